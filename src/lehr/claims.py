@@ -1,0 +1,79 @@
+"""What is claimed about a run, on which theorem it rests, and which of its premises this code meets.
+
+A claim is ``proven`` where every premise is met by the code or named as assumed; it is ``published`` where it follows a
+paper's own rule whose premises do not hold. Only proven claims stop a run, fill a budget or sign a certificate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from lehr import validate
+from lehr.errors import InvalidValue
+from lehr.events import Adjacency
+
+
+class Standing(Enum):
+    """How a premise stands."""
+
+    MET = "met"  # by this code; a proof and a test say so
+    ASSUMED = "assumed"  # cannot be met by any code, or is the user's word; named in every certificate
+    BROKEN = "broken"  # does not hold; the claim is then a published one, not a guarantee
+
+
+@dataclass(frozen=True, slots=True)
+class Premise:
+    """One condition of a theorem, and how it stands in this code."""
+
+    statement: str
+    standing: Standing
+    because: str = ""
+
+    def __post_init__(self) -> None:
+        validate.text(statement=self.statement)
+        if self.standing is Standing.BROKEN:
+            validate.text(because=self.because)
+
+
+IDEAL_ARITHMETIC = Premise("sums and noise are real numbers, not floating point", Standing.ASSUMED)
+IDEAL_RANDOMNESS = Premise("the random bits are independent and uniform", Standing.ASSUMED)
+TRUE_RECORD_COUNT = Premise("the stated number of records is public and correct for the sampling rate", Standing.ASSUMED)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An (ε, δ) with its theorem, its premises and the file that proves it for this code."""
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    accountant: str
+    theorem: str
+    premises: tuple[Premise, ...]
+    proof: str | None
+    is_estimate: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:  # infinity is a legal answer, NaN is not
+            raise InvalidValue("epsilon", allowed="a number >= 0 or infinity", given=self.epsilon)
+        validate.delta(delta=self.delta)
+        if self.is_proven and self.proof is None:
+            raise InvalidValue("proof", allowed="the path of a proof file where a claim is proven", given=None)
+
+    @property
+    def is_proven(self) -> bool:
+        """No premise is broken, and the number is a bound rather than an estimate."""
+        return not self.is_estimate and not self.broken
+
+    @property
+    def broken(self) -> tuple[Premise, ...]:
+        """The premises that do not hold: the reasons why a published claim is no guarantee."""
+        return tuple(premise for premise in self.premises if premise.standing is Standing.BROKEN)
+
+    @property
+    def kind(self) -> str:
+        """``proven``, ``published`` or ``estimate``."""
+        if self.is_estimate:
+            return "estimate"
+        return "proven" if self.is_proven else "published"

@@ -1,0 +1,72 @@
+"""Every exception that Lehr raises on purpose.
+
+LehrError
+├── InvalidValue           an argument: its name, what is allowed, what was given (also a ValueError)
+├── UnsupportedEvent       an accountant was asked about an event that it cannot count
+├── AccountantFailed       an accountant can count the event, but not at this setting within its limits
+├── Unreachable            a calibration target that no setting in the allowed range reaches
+├── BudgetExceeded         a reservation that would pass the budget of a data set
+├── StoreError             a ledger or budget file that cannot be used; the file is left as it was
+│   ├── ForeignFile        it was not written by Lehr, or by another part of Lehr, or by a newer one
+│   └── DamagedFile        it was written by Lehr and has been truncated or changed since
+└── CertificateMismatch    a certificate whose numbers do not follow from its events
+"""
+
+from __future__ import annotations
+
+
+class LehrError(Exception):
+    """The root: ``except LehrError`` catches everything that Lehr raises on purpose."""
+
+
+class InvalidValue(LehrError, ValueError):
+    """An argument outside its allowed range. The message has its name, what is allowed, and what was given."""
+
+    def __init__(self, name: str, *, allowed: str, given: object) -> None:
+        self.name = name
+        self.allowed = allowed
+        self.given = given
+        super().__init__(f"{name} must be {allowed}; given: {given!r}")
+
+
+class UnsupportedEvent(LehrError):
+    """An accountant was asked about an event that it cannot count. It refuses by name instead of guessing."""
+
+    def __init__(self, *, accountant: str, event: object, reason: str) -> None:
+        self.accountant = accountant
+        self.event = event
+        self.reason = reason
+        super().__init__(f"the accountant {accountant!r} cannot count {event}: {reason}")
+
+
+class AccountantFailed(LehrError):
+    """An accountant knows the event but cannot give a sound number at this setting within its limits."""
+
+    def __init__(self, *, accountant: str, reason: str) -> None:
+        self.accountant = accountant
+        self.reason = reason
+        super().__init__(f"the accountant {accountant!r} gives no bound here: {reason}")
+
+
+class Unreachable(LehrError):
+    """No setting in the allowed range reaches the target of a calibration."""
+
+
+class BudgetExceeded(LehrError):
+    """The reservation would pass the budget; nothing was reserved and no record was touched."""
+
+
+class StoreError(LehrError):
+    """A ledger or budget file that cannot be used. The file is left as it was found."""
+
+
+class ForeignFile(StoreError):
+    """The file was not written by Lehr, or by another part of it, or by a newer version of it."""
+
+
+class DamagedFile(StoreError):
+    """The file was written by Lehr and has been truncated or changed since."""
+
+
+class CertificateMismatch(LehrError):
+    """The numbers of a certificate do not follow from the events that it lists."""

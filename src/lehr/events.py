@@ -1,0 +1,250 @@
+"""What was done to the private records, as data. What it costs is computed elsewhere (``lehr.accounting``).
+
+Events are frozen and hashable, compare by value, and hold public numbers only. A training run is
+
+>>> step = PoissonSampled(sampling_probability=512 / 60_000, event=Gaussian(noise_multiplier=1.23))
+>>> run = Repeated(event=step, count=4698)
+
+and every event has a JSON form, read back through one closed table (a name found in a file never picks code):
+
+>>> from_json(to_json(run)) == run
+True
+>>> counted(Composed((run, Repeated(step, 2), Gaussian(4.0)))) == {step: 4700, Gaussian(4.0): 1}
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from lehr import validate
+from lehr.errors import InvalidValue
+
+
+class Adjacency(Enum):
+    """Which pairs of data sets a guarantee makes hard to tell apart."""
+
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    REPLACE_ONE = "replace-one"
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """Gaussian noise on a value of known L2 sensitivity.
+
+    ``noise_multiplier`` is the noise's standard deviation over the L2 sensitivity *under the adjacency in use*
+    (a sum of records clipped to C has sensitivity C under add-or-remove-one and 2·C under replace-one).
+    Zero means that the value was released as it is: every accountant answers infinity.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+    def __str__(self) -> str:
+        return f"Gaussian(noise_multiplier={self.noise_multiplier:g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace:
+    """Laplace noise on a value of known L1 sensitivity; ``noise_multiplier`` is the noise's scale over it."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+    def __str__(self) -> str:
+        return f"Laplace(noise_multiplier={self.noise_multiplier:g})"
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonSampled:
+    """Each record entered with ``sampling_probability``, independently; then ``event`` was applied."""
+
+    sampling_probability: float
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        validate.probability(sampling_probability=self.sampling_probability)
+        _instance("event", self.event, (Gaussian,))
+
+    def __str__(self) -> str:
+        return f"PoissonSampled(sampling_probability={self.sampling_probability:g}, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
+class SampledWithoutReplacement:
+    """A uniformly random ``sample_size`` of ``records`` distinct records; then ``event`` was applied."""
+
+    records: int
+    sample_size: int
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        validate.count(records=self.records)
+        validate.count(sample_size=self.sample_size)
+        if not self.sample_size <= self.records:
+            raise InvalidValue("sample_size", allowed=f"at most the {self.records} records", given=self.sample_size)
+        _instance("event", self.event, (Gaussian,))
+
+    def __str__(self) -> str:
+        return f"SampledWithoutReplacement({self.sample_size} of {self.records}, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatAndSelect:
+    """``event`` was repeated a secret random number of times and only the best outcome was kept.
+
+    The number of repetitions follows the truncated negative binomial law of Papernot & Steinke (2022) with the
+    given ``mean`` and ``shape`` (0 logarithmic, 1 geometric), or the Poisson law where ``shape`` is None.
+    """
+
+    event: Event
+    mean: float
+    shape: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        _instance("event", self.event, EVENT_TYPES)
+        validate.at_least(1, mean=self.mean)
+        if self.shape is not None:
+            validate.non_negative(shape=self.shape)
+
+    def __str__(self) -> str:
+        return f"RepeatAndSelect({self.event}, mean={self.mean:g}, shape={self.shape})"
+
+
+@dataclass(frozen=True, slots=True)
+class NonPrivate:
+    """Something was released without noise. Every accountant answers infinity."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        validate.text(reason=self.reason)
+
+    def __str__(self) -> str:
+        return f"NonPrivate({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """``event``, ``count`` times, each with fresh randomness."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        _instance("event", self.event, EVENT_TYPES)
+        validate.count(count=self.count)
+
+    def __str__(self) -> str:
+        return f"{self.count} × {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """Several events on the same records. An empty composition did nothing and costs nothing."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.events, tuple):
+            raise InvalidValue("events", allowed="a tuple of events", given=self.events)
+        for event in self.events:
+            _instance("events", event, EVENT_TYPES)
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.events)) or "nothing"
+
+
+Event = Gaussian | Laplace | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate | Repeated | Composed
+Atom = Gaussian | Laplace | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate
+EVENT_TYPES: tuple[type, ...] = (
+    Gaussian,
+    Laplace,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    RepeatAndSelect,
+    NonPrivate,
+    Repeated,
+    Composed,
+)
+
+
+def counted(event: Event) -> dict[Atom, int]:
+    """The same event with nesting undone: each distinct atom and how often it happened."""
+    totals: dict[Atom, int] = {}
+    _add(event, 1, totals)
+    return totals
+
+
+def composed(counts: Mapping[Atom, int] | Iterable[tuple[Atom, int]]) -> Event:
+    """The inverse of ``counted``: the shortest event that says the same."""
+    items = list(counts.items() if isinstance(counts, Mapping) else counts)
+    parts = tuple(atom if count == 1 else Repeated(atom, count) for atom, count in items if count)
+    return parts[0] if len(parts) == 1 else Composed(parts)
+
+
+def to_json(event: Event) -> dict[str, object]:
+    """The JSON form of an event."""
+    kind = _KIND_OF[type(event)]
+    fields = {name: _field_to_json(getattr(event, name)) for name in event.__dataclass_fields__}
+    return {"kind": kind, **fields}
+
+
+def from_json(shape: object) -> Event:
+    """The event of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
+    if not isinstance(shape, dict) or shape.get("kind") not in _TYPE_OF:
+        raise InvalidValue("event", allowed="an object whose kind is one of " + ", ".join(_TYPE_OF), given=shape)
+    event_type = _TYPE_OF[shape["kind"]]
+    fields = {name: value for name, value in shape.items() if name != "kind"}
+    expected = set(event_type.__dataclass_fields__)
+    if set(fields) != expected:
+        raise InvalidValue(f"event {shape['kind']}", allowed=f"with the fields {sorted(expected)}", given=sorted(fields))
+    if "event" in fields:
+        fields["event"] = from_json(fields["event"])
+    if "events" in fields:
+        if not isinstance(fields["events"], list):
+            raise InvalidValue("events", allowed="a list of events", given=fields["events"])
+        fields["events"] = tuple(from_json(part) for part in fields["events"])
+    event: Event = event_type(**fields)
+    return event
+
+
+_TYPE_OF = {
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "poisson-sampled": PoissonSampled,
+    "sampled-without-replacement": SampledWithoutReplacement,
+    "repeat-and-select": RepeatAndSelect,
+    "non-private": NonPrivate,
+    "repeated": Repeated,
+    "composed": Composed,
+}
+_KIND_OF = {event_type: kind for kind, event_type in _TYPE_OF.items()}
+
+
+def _field_to_json(value: object) -> object:
+    if isinstance(value, tuple):
+        return [to_json(part) for part in value]
+    return to_json(value) if isinstance(value, EVENT_TYPES) else value
+
+
+def _add(event: Event, times: int, totals: dict[Atom, int]) -> None:
+    match event:
+        case Repeated():
+            _add(event.event, times * event.count, totals)
+        case Composed():
+            for part in event.events:
+                _add(part, times, totals)
+        case _:
+            totals[event] = totals.get(event, 0) + times
+
+
+def _instance(name: str, value: object, types: tuple[type, ...]) -> None:
+    if not isinstance(value, types):
+        raise InvalidValue(name, allowed="one of " + ", ".join(t.__name__ for t in types), given=value)
