@@ -70,12 +70,20 @@ def text(**named: object) -> str:
 
 def _number(allowed: str, holds: Callable[[float], bool], named: dict[str, object]) -> float:
     name, value = _only(named)
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise InvalidValue(name, allowed=allowed, given=value)
-    number = float(value)
+    number = _as_float(value)
     if not (math.isfinite(number) and holds(number)):
         raise InvalidValue(name, allowed=allowed, given=value)
     return number
+
+
+def _as_float(value: object) -> float:
+    """The value as a float; NaN, which no check passes, where it is no real number or too large to be one."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
 
 
 def _only(named: dict[str, object]) -> tuple[str, object]:
