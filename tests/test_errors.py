@@ -25,7 +25,7 @@ def drawn_tree(drawing: str) -> list[tuple[int, str]]:
     return [(len(branch) // 4, name) for branch, name in lines]
 
 
-def class_tree(root: type, depth: int = 0) -> list[tuple[int, str]]:
+def class_tree(root: type[LehrError], depth: int = 0) -> list[tuple[int, str]]:
     """Depth and name of a class and of all that derive from it, in the order of their definition."""
     below = (class_tree(child, depth + 1) for child in root.__subclasses__() if child.__module__ == errors.__name__)
     return [(depth, root.__name__), *(line for lines in below for line in lines)]

@@ -47,7 +47,7 @@ def at_least(minimum: float, **named: object) -> float:
 def count(*, minimum: int = 1, **named: object) -> int:
     """A whole number, ``minimum`` or above."""
     name, value = _only(named)
-    if not isinstance(value, Integral) or isinstance(value, bool) or not int(value) >= minimum:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= minimum:
         raise InvalidValue(name, allowed=f"a whole number >= {minimum}", given=value)
     return int(value)
 
@@ -78,7 +78,7 @@ def _number(allowed: str, holds: Callable[[float], bool], named: dict[str, objec
 
 def _as_float(value: object) -> float:
     """The value as a float; NaN, which no check passes, where it is no real number or too large to be one."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
     try:
         return float(value)
