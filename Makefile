@@ -1,0 +1,53 @@
+# A fresh machine needs Python 3.11, git and make; everything else is installed into .venv.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PART := $(BIN)/python tools/run_parts.py
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint types imports tests format clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "make %-9s %s\n", $$1, $$2 }'
+
+venv: $(INSTALLED) ## Install Lehr and its test tools into .venv
+
+# Made anew, not updated, whenever the dependencies change: what is installed is then always what the two files say.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Lehr needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
+	@echo "Installing into $(VENV); this takes a minute or two."
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(INSTALLED) ## Plan a private run for MNIST, count its ε, and draw it
+	@mkdir -p demo
+	$(BIN)/lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 --noise-multiplier 1.23 \
+		--html demo/plan.html --save demo/plan.json
+	$(BIN)/lehr account --plan demo/plan.json
+	@echo "The chart, for a browser: $(CURDIR)/demo/plan.html"
+
+test: $(INSTALLED) ## Run every check, and say at the end how each went
+	@$(PART)
+
+lint: $(INSTALLED) ## Check style and formatting
+	@$(PART) style formatting
+
+types: $(INSTALLED) ## Check types
+	@$(PART) types
+
+imports: $(INSTALLED) ## Check which module imports which
+	@$(PART) imports
+
+tests: $(INSTALLED) ## Run the tests alone
+	@$(PART) tests
+
+format: $(INSTALLED) ## Bring the code into its format
+	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet .
+
+clean: ## Remove what make and the tools have made
+	rm -rf $(VENV) demo build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
