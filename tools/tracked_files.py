@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LARGEST_BYTES = 2**20
-_LOCAL_PATH = re.compile(rb"(?<![\w.:~/-])/(?:work|root|home|Users)/\w|(?<![\w.:~/-])/tmp/v\b")
+_LOCAL_PATH = re.compile(rb"(?<![\w.:~/-])/(?:work|root|home|Users)/\w|(?<![\w.:~/-])/tmp/[v]\b")
 
 
 def tracked(root: Path) -> tuple[Path, ...]:
