@@ -42,8 +42,8 @@ types: $(INSTALLED) ## Check types
 imports: $(INSTALLED) ## Check which module imports which
 	@$(PART) imports
 
-tests: $(INSTALLED) ## Run the tests alone
-	@$(PART) tests
+tests: $(INSTALLED) ## Run the tests and examples alone
+	@$(PART) tests examples slow
 
 format: $(INSTALLED) ## Bring the code into its format
 	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet .
