@@ -1,0 +1,10 @@
+"""Looking back: what was promised and what was planned, for people and for programs.
+
+- ``certificate``: what a released model promises, in terms that a stranger can check
+- ``issuing``: a certificate from what a plan allowed; what is not proven is refused
+- ``checking``: whether a certificate's numbers follow from its events
+- ``wording``: a certificate as a page of plain text
+- ``certificate_file``: certificate.json
+- ``curve``, ``terminal_chart``, ``plan_page``: ε against steps, in the terminal and as one web page
+- ``json_file``, ``strict_json``, ``whole_file``, ``proof_file``: files written whole and read strictly
+"""

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lehr.errors import StoreError
+from lehr.reports import whole_file
+
+
+def test_text_comes_back_as_it_was(tmp_path: Path) -> None:
+    whole_file.write(tmp_path / "a.json", "ε ≤ 3\n")
+    assert whole_file.read(tmp_path / "a.json") == "ε ≤ 3\n"
+
+
+def test_what_stood_there_is_replaced_and_nothing_else_is_left_behind(tmp_path: Path) -> None:
+    whole_file.write(tmp_path / "a.json", "first, and longer")
+    whole_file.write(tmp_path / "a.json", "second")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "second")]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+    target.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        whole_file.write(target, "half a character: \ud800")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "old")]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    whole_file.write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot write .*nowhere/a.json: No such file"):
+        whole_file.write(tmp_path / "nowhere" / "a.json", "text")
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreError, match="is not a file"):
+        whole_file.write(tmp_path / "pipe", "text")
+
+
+@pytest.mark.parametrize("name", ["missing", "folder"])
+def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreError, match=f"cannot read .*{name}"):
+        whole_file.read(tmp_path / name)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(StoreError, match="not UTF-8"):
+        whole_file.read(tmp_path / "bytes")
