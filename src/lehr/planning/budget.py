@@ -1,0 +1,357 @@
+"""The privacy budget of a data set, across every run, search and machine that shares the file.
+
+>>> import tempfile
+>>> from lehr.events import Gaussian, PoissonSampled, Repeated
+>>> step = PoissonSampled(512 / 60_000, Gaussian(1.23))
+>>> folder = tempfile.TemporaryDirectory()
+>>> budget = Budget.create(f"{folder.name}/mnist.budget", dataset="MNIST, training half", epsilon=3.0, delta=1e-5)
+>>> reservation = budget.reserve(Repeated(step, 2000), run="first try")  # before the run touches a record
+>>> budget.spend("first try", Repeated(step, 100))  # before the released values are used
+>>> print(budget.settle("first try"))  # the run stopped early: what it did not use is given back
+1900 × PoissonSampled(sampling_probability=0.00853333, Gaussian(noise_multiplier=1.23))
+>>> budget.close()
+>>> folder.cleanup()
+
+A reservation is charged in full from the moment it is made, so a run that crashes, or never settles, costs what it
+could have used. Whether a reservation fits is decided by a privacy filter over everything charged (``mode`` "filter"),
+or, where the first reservation asks for the whole budget, by the tight accountant on that one plan, after which nothing
+else is admitted and nothing is given back (``mode`` "single plan"). Why both hold: budget.proof.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from lehr import accounting, validate
+from lehr.accounting.filter import RenyiFilter
+from lehr.append_only import AppendOnlyFile, FileFormat, Journal, Row, reading
+from lehr.errors import AccountantFailed, BudgetExceeded, InvalidValue, UnsupportedEvent
+from lehr.events import Adjacency, Event, Repeated, counted, from_json, to_json
+from lehr.ledger import NOTHING, an_adjacency, an_event, is_part, rest, together
+
+# A rollback journal, because the machines that share a budget may reach it over a network file system.
+BUDGET_FORMAT = FileFormat(application_id=0x4C656842, version=1, name="Lehr budget", journal=Journal.ROLLBACK)
+FILTER, SINGLE_PLAN = "filter", "single plan"
+MOST_STEPS = 10**9  # a step that costs next to nothing would otherwise be counted for ever
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """What a run may do to the records."""
+
+    run: str
+    event: Event
+    whole_budget: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """One run of a budget: what it reserved, what it has used of that, and whether it gave the rest back."""
+
+    run: str
+    reserved: Event
+    used: Event = NOTHING
+    is_settled: bool = False
+    whole_budget_epsilon: float | None = None  # the ε of the tight accountant, where the run took the whole budget
+
+    @property
+    def charged(self) -> Event:
+        """What the budget counts for this run: the reservation, until its rest is given back."""
+        gave_back = self.is_settled and self.whole_budget_epsilon is None
+        return self.used if gave_back else self.reserved
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetStatus:
+    """Where a budget stands. ``epsilon_spent`` counts open reservations in full."""
+
+    dataset: str
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    mode: str
+    orders: tuple[float, ...]
+    epsilon_spent: float
+    runs: tuple[RunStatus, ...]
+
+
+class Budget:
+    """An open budget. Threads may share it; every process opens its own."""
+
+    def __init__(self, file: AppendOnlyFile) -> None:
+        opening = file.rows()[0]
+        with reading(file.path, opening):
+            self.dataset, self._filter = _opened(opening)
+        self._file = file
+        self._known = _Books()
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        dataset: str,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+        expecting: Event | None = None,
+    ) -> Self:
+        """Open the account of a data set, in a new file, with its limit.
+
+        ``dataset`` is a name, never anything computed from the records. ``expecting`` is the event that will fill most
+        of the budget, if one is known already: the filter is then tuned to it, and admits more of it.
+        """
+        chosen = RenyiFilter.choose(
+            epsilon=epsilon, delta=delta, adjacency=an_adjacency(adjacency=adjacency), expecting=expecting
+        )
+        body = {
+            "dataset": validate.text(dataset=dataset),
+            "epsilon": chosen.epsilon,
+            "delta": chosen.delta,
+            "adjacency": chosen.adjacency.value,
+            "orders": list(chosen.orders),
+        }
+        return cls(AppendOnlyFile.create(path, BUDGET_FORMAT, kind="opened", body=body))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, continuing: str | None = None) -> Self:
+        """Open an existing budget; ``continuing`` is a ``head`` that it must still have."""
+        file = AppendOnlyFile.open(path, BUDGET_FORMAT, continuing=continuing)
+        try:
+            budget = cls(file)
+            budget._books(file.rows())
+        except BaseException:
+            file.close()
+            raise
+        return budget
+
+    def reserve(self, event: Event, *, run: str, whole_budget: bool = False) -> Reservation:
+        """Set aside all that a run may do, before it touches a record; refused where that would pass the limit.
+
+        With ``whole_budget`` the tight accountant decides and admits more, but the budget must be unused, and this run
+        is the last that it pays for.
+        """
+        validate.text(run=run)
+        if together(an_event(event=event)) == NOTHING:
+            raise InvalidValue("event", allowed="something that is done to the records", given=event)
+        # The first look at an event is slow and the second is not; the file is not locked during the first.
+        epsilon = self._tight_epsilon(event) if whole_budget else None
+        if not whole_budget:
+            self._filter.admits(event)
+        with self._file.transaction() as transaction:
+            books = self._books(transaction.rows)
+            if run in books.runs:
+                raise InvalidValue("run", allowed="a name that this budget has not seen yet", given=run)
+            if self._admits(event, books, epsilon):
+                body = {"run": run, "event": to_json(event), "whole_budget_epsilon": epsilon}
+                transaction.append("reserved", body)
+                return Reservation(run=run, event=event, whole_budget=whole_budget)
+        raise BudgetExceeded(self._refusal(event, run, books, epsilon))
+
+    def reservation(self, run: str) -> Reservation:
+        """What a run has reserved, for a run that is resumed."""
+        found = self._books(self._file.rows()).of(run)
+        return Reservation(run=run, event=found.reserved, whole_budget=found.whole_budget_epsilon is not None)
+
+    def spend(self, run: str, event: Event) -> None:
+        """Record that a part of the reservation is used; when this returns, its released values may be used."""
+        an_event(event=event)
+        with self._file.transaction() as transaction:
+            found = self._books(transaction.rows).of_unsettled(run)
+            left = rest(found.reserved, found.used)
+            if not is_part(event, of=left):
+                raise BudgetExceeded(f"the run {run!r} has {left} left of its reservation, and this asks for {event}")
+            transaction.append("spent", {"run": run, "event": to_json(event)})
+
+    def settle(self, run: str, *, used: Event | None = None) -> Event:
+        """End a run and give back what it did not use; returns what was given back.
+
+        ``used`` is for a run whose ledger, not this file, has all that it did: ``used=ledger.charged()``. It must be
+        stated where nothing was ever recorded with ``spend``. After a whole-budget reservation nothing is given back.
+        """
+        with self._file.transaction() as transaction:
+            found = self._books(transaction.rows).of_unsettled(run)
+            settled = replace(found, used=_final_use(found, used), is_settled=True)
+            transaction.append("settled", {"run": run, "used": to_json(settled.used)})
+            return rest(found.reserved, settled.charged)
+
+    def status(self) -> BudgetStatus:
+        """The limit, what is spent of it, and each run."""
+        books = self._books(self._file.rows())
+        return BudgetStatus(
+            dataset=self.dataset,
+            epsilon=self._filter.epsilon,
+            delta=self._filter.delta,
+            adjacency=self._filter.adjacency,
+            mode=FILTER if books.closed_by is None else SINGLE_PLAN,
+            orders=self._filter.orders,
+            epsilon_spent=self._epsilon_spent(books),
+            runs=tuple(books.runs.values()),
+        )
+
+    def largest_steps(self, step_event: Event) -> int:
+        """How many repetitions of an event could be reserved now, at most 10⁹."""
+        if together(an_event(step_event=step_event)) == NOTHING:
+            raise InvalidValue("step_event", allowed="something that is done to the records", given=step_event)
+        return self._how_many(step_event, self._books(self._file.rows()), limit=MOST_STEPS)
+
+    @property
+    def head(self) -> str:
+        """What to note down elsewhere, to be told by ``open(..., continuing=head)`` if an old copy is put back."""
+        return self._file.head
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._file.path
+
+    def close(self) -> None:
+        """Let go of the file. Closing twice does no harm."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _books(self, rows: tuple[Row, ...]) -> _Books:
+        self._known = self._known.after(rows, self.path)
+        return self._known
+
+    def _tight_epsilon(self, event: Event) -> float:
+        return accounting.bound(event, delta=self._filter.delta, adjacency=self._filter.adjacency).epsilon
+
+    def _admits(self, event: Event, books: _Books, whole_budget_epsilon: float | None) -> bool:
+        if books.closed_by is not None:
+            return False
+        if whole_budget_epsilon is not None:
+            return books.charged == NOTHING and whole_budget_epsilon <= self._filter.epsilon
+        return self._filter.admits(together(books.charged, event))
+
+    def _epsilon_spent(self, books: _Books) -> float:
+        if books.closed_by is not None and books.closed_by.whole_budget_epsilon is not None:
+            return books.closed_by.whole_budget_epsilon
+        return self._filter.epsilon_spent(books.charged)
+
+    def _how_many(self, step_event: Event, books: _Books, *, limit: int) -> int:
+        """The largest count up to ``limit`` that would be admitted."""
+        fits, too_many = 0, limit + 1
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            if self._admits(Repeated(step_event, middle), books, None):
+                fits = middle
+            else:
+                too_many = middle
+        return fits
+
+    def _refusal(self, event: Event, run: str, books: _Books, whole_budget_epsilon: float | None) -> str:
+        """What the run would cost, what is left, and what could be asked for instead."""
+        limit = f"the budget of {self.dataset!r} is ε = {self._filter.epsilon:g} at δ = {self._filter.delta:g}"
+        if books.closed_by is not None:
+            return f"the run {run!r} is refused: {limit}, and the run {books.closed_by.run!r} took the whole of it"
+        if whole_budget_epsilon is None:
+            after = self._filter.epsilon_spent(together(books.charged, event))
+            asked = f"would bring what is spent from ε = {self._epsilon_spent(books):.4g} to {after:.4g}"
+        elif books.charged == NOTHING:
+            asked = f"would cost ε = {whole_budget_epsilon:.4g}"
+        else:
+            asked = f"asks for the whole budget, of which ε = {self._epsilon_spent(books):.4g} is spent or reserved"
+        return f"the run {run!r} is refused: {limit}, and it {asked}{self._advice(event, books, whole_budget_epsilon)}"
+
+    def _advice(self, event: Event, books: _Books, whole_budget_epsilon: float | None) -> str:
+        advice = ""
+        parts = counted(event)
+        if len(parts) == 1:
+            [(atom, count)] = parts.items()
+            advice = f"; {self._how_many(atom, books, limit=count)} × {atom} would fit"
+        if whole_budget_epsilon is None and books.charged == NOTHING and self._fits_whole(event):
+            advice += "; as the only run that this budget ever pays for (whole_budget) it would fit as it is"
+        return advice
+
+    def _fits_whole(self, event: Event) -> bool:
+        try:
+            return self._tight_epsilon(event) <= self._filter.epsilon
+        except (AccountantFailed, UnsupportedEvent):
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """The runs as the first ``rows`` rows of the file have them."""
+
+    rows: int = 1
+    runs: Mapping[str, RunStatus] = field(default_factory=dict)
+
+    @property
+    def charged(self) -> Event:
+        return together(*(run.charged for run in self.runs.values()))
+
+    @property
+    def closed_by(self) -> RunStatus | None:
+        """The run that took the whole budget, if one did."""
+        return next((run for run in self.runs.values() if run.whole_budget_epsilon is not None), None)
+
+    def of(self, run: str) -> RunStatus:
+        if run not in self.runs:
+            raise InvalidValue("run", allowed=f"one of {sorted(self.runs)}", given=run)
+        return self.runs[run]
+
+    def of_unsettled(self, run: str) -> RunStatus:
+        found = self.of(run)
+        if found.is_settled:
+            raise InvalidValue("run", allowed="a run that is not settled yet", given=run)
+        return found
+
+    def after(self, rows: tuple[Row, ...], path: Path) -> _Books:
+        runs = dict(self.runs)
+        for row in rows[self.rows :]:
+            with reading(path, row):
+                status = _after_row(row, runs)
+            runs[status.run] = status
+        return _Books(max(self.rows, len(rows)), runs)
+
+
+def _after_row(row: Row, runs: Mapping[str, RunStatus]) -> RunStatus:
+    content = row.content()
+    run = validate.text(run=content["run"])
+    match row.kind:
+        case "reserved":
+            epsilon = content["whole_budget_epsilon"]
+            whole = None if epsilon is None else validate.non_negative(whole_budget_epsilon=epsilon)
+            return RunStatus(run=run, reserved=from_json(content["event"]), whole_budget_epsilon=whole)
+        case "spent":
+            return replace(runs[run], used=together(runs[run].used, from_json(content["event"])))
+        case "settled":
+            return replace(runs[run], used=from_json(content["used"]), is_settled=True)
+        case _:
+            raise InvalidValue("kind", allowed="one of reserved, spent, settled", given=row.kind)
+
+
+def _opened(row: Row) -> tuple[str, RenyiFilter]:
+    content = row.content()
+    orders = content["orders"]
+    if not isinstance(orders, list):
+        raise InvalidValue("orders", allowed="a list of numbers", given=orders)
+    return validate.text(dataset=content["dataset"]), RenyiFilter(
+        epsilon=validate.positive(epsilon=content["epsilon"]),
+        delta=validate.delta(delta=content["delta"]),
+        adjacency=Adjacency(content["adjacency"]),
+        orders=tuple(validate.positive(order=order) for order in orders),
+    )
+
+
+def _final_use(found: RunStatus, used: Event | None) -> Event:
+    if used is None and found.used == NOTHING:
+        raise InvalidValue("used", allowed="stated for a run that recorded nothing with spend", given=used)
+    if used is None:
+        return found.used
+    if not is_part(found.used, of=an_event(used=used)):
+        raise InvalidValue("used", allowed=f"at least what was recorded with spend, {found.used}", given=str(used))
+    if not is_part(used, of=found.reserved):
+        raise InvalidValue("used", allowed=f"at most what was reserved, {found.reserved}", given=str(used))
+    return together(used)
