@@ -132,7 +132,7 @@ class AppendOnlyFile:
         cls, path: str | os.PathLike[str], file_format: FileFormat, *, kind: str, body: Mapping[str, object]
     ) -> Self:
         """Make the file with its first row. Refused where there is one already, whatever it holds."""
-        path = Path(path)
+        path = Path(path).absolute()
         first = Transaction((), _seed(file_format))
         first.append(kind, body)
         with _named_errors(path, "creating it"):
@@ -144,7 +144,7 @@ class AppendOnlyFile:
     @classmethod
     def open(cls, path: str | os.PathLike[str], file_format: FileFormat, *, continuing: str | None = None) -> Self:
         """Open a file of this format after reading all of it; ``continuing`` is a ``head`` that it must still have."""
-        path = Path(path)
+        path = Path(path).absolute()
         _refuse_what_is_no_file(path)
         _refuse_foreign(path, file_format)
         rows = _verified_rows(path, file_format)
@@ -401,7 +401,7 @@ def _seed(file_format: FileFormat) -> str:
 
 def _connect(path: Path, how: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{how}",
+        f"{path.as_uri()}?{how}",
         uri=True,
         timeout=LOCK_PATIENCE_S,
         isolation_level=None,
@@ -432,13 +432,13 @@ def _named_errors(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}, while {doing}; nothing was written") from error
+        raise StoreError(f"{path}: {error.strerror}, while {doing}") from error
     except sqlite3.Error as error:
         code = _code(error)
         if code == sqlite3.SQLITE_BUSY:
             raise StoreError(f"{path} was in use by another process for {LOCK_PATIENCE_S:g} s while {doing}") from error
         if code in _SURROUNDINGS:
-            raise StoreError(f"{path}: {error}, while {doing}; nothing was written") from error
+            raise StoreError(f"{path}: {error}, while {doing}") from error
         raise DamagedFile(f"{path} is damaged: {error}, while {doing}") from error
     except UnicodeDecodeError as error:  # a name in the file, in a message of SQLite's about it
         raise DamagedFile(f"{path} is damaged: it has text that is not UTF-8, seen while {doing}") from error
@@ -470,6 +470,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def _beside(path: Path, ending: str) -> int:
     """The bytes of a journal of SQLite's, which stands beside the file under the file's name and an ending."""
     try:
-        return path.with_name(path.name + ending).stat().st_size
+        real = path.resolve()  # SQLite follows links before it names its journals
+        return real.with_name(real.name + ending).stat().st_size
     except FileNotFoundError:
         return 0
