@@ -15,9 +15,7 @@ def test_the_fingerprint_is_that_of_the_file() -> None:
     assert sha256_of_proof(RenyiFilter.proof) == hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.parametrize(
-    "path", ["/etc/passwd", "../a.proof.md", "accounting/../../a.proof.md", "accounting/pld.py", ""]
-)
+@pytest.mark.parametrize("path", ["/etc/passwd", "../a.proof.md", "accounting/../../a.proof.md", "events.py", ""])
 def test_only_proof_files_of_the_package_are_opened(path: str) -> None:
     with pytest.raises(InvalidValue, match="inside the package"):
         sha256_of_proof(path)

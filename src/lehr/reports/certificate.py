@@ -54,7 +54,7 @@ class Statements:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatedClaim:
-    """A claim as the certificate words it. ``kind`` and ``proof_sha256`` are statements too, for ``check`` to verify."""
+    """A claim as the certificate words it. ``kind`` and ``proof_sha256`` are statements, for ``check`` to verify."""
 
     kind: str
     claim: Claim

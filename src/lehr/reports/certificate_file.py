@@ -1,7 +1,7 @@
 """certificate.json: the JSON form of a certificate, and the file.
 
 The keys are the fields' names. Reading goes through one closed table: an unknown, missing or doubled key, a wrong type,
-NaN and a newer format are each refused by name. A file that reads is well formed; whether it is true is for ``checking``.
+NaN and a newer format are each refused by name. Whether a well formed file is true is for ``checking``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,154 @@
+"""``lehr certificate``: what a released model promises, issued, shown and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lehr.cli import answering
+from lehr.cli.failing import NO, Commands, complain
+from lehr.cli.options import Json, read_plan, refuse, required, steps_of
+from lehr.events import Event
+from lehr.reports.rounding import at_most
+
+if TYPE_CHECKING:
+    from lehr.planning.plan import Plan
+    from lehr.reports.certificate import AuditResult, SharedBudget
+
+app = typer.Typer(cls=Commands, help="What a released model promises: issue, show and check.", rich_markup_mode=None)
+
+CertificateFile = Annotated[Path, typer.Argument(metavar="FILE", help="The certificate.")]
+
+_ISSUE = """  lehr plan --steps 4698 --delta 1e-5 --records 60000 --expected-batch-size 512 \\
+      --noise-multiplier 1.23 --save plan.json --no-chart
+  lehr certificate issue certificate.json --plan plan.json --settings-chosen-on public \\
+      --treated-as-public "the number of records" --steps-taken 4000
+"""
+
+
+def _example(*lines: str) -> str:
+    return "\b\nExample:\n" + "".join(lines)
+
+
+@app.command(epilog=_example(_ISSUE))
+def issue(
+    file: CertificateFile,
+    plan: Annotated[Path, typer.Option(metavar="PLAN", help="The plan of the run, fixed before it began.")],
+    settings_chosen_on: Annotated[str, typer.Option(help="fixed (before any data was seen), public or private data.")],
+    settings_cost: Annotated[
+        Path | None, typer.Option(metavar="PLAN", help="The plan of what chose the settings on private data.")
+    ] = None,
+    unit_of_privacy: Annotated[str, typer.Option(help="What one record is.")] = "one record",
+    records_per_person: Annotated[int | None, typer.Option(help="The most records that one person may have.")] = None,
+    treated_as_public: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    released: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    raw_data_seen_by: Annotated[str | None, typer.Option(help="Who must be trusted with the raw data.")] = None,
+    data_collection: Annotated[str | None, typer.Option(help="How the data was collected.")] = None,
+    steps_taken: Annotated[int | None, typer.Option(help="Steps that were taken, for the ex-post ε.")] = None,
+    ledger: Annotated[Path | None, typer.Option(metavar="LEDGER", help="Instead of --steps-taken.")] = None,
+    budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
+    run: Annotated[str | None, typer.Option(help="The name of the run in the budget.")] = None,
+    audit_method: Annotated[str | None, typer.Option(help="How the model was attacked.")] = None,
+    audit_epsilon: Annotated[float | None, typer.Option(help="The ε that the attack shows at least.")] = None,
+    audit_confidence: Annotated[float | None, typer.Option(help="The confidence of the attack, such as 0.95.")] = None,
+    json: Json = False,
+) -> None:
+    """Issue a certificate for the largest number of steps that a plan allows. Only a proven, finite ε is certified."""
+    from lehr.reports import certificate_file, issuing
+    from lehr.reports.certificate import NOT_STATED, Statements
+
+    made = read_plan(plan)
+    stated = Statements(
+        settings_chosen_on=settings_chosen_on,
+        unit_of_privacy=unit_of_privacy,
+        records_per_person=records_per_person,
+        records=made.records,
+        treated_as_public=tuple(treated_as_public or ()),
+        released=tuple(released or ("the trained model",)),
+        raw_data_seen_by=raw_data_seen_by or NOT_STATED,
+        data_collection=data_collection or NOT_STATED,
+    )
+    with answering.working("Counting"):
+        certificate = issuing.issue(
+            made.event,
+            delta=made.delta,
+            adjacency=made.adjacency,
+            stated=stated,
+            charged=_charged(made, steps_taken=steps_taken, ledger=ledger),
+            settings_cost=None if settings_cost is None else read_plan(settings_cost).event,
+            budget=_budget(budget, run),
+            audit=_audit(audit_method, audit_epsilon, audit_confidence),
+        )
+    certificate_file.write(file, certificate)
+    if json:
+        answering.as_json(certificate_file.to_json(certificate))
+    else:
+        answering.line(f"{file}: ε = {at_most(certificate.epsilon)} at δ = {certificate.delta:g}, proven")
+
+
+@app.command(epilog=_example(_ISSUE, "  lehr certificate show certificate.json\n"))
+def show(file: CertificateFile, json: Json = False) -> None:
+    """Show a certificate as a page of text. This does not check it."""
+    from lehr.reports import certificate_file, wording
+
+    certificate = certificate_file.read(file)
+    if json:
+        answering.as_json(certificate_file.to_json(certificate))
+    else:
+        answering.line(wording.page(certificate).rstrip())
+
+
+@app.command(epilog=_example(_ISSUE, "  lehr certificate check certificate.json\n"))
+def check(file: CertificateFile, json: Json = False) -> None:
+    """Recompute every number of a certificate from its events; exit code 1 on any mismatch."""
+    from lehr.reports import certificate_file
+    from lehr.reports.checking import mismatches
+
+    certificate = certificate_file.read(file)
+    with answering.working("Recomputing"):
+        found = mismatches(certificate)
+    if json:
+        answering.as_json(
+            {"holds": not found, "mismatches": found, "epsilon": certificate.epsilon, "delta": certificate.delta}
+        )
+    elif not found:
+        answering.line(f"The certificate holds: ε = {at_most(certificate.epsilon)} at δ = {certificate.delta:g}.")
+        answering.line("That its events took place, and what it states about the data, is the word of its issuer.")
+    for mismatch in found:
+        complain(f"{file}: {mismatch}")
+    if found:
+        raise typer.Exit(NO)
+
+
+def _charged(plan: Plan, *, steps_taken: int | None, ledger: Path | None) -> Event | None:
+    if ledger is not None:
+        from lehr.ledger import Ledger
+
+        refuse("ledger", steps_taken=steps_taken)
+        with Ledger.open(ledger) as book:
+            return book.charged()
+    return None if steps_taken is None else steps_of(plan.event, steps=steps_taken)
+
+
+def _budget(path: Path | None, run: str | None) -> SharedBudget | None:
+    if path is None:
+        return None
+    from lehr.planning.budget import Budget
+    from lehr.reports.issuing import shared_budget
+
+    with Budget.open(path) as budget:
+        return shared_budget(budget.status(), run=required(run=run))
+
+
+def _audit(method: str | None, epsilon: float | None, confidence: float | None) -> AuditResult | None:
+    if method is None and epsilon is None and confidence is None:
+        return None
+    from lehr.reports.certificate import AuditResult
+
+    return AuditResult(
+        method=required(audit_method=method),
+        epsilon_lower_bound=required(audit_epsilon=epsilon),
+        confidence=required(audit_confidence=confidence),
+    )

@@ -1,0 +1,49 @@
+"""The command ``lehr``: its commands together."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+import lehr
+from lehr.cli import account, budget, certificate, failing, plan
+
+app = typer.Typer(
+    cls=failing.Commands,
+    help="Count, plan, budget and certify the privacy of a training run.",
+    epilog="Exit codes: 0 done; 1 the answer is no; 2 not understood, or a value not allowed; 3 a file cannot be used.",
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=plan.EXAMPLE)(plan.plan)
+app.command(epilog=account.EXAMPLE)(account.account)
+app.add_typer(budget.app, name="budget")
+app.add_typer(certificate.app, name="certificate")
+
+
+def main() -> None:
+    """Run the command that the process was started with."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ε still shows the number
+    app()
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lehr {lehr.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass

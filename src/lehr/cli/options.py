@@ -1,0 +1,82 @@
+"""The options that several commands share, and what they describe: a plan file, one step, or a whole run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from lehr.errors import InvalidValue
+from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, counted
+
+if TYPE_CHECKING:
+    from lehr.planning.plan import Plan
+
+Value = TypeVar("Value")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
+Delta = Annotated[float, typer.Option(help="The δ of (ε, δ).")]
+AdjacencyOption = Annotated[Adjacency, typer.Option(help="Which data sets are neighbours.")]
+NoiseMultiplier = Annotated[float | None, typer.Option(help="Noise standard deviation over the sensitivity.")]
+ExpectedBatchSize = Annotated[float | None, typer.Option(help="Records in a batch, on average.")]
+Records = Annotated[int | None, typer.Option(help="Number of records, a public number that you state.")]
+SamplingProbability = Annotated[float | None, typer.Option(help="Instead of batch size and records.")]
+Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan that `lehr plan --save` wrote.")]
+
+
+def step_event(
+    *,
+    noise_multiplier: float | None,
+    expected_batch_size: float | None,
+    records: int | None,
+    sampling_probability: float | None,
+    adjacency: Adjacency,
+) -> Event:
+    """The event of one step, from batch size and records or from the probability itself."""
+    from lehr.planning.plan import Plan
+
+    if sampling_probability is not None:
+        refuse("sampling_probability", expected_batch_size=expected_batch_size, records=records)
+        return PoissonSampled(sampling_probability, Gaussian(required(noise_multiplier=noise_multiplier)))
+    plan = Plan(
+        noise_multiplier=required(noise_multiplier=noise_multiplier),
+        expected_batch_size=required(expected_batch_size=expected_batch_size),
+        records=required(records=records),
+        steps=1,
+        delta=0.5,  # the event of a step depends neither on this nor on the steps
+        adjacency=adjacency,
+    )
+    return plan.step_event
+
+
+def steps_of(whole: Event, *, steps: int) -> Event:
+    """So many steps of a run that repeats one event."""
+    atoms = list(counted(whole))
+    if len(atoms) != 1:
+        raise InvalidValue("steps", allowed="given only for a run that repeats one event", given=str(whole))
+    return Repeated(atoms[0], steps)
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file that ``lehr plan --save`` wrote."""
+    from lehr.planning.plan import Plan
+    from lehr.reports import json_file
+
+    return json_file.read(path, Plan.from_json)
+
+
+def required(**named: Value | None) -> Value:
+    """An option's value, or an error that names it."""
+    [(name, value)] = named.items()
+    if value is None:
+        raise InvalidValue(name, allowed=f"given (--{name.replace('_', '-')})", given=None)
+    return value
+
+
+def refuse(beside: str, **named: object) -> None:
+    """An error for each option that says again what ``beside`` says already."""
+    for name, value in named.items():
+        if value is not None:
+            raise InvalidValue(name, allowed=f"left out beside {beside}", given=value)

@@ -1,0 +1,122 @@
+"""``lehr plan``: from any three of ε, noise, steps and batch size to the fourth, with a chart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lehr.cli import answering
+from lehr.cli.options import AdjacencyOption, Delta, ExpectedBatchSize, Json, NoiseMultiplier, Steps
+from lehr.events import Adjacency
+from lehr.reports.rounding import at_most, rounded_up
+
+if TYPE_CHECKING:
+    from lehr.accounting import Bound
+    from lehr.claims import Claim
+    from lehr.planning.plan import Plan
+    from lehr.reports.curve import Point
+
+EXAMPLE = """\b
+Example:
+  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 \\
+      --noise-multiplier 1.23 --html plan.html --save plan.json
+"""
+
+
+def plan(
+    records: Annotated[int, typer.Option(help="Number of records, a public number that you state.")],
+    delta: Delta,
+    epsilon: Annotated[float | None, typer.Option(help="The most ε that the whole run may cost.")] = None,
+    noise_multiplier: NoiseMultiplier = None,
+    steps: Steps = None,
+    expected_batch_size: ExpectedBatchSize = None,
+    adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a web page.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as JSON.")] = None,
+    no_chart: Annotated[bool, typer.Option("--no-chart", help="Leave the chart out.")] = False,
+    json: Json = False,
+) -> None:
+    """Plan a private run: give any three of --epsilon, --noise-multiplier, --steps and --expected-batch-size.
+
+    The fourth is found so that the run never costs more than --epsilon.
+    """
+    from lehr.planning.plan import make_plan
+
+    with answering.working("Finding the plan"):
+        found = make_plan(
+            records=records,
+            delta=delta,
+            adjacency=adjacency,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            steps=steps,
+            expected_batch_size=expected_batch_size,
+        )
+        bound, claim = found.bound(), found.claim()
+    if save is not None:
+        _save(save, found)
+    draws = not (json or no_chart)
+    points = _points(found) if draws or html is not None else ()
+    if html is not None:
+        _write_page(html, found, bound, claim, points)
+    if json:
+        _answer_program(found, bound, claim, html=html, save=save)
+    else:
+        _answer_person(found, bound)
+    if draws:
+        _draw(points)
+
+
+def _save(path: Path, plan: Plan) -> None:
+    from lehr.reports import json_file
+
+    json_file.write(path, plan.to_json())
+
+
+def _points(plan: Plan) -> tuple[Point, ...]:
+    from lehr.reports import curve
+
+    with answering.working("Counting ε against steps"):
+        return curve.points(plan)
+
+
+def _write_page(path: Path, plan: Plan, bound: Bound, claim: Claim, points: tuple[Point, ...]) -> None:
+    from lehr.reports import plan_page, whole_file
+
+    whole_file.write(path, plan_page.render(plan, bound=bound, claim=claim, points=points))
+
+
+def _answer_program(plan: Plan, bound: Bound, claim: Claim, *, html: Path | None, save: Path | None) -> None:
+    answering.as_json(
+        {
+            "plan": plan.to_json(),
+            "sampling_probability": plan.sampling_probability,
+            "epsilon": bound.epsilon,
+            "accountant": bound.accountant,
+            "passed_over": [{"accountant": other.accountant, "reason": other.reason} for other in bound.passed_over],
+            "claim": {"kind": claim.kind, "theorem": claim.theorem, "proof": claim.proof},
+            "html": None if html is None else str(html),
+            "save": None if save is None else str(save),
+        }
+    )
+
+
+def _answer_person(plan: Plan, bound: Bound) -> None:
+    rows = {
+        "ε": f"{at_most(bound.epsilon)}  at δ = {plan.delta:g}, {plan.adjacency.value}",
+        "noise multiplier": f"{rounded_up(plan.noise_multiplier, digits=6):.6g}",
+        "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} records",
+        "sampling probability": f"{plan.sampling_probability:.6g}",
+        "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",
+        "counted by": bound.accountant,
+    }
+    rows |= {f"not {other.accountant}": other.reason for other in bound.passed_over}
+    answering.facts("Plan", rows)
+
+
+def _draw(points: tuple[Point, ...]) -> None:
+    from lehr.reports import terminal_chart
+
+    answering.line(terminal_chart.draw(points, width=answering.width()))

@@ -1,0 +1,118 @@
+"""A certificate for what a plan allowed. What is not proven, not finite or does not pass its own check is refused.
+
+>>> from lehr.events import Gaussian, PoissonSampled, Repeated
+>>> run = Repeated(PoissonSampled(512 / 60_000, Gaussian(1.23)), 4698)
+>>> certificate = issue(run, delta=1e-5, stated=Statements(settings_chosen_on="fixed"))
+>>> round(certificate.epsilon, 3), certificate.claim.kind
+(2.366, 'proven')
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import lehr
+from lehr import accounting
+from lehr.claims import Claim
+from lehr.errors import CertificateMismatch, InvalidValue
+from lehr.events import Adjacency, Composed, Event
+from lehr.planning.budget import BudgetStatus
+from lehr.reports.certificate import (
+    AuditResult,
+    Certificate,
+    ExPost,
+    PaidFor,
+    PassedOverAccountant,
+    SharedBudget,
+    StatedClaim,
+    Statements,
+)
+from lehr.reports.checking import assumed_in, check, spent_epsilon
+from lehr.reports.proof_file import sha256_of_proof
+from lehr.reports.rounding import rounded_up
+
+DIGITS = 8  # of a stated ε: within the check's tolerance, and coarser than what two machines may differ by
+
+
+def issue(
+    event: Event,
+    *,
+    delta: float,
+    stated: Statements,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+    charged: Event | None = None,
+    settings_cost: Event | None = None,
+    published_claims: Iterable[Claim] = (),
+    budget: SharedBudget | None = None,
+    audit: AuditResult | None = None,
+) -> Certificate:
+    """The certificate of a plan's event, at its largest number of steps, whatever number was taken.
+
+    ``charged`` is what the run's ledger says was done: it must be part of the event, and its ε is shown as ex post.
+    ``settings_cost`` is what was done to the private records to choose the settings; it is added to the event.
+    """
+    whole = event if settings_cost is None else Composed((event, settings_cost))
+    claim = _certifiable(accounting.claim(whole, delta=delta, adjacency=adjacency))
+    certificate = Certificate(
+        issued_on=datetime.now(UTC).date().isoformat(),
+        library_version=lehr.__version__,
+        epsilon=claim.epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        event=whole,
+        claim=_stated_claim(claim),
+        accounting_version=accounting.version(),
+        passed_over=_passed_over(whole, delta, adjacency),
+        ex_post=None if charged is None else _ex_post(charged, delta, adjacency),
+        published_claims=tuple(map(_stated_claim, published_claims)),
+        settings_cost=settings_cost,
+        budget=budget,
+        assumptions=assumed_in(claim),
+        audit=audit,
+        stated=stated,
+    )
+    check(certificate)
+    return certificate
+
+
+def shared_budget(status: BudgetStatus, *, run: str) -> SharedBudget:
+    """A budget as a certificate tells it: its limit, and everything that it paid for, this ``run`` included."""
+    budget = SharedBudget(
+        dataset=status.dataset,
+        run=run,
+        epsilon=status.epsilon,
+        delta=status.delta,
+        adjacency=status.adjacency,
+        spent_epsilon=0.0,
+        mode=status.mode,
+        orders=status.orders,
+        paid_for=tuple(PaidFor(run=paid.run, event=paid.charged) for paid in status.runs),
+    )
+    return replace(budget, spent_epsilon=rounded_up(spent_epsilon(budget), digits=DIGITS))
+
+
+def _certifiable(claim: Claim) -> Claim:
+    if not claim.is_proven:
+        raise CertificateMismatch(f"only a proven claim can be certified; this one is {claim.kind}")
+    if not math.isfinite(claim.epsilon):
+        raise InvalidValue("epsilon", allowed="finite where it is certified", given=claim.epsilon)
+    return replace(claim, epsilon=rounded_up(claim.epsilon, digits=DIGITS))
+
+
+def _stated_claim(claim: Claim) -> StatedClaim:
+    return StatedClaim(
+        kind=claim.kind, claim=claim, proof_sha256=None if claim.proof is None else sha256_of_proof(claim.proof)
+    )
+
+
+def _passed_over(event: Event, delta: float, adjacency: Adjacency) -> tuple[PassedOverAccountant, ...]:
+    passed_over = accounting.bound(event, delta=delta, adjacency=adjacency).passed_over
+    return tuple(PassedOverAccountant(accountant=other.accountant, reason=other.reason) for other in passed_over)
+
+
+def _ex_post(charged: Event, delta: float, adjacency: Adjacency) -> ExPost:
+    taken = accounting.bound(charged, delta=delta, adjacency=adjacency)
+    return ExPost(event=charged, epsilon=rounded_up(taken.epsilon, digits=DIGITS))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
+from lehr.ledger import Ledger
+
+Run = Callable[..., Result]
+RunJson = Callable[..., dict[str, Any]]
+FILE = "certificate.json"
+STEP = PoissonSampled(512 / 60_000, Gaussian(2.0))
+
+
+@pytest.fixture
+def issued(lehr: Run, plan_file: str) -> Path:
+    lehr(*_issue())
+    return Path(FILE)
+
+
+def _issue(*more: str, chosen_on: str = "public") -> tuple[str, ...]:
+    return ("certificate", "issue", FILE, "--plan", "plan.json", "--settings-chosen-on", chosen_on, *more)
+
+
+def test_what_is_issued_holds(lehr: Run, lehr_json: RunJson, issued: Path) -> None:
+    assert "The certificate holds: ε = " in lehr("certificate", "check", FILE).stdout
+    checked = lehr_json("certificate", "check", FILE)
+    assert (checked["holds"], checked["mismatches"]) == (True, [])
+
+
+def test_a_changed_number_fails_the_check(lehr: Run, lehr_json: RunJson, issued: Path) -> None:
+    shape = json.loads(issued.read_text(encoding="utf-8"))
+    shape["event"]["count"] += 1
+    issued.write_text(json.dumps(shape))
+    assert "epsilon is stated as" in lehr("certificate", "check", FILE, code=1).stderr
+    assert lehr_json("certificate", "check", FILE, code=1)["holds"] is False
+
+
+def test_a_certificate_is_shown_as_a_page_or_as_it_is(lehr: Run, lehr_json: RunJson, issued: Path) -> None:
+    page = lehr("certificate", "show", FILE).stdout
+    assert page.startswith("PRIVACY CERTIFICATE\n")
+    assert "Number of records, stated as public: 60,000." in page
+    assert lehr_json("certificate", "show", FILE) == json.loads(issued.read_text(encoding="utf-8"))
+
+
+def test_every_statement_reaches_the_certificate(lehr_json: RunJson, plan_file: str) -> None:
+    shape = lehr_json(
+        *_issue("--unit-of-privacy", "one image", "--records-per-person", "3"),
+        *("--treated-as-public", "labels", "--treated-as-public", "records", "--released", "weights"),
+        *("--raw-data-seen-by", "the hospital", "--data-collection", "with consent", "--steps-taken", "10"),
+        *("--audit-method", "canaries", "--audit-epsilon", "0.01", "--audit-confidence", "0.95"),
+    )
+    assert shape["stated"] == {
+        "settings_chosen_on": "public",
+        "unit_of_privacy": "one image",
+        "records_per_person": 3,
+        "records": 60_000,
+        "treated_as_public": ["labels", "records"],
+        "released": ["weights"],
+        "raw_data_seen_by": "the hospital",
+        "data_collection": "with consent",
+    }
+    assert shape["ex_post"]["event"]["count"] == 10
+    assert shape["audit"] == {"method": "canaries", "epsilon_lower_bound": 0.01, "confidence": 0.95}
+
+
+def test_private_settings_must_be_paid_for(lehr: Run, lehr_json: RunJson, plan_file: str) -> None:
+    lehr(*_issue(chosen_on="private"), code=1)
+    free = lehr_json(*_issue())["epsilon"]
+    assert lehr_json(*_issue("--settings-cost", plan_file, chosen_on="private"))["epsilon"] > free
+
+
+def test_a_refused_certificate_leaves_no_file(lehr: Run, plan_file: str) -> None:
+    lehr(*_issue("--steps-taken", "1001"), code=1)
+    assert not Path(FILE).exists()
+
+
+def test_ledger_and_budget_are_read(lehr: Run, lehr_json: RunJson, plan_file: str) -> None:
+    lehr("budget", "create", "mnist.budget", "--dataset", "MNIST", "--epsilon", "3", "--delta", "1e-5")
+    lehr("budget", "reserve", "mnist.budget", "--run", "first", "--plan", plan_file)
+    whole = Repeated(STEP, 1000)
+    with Ledger.create(
+        "run.ledger", run="first", plan_event=whole, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE
+    ) as ledger:
+        ledger.record(Repeated(STEP, 250))
+    paid = ("--ledger", "run.ledger", "--budget", "mnist.budget")
+    assert "run must be given" in lehr(*_issue(*paid), code=2).stderr
+    shape = lehr_json(*_issue(*paid, "--run", "first"))
+    assert shape["ex_post"]["event"]["count"] == 250
+    assert [payment["run"] for payment in shape["budget"]["paid_for"]] == ["first"]
+    lehr("certificate", "check", FILE)
+
+
+@pytest.mark.parametrize(
+    "more, code",
+    [
+        (("--audit-method", "canaries"), 2),
+        (("--unit-of-privacy", "two\nlines"), 2),
+        (("--ledger", "none.ledger"), 3),
+        (("--budget", "none.budget", "--run", "first"), 3),
+        (("--ledger", "none.ledger", "--steps-taken", "3"), 2),
+    ],
+)
+def test_what_cannot_be_issued_has_its_exit_code(
+    lehr_json: RunJson, plan_file: str, more: tuple[str, ...], code: int
+) -> None:
+    assert lehr_json(*_issue(*more), code=code)["error"]["exit_code"] == code
+
+
+def test_settings_chosen_on_something_else_are_refused(lehr: Run, plan_file: str) -> None:
+    assert "settings_chosen_on must be one of" in lehr(*_issue(chosen_on="luck"), code=2).stderr
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+@pytest.mark.parametrize("content", ["", "{}", "not JSON", '{"format": "lehr-certificate", "format_version": 99}'])
+def test_a_file_that_is_no_certificate_is_named(lehr: Run, tmp_path: Path, command: str, content: str) -> None:
+    (tmp_path / "broken.json").write_text(content)
+    assert "broken.json" in lehr("certificate", command, "broken.json", code=3).stderr

@@ -1,0 +1,94 @@
+"""Every example that a reader can find, in a help text or on a page of docs/, is run as it stands."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from lehr.cli.main import app
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("command_line.md", "certificate.md")
+WHOLE_COMMAND = typer.main.get_command(app)
+
+
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every command that does something."""
+    if not hasattr(command, "commands"):
+        yield path
+        return
+    for name, below in command.commands.items():
+        yield from _commands(below, (*path, name))
+
+
+def _run(line: str) -> tuple[int, str]:
+    words = shlex.split(line)
+    assert words[0] == "lehr"
+    result = CliRunner().invoke(app, words[1:])
+    return result.exit_code, result.output
+
+
+def _joined(text: str) -> str:
+    return re.sub(r"\\\n\s*", "", text)
+
+
+def _console_examples(page: str) -> Iterator[tuple[str, str]]:
+    """Each command of the console blocks of a page, and what it says is printed."""
+    for block in re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL):
+        for example in re.split(r"^\$ ", _joined(block), flags=re.MULTILINE)[1:]:
+            command, _, output = example.partition("\n")
+            yield command, output
+
+
+def _differs(want: str, got: str) -> bool:
+    lines = [line.rstrip() for line in got.splitlines()]
+    return not doctest.OutputChecker().check_output(want.strip(), "\n".join(lines).strip(), doctest.ELLIPSIS)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("command", list(_commands(WHOLE_COMMAND)), ids=" ".join)
+def test_the_example_of_the_help_works(command: tuple[str, ...]) -> None:
+    _, shown = _run("lehr " + " ".join(command) + " --help")
+    examples = re.findall(r"^ +(lehr .*)$", _joined(shown.partition("Example:")[2]), flags=re.MULTILINE)
+    assert examples[-1].startswith("lehr " + " ".join(command))
+    for line in examples:
+        code, output = _run(line)
+        assert code == 0, f"{line}: {output}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_a_page_print_what_it_says(page: str) -> None:
+    examples = list(_console_examples((DOCS / page).read_text(encoding="utf-8")))
+    assert examples
+    code = 0
+    for command, want in examples:
+        if command == "echo $?":
+            got = str(code)
+        else:
+            code, got = _run(command)
+        assert not _differs(want, got), f"{command}\n--- the page says\n{want}\n--- it prints\n{got}"
+
+
+def test_a_page_that_says_something_else_is_found() -> None:
+    block = "```console\n$ lehr --version\nlehr 99\n```"
+    [(command, want)] = _console_examples(block)
+    assert _differs(want, _run(command)[1])
+
+
+def test_every_command_and_option_is_on_the_page() -> None:
+    page = (DOCS / "command_line.md").read_text(encoding="utf-8")
+    for command in _commands(WHOLE_COMMAND):
+        assert f"`lehr {' '.join(command)}`" in page

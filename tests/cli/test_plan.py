@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from lehr.planning.plan import Plan
+from lehr.reports import json_file
+
+Run = Callable[..., Result]
+RunJson = Callable[..., dict[str, Any]]
+MNIST = ("plan", "--delta", "1e-5", "--records", "60000", "--expected-batch-size", "512")
+
+
+def test_three_are_given_and_the_fourth_is_found(lehr_json: RunJson) -> None:
+    answer = lehr_json(*MNIST, "--noise-multiplier", "1.23", "--epsilon", "3")
+    assert answer["plan"]["steps"] == pytest.approx(7245, abs=10)
+    assert 2.99 < answer["epsilon"] <= 3
+    assert answer["accountant"] == "pld"
+    assert answer["claim"]["kind"] == "proven"
+
+
+def test_noise_is_found_that_keeps_within_epsilon(lehr_json: RunJson) -> None:
+    answer = lehr_json(*MNIST, "--steps", "4698", "--epsilon", "3")
+    assert 3 * 0.999 <= answer["epsilon"] <= 3
+
+
+def test_a_person_sees_the_plan_who_counted_and_the_curve(lehr: Run) -> None:
+    shown = lehr(*MNIST, "--noise-multiplier", "1.23", "--steps", "4698").stdout
+    for words in ("2.366", "1.23", "512 of 60,000 records", "4,698", "counted by", "pld", "ε against steps", "4,000"):
+        assert words in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+
+
+def test_why_other_accountants_were_passed_over_is_told(lehr: Run, lehr_json: RunJson) -> None:
+    arguments = (*MNIST, "--noise-multiplier", "1.23", "--steps", "100")
+    passed_over = lehr_json(*arguments)["passed_over"]
+    shown = lehr(*arguments, "--no-chart").stdout
+    assert passed_over
+    for other in passed_over:
+        assert f"not {other['accountant']}" in shown
+
+
+def test_the_chart_can_be_left_out(lehr: Run) -> None:
+    assert "against steps" not in lehr(*MNIST, "--noise-multiplier", "1.23", "--steps", "10", "--no-chart").stdout
+
+
+def test_page_and_plan_are_written(lehr_json: RunJson, tmp_path: Path) -> None:
+    files = ("--html", "plan.html", "--save", "plan.json")
+    answer = lehr_json(*MNIST, "--noise-multiplier", "1.23", "--steps", "100", *files)
+    assert json_file.read(tmp_path / "plan.json", Plan.from_json).to_json() == answer["plan"]
+    assert (tmp_path / "plan.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert (answer["html"], answer["save"]) == ("plan.html", "plan.json")
+
+
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        (("--epsilon", "3"), 2),
+        (("--epsilon", "3", "--steps", "9", "--noise-multiplier", "1"), 2),
+        (("--epsilon", "nan", "--steps", "9"), 2),
+        (("--noise-multiplier", "-1", "--steps", "9"), 2),
+        (("--epsilon", "1e-9", "--noise-multiplier", "0.5"), 1),
+        (("--noise-multiplier", "1", "--steps", "9", "--save", "nowhere/plan.json"), 3),
+        (("--noise-multiplier", "1", "--steps", "9", "--html", "nowhere/plan.html"), 3),
+    ],
+)
+def test_what_cannot_be_planned_has_its_exit_code(lehr_json: RunJson, arguments: tuple[str, ...], code: int) -> None:
+    assert lehr_json(*MNIST, *arguments, code=code)["error"]["exit_code"] == code
+
+
+def test_replace_one_is_planned_without_replacement(lehr_json: RunJson) -> None:
+    arguments = ("--noise-multiplier", "2", "--steps", "50", "--adjacency", "replace-one")
+    answer = lehr_json(*MNIST, *arguments)
+    assert answer["plan"]["adjacency"] == "replace-one"
+    assert answer["epsilon"] > 0

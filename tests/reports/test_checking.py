@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lehr.claims import IDEAL_RANDOMNESS, Claim, Premise, Standing
+from lehr.errors import CertificateMismatch
+from lehr.events import Adjacency, Gaussian, PoissonSampled, RepeatAndSelect, Repeated
+from lehr.reports.certificate import AuditResult, Certificate, ExPost, PaidFor, SharedBudget, StatedClaim, Statements
+from lehr.reports.checking import assumed_in, check, mismatches, spent_epsilon
+from lehr.reports.issuing import issue
+
+STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
+RUN = Repeated(STEP, 2000)
+ADD = Adjacency.ADD_OR_REMOVE_ONE
+Change = Callable[[Certificate], Certificate]
+
+
+def _budget(*, mode: str = "filter", epsilon: float = 3.0) -> SharedBudget:
+    budget = SharedBudget(
+        dataset="MNIST",
+        run="first",
+        epsilon=epsilon,
+        delta=1e-5,
+        adjacency=ADD,
+        spent_epsilon=0.0,
+        mode=mode,
+        orders=(8.0, 9.5),
+        paid_for=(PaidFor(run="first", event=RUN),),
+    )
+    return replace(budget, spent_epsilon=spent_epsilon(budget))
+
+
+@pytest.fixture(scope="module")
+def honest() -> Certificate:
+    published = Claim(
+        epsilon=0.4,
+        delta=1e-5,
+        adjacency=ADD,
+        accountant="rdp-mironov17",
+        theorem="a paper's Theorem 1",
+        premises=(Premise("rejected steps are free", Standing.BROKEN, "the choice looks at the records"),),
+        proof=None,
+    )
+    return issue(
+        RUN,
+        delta=1e-5,
+        stated=Statements(settings_chosen_on="fixed"),
+        charged=Repeated(STEP, 500),
+        budget=_budget(),
+        audit=AuditResult(method="canaries", epsilon_lower_bound=0.5, confidence=0.95),
+        published_claims=[published],
+    )
+
+
+def _with_claim(certificate: Certificate, **changes: object) -> Certificate:
+    claim = replace(certificate.claim.claim, **changes)  # type: ignore[arg-type]
+    return replace(certificate, claim=replace(certificate.claim, claim=claim))
+
+
+def _with_epsilon(certificate: Certificate, epsilon: float) -> Certificate:
+    return replace(_with_claim(certificate, epsilon=epsilon), epsilon=epsilon)
+
+
+def _with_budget(certificate: Certificate, **changes: object) -> Certificate:
+    assert certificate.budget is not None
+    return replace(certificate, budget=replace(certificate.budget, **changes))  # type: ignore[arg-type]
+
+
+FORGERIES: dict[str, tuple[Change, str]] = {
+    "a slightly smaller epsilon": (lambda c: _with_epsilon(c, c.epsilon * (1 - 1e-6)), "epsilon is stated as"),
+    "a larger epsilon": (lambda c: _with_epsilon(c, c.epsilon * 1.001), "epsilon is stated as"),
+    "another epsilon at the top": (lambda c: replace(c, epsilon=0.1), "at the top"),
+    "another delta at the top": (lambda c: replace(c, delta=1e-3), "at the top"),
+    "another adjacency": (lambda c: replace(c, adjacency=Adjacency.REPLACE_ONE), "adjacency is"),
+    "more steps": (lambda c: replace(c, event=Repeated(STEP, 2001)), "epsilon is stated as"),
+    "fewer steps": (lambda c: replace(c, event=Repeated(STEP, 1990)), "epsilon is stated as"),
+    "less noise": (lambda c: replace(c, event=Repeated(PoissonSampled(512 / 60_000, Gaussian(1.2)), 2000)), "epsilon"),
+    "no noise": (lambda c: replace(c, event=Gaussian(0.0)), "recomputed as inf"),
+    "an accountant that estimates": (lambda c: _with_claim(c, accountant="gdp"), "the claim's accountant"),
+    "an unknown accountant": (lambda c: _with_claim(c, accountant="oracle"), "the claim's accountant"),
+    "another theorem": (lambda c: _with_claim(c, theorem="folklore"), "the claim's theorem"),
+    "no premises": (lambda c: _with_claim(c, premises=()), "the claim's premises"),
+    "another proof": (lambda c: _with_claim(c, proof="accounting/filter.proof.md"), "the claim's proof"),
+    "another text of the proof": (lambda c: replace(c, claim=replace(c.claim, proof_sha256="0" * 64)), "relied on"),
+    "no fingerprint": (lambda c: replace(c, claim=replace(c.claim, proof_sha256=None)), "relied on"),
+    "a broken premise called proven": (
+        lambda c: _with_claim(c, premises=(Premise("Poisson", Standing.BROKEN, "shuffled"),)),
+        "calls itself proven, and by its premises it is published",
+    ),
+    "an estimate called proven": (lambda c: _with_claim(c, is_estimate=True), "by its premises it is estimate"),
+    "a claim that is only published": (lambda c: replace(c, claim=c.published_claims[0]), "only a proven one"),
+    "an assumption left out": (
+        lambda c: replace(c, assumptions=tuple(a for a in c.assumptions if a != IDEAL_RANDOMNESS.statement)),
+        "the random bits",
+    ),
+    "more done than planned": (
+        lambda c: replace(c, ex_post=ExPost(event=Repeated(STEP, 2001), epsilon=9.0)),
+        "is not part of what the plan allowed",
+    ),
+    "a smaller ex-post epsilon": (
+        lambda c: replace(c, ex_post=ExPost(event=Repeated(STEP, 500), epsilon=0.01)),
+        "the ex-post epsilon",
+    ),
+    "a proven claim among the published": (lambda c: replace(c, published_claims=(c.claim,)), "a proven claim stands"),
+    "a published claim called proven": (
+        lambda c: replace(c, published_claims=(replace(c.published_claims[0], kind="proven"),)),
+        "calls itself proven",
+    ),
+    "settings on private data for free": (
+        lambda c: replace(c, stated=Statements(settings_chosen_on="private")),
+        "no event pays for that",
+    ),
+    "a cost of settings that is not counted": (
+        lambda c: replace(c, stated=Statements(settings_chosen_on="private"), settings_cost=Gaussian(4.0)),
+        "is not part of the events",
+    ),
+    "a cost of settings that were fixed": (lambda c: replace(c, settings_cost=STEP), "and yet have a privacy cost"),
+    "a budget that spent less": (lambda c: _with_budget(c, spent_epsilon=0.1), "the budget's spent epsilon"),
+    "a budget that paid for less": (
+        lambda c: _with_budget(c, paid_for=(PaidFor(run="first", event=Repeated(STEP, 499)),)),
+        "the budget has not paid for",
+    ),
+    "a budget of another run": (lambda c: _with_budget(c, run="second"), "has paid for no run 'second'"),
+    "a budget by another adjacency": (
+        lambda c: _with_budget(c, adjacency=Adjacency.REPLACE_ONE),
+        "the budget counts by",
+    ),
+    "a budget with other orders": (lambda c: _with_budget(c, orders=(12.0,)), "the budget's spent epsilon"),
+    "a budget without orders": (lambda c: _with_budget(c, orders=()), "orders must be"),
+    "a budget that is overspent": (lambda c: replace(c, budget=_budget(mode="single plan", epsilon=1.0)), "overspent"),
+    "an audit above the claim": (
+        lambda c: replace(c, audit=AuditResult(method="canaries", epsilon_lower_bound=2.9, confidence=0.95)),
+        "the audit shows epsilon 2.9",
+    ),
+}
+
+
+def test_an_honest_certificate_holds(honest: Certificate) -> None:
+    check(honest)
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forgery_is_found(honest: Certificate, name: str) -> None:
+    forge, complaint = FORGERIES[name]
+    with pytest.raises(CertificateMismatch) as caught:
+        check(forge(honest))
+    assert complaint in str(caught.value)
+
+
+def test_every_mismatch_is_listed(honest: Certificate) -> None:
+    forged = _with_budget(_with_claim(replace(honest, epsilon=0.1), theorem="folklore"), run="second")
+    found = mismatches(forged)
+    for words in ("at the top", "theorem", "no run 'second'", "the audit shows"):
+        assert sum(words in mismatch for mismatch in found) == 1
+    assert len(found) == 4
+
+
+def test_rounding_up_within_the_tolerance_holds(honest: Certificate) -> None:
+    assert mismatches(_with_epsilon(honest, honest.epsilon * (1 + 5e-7))) == ()
+
+
+def test_an_event_that_nothing_can_count_does_not_hold(honest: Certificate) -> None:
+    hopeless = RepeatAndSelect(Gaussian(0.0), mean=3.0)
+    assert mismatches(replace(honest, event=hopeless))
+
+
+def test_a_budget_given_to_one_plan_is_counted_tightly(honest: Certificate) -> None:
+    single, shared = _budget(mode="single plan"), _budget(mode="filter")
+    assert single.spent_epsilon < shared.spent_epsilon
+    check(replace(honest, budget=single))
+
+
+def test_what_no_code_can_establish_is_always_assumed(honest: Certificate) -> None:
+    bare = replace(honest.claim.claim, premises=())
+    for words in ("floating point", "random bits"):
+        assert any(words in statement for statement in assumed_in(bare))
+
+
+def test_the_stated_claim_of_an_infinite_cost_is_impossible(honest: Certificate) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        StatedClaim(kind="proven", claim=replace(honest.claim.claim, epsilon=math.inf), proof_sha256=None)

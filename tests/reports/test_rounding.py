@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lehr.reports.rounding import at_most, rounded_up
+
+POSITIVE = st.floats(min_value=1e-12, max_value=1e9)
+
+
+@given(POSITIVE, st.integers(min_value=2, max_value=12))
+def test_a_rounded_number_is_never_smaller_and_hardly_larger(value: float, digits: int) -> None:
+    assert value <= rounded_up(value, digits=digits) <= value * (1 + 10.0 ** (1 - digits) + 1e-15)
+
+
+@given(POSITIVE)
+def test_rounding_twice_changes_nothing(value: float) -> None:
+    once = rounded_up(value, digits=8)
+    assert rounded_up(once, digits=8) == pytest.approx(once, rel=1e-7)
+
+
+@given(POSITIVE)
+def test_what_people_read_is_never_below_the_bound(value: float) -> None:
+    assert float(at_most(value)) >= value * (1 - 1e-15)
+
+
+@pytest.mark.parametrize("value, shown", [(0.0, "0"), (3.0, "3"), (2.99981, "2.9999"), (math.inf, "infinity")])
+def test_examples(value: float, shown: str) -> None:
+    assert at_most(value) == shown

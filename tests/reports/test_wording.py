@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lehr.events import Adjacency
+from lehr.reports.certificate import Certificate
+from lehr.reports.wording import WIDTH, guarantee, page
+
+
+def test_the_page_answers_every_question(filled: Certificate) -> None:
+    text = " ".join(page(filled).split())
+    for answer in (
+        "The unit of privacy is one image",
+        "One person may have 2 records",
+        "ε = 2.5 at δ = 1e-05",
+        "12.2 times as likely",
+        "Ex post, and not a guarantee",
+        "Theorem: a theorem.",
+        "Proof: accounting/pld.proof.md, SHA-256 abab",
+        "Met by the code: each gradient is clipped.",
+        "Counted by: pld (lehr 0.1.0).",
+        "Not used: gdp, an estimate.",
+        "Assumed: the random bits are independent and uniform.",
+        "Assumed: sums and noise are real numbers, not floating point.",
+        "Who sees the raw data: the hospital.",
+        "How the data was collected: with consent.",
+        "Treated as public: the number of records; the labels' names.",
+        "Number of records, stated as public: 60,000.",
+        "They were chosen on the private data",
+        "Choosing them did this to the records: Gaussian(noise_multiplier=4).",
+        "The budget of 'MNIST, training half' is ε = 3 at δ = 1e-05; ε = 2.75 of it is spent, counted as filter.",
+        "Paid for 'first' (this model): 4698 ×",
+        "Paid for 'search': Gaussian",
+        "NOT A GUARANTEE (published): ε = 1 by a paper's Theorem 1. Does not hold here: rejected steps cost nothing",
+        "An attack (canaries in one run) shows ε of at least 1.2 with 95.0% confidence.",
+        "Issued on 2026-01-31 by Lehr 0.1.0.",
+    ):
+        assert answer in text
+
+
+def test_what_was_not_stated_is_said_to_be_so(filled: Certificate) -> None:
+    stated = replace(
+        filled.stated, settings_chosen_on="fixed", records_per_person=None, records=None, treated_as_public=()
+    )
+    bare = replace(
+        filled, ex_post=None, budget=None, audit=None, settings_cost=None, published_claims=(), stated=stated
+    )
+    text = " ".join(page(bare).split())
+    for answer in (
+        "How many records one person may have is not stated.",
+        "Treated as public: nothing was stated.",
+        "They were fixed before any data was seen.",
+        "No budget was kept",
+        "No audit is reported.",
+        "do not hold here? - None.",
+    ):
+        assert answer in text
+    assert "Ex post" not in text
+
+
+def test_lines_fit_a_terminal(filled: Certificate) -> None:
+    assert max(len(line) for line in page(filled).splitlines()) <= WIDTH
+
+
+def test_a_hopeless_epsilon_is_not_turned_into_an_overflow() -> None:
+    words = guarantee(epsilon=1e6, delta=1e-5, adjacency=Adjacency.REPLACE_ONE)
+    assert "e^1e+06 times as likely" in words
+    assert "replaced by another" in words
