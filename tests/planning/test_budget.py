@@ -1,0 +1,420 @@
+"""The budget of a data set: what it admits, what it refuses, what it gives back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lehr import accounting
+from lehr.accounting.filter import RenyiFilter
+from lehr.append_only import AppendOnlyFile
+from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError, UnsupportedEvent
+from lehr.events import (
+    Adjacency,
+    Composed,
+    Event,
+    Gaussian,
+    NonPrivate,
+    PoissonSampled,
+    RepeatAndSelect,
+    Repeated,
+    SampledWithoutReplacement,
+    counted,
+    to_json,
+)
+from lehr.ledger import NOTHING, Ledger, together
+from lehr.planning.budget import BUDGET_FORMAT, MOST_STEPS, Budget, RunStatus
+
+STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "mnist.budget"
+
+
+@pytest.fixture
+def budget(path: Path) -> Iterator[Budget]:
+    with opened(path) as budget:
+        yield budget
+
+
+def opened(path: Path, *, epsilon: float = 3.0, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE) -> Budget:
+    return Budget.create(path, dataset="MNIST", epsilon=epsilon, delta=1e-5, adjacency=adjacency)
+
+
+def between_filter_and_tight(budget: Budget) -> Event:
+    """A plan that the tight accountant admits and the filter does not."""
+    return Repeated(STEP, (budget.largest_steps(STEP) + 7245) // 2)
+
+
+# what is admitted
+
+
+def test_a_new_budget_is_unspent(budget: Budget) -> None:
+    status = budget.status()
+    assert (status.dataset, status.epsilon, status.delta) == ("MNIST", 3.0, 1e-5)
+    assert (status.mode, status.epsilon_spent, status.runs) == ("filter", 0.0, ())
+    assert status.adjacency is Adjacency.ADD_OR_REMOVE_ONE
+
+
+def test_the_filter_is_fixed_when_the_budget_is_made(path: Path, budget: Budget) -> None:
+    chosen = RenyiFilter.choose(epsilon=3.0, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    budget.reserve(Repeated(STEP, 10), run="a")
+    with Budget.open(path) as again:
+        assert again.status().orders == budget.status().orders == chosen.orders
+
+
+def test_a_budget_made_for_a_plan_admits_more_of_it(tmp_path: Path, budget: Budget) -> None:
+    with Budget.create(
+        tmp_path / "tuned", dataset="MNIST", epsilon=3.0, delta=1e-5, expecting=Repeated(STEP, 5000)
+    ) as tuned:
+        assert tuned.largest_steps(STEP) > budget.largest_steps(STEP)
+
+
+def test_the_largest_number_of_steps_fits_and_one_more_does_not(budget: Budget) -> None:
+    most = budget.largest_steps(STEP)
+    assert 3000 < most < 7245
+    with pytest.raises(BudgetExceeded):
+        budget.reserve(Repeated(STEP, most + 1), run="one too many")
+    assert budget.status().runs == ()
+    budget.reserve(Repeated(STEP, most), run="all")
+    assert budget.largest_steps(STEP) == 0
+    assert 2.99 < budget.status().epsilon_spent <= 3.0
+
+
+def test_many_small_runs_are_admitted_as_one_large_run_is(budget: Budget) -> None:
+    most = budget.largest_steps(STEP)
+    for number in range(10):
+        budget.reserve(Repeated(STEP, most // 10), run=str(number))
+    assert budget.largest_steps(STEP) == most - most // 10 * 10
+
+
+def test_what_is_spent_is_never_a_sum_of_epsilons(budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 1000), run="a")
+    one = budget.status().epsilon_spent
+    budget.reserve(Repeated(STEP, 1000), run="b")
+    assert one < budget.status().epsilon_spent < 1.8 * one
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=8), fractions=st.lists(st.floats(0, 1), min_size=8))
+def test_whatever_is_reserved_used_and_given_back_the_filter_admits_all_that_was_used(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], fractions: list[float]
+) -> None:
+    used: list[Event] = []
+    with opened(tmp_path_factory.mktemp("budget") / "file") as budget:
+        chosen = RenyiFilter(
+            epsilon=3.0, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE, orders=budget.status().orders
+        )
+        for number, (size, fraction) in enumerate(zip(sizes, fractions, strict=False)):
+            try:
+                budget.reserve(Repeated(STEP, size), run=str(number))
+            except BudgetExceeded:
+                assert not chosen.admits(together(*used, Repeated(STEP, size)))
+                continue
+            used.append(Repeated(STEP, max(1, int(size * fraction))))
+            budget.spend(str(number), used[-1])
+            budget.settle(str(number))
+        assert chosen.admits(together(*used))
+        assert budget.status().epsilon_spent == chosen.epsilon_spent(together(*used))
+
+
+# what is refused
+
+
+def test_a_refusal_names_the_run_the_cost_the_limit_and_what_would_fit(budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 2000), run="first")
+    left = budget.largest_steps(STEP)
+    expected = rf"run 'second' .*'MNIST' is ε = 3 at δ = 1e-05.* from ε = 1\.\d+ to [45]\.\d+; {left} × Poisson"
+    with pytest.raises(BudgetExceeded, match=expected):
+        budget.reserve(Repeated(STEP, 9000), run="second")
+
+
+def test_a_refusal_says_when_the_whole_budget_would_do(budget: Budget) -> None:
+    with pytest.raises(BudgetExceeded, match="whole_budget"):
+        budget.reserve(between_filter_and_tight(budget), run="a")
+    with pytest.raises(BudgetExceeded) as refused:
+        budget.reserve(Repeated(STEP, 9000), run="a")
+    assert "whole_budget" not in str(refused.value)
+
+
+@pytest.mark.parametrize("event", [NonPrivate("a histogram"), Gaussian(0.0), PoissonSampled(0.01, Gaussian(0.0))])
+def test_what_has_no_noise_never_fits(budget: Budget, event: Event) -> None:
+    with pytest.raises(BudgetExceeded):
+        budget.reserve(event, run="a")
+    assert budget.largest_steps(event) == 0
+
+
+def test_events_that_the_filter_cannot_take_are_refused_by_name(tmp_path: Path, budget: Budget) -> None:
+    with pytest.raises(UnsupportedEvent, match="filter"):
+        budget.reserve(SampledWithoutReplacement(60_000, 512, Gaussian(1.23)), run="a")
+    with (
+        opened(tmp_path / "replace", adjacency=Adjacency.REPLACE_ONE) as replacing,
+        pytest.raises(UnsupportedEvent, match="filter"),
+    ):
+        replacing.reserve(Repeated(STEP, 3), run="a")
+
+
+def test_replace_one_and_selection_have_their_budgets_too(tmp_path: Path, budget: Budget) -> None:
+    budget.reserve(RepeatAndSelect(Repeated(STEP, 100), mean=3.0), run="search")
+    with opened(tmp_path / "replace", adjacency=Adjacency.REPLACE_ONE) as replacing:
+        replacing.reserve(SampledWithoutReplacement(60_000, 512, Gaussian(4.0)), run="a")
+        assert replacing.status().adjacency is Adjacency.REPLACE_ONE
+
+
+def test_a_run_reserves_once(budget: Budget) -> None:
+    budget.reserve(STEP, run="a")
+    with pytest.raises(InvalidValue, match="run must be a name that this budget has not seen yet; given: 'a'"):
+        budget.reserve(STEP, run="a")
+    budget.settle("a", used=NOTHING)
+    with pytest.raises(InvalidValue, match="run must be"):
+        budget.reserve(STEP, run="a")
+
+
+@pytest.mark.parametrize("event", [NOTHING, Composed((Composed(()),)), "a step", None])
+def test_nothing_and_what_is_no_event_cannot_be_reserved(budget: Budget, event: Event) -> None:
+    with pytest.raises(InvalidValue, match="event must be"):
+        budget.reserve(event, run="a")
+    with pytest.raises(InvalidValue, match="step_event must be"):
+        budget.largest_steps(event)
+
+
+@pytest.mark.parametrize(
+    "wrong, name",
+    [
+        ({"dataset": ""}, "dataset"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": "small"}, "delta"),
+        ({"adjacency": "replace-one"}, "adjacency"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name_and_make_no_file(path: Path, wrong: dict[str, object], name: str) -> None:
+    right: dict[str, object] = {"dataset": "d", "epsilon": 3.0, "delta": 1e-5}
+    with pytest.raises(InvalidValue, match=f"^{name} must be"):
+        Budget.create(path, **(right | wrong))  # type: ignore[arg-type]  # the point of the test
+    assert not path.exists()
+
+
+# spending and giving back
+
+
+def test_a_reservation_is_charged_in_full_until_it_is_settled(path: Path, budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 2000), run="a")
+    reserved = budget.status().epsilon_spent
+    budget.spend("a", Repeated(STEP, 500))
+    assert budget.status().epsilon_spent == reserved
+    with Budget.open(path) as after_a_crash:
+        assert after_a_crash.status().epsilon_spent == reserved
+        assert after_a_crash.reservation("a").event == Repeated(STEP, 2000)
+        assert counted(after_a_crash.status().runs[0].used) == {STEP: 500}
+
+
+def test_settling_gives_back_what_was_not_used_and_no_more(budget: Budget) -> None:
+    most = budget.largest_steps(STEP)
+    budget.reserve(Repeated(STEP, 2000), run="a")
+    budget.spend("a", Repeated(STEP, 300))
+    budget.spend("a", Repeated(STEP, 200))
+    assert counted(budget.settle("a")) == {STEP: 1500}
+    assert budget.largest_steps(STEP) == most - 500
+    assert budget.status().runs == (
+        RunStatus(run="a", reserved=Repeated(STEP, 2000), used=Repeated(STEP, 500), is_settled=True),
+    )
+
+
+def test_a_run_spends_its_reservation_and_no_more(budget: Budget) -> None:
+    budget.reserve(Composed((Repeated(STEP, 10), Gaussian(9.0))), run="a")
+    budget.spend("a", Composed((Repeated(STEP, 10), Gaussian(9.0))))
+    for more in (STEP, Gaussian(9.0), Gaussian(8.0)):
+        with pytest.raises(BudgetExceeded, match="run 'a' has nothing left"):
+            budget.spend("a", more)
+    assert budget.settle("a") == NOTHING
+
+
+def test_a_settled_run_spends_no_more(budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 10), run="a")
+    budget.spend("a", STEP)
+    budget.settle("a")
+    with pytest.raises(InvalidValue, match="not settled yet"):
+        budget.spend("a", STEP)
+    with pytest.raises(InvalidValue, match="not settled yet"):
+        budget.settle("a")
+
+
+def test_a_run_that_recorded_nothing_must_say_what_it_used(budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 10), run="a")
+    with pytest.raises(InvalidValue, match="used must be stated"):
+        budget.settle("a")
+    assert counted(budget.settle("a", used=NOTHING)) == {STEP: 10}
+
+
+def test_a_ledger_can_say_what_a_run_used(tmp_path: Path, budget: Budget) -> None:
+    reservation = budget.reserve(Repeated(STEP, 100), run="a")
+    with Ledger.create(
+        tmp_path / "ledger", run="a", plan_event=reservation.event, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE
+    ) as ledger:
+        ledger.record(Repeated(STEP, 30))
+        assert counted(budget.settle("a", used=ledger.charged())) == {STEP: 70}
+
+
+@pytest.mark.parametrize(
+    "used, allowed",
+    [(Repeated(STEP, 19), "at least what was recorded"), (Repeated(STEP, 101), "at most what was reserved")],
+)
+def test_what_was_used_is_between_what_was_recorded_and_what_was_reserved(
+    budget: Budget, used: Event, allowed: str
+) -> None:
+    budget.reserve(Repeated(STEP, 100), run="a")
+    budget.spend("a", Repeated(STEP, 20))
+    with pytest.raises(InvalidValue, match=f"used must be {allowed}"):
+        budget.settle("a", used=used)
+    assert not budget.status().runs[0].is_settled
+
+
+def test_an_unknown_run_is_refused_by_name(budget: Budget) -> None:
+    budget.reserve(STEP, run="a")
+    for ask in (budget.reservation, budget.settle, lambda run: budget.spend(run, STEP)):
+        with pytest.raises(InvalidValue, match=r"run must be one of \['a'\]; given: 'b'"):
+            ask("b")
+
+
+# one plan for the whole budget
+
+
+def test_the_whole_budget_admits_what_the_tight_accountant_admits(budget: Budget) -> None:
+    event = between_filter_and_tight(budget)
+    assert budget.reserve(event, run="a", whole_budget=True).whole_budget
+    status = budget.status()
+    tight = accounting.bound(event, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE).epsilon
+    assert (status.mode, status.epsilon_spent) == ("single plan", tight)
+    assert tight <= 3.0
+
+
+def test_the_whole_budget_is_not_more_than_the_budget(budget: Budget) -> None:
+    with pytest.raises(BudgetExceeded, match=r"run 'a' .* would cost ε = 3\.\d+"):
+        budget.reserve(Repeated(STEP, 7500), run="a", whole_budget=True)
+    assert budget.status().mode == "filter"
+
+
+def test_nothing_follows_a_plan_that_took_the_whole_budget(budget: Budget) -> None:
+    budget.reserve(STEP, run="a", whole_budget=True)
+    assert budget.largest_steps(STEP) == 0
+    for whole_budget in (False, True):
+        with pytest.raises(BudgetExceeded, match=r"run 'b' is refused.*run 'a' took the whole of it"):
+            budget.reserve(STEP, run="b", whole_budget=whole_budget)
+
+
+def test_a_plan_that_took_the_whole_budget_gives_nothing_back(path: Path, budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 100), run="a", whole_budget=True)
+    spent = budget.status().epsilon_spent
+    budget.spend("a", STEP)
+    assert budget.settle("a") == NOTHING
+    with Budget.open(path) as again:
+        assert again.status().epsilon_spent == spent
+        assert counted(again.status().runs[0].charged) == {STEP: 100}
+        with pytest.raises(BudgetExceeded):
+            again.reserve(STEP, run="b")
+
+
+def test_a_budget_that_was_used_is_not_given_whole(budget: Budget) -> None:
+    budget.reserve(STEP, run="a")
+    with pytest.raises(BudgetExceeded, match=r"run 'b' .* asks for the whole budget"):
+        budget.reserve(STEP, run="b", whole_budget=True)
+    budget.spend("a", STEP)
+    budget.settle("a")
+    with pytest.raises(BudgetExceeded, match=r"run 'b' .* asks for the whole budget"):
+        budget.reserve(STEP, run="b", whole_budget=True)
+
+
+def test_a_budget_of_which_nothing_was_used_can_still_be_given_whole(budget: Budget) -> None:
+    budget.reserve(STEP, run="a")
+    budget.settle("a", used=NOTHING)
+    budget.reserve(STEP, run="b", whole_budget=True)
+    assert budget.status().mode == "single plan"
+
+
+# the file
+
+
+def test_two_openings_share_one_limit(path: Path, budget: Budget) -> None:
+    most = budget.largest_steps(STEP)
+    with Budget.open(path) as other:
+        budget.reserve(Repeated(STEP, most - 5), run="a")
+        with pytest.raises(BudgetExceeded):
+            other.reserve(Repeated(STEP, 6), run="b")
+        other.reserve(Repeated(STEP, 5), run="b")
+        assert budget.status() == other.status()
+
+
+def test_an_existing_budget_is_never_written_over(path: Path, budget: Budget) -> None:
+    budget.reserve(STEP, run="a")
+    with pytest.raises(StoreError, match="exists already"):
+        opened(path, epsilon=100.0)
+    assert len(budget.status().runs) == 1
+
+
+def test_a_ledger_is_no_budget_and_a_budget_no_ledger(tmp_path: Path, path: Path, budget: Budget) -> None:
+    budget.close()
+    ledger = tmp_path / "ledger"
+    Ledger.create(ledger, run="a", plan_event=STEP, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE).close()
+    before = path.read_bytes(), ledger.read_bytes()
+    with pytest.raises(ForeignFile, match="no Lehr budget"):
+        Budget.open(ledger)
+    with pytest.raises(ForeignFile, match="no Lehr ledger"):
+        Ledger.open(path)
+    assert (path.read_bytes(), ledger.read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    "kind, body",
+    [
+        ("reserved", {"run": "a", "event": {"kind": "unheard-of"}, "whole_budget_epsilon": None}),
+        ("reserved", {"run": "a", "event": to_json(STEP), "whole_budget_epsilon": "much"}),
+        ("spent", {"run": "nobody", "event": to_json(STEP)}),
+        ("settled", {"run": "nobody", "used": to_json(STEP)}),
+        ("refunded", {"run": "a"}),
+        ("reserved", {}),
+    ],
+)
+def test_rows_that_make_no_sense_are_damage(path: Path, kind: str, body: dict[str, object]) -> None:
+    opened(path).close()
+    with AppendOnlyFile.open(path, BUDGET_FORMAT) as file:
+        file.append(kind, body)
+    before = path.read_bytes()
+    with pytest.raises(DamagedFile, match="row 2"):
+        Budget.open(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"orders": 5}, {"orders": []}, {"orders": [0.5]}, {"epsilon": -1}, {"adjacency": "x"}]
+)
+def test_an_opening_row_that_makes_no_sense_is_damage(path: Path, wrong: dict[str, object]) -> None:
+    right = {"dataset": "d", "epsilon": 3, "delta": 1e-5, "adjacency": "replace-one", "orders": [5.0]}
+    AppendOnlyFile.create(path, BUDGET_FORMAT, kind="opened", body=right | wrong).close()
+    with pytest.raises(DamagedFile, match="row 1"):
+        Budget.open(path)
+
+
+def test_an_old_copy_is_told_by_its_head(path: Path, budget: Budget) -> None:
+    budget.close()
+    old = path.read_bytes()
+    with Budget.open(path) as again:
+        again.reserve(STEP, run="a")
+        head = again.head
+    Budget.open(path, continuing=head).close()
+    path.write_bytes(old)
+    with pytest.raises(DamagedFile, match="does not continue"):
+        Budget.open(path, continuing=head)
+
+
+def test_a_step_that_costs_next_to_nothing_has_a_largest_count(budget: Budget) -> None:
+    assert budget.largest_steps(PoissonSampled(1e-7, Gaussian(1000.0))) <= MOST_STEPS
