@@ -1,0 +1,108 @@
+"""A privacy filter: composition for runs whose plans are chosen after seeing what earlier runs released.
+
+Tight accountants and sums of ε's hold for events that were fixed beforehand. When the next event may depend on earlier
+outcomes, or a run may stop early because of them, what holds is a limit on accumulated Rényi divergence that is checked
+before each event (Feldman & Zrnic 2021; Whitehouse, Ramdas, Rogers & Wu 2023). The orders are part of the filter: they
+are fixed before a record is touched, from public numbers only.
+
+>>> from lehr.events import Gaussian, PoissonSampled, Repeated
+>>> step = PoissonSampled(512 / 60_000, Gaussian(1.23))
+>>> filter_ = RenyiFilter.choose(epsilon=3.0, delta=1e-5)
+>>> filter_.admits(Repeated(step, 5000)), filter_.admits(Repeated(step, 7000))
+(True, False)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from lehr import validate
+from lehr.accounting.rdp import FRACTIONAL_ORDERS, Floats, balle20, renyi_divergences
+from lehr.errors import InvalidValue
+from lehr.events import Adjacency, Event
+
+_SMALLEST_ORDER = 1.1
+_LARGEST_ORDER = 10_000  # ε below about 0.003 needs more; dp-accounting's work grows with the order
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RenyiFilter:
+    """Admits a composition while, at one order at least, its Rényi divergence is within the limit of that order.
+
+    (ε, δ) holds for everything admitted, however it was chosen. Each order has an equal share of δ.
+    """
+
+    epsilon: float
+    delta: float
+    orders: tuple[float, ...]
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    proof: ClassVar[str] = "accounting/filter.proof.md"
+    theorem: ClassVar[str] = "Rényi privacy filter (Feldman & Zrnic 2021, Theorem 4.3), one per order, δ shared equally"
+
+    def __post_init__(self) -> None:
+        validate.positive(epsilon=self.epsilon)
+        validate.delta(delta=self.delta)
+        if not self.orders or not all(order > 1 and math.isfinite(order) for order in self.orders):
+            raise InvalidValue("orders", allowed="one or more finite numbers > 1", given=self.orders)
+        if not np.any(self.limits > 0):
+            raise InvalidValue(
+                "epsilon", allowed=f"large enough for the orders {self.orders} to admit", given=self.epsilon
+            )
+
+    @classmethod
+    def choose(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+        expecting: Event | None = None,
+    ) -> Self:
+        """Orders from public numbers: the best one for the event that is ``expecting``-ed to fill most of the budget,
+        or two that suit Gaussian steps in general."""
+        validate.positive(epsilon=epsilon)
+        validate.delta(delta=delta)
+        orders = _orders_for_gaussian(epsilon, delta)
+        if expecting is not None:
+            orders = _best_order(epsilon, delta, adjacency, expecting)
+        return cls(epsilon=epsilon, delta=delta, adjacency=adjacency, orders=orders)
+
+    @property
+    def limits(self) -> Floats:
+        """The divergence at each order that converts to exactly (ε, δ / number of orders)."""
+        orders = np.asarray(self.orders)
+        return self.epsilon - balle20(orders, np.zeros(len(orders)), self.delta / len(orders))
+
+    def admits(self, event: Event) -> bool:
+        """Whether the whole of ``event``, everything charged so far included, is within the limit of some order."""
+        return bool(np.any(self._divergences(event) <= self.limits))
+
+    def epsilon_spent(self, event: Event) -> float:
+        """The smallest ε with which this filter, at the same orders and δ, would still admit ``event``."""
+        divergences = self._divergences(event)
+        if not divergences.any():
+            return 0.0
+        return max(0.0, self.epsilon + float(np.min(divergences - self.limits)))
+
+    def _divergences(self, event: Event) -> Floats:
+        return renyi_divergences(event, self.orders, self.adjacency, accountant="filter")
+
+
+def _orders_for_gaussian(epsilon: float, delta: float) -> tuple[float, ...]:
+    """The order that is best for pure Gaussian noise, and about half of it: subsampling moves the best order down."""
+    root = math.sqrt(-math.log(delta))
+    above_one = root / (math.sqrt(root**2 + epsilon) - root)
+    wanted = (min(max(1 + scale * above_one, _SMALLEST_ORDER), _LARGEST_ORDER) for scale in (0.55, 1.0))
+    return tuple(sorted({float(round(order, 1 if order < 10 else None)) for order in wanted}))
+
+
+def _best_order(epsilon: float, delta: float, adjacency: Adjacency, event: Event) -> tuple[float, ...]:
+    orders = tuple(sorted({*FRACTIONAL_ORDERS, *_orders_for_gaussian(epsilon, delta)}))
+    limits = epsilon - balle20(np.asarray(orders), np.zeros(len(orders)), delta)
+    shares = limits / renyi_divergences(event, orders, adjacency, accountant="filter")
+    return (orders[int(np.argmax(shares))],)

@@ -1,0 +1,221 @@
+"""Rényi differential privacy: divergences from dp-accounting, and two ways to turn them into (ε, δ).
+
+``mironov17`` is the classic rule over the whole orders 2 … 64, which SA-DPSGD and many papers use; ``balle20`` is the
+tighter one, over fractional orders too. Both hold for the same events, among them two that no tight accountant counts
+today: sampling without replacement (replace-one only) and repeated selection.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import dp_accounting
+import numpy as np
+from dp_accounting import dp_event, rdp
+from numpy.typing import NDArray
+from scipy import special
+
+from lehr.errors import UnsupportedEvent
+from lehr.events import (
+    Adjacency,
+    Atom,
+    Event,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    PoissonSampled,
+    RepeatAndSelect,
+    SampledWithoutReplacement,
+    composed,
+    counted,
+)
+
+Floats = NDArray[np.float64]
+Conversion = Callable[[Floats, Floats, float], Floats]
+
+WHOLE_ORDERS = tuple(float(order) for order in range(2, 65))
+FRACTIONAL_ORDERS = tuple(
+    sorted({*WHOLE_ORDERS, *(1 + tenths / 10 for tenths in range(1, 100)), *(96.0, 128.0, 192.0, 256.0, 512.0, 1024.0)})
+)
+
+_LARGEST_ORDER_WITHOUT_REPLACEMENT = 256.0  # dp-accounting's work grows as the square of the order
+_ROUNDING_UNIT = 1e-15  # about five units in the last place of a double near one
+
+
+def mironov17(orders: Floats, divergences: Floats, delta: float) -> Floats:
+    """ε at each order by Proposition 3 of Mironov (2017)."""
+    return divergences - math.log(delta) / (orders - 1)
+
+
+def balle20(orders: Floats, divergences: Floats, delta: float) -> Floats:
+    """ε at each order by Theorem 21 of Balle et al. (2020), also Proposition 12 of Canonne, Kamath & Steinke (2020)."""
+    return divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RenyiAccountant:
+    """ε as the smallest over a fixed set of orders. Any set is valid: each order gives a bound of its own."""
+
+    name: str
+    orders: tuple[float, ...]
+    convert: Conversion
+    theorem: str
+    is_estimate: bool = False
+    proof: str = "accounting/rdp.proof.md"
+
+    def epsilon(self, event: Event, *, delta: float, adjacency: Adjacency) -> float:
+        """The smallest ε of all orders, at least zero."""
+        return self.repeated(event, delta=delta, adjacency=adjacency)(1)
+
+    def repeated(self, event: Event, *, delta: float, adjacency: Adjacency) -> Callable[[int], float]:
+        """ε of the event repeated so many times; cheap to ask for many counts."""
+        orders = np.asarray(self.orders)
+        divergences = renyi_divergences(event, self.orders, adjacency, accountant=self.name)
+
+        def epsilon(repeats: int) -> float:
+            if _is_within_delta(repeats * divergences, delta):
+                return 0.0
+            return max(0.0, float(np.min(self.convert(orders, repeats * divergences, delta))))
+
+        return epsilon
+
+
+RDP_BALLE20 = RenyiAccountant(
+    name="rdp-balle20",
+    orders=FRACTIONAL_ORDERS,
+    convert=balle20,
+    theorem="Rényi composition (Mironov 2017, Proposition 1) and conversion (Balle et al. 2020, Theorem 21)",
+)
+RDP_MIRONOV17 = RenyiAccountant(
+    name="rdp-mironov17",
+    orders=WHOLE_ORDERS,
+    convert=mironov17,
+    theorem="Rényi composition and conversion (Mironov 2017, Propositions 1 and 3), whole orders 2 to 64",
+)
+
+
+def renyi_divergences(
+    event: Event, orders: tuple[float, ...], adjacency: Adjacency, *, accountant: str = "rdp"
+) -> Floats:
+    """An upper bound on the Rényi divergence of the event at each order; infinite where there is none."""
+    total = np.zeros(len(orders))
+    for atom, count in counted(event).items():
+        _refuse_uncountable(atom, adjacency, accountant)
+        computed = _orders_computed(atom, orders)
+        found = dict(zip(computed, _of_atom(atom, computed, adjacency), strict=True))
+        total += count * np.array([found.get(order, math.inf) for order in orders])
+    return total
+
+
+@lru_cache(maxsize=256)
+def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tuple[float, ...]:
+    if _is_without_noise(atom):
+        return (math.inf,) * len(orders)
+    with _quiet_dp_accounting():
+        reference = rdp.RdpAccountant(list(orders), _RELATION[adjacency])
+        reference.compose(_reference_event(atom))
+    return tuple(_rounded_up(atom, np.asarray(orders), np.asarray(reference.rdp, dtype=float)).tolist())
+
+
+def _orders_computed(atom: Atom, orders: tuple[float, ...]) -> tuple[float, ...]:
+    """The usual orders wherever they will do, so that accountants share one computation."""
+    match atom:
+        case RepeatAndSelect():  # its bound at one order is a minimum over the base event's other orders
+            computed = {*orders, *FRACTIONAL_ORDERS}
+        case _:
+            computed = set(FRACTIONAL_ORDERS if set(orders) <= set(FRACTIONAL_ORDERS) else orders)
+    if isinstance(atom, SampledWithoutReplacement):
+        computed = {order for order in computed if order <= _LARGEST_ORDER_WITHOUT_REPLACEMENT}
+    return tuple(sorted(computed))
+
+
+def _rounded_up(atom: Atom, orders: Floats, divergences: Floats) -> Floats:
+    """Never below the truth: the series is a log of a sum with binomial terms of size e^log Γ(order + 1).
+
+    Where the true value is smaller than the rounding of those terms, dp-accounting may return zero or less.
+    """
+    slack = _ROUNDING_UNIT * (1 + special.gammaln(orders + 1)) / (orders - 1)
+    if isinstance(atom, RepeatAndSelect):  # adds the inner divergences of two orders, the second up to 1 + shape times
+        slack = (2 + (atom.shape or 0.0)) * sum(counted(atom.event).values()) * slack.max()
+    return np.where(np.isnan(divergences), math.inf, np.maximum(divergences, 0.0) + slack)
+
+
+def _is_within_delta(divergences: Floats, delta: float) -> bool:
+    """Total variation is at most √(1 − e^(−KL)) (Bretagnolle & Huber 1979), and every order bounds KL."""
+    return bool(np.any(-np.expm1(-divergences) <= delta**2))
+
+
+def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> None:
+    match atom:
+        case PoissonSampled() if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+            reason = "Poisson sampling is counted under add-or-remove-one only"
+        case SampledWithoutReplacement() if adjacency is not Adjacency.REPLACE_ONE:
+            reason = "sampling without replacement keeps the number of records public: replace-one only"
+        case RepeatAndSelect():
+            for part in counted(atom.event):
+                _refuse_uncountable(part, adjacency, accountant)
+            return
+        case _:
+            return
+    raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
+
+
+def _is_without_noise(atom: Atom) -> bool:
+    match atom:
+        case Gaussian() | Laplace():
+            return atom.noise_multiplier == 0
+        case PoissonSampled() | SampledWithoutReplacement():
+            return atom.event.noise_multiplier == 0
+        case RepeatAndSelect():
+            return any(_is_without_noise(part) for part in counted(atom.event))
+        case NonPrivate():
+            return True
+
+
+def _reference_event(event: Event) -> dp_accounting.DpEvent:
+    """The same event in dp-accounting's words."""
+    match event:
+        case Gaussian():
+            return dp_accounting.GaussianDpEvent(event.noise_multiplier)
+        case Laplace():
+            return dp_accounting.LaplaceDpEvent(event.noise_multiplier)
+        case PoissonSampled():
+            return dp_accounting.PoissonSampledDpEvent(event.sampling_probability, _reference_event(event.event))
+        case SampledWithoutReplacement():
+            inner = _reference_event(event.event)
+            return dp_accounting.SampledWithoutReplacementDpEvent(event.records, event.sample_size, inner)
+        case RepeatAndSelect():
+            shape = math.inf if event.shape is None else event.shape
+            return dp_event.RepeatAndSelectDpEvent(_reference_event(event.event), event.mean, shape)
+        case _:
+            parts = counted(event).items()
+            return dp_accounting.ComposedDpEvent(
+                [
+                    dp_accounting.SelfComposedDpEvent(_reference_event(composed({atom: 1})), count)
+                    for atom, count in parts
+                ]
+            )
+
+
+_RELATION = {
+    Adjacency.ADD_OR_REMOVE_ONE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
+}
+
+
+@contextmanager
+def _quiet_dp_accounting() -> Iterator[None]:
+    """It warns of orders whose series does not converge; they come back as infinite and drop out of the minimum."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,157 @@
+"""The public plan of a run: everything that decides its ε, fixed before a record is touched.
+
+>>> plan = make_plan(epsilon=3.0, delta=1e-5, records=60_000, expected_batch_size=512, noise_multiplier=1.23)
+>>> plan.steps, plan.sampling_probability == 512 / 60_000
+(7245, True)
+>>> plan.bound().accountant
+'pld'
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+from lehr import validate
+from lehr.accounting.accountant import Bound, bound, claim
+from lehr.accounting.calibration import (
+    SMALLEST_SAMPLING_PROBABILITY,
+    Target,
+    largest_sample,
+    largest_steps,
+    refuse_other_than_three,
+    smallest_noise_multiplier,
+)
+from lehr.accounting.running import EpsilonCurve
+from lehr.claims import Claim
+from lehr.errors import InvalidValue
+from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A run of equal steps. Every field is public; ``records`` is what the user states, never a length that was read.
+
+    The adjacency decides the sampling: Poisson under add-or-remove-one, a fixed number without replacement under
+    replace-one. ``noise_multiplier`` is the noise over the sensitivity under that adjacency.
+    """
+
+    noise_multiplier: float
+    expected_batch_size: float
+    records: int
+    steps: int
+    delta: float
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        validate.count(records=self.records)
+        validate.count(steps=self.steps)
+        validate.delta(delta=self.delta)
+        _step(self.adjacency, self.records, self.expected_batch_size, self.noise_multiplier)
+
+    @property
+    def sampling_probability(self) -> float:
+        """The expected batch over the number of records, exactly."""
+        return self.expected_batch_size / self.records
+
+    @property
+    def step_event(self) -> Event:
+        """What one step does to the records."""
+        return _step(self.adjacency, self.records, self.expected_batch_size, self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        """What the whole run does to the records, at its largest number of steps."""
+        return Repeated(self.step_event, self.steps)
+
+    def bound(self) -> Bound:
+        """The smallest valid ε of the whole run."""
+        return bound(self.event, delta=self.delta, adjacency=self.adjacency)
+
+    def claim(self) -> Claim:
+        """The proven claim behind ``bound``."""
+        return claim(self.event, delta=self.delta, adjacency=self.adjacency)
+
+    def curve(self) -> EpsilonCurve:
+        """ε after each step."""
+        return EpsilonCurve(self.step_event, delta=self.delta, adjacency=self.adjacency, largest_steps=self.steps)
+
+    def to_json(self) -> dict[str, object]:
+        """The JSON form."""
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"adjacency": self.adjacency.value}
+
+    @classmethod
+    def from_json(cls, shape: object) -> Self:
+        """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
+        expected = {field.name for field in fields(cls)}
+        if not isinstance(shape, dict) or set(shape) != expected:
+            given = sorted(map(str, shape)) if isinstance(shape, dict) else shape
+            raise InvalidValue("plan", allowed=f"an object with the fields {', '.join(sorted(expected))}", given=given)
+        words = {member.value: member for member in Adjacency}
+        adjacency = words[validate.one_of(words, adjacency=shape["adjacency"])]
+        return cls(**{**shape, "adjacency": adjacency})
+
+
+def make_plan(
+    *,
+    records: int,
+    delta: float,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    steps: int | None = None,
+    expected_batch_size: float | None = None,
+) -> Plan:
+    """The plan of which exactly three of the last four numbers are given.
+
+    It never passes ``epsilon``, by the very bound that will be charged. Noise and batch come within 0.1 % of it (a
+    batch drawn without replacement is a whole number); steps are the largest count that does not pass it.
+    """
+    refuse_other_than_three(
+        epsilon=epsilon, noise_multiplier=noise_multiplier, steps=steps, expected_batch_size=expected_batch_size
+    )
+    validate.count(records=records)
+    plan = Plan(
+        noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+        expected_batch_size=1 if expected_batch_size is None else expected_batch_size,
+        records=records,
+        steps=1 if steps is None else steps,
+        delta=delta,
+        adjacency=adjacency,
+    )
+    if epsilon is None:
+        return plan
+    target = Target(epsilon, delta, adjacency)
+    if noise_multiplier is None:
+        sigma = smallest_noise_multiplier(lambda value: replace(plan, noise_multiplier=value).event, target)
+        return replace(plan, noise_multiplier=sigma)
+    if steps is None:
+        return replace(plan, steps=largest_steps(plan.step_event, target))
+    return replace(plan, expected_batch_size=_largest_batch(plan, target))
+
+
+def _largest_batch(plan: Plan, target: Target) -> float:
+    is_whole = plan.adjacency is Adjacency.REPLACE_ONE
+    return largest_sample(
+        lambda batch: replace(plan, expected_batch_size=batch).event,
+        target,
+        smallest=1 if is_whole else plan.records * SMALLEST_SAMPLING_PROBABILITY,
+        largest=plan.records,
+        whole=is_whole,
+    )
+
+
+def _step(adjacency: Adjacency, records: int, batch: float, sigma: float) -> Event:
+    noise = Gaussian(sigma)
+    if not isinstance(adjacency, Adjacency):
+        raise InvalidValue("adjacency", allowed="a member of lehr.Adjacency", given=adjacency)
+    if not validate.positive(expected_batch_size=batch) <= records:
+        raise InvalidValue("expected_batch_size", allowed=f"at most the {records} records", given=batch)
+    if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+        return PoissonSampled(batch / records, noise)
+    if batch != math.floor(batch):
+        raise InvalidValue(
+            "expected_batch_size", allowed="a whole number where sampling is without replacement", given=batch
+        )
+    return SampledWithoutReplacement(records, int(batch), noise)
