@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lehr.cli.main import app
+from lehr.planning.plan import Plan
+from lehr.reports import json_file
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]
@@ -40,9 +42,7 @@ def lehr_json(lehr: Run) -> RunJson:
 
 
 @pytest.fixture
-def plan_file(lehr: Run) -> str:
-    lehr(
-        *("plan", "--noise-multiplier", "2", "--steps", "1000", "--expected-batch-size", "512", "--no-chart"),
-        *("--records", "60000", "--delta", "1e-5", "--save", "plan.json"),
-    )
+def plan_file(tmp_path: Path) -> str:
+    plan = Plan(noise_multiplier=2.0, steps=1000, expected_batch_size=512, records=60_000, delta=1e-5)
+    json_file.write(tmp_path / "plan.json", plan.to_json())
     return "plan.json"

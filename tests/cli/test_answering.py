@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
@@ -31,6 +32,17 @@ def test_cells_are_text_and_not_markup_or_codes(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "[red]one[/red] :smile:" in out
     assert "\x1b" not in out
+
+
+def test_there_is_no_colour_even_on_a_terminal_that_has_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    answering.facts("Title", {"name": "3.0"})
+    out = capsys.readouterr().out
+    assert "\x1b[1m" in out  # a title may be bold
+    assert not re.search("\x1b\\[[34]", out)
 
 
 def test_nothing_but_what_is_printable_is_printed() -> None:

@@ -60,9 +60,3 @@ def test_a_terminal_without_greek_still_shows_the_number() -> None:
     result = _fresh(*ACCOUNT, script=script, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert result.returncode == 0, result.stderr
     assert "? at ? = 1e-05" in result.stdout
-
-
-def test_colour_is_left_out_where_it_is_not_wanted() -> None:
-    script = "from lehr.cli.main import main; main()"
-    for environment in ({}, {"NO_COLOR": "1", "TERM": "xterm-256color"}):
-        assert "\x1b[3" not in _fresh(*ACCOUNT, script=script, **environment).stdout

@@ -12,7 +12,7 @@ def _plan(steps: int) -> Plan:
     return Plan(noise_multiplier=1.23, expected_batch_size=512, records=60_000, steps=steps, delta=1e-5)
 
 
-@pytest.mark.parametrize("steps", [1, 7, 199, 200, 5000])
+@pytest.mark.parametrize("steps", [1, 7, 5000])
 def test_points_run_from_nothing_to_the_whole_plan(steps: int) -> None:
     plan = _plan(steps)
     found = points(plan)

@@ -9,7 +9,7 @@ import pytest
 
 from lehr.accounting import PassedOver
 from lehr.planning.plan import Plan
-from lehr.reports.curve import points
+from lehr.reports.curve import Point, points
 from lehr.reports.plan_page import render
 
 PLAN = Plan(noise_multiplier=1.23, expected_batch_size=512, records=60_000, steps=500, delta=1e-5)
@@ -44,9 +44,13 @@ class _Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page() -> str:
-    bound = PLAN.bound()
-    return render(PLAN, bound=bound, claim=PLAN.claim(), points=points(PLAN))
+def curve() -> tuple[Point, ...]:
+    return points(PLAN)
+
+
+@pytest.fixture(scope="module")
+def page(curve: tuple[Point, ...]) -> str:
+    return render(PLAN, bound=PLAN.bound(), claim=PLAN.claim(), points=curve)
 
 
 @pytest.fixture(scope="module")
@@ -73,18 +77,15 @@ def test_numbers_and_claim_are_in_the_words(read: _Reader) -> None:
         assert words in read.words
 
 
-def test_the_curve_is_in_the_page_as_data(read: _Reader) -> None:
-    curve = json.loads(read.scripts[0])
-    assert curve["steps"][0] == 0
-    assert curve["steps"][-1] == PLAN.steps
-    assert len(curve["steps"]) == len(curve["epsilon"]) == 200
-    assert curve["epsilon"][-1] == PLAN.bound().epsilon
+def test_the_curve_is_in_the_page_as_data(read: _Reader, curve: tuple[Point, ...]) -> None:
+    drawn = json.loads(read.scripts[0])
+    assert list(zip(drawn["steps"], drawn["epsilon"], strict=True)) == [(point.steps, point.epsilon) for point in curve]
 
 
-def test_everything_is_escaped() -> None:
+def test_everything_is_escaped(curve: tuple[Point, ...]) -> None:
     attack = "</script><script>alert('x')</script><b onclick=y>&amp;"
     bound = replace(PLAN.bound(), accountant=attack, passed_over=(PassedOver(attack, attack),))
-    page = render(PLAN, bound=bound, claim=replace(PLAN.claim(), theorem=attack), points=points(PLAN))
+    page = render(PLAN, bound=bound, claim=replace(PLAN.claim(), theorem=attack), points=curve)
     read = _Reader(page)
     assert attack not in page
     assert len(read.scripts) == 3
@@ -92,9 +93,9 @@ def test_everything_is_escaped() -> None:
     assert "b" not in {tag for tag, _ in read.tags}
 
 
-def test_an_infinite_epsilon_has_no_curve_and_no_script() -> None:
+def test_an_infinite_epsilon_has_no_curve_and_no_script(curve: tuple[Point, ...]) -> None:
     bound = replace(PLAN.bound(), epsilon=math.inf)
-    endless = tuple(replace(point, epsilon=math.inf) for point in points(PLAN))
+    endless = tuple(replace(point, epsilon=math.inf) for point in curve)
     page = render(PLAN, bound=bound, claim=PLAN.claim(), points=endless)
     assert "this plan protects nobody" in page
     assert _Reader(page).scripts == []
