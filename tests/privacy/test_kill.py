@@ -15,7 +15,7 @@ import pytest
 
 from lehr.accounting.filter import RenyiFilter
 from lehr.errors import StoreError
-from lehr.events import Adjacency, Event, counted
+from lehr.events import Adjacency, Event, Repeated, counted
 from lehr.ledger import Ledger, together
 from lehr.planning.budget import Budget
 from tests.privacy.spending import (
@@ -35,7 +35,7 @@ from tests.privacy.spending import (
 
 KILLS = 200
 KILLS_PER_FILE = 20
-MOST_LINES = 20
+MOST_LINES = 10
 LONGEST_WAIT_S = 0.008  # a few commits
 
 
@@ -98,6 +98,8 @@ def test_a_killed_run_s_budget_never_shows_less_than_was_used(tmp_path: Path, sc
         path, used = tmp_path / f"{file}.budget", Counter[str]()
         settled: set[str] = set()
         new_budget(path, epsilon=LIMITS[file % 2]).close()
+        if file % 2:
+            leave_little(path)
         for kill in range(KILLS_PER_FILE):
             lines = killed_at_a_random_moment(script, spend_until_killed, path, str(kill), chance)
             hot += path.with_name(path.name + "-journal").exists()
@@ -109,6 +111,12 @@ def test_a_killed_run_s_budget_never_shows_less_than_was_used(tmp_path: Path, sc
         assert used.total() > 0
     assert full > 0, "no process met the limit"
     assert hot > 0, "no process was killed inside a commit"
+
+
+def leave_little(path: Path) -> None:
+    """Every killed process leaves a reservation of 15 steps behind, so twenty of them meet this limit."""
+    with Budget.open(path) as budget:
+        budget.reserve(Repeated(STEP, budget.largest_steps(STEP) - 150), run="an earlier one")
 
 
 def assert_nothing_lost(path: Path, used: Counter[str], settled: set[str]) -> None:
@@ -130,7 +138,7 @@ def assert_nothing_lost(path: Path, used: Counter[str], settled: set[str]) -> No
 @pytest.mark.slow
 def test_a_file_whose_creation_was_killed_is_whole_or_can_be_created_again(tmp_path: Path, script: Spenders) -> None:
     chance, whole = random.Random(3), 0
-    for kill in range(KILLS // 2):
+    for kill in range(KILLS // 4):
         lines = killed_at_a_random_moment(script, create_until_killed, tmp_path / "new", str(kill), chance)
         created = [line["created"] for line in lines if "created" in line]
         whole += len(created)
@@ -138,7 +146,7 @@ def test_a_file_whose_creation_was_killed_is_whole_or_can_be_created_again(tmp_p
             open_any(path)
         for path in [line["creating"] for line in lines if "creating" in line][-1] if lines else []:
             open_or_create(path)
-    assert whole > KILLS // 2
+    assert whole > KILLS // 4
 
 
 def open_any(path: str) -> None:
