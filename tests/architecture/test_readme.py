@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_commands_run_one_after_another(tmp_path: Path) -> None:
     script = "\n".join(re.findall(r"^```console\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
