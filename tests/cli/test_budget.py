@@ -123,7 +123,7 @@ def test_a_plan_of_another_adjacency_is_refused(lehr: Run, budget: str) -> None:
         *("plan", "--noise-multiplier", "4", "--steps", "10", "--expected-batch-size", "512", "--no-chart"),
         *("--records", "60000", "--delta", "1e-5", "--save", "other.json", "--adjacency", "replace-one"),
     )
-    assert "add-or-remove-one, as in the budget" in lehr(*_reserve(plan="other.json"), code=2).stderr
+    assert "add-or-remove-one in every file of one run" in lehr(*_reserve(plan="other.json"), code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from typer.testing import Result
 
 from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.ledger import Ledger
+from lehr.planning.plan import Plan
+from lehr.reports import json_file
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]
@@ -75,6 +77,20 @@ def test_private_settings_must_be_paid_for(lehr: Run, lehr_json: RunJson, plan_f
     assert lehr_json(*_issue("--settings-cost", plan_file, chosen_on="private"))["epsilon"] > free
 
 
+def test_a_search_by_another_adjacency_cannot_be_added(lehr: Run, plan_file: str, tmp_path: Path) -> None:
+    search = Plan(
+        noise_multiplier=2.0,
+        steps=10,
+        expected_batch_size=512,
+        records=60_000,
+        delta=1e-5,
+        adjacency=Adjacency.REPLACE_ONE,
+    )
+    json_file.write(tmp_path / "search.json", search.to_json())
+    refused = lehr(*_issue("--settings-cost", "search.json", chosen_on="private"), code=2)
+    assert "in every file of one run" in refused.stderr
+
+
 def test_a_refused_certificate_leaves_no_file(lehr: Run, plan_file: str) -> None:
     lehr(*_issue("--steps-taken", "1001"), code=1)
     assert not Path(FILE).exists()
@@ -100,6 +116,7 @@ def test_ledger_and_budget_are_read(lehr: Run, lehr_json: RunJson, plan_file: st
     "more, code",
     [
         (("--audit-method", "canaries"), 2),
+        (("--run", "first"), 2),
         (("--unit-of-privacy", "two\nlines"), 2),
         (("--ledger", "none.ledger"), 3),
         (("--budget", "none.budget", "--run", "first"), 3),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lehr.cli.options import read_plan, refuse, required, step_event, steps_of
+from lehr.cli.options import read_plan, refuse, refuse_other_adjacency, required, step_event, steps_of
 from lehr.errors import InvalidValue, StoreError
 from lehr.events import Adjacency, Composed, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
 from lehr.planning.plan import Plan
@@ -56,6 +56,12 @@ def test_steps_are_those_of_the_run() -> None:
     assert steps_of(Repeated(Gaussian(2.0), 10), steps=3) == Repeated(Gaussian(2.0), 3)
     with pytest.raises(InvalidValue, match="repeats one event"):
         steps_of(Composed((Gaussian(2.0), Gaussian(3.0))), steps=1)
+
+
+def test_one_run_has_one_adjacency() -> None:
+    refuse_other_adjacency(ADD, expected=ADD)
+    with pytest.raises(InvalidValue, match="adjacency must be replace-one in every file of one run"):
+        refuse_other_adjacency(ADD, expected=REPLACE)
 
 
 def test_a_plan_is_read_from_its_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lehr.claims import IDEAL_RANDOMNESS, Claim, Premise, Standing
 from lehr.errors import CertificateMismatch
-from lehr.events import Adjacency, Gaussian, PoissonSampled, RepeatAndSelect, Repeated
+from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, RepeatAndSelect, Repeated
 from lehr.reports.certificate import AuditResult, Certificate, ExPost, PaidFor, SharedBudget, StatedClaim, Statements
 from lehr.reports.checking import assumed_in, check, mismatches, spent_epsilon
 from lehr.reports.issuing import issue
@@ -163,9 +163,9 @@ def test_rounding_up_within_the_tolerance_holds(honest: Certificate) -> None:
     assert mismatches(_with_epsilon(honest, honest.epsilon * (1 + 5e-7))) == ()
 
 
-def test_an_event_that_nothing_can_count_does_not_hold(honest: Certificate) -> None:
-    hopeless = RepeatAndSelect(Gaussian(0.0), mean=3.0)
-    assert mismatches(replace(honest, event=hopeless))
+@pytest.mark.parametrize("event", [RepeatAndSelect(Gaussian(0.0), mean=3.0), Gaussian(1e-200), Repeated(STEP, 10**400)])
+def test_an_event_that_nothing_can_count_does_not_hold(honest: Certificate, event: Event) -> None:
+    assert mismatches(replace(honest, event=event))
 
 
 def test_a_budget_given_to_one_plan_is_counted_tightly(honest: Certificate) -> None:

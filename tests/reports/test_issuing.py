@@ -13,7 +13,7 @@ from lehr.events import Adjacency, Composed, Gaussian, Laplace, NonPrivate, Pois
 from lehr.planning.budget import Budget
 from lehr.reports import certificate_file
 from lehr.reports.certificate import AuditResult, Statements
-from lehr.reports.checking import check
+from lehr.reports.checking import check, mismatches
 from lehr.reports.issuing import issue, shared_budget
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
@@ -75,6 +75,15 @@ def test_choosing_settings_on_private_data_is_added_to_the_cost() -> None:
     certificate = issue(RUN, delta=1e-5, stated=stated, settings_cost=Gaussian(4.0))
     assert certificate.event == Composed((RUN, Gaussian(4.0)))
     assert certificate.epsilon > issue(RUN, delta=1e-5, stated=FIXED).epsilon
+
+
+def test_what_was_done_includes_choosing_the_settings() -> None:
+    stated = replace(FIXED, settings_chosen_on="private")
+    certificate = issue(RUN, delta=1e-5, stated=stated, settings_cost=Gaussian(4.0), charged=Repeated(STEP, 100))
+    assert certificate.ex_post is not None
+    assert certificate.ex_post.event == Composed((Repeated(STEP, 100), Gaussian(4.0)))
+    forged = replace(certificate, ex_post=replace(certificate.ex_post, event=Repeated(STEP, 100)))
+    assert any("leaves out the cost of choosing" in mismatch for mismatch in mismatches(forged))
 
 
 def test_a_private_selection_pays_for_itself() -> None:

@@ -21,10 +21,10 @@ from lehr.cli.options import (
     Steps,
     read_plan,
     refuse,
+    refuse_other_adjacency,
     step_event,
     steps_of,
 )
-from lehr.errors import InvalidValue
 from lehr.events import Adjacency, Event, counted, to_json
 from lehr.reports.rounding import at_most
 
@@ -94,7 +94,7 @@ def reserve(
     """Set a plan's cost aside before the run touches a record. Refused (exit code 1) where it does not fit."""
     reserved = read_plan(plan)
     with _opened(file) as budget:
-        _refuse_other_adjacency(budget, reserved.adjacency)
+        refuse_other_adjacency(reserved.adjacency, expected=budget.status().adjacency)
         with answering.working("Counting"):
             budget.reserve(reserved.event, run=run, whole_budget=whole_budget)
         _show(budget, json=json)
@@ -159,7 +159,7 @@ def fits(
             refuse("plan", noise_multiplier=noise_multiplier, records=records, steps=steps)
             refuse("plan", expected_batch_size=expected_batch_size, sampling_probability=sampling_probability)
             wanted = read_plan(plan)
-            _refuse_other_adjacency(budget, wanted.adjacency)
+            refuse_other_adjacency(wanted.adjacency, expected=adjacency)
             step, steps = wanted.step_event, wanted.steps
         with answering.working("Counting"):
             largest = budget.largest_steps(step)
@@ -178,18 +178,13 @@ def _opened(file: Path) -> Budget:
     return Budget.open(file)
 
 
-def _refuse_other_adjacency(budget: Budget, adjacency: Adjacency) -> None:
-    counted_by = budget.status().adjacency
-    if adjacency is not counted_by:
-        raise InvalidValue("adjacency", allowed=f"{counted_by.value}, as in the budget", given=adjacency.value)
-
-
 def _used(budget: Budget, run: str, *, steps: int | None, ledger: Path | None) -> Event | None:
     if ledger is not None:
         from lehr.ledger import Ledger
 
         refuse("ledger", steps=steps)
         with Ledger.open(ledger) as book:
+            refuse_other_adjacency(book.adjacency, expected=budget.status().adjacency)
             return book.charged()
     if steps is None:
         return None

@@ -9,7 +9,7 @@ import typer
 
 from lehr.cli import answering
 from lehr.cli.failing import NO, Commands, complain
-from lehr.cli.options import Json, read_plan, refuse, required, steps_of
+from lehr.cli.options import Json, read_plan, refuse, refuse_other_adjacency, required, steps_of
 from lehr.events import Event
 from lehr.reports.rounding import at_most
 
@@ -77,7 +77,7 @@ def issue(
             adjacency=made.adjacency,
             stated=stated,
             charged=_charged(made, steps_taken=steps_taken, ledger=ledger),
-            settings_cost=None if settings_cost is None else read_plan(settings_cost).event,
+            settings_cost=_settings_cost(made, settings_cost),
             budget=_budget(budget, run),
             audit=_audit(audit_method, audit_epsilon, audit_confidence),
         )
@@ -128,12 +128,23 @@ def _charged(plan: Plan, *, steps_taken: int | None, ledger: Path | None) -> Eve
 
         refuse("ledger", steps_taken=steps_taken)
         with Ledger.open(ledger) as book:
+            refuse_other_adjacency(book.adjacency, expected=plan.adjacency)
             return book.charged()
     return None if steps_taken is None else steps_of(plan.event, steps=steps_taken)
 
 
+def _settings_cost(plan: Plan, path: Path | None) -> Event | None:
+    if path is None:
+        return None
+    search = read_plan(path)
+    refuse_other_adjacency(search.adjacency, expected=plan.adjacency)
+    return search.event
+
+
 def _budget(path: Path | None, run: str | None) -> SharedBudget | None:
     if path is None:
+        if run is not None:
+            required(budget=path)
         return None
     from lehr.planning.budget import Budget
     from lehr.reports.issuing import shared_budget

@@ -67,6 +67,12 @@ def read_plan(path: Path) -> Plan:
     return json_file.read(path, Plan.from_json)
 
 
+def refuse_other_adjacency(given: Adjacency, *, expected: Adjacency) -> None:
+    """An error where two things are counted by different adjacencies: their noise multipliers do not mean the same."""
+    if given is not expected:
+        raise InvalidValue("adjacency", allowed=f"{expected.value} in every file of one run", given=given.value)
+
+
 def required(**named: Value | None) -> Value:
     """An option's value, or an error that names it."""
     [(name, value)] = named.items()

@@ -6,5 +6,6 @@
 - ``wording``: a certificate as a page of plain text
 - ``certificate_file``: certificate.json
 - ``curve``, ``terminal_chart``, ``plan_page``: ε against steps, in the terminal and as one web page
+- ``rounding``: fewer digits, and never a smaller number
 - ``json_file``, ``strict_json``, ``whole_file``, ``proof_file``: files written whole and read strictly
 """

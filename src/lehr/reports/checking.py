@@ -59,8 +59,9 @@ def spent_epsilon(budget: SharedBudget) -> float:
 def _failing_by_name(part: Callable[[Certificate], Iterable[str]], certificate: Certificate) -> Iterator[str]:
     try:
         yield from part(certificate)
-    except LehrError as error:  # what cannot be recomputed does not follow
-        yield str(error)
+    except (LehrError, ArithmeticError, ValueError) as error:
+        # What cannot be recomputed does not follow, and a stranger's numbers may be ones that no arithmetic survives.
+        yield f"it cannot be recomputed: {error}"
 
 
 def _claim_is_restated(certificate: Certificate) -> Iterator[str]:
@@ -96,6 +97,8 @@ def _ex_post_follows(certificate: Certificate) -> Iterator[str]:
         return
     if not is_part(ex_post.event, of=certificate.event):
         yield f"what was done, {ex_post.event}, is not part of what the plan allowed"
+    if certificate.settings_cost is not None and not is_part(certificate.settings_cost, of=ex_post.event):
+        yield f"what was done, {ex_post.event}, leaves out the cost of choosing the settings"
     taken = accounting.bound(ex_post.event, delta=certificate.delta, adjacency=certificate.adjacency)
     yield from _epsilon_follows("the ex-post epsilon", ex_post.epsilon, taken.epsilon)
 

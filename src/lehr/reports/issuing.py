@@ -54,7 +54,7 @@ def issue(
     ``charged`` is what the run's ledger says was done: it must be part of the event, and its ε is shown as ex post.
     ``settings_cost`` is what was done to the private records to choose the settings; it is added to the event.
     """
-    whole = event if settings_cost is None else Composed((event, settings_cost))
+    whole = _with(event, settings_cost)
     claim = _certifiable(accounting.claim(whole, delta=delta, adjacency=adjacency))
     certificate = Certificate(
         issued_on=datetime.now(UTC).date().isoformat(),
@@ -66,7 +66,7 @@ def issue(
         claim=_stated_claim(claim),
         accounting_version=accounting.version(),
         passed_over=_passed_over(whole, delta, adjacency),
-        ex_post=None if charged is None else _ex_post(charged, delta, adjacency),
+        ex_post=None if charged is None else _ex_post(_with(charged, settings_cost), delta, adjacency),
         published_claims=tuple(map(_stated_claim, published_claims)),
         settings_cost=settings_cost,
         budget=budget,
@@ -94,6 +94,10 @@ def shared_budget(status: BudgetStatus, *, run: str) -> SharedBudget:
     return replace(budget, spent_epsilon=rounded_up(spent_epsilon(budget), digits=DIGITS))
 
 
+def _with(event: Event, settings_cost: Event | None) -> Event:
+    return event if settings_cost is None else Composed((event, settings_cost))
+
+
 def _certifiable(claim: Claim) -> Claim:
     if not claim.is_proven:
         raise CertificateMismatch(f"only a proven claim can be certified; this one is {claim.kind}")
@@ -113,6 +117,6 @@ def _passed_over(event: Event, delta: float, adjacency: Adjacency) -> tuple[Pass
     return tuple(PassedOverAccountant(accountant=other.accountant, reason=other.reason) for other in passed_over)
 
 
-def _ex_post(charged: Event, delta: float, adjacency: Adjacency) -> ExPost:
-    taken = accounting.bound(charged, delta=delta, adjacency=adjacency)
-    return ExPost(event=charged, epsilon=rounded_up(taken.epsilon, digits=DIGITS))
+def _ex_post(done: Event, delta: float, adjacency: Adjacency) -> ExPost:
+    taken = accounting.bound(done, delta=delta, adjacency=adjacency)
+    return ExPost(event=done, epsilon=rounded_up(taken.epsilon, digits=DIGITS))
