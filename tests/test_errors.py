@@ -10,11 +10,10 @@ from lehr import errors
 from lehr.errors import AccountantFailed, InvalidValue, LehrError, UnsupportedEvent
 
 ERRORS = [thing for _, thing in inspect.getmembers(errors, inspect.isclass) if issubclass(thing, Exception)]
-NOT_YET = pytest.mark.xfail(raises=TypeError, reason="errors with keyword-only arguments cannot be unpickled")
 SAMPLES = [
-    pytest.param(InvalidValue("clip_norm", allowed="a finite number > 0", given=-1), marks=NOT_YET),
-    pytest.param(UnsupportedEvent(accountant="pld", event="an event", reason="a reason"), marks=NOT_YET),
-    pytest.param(AccountantFailed(accountant="pld", reason="a reason"), marks=NOT_YET),
+    InvalidValue("clip_norm", allowed="a finite number > 0", given=-1),
+    UnsupportedEvent(accountant="pld", event="an event", reason="a reason"),
+    AccountantFailed(accountant="pld", reason="a reason"),
     errors.BudgetExceeded("the budget of 'survey' would be passed"),
 ]
 

@@ -7,13 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lehr.append_only import AppendOnlyFile
 from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError
-from lehr.events import Adjacency, Composed, Event, Gaussian, PoissonSampled, Repeated, counted, to_json
-from lehr.ledger import LEDGER_FORMAT, NOTHING, Ledger, is_part, rest, together
+from lehr.events import (
+    NOTHING,
+    Adjacency,
+    Composed,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    Repeated,
+    counted,
+    to_json,
+)
+from lehr.ledger import LEDGER_FORMAT, Ledger
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
 TEST = Gaussian(4.0)
@@ -168,17 +176,3 @@ def test_a_foreign_file_is_refused(path: Path) -> None:
     path.write_text("# notes\n" * 500)
     with pytest.raises(ForeignFile, match="no Lehr ledger"):
         Ledger.open(path)
-
-
-ATOMS: list[Event] = [STEP, TEST, Gaussian(2.0)]
-events = st.lists(st.tuples(st.sampled_from(ATOMS), st.integers(1, 5)), max_size=4).map(
-    lambda parts: Composed(tuple(Repeated(atom, count) for atom, count in parts))
-)
-
-
-@given(events, events)
-def test_a_part_and_the_rest_make_the_whole(part: Event, other: Event) -> None:
-    whole = together(part, other)
-    assert is_part(part, of=whole)
-    assert counted(together(part, rest(whole, part))) == counted(whole)
-    assert is_part(whole, of=part) == (counted(other) == {})

@@ -93,8 +93,10 @@ def test_a_count_is_never_a_fraction_or_a_float(value: object) -> None:
         validate.count(steps=value)
 
 
-def test_a_count_may_pass_what_a_float_can_hold() -> None:
-    assert validate.count(steps=10**400) == 10**400
+def test_a_count_beyond_what_floating_point_can_count_is_refused() -> None:
+    assert validate.count(steps=10**18) == 10**18
+    with pytest.raises(InvalidValue, match="steps must be a whole number <= 1000000000000000000"):
+        validate.count(steps=10**400)
 
 
 def test_one_of_returns_the_word_and_lists_the_words_in_order_where_it_refuses() -> None:

@@ -38,7 +38,9 @@ class Premise:
 
 IDEAL_ARITHMETIC = Premise("sums and noise are real numbers, not floating point", Standing.ASSUMED)
 IDEAL_RANDOMNESS = Premise("the random bits are independent and uniform", Standing.ASSUMED)
-TRUE_RECORD_COUNT = Premise("the stated number of records is public and correct for the sampling rate", Standing.ASSUMED)
+TRUE_RECORD_COUNT = Premise(
+    "the stated number of records is public and correct for the sampling rate", Standing.ASSUMED
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ from __future__ import annotations
 class LehrError(Exception):
     """The root: ``except LehrError`` catches everything that Lehr raises on purpose."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # An error of a worker process is rebuilt in its parent, where keyword-only arguments would be missing.
+        return _rebuilt, (type(self), self.args), vars(self)
+
 
 class InvalidValue(LehrError, ValueError):
     """An argument outside its allowed range. The message has its name, what is allowed, and what was given."""
@@ -70,3 +74,7 @@ class DamagedFile(StoreError):
 
 class CertificateMismatch(LehrError):
     """The numbers of a certificate do not follow from the events that it lists."""
+
+
+def _rebuilt(kind: type[LehrError], args: tuple[object, ...]) -> LehrError:
+    return kind.__new__(kind, *args)

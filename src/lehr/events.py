@@ -15,9 +15,11 @@ True
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from lehr import validate
 from lehr.errors import InvalidValue
@@ -161,7 +163,9 @@ class Composed:
         return " + ".join(map(str, self.events)) or "nothing"
 
 
-Event = Gaussian | Laplace | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate | Repeated | Composed
+Event = (
+    Gaussian | Laplace | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate | Repeated | Composed
+)
 Atom = Gaussian | Laplace | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate
 EVENT_TYPES: tuple[type, ...] = (
     Gaussian,
@@ -173,6 +177,7 @@ EVENT_TYPES: tuple[type, ...] = (
     Repeated,
     Composed,
 )
+NOTHING = Composed(())
 
 
 def counted(event: Event) -> dict[Atom, int]:
@@ -189,6 +194,39 @@ def composed(counts: Mapping[Atom, int] | Iterable[tuple[Atom, int]]) -> Event:
     return parts[0] if len(parts) == 1 else Composed(parts)
 
 
+def an_event(**named: object) -> Event:
+    """A checked event."""
+    [(name, value)] = named.items()
+    if not isinstance(value, Event):
+        raise InvalidValue(name, allowed="an event", given=value)
+    return value
+
+
+def an_adjacency(**named: object) -> Adjacency:
+    """A checked adjacency."""
+    [(name, value)] = named.items()
+    if not isinstance(value, Adjacency):
+        raise InvalidValue(name, allowed="an Adjacency", given=value)
+    return value
+
+
+def together(*events: Event) -> Event:
+    """All of the events, each distinct one with its count."""
+    return composed(counted(Composed(events)))
+
+
+def is_part(part: Event, *, of: Event) -> bool:
+    """Whether every event of ``part`` is in the whole at least as often."""
+    whole = counted(of)
+    return all(count <= whole.get(atom, 0) for atom, count in counted(part).items())
+
+
+def rest(whole: Event, part: Event) -> Event:
+    """What is left of the whole when the part is taken out of it."""
+    taken = counted(part)
+    return composed({atom: max(0, count - taken.get(atom, 0)) for atom, count in counted(whole).items()})
+
+
 def to_json(event: Event) -> dict[str, object]:
     """The JSON form of an event."""
     kind = _KIND_OF[type(event)]
@@ -198,24 +236,11 @@ def to_json(event: Event) -> dict[str, object]:
 
 def from_json(shape: object) -> Event:
     """The event of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
-    if not isinstance(shape, dict) or shape.get("kind") not in _TYPE_OF:
-        raise InvalidValue("event", allowed="an object whose kind is one of " + ", ".join(_TYPE_OF), given=shape)
-    event_type = _TYPE_OF[shape["kind"]]
-    fields = {name: value for name, value in shape.items() if name != "kind"}
-    expected = set(event_type.__dataclass_fields__)
-    if set(fields) != expected:
-        raise InvalidValue(f"event {shape['kind']}", allowed=f"with the fields {sorted(expected)}", given=sorted(fields))
-    if "event" in fields:
-        fields["event"] = from_json(fields["event"])
-    if "events" in fields:
-        if not isinstance(fields["events"], list):
-            raise InvalidValue("events", allowed="a list of events", given=fields["events"])
-        fields["events"] = tuple(from_json(part) for part in fields["events"])
-    event: Event = event_type(**fields)
-    return event
+    return _from_json(shape, levels_left=_DEEPEST_NESTING)
 
 
-_TYPE_OF = {
+_DEEPEST_NESTING = 100  # far more than any run needs, far less than Python's stack
+_TYPE_OF: dict[str, Any] = {
     "gaussian": Gaussian,
     "laplace": Laplace,
     "poisson-sampled": PoissonSampled,
@@ -228,10 +253,35 @@ _TYPE_OF = {
 _KIND_OF = {event_type: kind for kind, event_type in _TYPE_OF.items()}
 
 
+def _from_json(shape: object, *, levels_left: int) -> Event:
+    kind, fields = _kind_and_fields(shape)
+    if not levels_left:
+        raise InvalidValue("event", allowed=f"nested at most {_DEEPEST_NESTING} deep", given=kind)
+    if "event" in fields:
+        fields["event"] = _from_json(fields["event"], levels_left=levels_left - 1)
+    if "events" in fields:
+        if not isinstance(fields["events"], list):
+            raise InvalidValue("events", allowed="a list of events", given=fields["events"])
+        fields["events"] = tuple(_from_json(part, levels_left=levels_left - 1) for part in fields["events"])
+    event: Event = _TYPE_OF[kind](**fields)
+    return event
+
+
+def _kind_and_fields(shape: object) -> tuple[str, dict[str, Any]]:
+    kind = shape.get("kind") if isinstance(shape, dict) else None
+    if not isinstance(shape, dict) or not isinstance(kind, str) or kind not in _TYPE_OF:
+        raise InvalidValue("event", allowed="an object whose kind is one of " + ", ".join(_TYPE_OF), given=shape)
+    fields = {name: value for name, value in shape.items() if name != "kind"}
+    expected = {field.name for field in dataclasses.fields(_TYPE_OF[kind])}
+    if set(fields) != expected:
+        raise InvalidValue(f"event {kind}", allowed=f"with the fields {sorted(expected)}", given=list(fields))
+    return kind, fields
+
+
 def _field_to_json(value: object) -> object:
     if isinstance(value, tuple):
         return [to_json(part) for part in value]
-    return to_json(value) if isinstance(value, EVENT_TYPES) else value
+    return to_json(value) if isinstance(value, Event) else value
 
 
 def _add(event: Event, times: int, totals: dict[Atom, int]) -> None:
@@ -243,6 +293,7 @@ def _add(event: Event, times: int, totals: dict[Atom, int]) -> None:
                 _add(part, times, totals)
         case _:
             totals[event] = totals.get(event, 0) + times
+            validate.count(repetitions=totals[event])
 
 
 def _instance(name: str, value: object, types: tuple[type, ...]) -> None:

@@ -28,11 +28,21 @@ from typing import Self
 
 from lehr import validate
 from lehr.append_only import AppendOnlyFile, FileFormat, Journal, Row, reading
-from lehr.errors import BudgetExceeded, DamagedFile, InvalidValue
-from lehr.events import EVENT_TYPES, Adjacency, Composed, Event, composed, counted, from_json, to_json
+from lehr.errors import BudgetExceeded, DamagedFile
+from lehr.events import (
+    NOTHING,
+    Adjacency,
+    Event,
+    an_adjacency,
+    an_event,
+    from_json,
+    is_part,
+    rest,
+    to_json,
+    together,
+)
 
 LEDGER_FORMAT = FileFormat(application_id=0x4C65684C, version=1, name="Lehr ledger", journal=Journal.WRITE_AHEAD)
-NOTHING = Composed(())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,37 +170,3 @@ def _entry(path: Path, row: Row) -> Entry:
             accepted = validate.count(minimum=0, count=content["count"])
             return Entry(at=row.at, event=NOTHING, accepted=accepted, note=note)
     raise DamagedFile(f"{path}: row {row.seq} is of the unknown kind {row.kind!r}")
-
-
-def an_event(**named: object) -> Event:
-    """A checked event."""
-    [(name, value)] = named.items()
-    if not isinstance(value, EVENT_TYPES):
-        raise InvalidValue(name, allowed="an event", given=value)
-    event: Event = value  # type: ignore[assignment]  # isinstance with a tuple of types does not narrow to the union
-    return event
-
-
-def an_adjacency(**named: object) -> Adjacency:
-    """A checked adjacency."""
-    [(name, value)] = named.items()
-    if not isinstance(value, Adjacency):
-        raise InvalidValue(name, allowed="an Adjacency", given=value)
-    return value
-
-
-def together(*events: Event) -> Event:
-    """All of the events, each distinct one with its count."""
-    return composed(counted(Composed(events)))
-
-
-def is_part(part: Event, *, of: Event) -> bool:
-    """Whether every event of ``part`` is in the whole at least as often."""
-    whole = counted(of)
-    return all(count <= whole.get(atom, 0) for atom, count in counted(part).items())
-
-
-def rest(whole: Event, part: Event) -> Event:
-    """What is left of the whole when the part is taken out of it."""
-    taken = counted(part)
-    return composed({atom: max(0, count - taken.get(atom, 0)) for atom, count in counted(whole).items()})

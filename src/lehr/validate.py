@@ -18,6 +18,8 @@ from numbers import Integral, Real
 
 from lehr.errors import InvalidValue
 
+LARGEST_COUNT = 10**18
+
 
 def positive(**named: object) -> float:
     """A finite number above zero."""
@@ -45,10 +47,12 @@ def at_least(minimum: float, **named: object) -> float:
 
 
 def count(*, minimum: int = 1, **named: object) -> int:
-    """A whole number, ``minimum`` or above."""
+    """A whole number, ``minimum`` or above, and no larger than floating point numbers can count."""
     name, value = _only(named)
     if isinstance(value, bool) or not isinstance(value, Integral) or not int(value) >= minimum:
         raise InvalidValue(name, allowed=f"a whole number >= {minimum}", given=value)
+    if int(value) > LARGEST_COUNT:
+        raise InvalidValue(name, allowed=f"a whole number <= {LARGEST_COUNT}", given=value)
     return int(value)
 
 

@@ -15,6 +15,7 @@ from lehr.accounting.filter import RenyiFilter
 from lehr.append_only import AppendOnlyFile
 from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError, UnsupportedEvent
 from lehr.events import (
+    NOTHING,
     Adjacency,
     Composed,
     Event,
@@ -26,8 +27,9 @@ from lehr.events import (
     SampledWithoutReplacement,
     counted,
     to_json,
+    together,
 )
-from lehr.ledger import NOTHING, Ledger, together
+from lehr.ledger import Ledger
 from lehr.planning.budget import BUDGET_FORMAT, MOST_STEPS, Budget, RunStatus
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lehr.events import counted
-from lehr.ledger import NOTHING, Ledger
+from lehr.events import NOTHING, counted
+from lehr.ledger import Ledger
 from lehr.planning.budget import Budget
 from tests.privacy.spending import (
     STEP,

@@ -15,8 +15,8 @@ import pytest
 
 from lehr.accounting.filter import RenyiFilter
 from lehr.errors import StoreError
-from lehr.events import Adjacency, Event, Repeated, counted
-from lehr.ledger import Ledger, together
+from lehr.events import Adjacency, Event, Repeated, counted, together
+from lehr.ledger import Ledger
 from lehr.planning.budget import Budget
 from tests.privacy.spending import (
     BLOCK,

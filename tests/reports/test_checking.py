@@ -163,7 +163,7 @@ def test_rounding_up_within_the_tolerance_holds(honest: Certificate) -> None:
     assert mismatches(_with_epsilon(honest, honest.epsilon * (1 + 5e-7))) == ()
 
 
-@pytest.mark.parametrize("event", [RepeatAndSelect(Gaussian(0.0), mean=3.0), Gaussian(1e-200), Repeated(STEP, 10**400)])
+@pytest.mark.parametrize("event", [RepeatAndSelect(Gaussian(0.0), mean=3.0), Gaussian(1e-200), Repeated(STEP, 10**18)])
 def test_an_event_that_nothing_can_count_does_not_hold(honest: Certificate, event: Event) -> None:
     assert mismatches(replace(honest, event=event))
 

@@ -29,8 +29,16 @@ from lehr.accounting.pld import PLD
 from lehr.accounting.rdp import RDP_BALLE20, RDP_MIRONOV17
 from lehr.accounting.tan import TAN
 from lehr.claims import IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, TRUE_RECORD_COUNT, Claim, Premise, Standing
-from lehr.errors import AccountantFailed, InvalidValue, UnsupportedEvent
-from lehr.events import EVENT_TYPES, Adjacency, Event, PoissonSampled, SampledWithoutReplacement, counted
+from lehr.errors import AccountantFailed, UnsupportedEvent
+from lehr.events import (
+    Adjacency,
+    Event,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    an_adjacency,
+    an_event,
+    counted,
+)
 
 
 class Accountant(Protocol):
@@ -92,7 +100,9 @@ class Bound:
 
 def answers(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE) -> tuple[Answer, ...]:
     """ε by every accountant, in a fixed order, the default one first."""
-    _check(event, delta, adjacency)
+    an_event(event=event)
+    validate.delta(delta=delta)
+    an_adjacency(adjacency=adjacency)
     return tuple(_answer(accountant, event, delta, adjacency) for accountant in ACCOUNTANTS.values())
 
 
@@ -133,14 +143,6 @@ def _premises(event: Event) -> tuple[Premise, ...]:
     always = (fixed, IDEAL_ARITHMETIC, IDEAL_RANDOMNESS)
     is_sampled = any(isinstance(atom, PoissonSampled | SampledWithoutReplacement) for atom in counted(event))
     return (*always, TRUE_RECORD_COUNT) if is_sampled else always
-
-
-def _check(event: Event, delta: float, adjacency: Adjacency) -> None:
-    if not isinstance(event, EVENT_TYPES):
-        raise InvalidValue("event", allowed="an event of lehr.events", given=event)
-    validate.delta(delta=delta)
-    if not isinstance(adjacency, Adjacency):
-        raise InvalidValue("adjacency", allowed="a member of lehr.Adjacency", given=adjacency)
 
 
 def _answer(accountant: Accountant, event: Event, delta: float, adjacency: Adjacency) -> Answer:

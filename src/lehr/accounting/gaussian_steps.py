@@ -7,6 +7,10 @@ from typing import NamedTuple
 from lehr.errors import UnsupportedEvent
 from lehr.events import Adjacency, Atom, Event, Gaussian, NonPrivate, PoissonSampled, counted
 
+SMALLEST_NOISE = 1e-3  # less counts as none
+SMALLEST_PROBABILITY = 1e-12
+LARGEST_NOISE_PER_PROBABILITY = 1e11
+
 
 class GaussianStep(NamedTuple):
     """One step; a sampling probability of one means that every record took part."""
@@ -19,9 +23,16 @@ def gaussian_steps(event: Event, *, adjacency: Adjacency, accountant: str) -> di
     """Each distinct step and how often it happened; whatever is no Gaussian step is refused by name."""
     steps: dict[GaussianStep, int] = {}
     for atom, count in counted(event).items():
-        step = _gaussian_step(atom, adjacency, accountant)
+        step = _within_range(_gaussian_step(atom, adjacency, accountant))
         steps[step] = steps.get(step, 0) + count
     return steps
+
+
+def _within_range(step: GaussianStep) -> GaussianStep:
+    """The nearest step that arithmetic can take and that loses no less: more sampling, or less noise."""
+    probability = max(step.sampling_probability, SMALLEST_PROBABILITY)
+    sigma = min(step.noise_multiplier, probability * LARGEST_NOISE_PER_PROBABILITY)
+    return GaussianStep(probability, sigma if sigma >= SMALLEST_NOISE else 0.0)
 
 
 def _gaussian_step(atom: Atom, adjacency: Adjacency, accountant: str) -> GaussianStep:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from lehr.accounting import tilted
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
@@ -22,6 +22,7 @@ from lehr.events import Adjacency, Event
 
 PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
 LARGEST_STEPS = 10**8  # beyond it the rounding of the transform is no longer far below δ
+SMALLEST_DELTA = 1e-200  # below it the masses that decide leave the range of a double
 LARGEST_LOSS = 500.0  # of one step; beyond it e^loss leaves the range of a double
 
 
@@ -52,21 +53,32 @@ class PldAccountant:
         if all(step.sampling_probability == 1 for step in steps):
             squared_mu = math.fsum(count / step.noise_multiplier**2 for step, count in steps.items())
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
+        if most * _total_variation(steps) <= delta:
+            return lambda repeats: 0.0
+        if delta < SMALLEST_DELTA:
+            raise AccountantFailed(accountant=self.name, reason=f"delta is below {SMALLEST_DELTA:g}")
         if most * sum(steps.values()) > LARGEST_STEPS:
             raise AccountantFailed(accountant=self.name, reason=f"there are more than {LARGEST_STEPS} steps")
-        directions = [self._in_direction(direction, steps, delta, fewest, most) for direction in Direction]
-        return lambda repeats: max(epsilon(repeats) for epsilon in directions)
-
-    def _in_direction(
-        self, direction: Direction, steps: Mapping[GaussianStep, int], delta: float, fewest: int, most: int
-    ) -> Callable[[int], float]:
-        parts = [(_loss(step, direction, delta), count) for step, count in steps.items()]
-        if max(part.largest for part, _ in parts) > LARGEST_LOSS:
+        removing, adding = (
+            [(_loss(step, direction, delta), count) for step, count in steps.items()] for direction in Direction
+        )
+        if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
-        return tilted.repeated(parts, delta=delta, tolerance=self.tolerance, fewest=fewest, most=most)
+        compose = partial(tilted.repeated, delta=delta, tolerance=self.tolerance, fewest=fewest, most=most)
+        on_removing = compose(removing)
+        on_adding = compose(adding, larger=on_removing)
+        return lambda repeats: max(on_removing(repeats), on_adding(repeats))
 
 
 PLD = PldAccountant()
+
+
+def _total_variation(steps: Mapping[GaussianStep, int]) -> float:
+    """At most this, for one repeat; where it is within δ, (0, δ) holds."""
+    return sum(
+        count * step.sampling_probability * math.erf(1 / (math.sqrt(8) * step.noise_multiplier))
+        for step, count in steps.items()
+    )
 
 
 @lru_cache(maxsize=16)

@@ -97,26 +97,28 @@ class SampledGaussianLoss:
     def _discretise(self, spacing: float) -> GridLoss:
         first, last = math.floor(self.smallest / spacing), math.ceil(self.largest / spacing)
         losses = np.arange(first, last + 1, dtype=np.float64) * spacing
-        upper, lower, infinite_mass = self._interval_masses(losses)
+        upper, lower, below, beyond = self._interval_masses(losses)
         to_right = np.clip((upper - np.exp(losses[:-1]) * lower) / -math.expm1(-spacing), 0.0, upper)
         masses = np.zeros(len(losses))
         masses[1:] = to_right
         masses[:-1] += upper - to_right
-        return GridLoss(spacing, first, masses, infinite_mass)
+        masses[0] += below
+        return GridLoss(spacing, first, masses, beyond)
 
-    def _interval_masses(self, losses: Floats) -> tuple[Floats, Floats, float]:
-        """Upper and lower probability of each interval between losses, and the upper probability beyond the last."""
+    def _interval_masses(self, losses: Floats) -> tuple[Floats, Floats, float, float]:
+        """Upper and lower probability of each interval between losses, and the upper one below and beyond them."""
         q, sigma = self.sampling_probability, self.noise_multiplier
         removing = self.direction is Direction.REMOVE
         outcomes = _outcome_of_log_ratio(losses if removing else -losses, q, sigma)
-        outcomes[0] = -np.inf if removing else np.inf  # losses below the grid are raised to its first point
         absent = _normal_masses(outcomes / sigma)
         present = _normal_masses((outcomes - 1) / sigma)
         mixture = (1 - q) * absent + q * present
+        lowest, highest = (float(outcomes[i]) for i in (0, -1))
         if removing:
-            beyond = (1 - q) * special.ndtr(-outcomes[-1] / sigma) + q * special.ndtr((1 - outcomes[-1]) / sigma)
-            return mixture, absent, float(beyond)
-        return absent, mixture, float(special.ndtr(outcomes[-1] / sigma))
+            below = (1 - q) * special.ndtr(lowest / sigma) + q * special.ndtr((lowest - 1) / sigma)
+            beyond = (1 - q) * special.ndtr(-highest / sigma) + q * special.ndtr((1 - highest) / sigma)
+            return mixture, absent, float(below), float(beyond)
+        return absent, mixture, float(special.ndtr(-lowest / sigma)), float(special.ndtr(highest / sigma))
 
 
 def _log_ratio(outcomes: Floats, q: float, sigma: float) -> Floats:

@@ -20,6 +20,7 @@ from dp_accounting import dp_event, rdp
 from numpy.typing import NDArray
 from scipy import special
 
+from lehr.accounting.gaussian_steps import SMALLEST_NOISE, SMALLEST_PROBABILITY
 from lehr.errors import UnsupportedEvent
 from lehr.events import (
     Adjacency,
@@ -44,6 +45,7 @@ FRACTIONAL_ORDERS = tuple(
 )
 
 _LARGEST_ORDER_WITHOUT_REPLACEMENT = 256.0  # dp-accounting's work grows as the square of the order
+_LARGEST_NOISE = 1e9  # more counts as this much
 _ROUNDING_UNIT = 1e-15  # about five units in the last place of a double near one
 
 
@@ -168,9 +170,9 @@ def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> No
 def _is_without_noise(atom: Atom) -> bool:
     match atom:
         case Gaussian() | Laplace():
-            return atom.noise_multiplier == 0
+            return atom.noise_multiplier < SMALLEST_NOISE
         case PoissonSampled() | SampledWithoutReplacement():
-            return atom.event.noise_multiplier == 0
+            return atom.event.noise_multiplier < SMALLEST_NOISE
         case RepeatAndSelect():
             return any(_is_without_noise(part) for part in counted(atom.event))
         case NonPrivate():
@@ -178,14 +180,15 @@ def _is_without_noise(atom: Atom) -> bool:
 
 
 def _reference_event(event: Event) -> dp_accounting.DpEvent:
-    """The same event in dp-accounting's words."""
+    """The same event in dp-accounting's words; where arithmetic cannot follow, the nearest one that loses no less."""
     match event:
         case Gaussian():
-            return dp_accounting.GaussianDpEvent(event.noise_multiplier)
+            return dp_accounting.GaussianDpEvent(min(event.noise_multiplier, _LARGEST_NOISE))
         case Laplace():
-            return dp_accounting.LaplaceDpEvent(event.noise_multiplier)
+            return dp_accounting.LaplaceDpEvent(min(event.noise_multiplier, _LARGEST_NOISE))
         case PoissonSampled():
-            return dp_accounting.PoissonSampledDpEvent(event.sampling_probability, _reference_event(event.event))
+            probability = max(event.sampling_probability, SMALLEST_PROBABILITY)
+            return dp_accounting.PoissonSampledDpEvent(probability, _reference_event(event.event))
         case SampledWithoutReplacement():
             inner = _reference_event(event.event)
             return dp_accounting.SampledWithoutReplacementDpEvent(event.records, event.sample_size, inner)

@@ -21,10 +21,13 @@ from scipy import fft, special
 from lehr.accounting.privacy_loss import Floats, GridLoss
 from lehr.accounting.window import LOG_TILTED_TAIL, Parts, Window
 
-MAX_GRID_POINTS = 1 << 21
+MAX_GRID_POINTS = 1 << 22
+MAX_FREQUENCIES = 1 << 18  # a query costs as many complex exponentials, the grid itself only two transforms
 _ROUNDING_MARGIN = 1e-6  # relative, of δ: a hundred times the error of the transform at 10⁷ steps
 _LARGEST_EXPONENT = 700.0  # of a double, nearly
 _LOG_NEGLIGIBLE = -90.0  # a frequency this weak changes no double
+_FIRST_COARSENESS = 32  # the first grid has this many times fewer points than the finest
+_SMALL_EPSILON = 0.01  # below it the precision that is asked for is absolute
 _FEWEST_PLACES = 4096  # a transform this short costs no more than a few sums
 _ALMOST_ZERO = 1e-300
 
@@ -36,24 +39,31 @@ def epsilon(parts: Parts, *, delta: float, tolerance: float) -> float:
     return repeated(parts, delta=delta, tolerance=tolerance, fewest=1, most=1)(1)
 
 
-def repeated(parts: Parts, *, delta: float, tolerance: float, fewest: int, most: int) -> Callable[[int], float]:
+def repeated(
+    parts: Parts,
+    *,
+    delta: float,
+    tolerance: float,
+    fewest: int,
+    most: int,
+    larger: Callable[[int], float] = lambda repeats: 0.0,
+) -> Callable[[int], float]:
     """ε as a function of how often all parts are repeated, from ``fewest`` to ``most`` times: an upper bound.
 
-    The grid is refined until that changes ε by no more than ``tolerance``·ε at both ends of the range, or
-    ``MAX_GRID_POINTS`` are reached.
+    The grid is refined until, at both ends of the range, that changes ε by no more than ``tolerance``·(ε + 0.01) or ε
+    is below one that is known to be ``larger``; or until ``MAX_GRID_POINTS`` or ``MAX_FREQUENCIES`` are reached.
     """
     window = Window(parts, delta=delta, fewest=fewest, most=most)
     widest = max(window.high - window.low, *(part.largest - part.smallest for part, _ in parts))
     finest = widest / MAX_GRID_POINTS
-    spacing = _power_of_two_above(max(window.spacing_for(tolerance), finest))
-    coarse = _Composition(window, spacing)
-    while spacing / 2 >= finest:
-        spacing /= 2
+    coarse, spacing = None, _power_of_two_above(max(window.spacing_for(tolerance), _FIRST_COARSENESS * finest))
+    while True:
         fine = _Composition(window, spacing)
-        if all(coarse.epsilon(repeats) <= (1 + tolerance) * fine.epsilon(repeats) for repeats in (fewest, most)):
+        if all(_is_fine(coarse, fine, repeats, tolerance, larger) for repeats in {fewest, most}):
             return fine.epsilon
-        coarse = fine
-    return coarse.epsilon
+        if spacing / 2 < finest or fine.frequencies > MAX_FREQUENCIES:
+            return fine.epsilon
+        coarse, spacing = fine, spacing / 2
 
 
 class _Composition:
@@ -73,6 +83,11 @@ class _Composition:
         self._offset = 0
         self._log_spectrum = self._transform(grids, window.fewest)
         self._known: dict[int, float] = {}
+
+    @property
+    def frequencies(self) -> int:
+        """How many frequencies the transform has that matter."""
+        return len(self._log_spectrum)
 
     def epsilon(self, repeats: int) -> float:
         """An upper bound on ε of so many repeats."""
@@ -116,9 +131,9 @@ class _Composition:
             exponent = self._tilt * self._spacing * (self._first + index) - repeats * self._log_moment
             return np.asarray(delta * np.exp(np.minimum(exponent, _LARGEST_EXPONENT)))
 
-        places = above.places()
+        places = above.places
         # Far to the left both sides are below the transform's rounding, so the crossing is looked for from the right.
-        passed = np.flatnonzero(~(above.at_places() - discounted.at_places() <= level(places)))
+        passed = np.flatnonzero(~(above.at_places - discounted.at_places <= level(places)))
         found = int(passed[-1]) + 1 if len(passed) else 0
         if found == len(places):
             return math.inf
@@ -139,32 +154,39 @@ class _TailSum:
 
     Summed frequency by frequency it is a geometric series. Over the endless periodic continuation the sum starting at
     i has one spectrum for all i; what lies behind the window's end is the sum starting at its end, decayed.
+    ``places`` are evenly spaced indices, at least as many as the frequencies tell apart.
     """
 
     def __init__(self, spectrum: Complexes, turns: Complexes, size: int, decay: float) -> None:
         self._size, self._decay, self._turns = size, decay, turns
         self._spectrum = spectrum / -np.expm1(turns - decay)
-        self._beyond = self._periodic_at(0)
+        number = min(int(_power_of_two_above(max(4 * len(spectrum), _FEWEST_PLACES))), size)
+        self._stride = size // number
+        self.places = np.arange(0, size, self._stride, dtype=np.float64)
+        periodic = fft.irfft(self._spectrum, number, workers=2) / self._stride
+        self._beyond = float(periodic[0])
+        self.at_places: Floats = periodic - self._beyond * np.exp(-decay * (size - self.places))
 
     def at(self, index: int) -> float:
         """The sum starting at one index."""
-        return self._periodic_at(index) - self._beyond * math.exp(-self._decay * (self._size - index))
-
-    def places(self) -> Floats:
-        """Evenly spaced indices, at least as many as the frequencies tell apart."""
-        number = min(int(_power_of_two_above(max(4 * len(self._spectrum), _FEWEST_PLACES))), self._size)
-        return np.arange(0, self._size, self._size // number, dtype=np.float64)
-
-    def at_places(self) -> Floats:
-        """The sums starting at ``places()``."""
-        places = self.places()
-        periodic = fft.irfft(self._spectrum, len(places), workers=2) * (len(places) / self._size)
-        return np.asarray(periodic - self._beyond * np.exp(-self._decay * (self._size - places)))
-
-    def _periodic_at(self, index: int) -> float:
+        if index % self._stride == 0:
+            return float(self.at_places[index // self._stride])
         waves = (self._spectrum * np.exp(index * self._turns)).real
-        is_complete = len(waves) == self._size // 2 + 1  # then the last frequency is its own mirror image
-        return float(2 * waves.sum() - waves[0] - is_complete * waves[-1]) / self._size
+        periodic = float(2 * waves.sum() - waves[0]) / self._size  # the mirror images of all frequencies but the zeroth
+        return periodic - self._beyond * math.exp(-self._decay * (self._size - index))
+
+
+def _is_fine(
+    coarse: _Composition | None,
+    fine: _Composition,
+    repeats: int,
+    tolerance: float,
+    larger: Callable[[int], float],
+) -> bool:
+    found = fine.epsilon(repeats)
+    if found <= larger(repeats):
+        return True
+    return coarse is not None and coarse.epsilon(repeats) <= found + tolerance * (found + _SMALL_EPSILON)
 
 
 def _log_moment(grid: GridLoss, tilt: float) -> float:

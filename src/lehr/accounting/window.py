@@ -34,7 +34,8 @@ class Window:
         return math.sqrt(12 * tolerance * self._chernoff(self.tilt) / (steps * (self.tilt + 1)))
 
     def _lows(self, repeats: int) -> list[float]:
-        here, shifts = self._log_moment(self.tilt), self._shifts(repeats)
+        here = self._log_moment(self.tilt)
+        shifts = [*self._shifts(repeats), 0.5 * self.tilt, self.tilt]  # for losses that are bounded above, not below
         rises = [repeats * (here - self._log_moment(self.tilt - shift)) for shift in shifts]
         return [(rise + LOG_TILTED_TAIL) / shift for rise, shift in zip(rises, shifts, strict=True)]
 
@@ -47,7 +48,7 @@ class Window:
     def _shifts(self, repeats: int) -> list[float]:
         """Further tilts for Chernoff bounds: the best one for a normal law, and gentler ones for heavier tails."""
         deviation = math.sqrt(repeats * self._variance(self.tilt))
-        return [scale * math.sqrt(-2 * LOG_TILTED_TAIL) / deviation for scale in (0.1, 0.3, 1.0)]
+        return [scale * math.sqrt(-2 * LOG_TILTED_TAIL) / deviation for scale in (0.03, 0.1, 0.3, 1.0)]
 
     def _best_tilt(self) -> float:
         guess = 0.5 * math.log(-2 * math.log(self.delta) / (self.most * self._variance(0.0)))

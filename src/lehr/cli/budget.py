@@ -25,7 +25,7 @@ from lehr.cli.options import (
     step_event,
     steps_of,
 )
-from lehr.events import Adjacency, Event, counted, to_json
+from lehr.events import NOTHING, Adjacency, Event, counted, to_json
 from lehr.reports.rounding import at_most
 
 if TYPE_CHECKING:
@@ -188,8 +188,6 @@ def _used(budget: Budget, run: str, *, steps: int | None, ledger: Path | None) -
             return book.charged()
     if steps is None:
         return None
-    from lehr.ledger import NOTHING
-
     return NOTHING if steps == 0 else steps_of(budget.reservation(run).event, steps=steps)
 
 

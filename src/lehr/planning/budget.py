@@ -30,8 +30,20 @@ from lehr import accounting, validate
 from lehr.accounting.filter import RenyiFilter
 from lehr.append_only import AppendOnlyFile, FileFormat, Journal, Row, reading
 from lehr.errors import AccountantFailed, BudgetExceeded, InvalidValue, UnsupportedEvent
-from lehr.events import Adjacency, Event, Repeated, counted, from_json, to_json
-from lehr.ledger import NOTHING, an_adjacency, an_event, is_part, rest, together
+from lehr.events import (
+    NOTHING,
+    Adjacency,
+    Event,
+    Repeated,
+    an_adjacency,
+    an_event,
+    counted,
+    from_json,
+    is_part,
+    rest,
+    to_json,
+    together,
+)
 
 # A rollback journal, because the machines that share a budget may reach it over a network file system.
 BUDGET_FORMAT = FileFormat(application_id=0x4C656842, version=1, name="Lehr budget", journal=Journal.ROLLBACK)

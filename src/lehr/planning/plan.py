@@ -26,7 +26,7 @@ from lehr.accounting.calibration import (
 from lehr.accounting.running import EpsilonCurve
 from lehr.claims import Claim
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
+from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement, an_adjacency
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,8 +144,7 @@ def _largest_batch(plan: Plan, target: Target) -> float:
 
 def _step(adjacency: Adjacency, records: int, batch: float, sigma: float) -> Event:
     noise = Gaussian(sigma)
-    if not isinstance(adjacency, Adjacency):
-        raise InvalidValue("adjacency", allowed="a member of lehr.Adjacency", given=adjacency)
+    an_adjacency(adjacency=adjacency)
     if not validate.positive(expected_batch_size=batch) <= records:
         raise InvalidValue("expected_batch_size", allowed=f"at most the {records} records", given=batch)
     if adjacency is Adjacency.ADD_OR_REMOVE_ONE:

@@ -11,8 +11,7 @@ from lehr import accounting
 from lehr.accounting.filter import RenyiFilter
 from lehr.claims import IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, Claim, Standing
 from lehr.errors import CertificateMismatch, LehrError
-from lehr.events import Event, RepeatAndSelect, counted
-from lehr.ledger import is_part
+from lehr.events import Event, RepeatAndSelect, counted, is_part
 from lehr.reports.certificate import Certificate, SharedBudget, StatedClaim
 from lehr.reports.proof_file import sha256_of_proof
 

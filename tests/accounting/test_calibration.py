@@ -1,0 +1,131 @@
+"""Any three of four numbers give the fourth."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lehr.accounting.accountant import bound
+from lehr.accounting.calibration import Setting, Target, calibrate, largest_sample, largest_steps
+from lehr.errors import InvalidValue, Unreachable
+from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
+from tests.accounting.settings import DPSGD, Reference, in_the_whole_box
+
+DELTA, EPSILON, SIGMA, STEPS, PROBABILITY = 1e-5, 2.0, 1.1, 1500, 0.01
+
+
+@pytest.mark.parametrize("reference", DPSGD)
+def test_steps_are_the_reference_values(reference: Reference) -> None:
+    assert largest_steps(reference.step, Target(3.0, 1e-5)) == reference.steps_at_epsilon_3
+
+
+def test_all_four_given_numbers_fit_together() -> None:
+    spent = calibrate(delta=DELTA, noise_multiplier=SIGMA, steps=STEPS, sampling_probability=PROBABILITY)
+    assert spent.epsilon == bound(spent.event, delta=DELTA).epsilon
+    assert spent.event == Repeated(PoissonSampled(PROBABILITY, Gaussian(SIGMA)), STEPS)
+
+
+def test_noise_is_the_least_that_does_not_overshoot() -> None:
+    found = calibrate(delta=DELTA, epsilon=EPSILON, steps=STEPS, sampling_probability=PROBABILITY)
+    assert 0.999 * EPSILON <= found.epsilon <= EPSILON
+    assert found.epsilon == bound(found.event, delta=DELTA).epsilon
+
+
+def test_sampling_is_the_most_that_does_not_overshoot() -> None:
+    found = calibrate(delta=DELTA, epsilon=EPSILON, steps=STEPS, noise_multiplier=SIGMA)
+    assert 0.999 * EPSILON <= found.epsilon <= EPSILON
+    assert found.epsilon == bound(found.event, delta=DELTA).epsilon
+
+
+def test_one_more_step_would_overshoot() -> None:
+    found = calibrate(delta=DELTA, epsilon=EPSILON, noise_multiplier=SIGMA, sampling_probability=PROBABILITY)
+    one_more = Setting(epsilon=0.0, noise_multiplier=SIGMA, sampling_probability=PROBABILITY, steps=found.steps + 1)
+    assert found.epsilon <= EPSILON < bound(one_more.event, delta=DELTA).epsilon
+
+
+@pytest.mark.slow
+def test_it_round_trips_over_the_whole_box() -> None:
+    tried = 0
+    for drawn in in_the_whole_box(60, seed=21):
+        delta, epsilon = drawn.delta, bound(drawn.event, delta=drawn.delta).epsilon
+        if not 1e-6 < epsilon < 1e6:
+            continue  # nothing is lost, or nothing is left, at any neighbouring setting
+        tried += 1
+        sigma, count, probability = drawn.noise_multiplier, drawn.steps, drawn.sampling_probability
+        by_noise = calibrate(delta=delta, epsilon=epsilon, steps=count, sampling_probability=probability)
+        assert 0.999 * epsilon <= by_noise.epsilon <= epsilon, drawn
+        by_sampling = calibrate(delta=delta, epsilon=epsilon, steps=count, noise_multiplier=sigma)
+        assert 0.999 * epsilon <= by_sampling.epsilon <= epsilon, drawn
+        by_steps = calibrate(delta=delta, epsilon=epsilon, noise_multiplier=sigma, sampling_probability=probability)
+        assert by_steps.epsilon <= epsilon, drawn
+        assert by_steps.steps >= count * 0.99, drawn
+        one_more = Repeated(PoissonSampled(probability, Gaussian(sigma)), by_steps.steps + 1)
+        assert bound(one_more, delta=delta).epsilon > epsilon, drawn
+    assert tried >= 25
+
+
+def test_a_whole_sample_without_replacement_is_the_largest_that_fits() -> None:
+    target = Target(1.0, 1e-5, Adjacency.REPLACE_ONE)
+    found = largest_sample(
+        lambda size: Repeated(SampledWithoutReplacement(10_000, int(size), Gaussian(4.0)), 100),
+        target,
+        smallest=1,
+        largest=10_000,
+        whole=True,
+    )
+    one_more = Repeated(SampledWithoutReplacement(10_000, int(found) + 1, Gaussian(4.0)), 100)
+    assert found == int(found)
+    assert bound(one_more, delta=1e-5, adjacency=Adjacency.REPLACE_ONE).epsilon > 1.0
+
+
+def test_a_target_that_even_every_record_keeps_gives_every_record() -> None:
+    found = calibrate(delta=DELTA, epsilon=5.0, steps=1, noise_multiplier=50.0)
+    assert found.sampling_probability == 1.0
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"epsilon": 1e-4, "noise_multiplier": 0.5, "sampling_probability": 1.0}, "passed by a single step"),
+        ({"epsilon": 1e9, "noise_multiplier": 100.0, "sampling_probability": 1e-6}, "not used up even by 100000000"),
+        ({"epsilon": 1e7, "steps": 1, "sampling_probability": 0.1}, "not used up even by a noise multiplier of 0.05"),
+        ({"epsilon": 1e-12, "steps": 10**6, "sampling_probability": 1.0}, "even with a noise multiplier of 1e.07"),
+    ],
+)
+def test_a_target_out_of_reach_is_named(given: dict[str, float], words: str) -> None:
+    with pytest.raises(Unreachable, match=words):
+        calibrate(delta=1e-12, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"epsilon": 1.0},
+        {"epsilon": 1.0, "steps": 10},
+        {"epsilon": 1.0, "steps": 10, "noise_multiplier": 1.0, "sampling_probability": 0.1},
+    ],
+)
+def test_other_than_three_numbers_are_refused(given: dict[str, float]) -> None:
+    with pytest.raises(InvalidValue, match="exactly three of epsilon, noise_multiplier, steps, sampling_probability"):
+        calibrate(delta=DELTA, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("epsilon", -1.0),
+        ("epsilon", math.nan),
+        ("steps", 0),
+        ("steps", 2.5),
+        ("sampling_probability", 1.5),
+        ("sampling_probability", 0.0),
+        ("sampling_probability", "0.1"),
+        ("delta", 1.0),
+    ],
+)
+def test_a_bad_number_is_refused_by_name(name: str, value: object) -> None:
+    good: dict[str, object] = {"epsilon": 2.0, "steps": 10, "sampling_probability": 0.1, "delta": 1e-5}
+    with pytest.raises(InvalidValue, match=f"^{name} must be"):
+        calibrate(**{**good, name: value})  # type: ignore[arg-type]

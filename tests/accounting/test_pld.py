@@ -1,0 +1,133 @@
+"""The tight accountant, against reference values and two other implementations."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import dp_accounting
+import pytest
+from dp_accounting import pld
+
+from lehr.accounting.gaussian_mechanism import gaussian_epsilon
+from lehr.accounting.pld import LARGEST_STEPS, PLD, PldAccountant
+from lehr.errors import AccountantFailed, UnsupportedEvent
+from lehr.events import Adjacency, Composed, Gaussian, Laplace, NonPrivate, PoissonSampled, Repeated
+from tests.accounting.settings import DPSGD, TAN, Drawn, Reference, in_usual_ranges
+
+ADD_OR_REMOVE = Adjacency.ADD_OR_REMOVE_ONE
+
+
+@pytest.mark.parametrize("reference", [*DPSGD, *TAN])
+def test_it_gives_the_reference_values(reference: Reference) -> None:
+    epsilon = PLD.epsilon(reference.event, delta=reference.delta, adjacency=ADD_OR_REMOVE)
+    assert epsilon == pytest.approx(reference.pld, abs=5e-4 if reference.pld != 6.58 else 5e-3)
+
+
+def _by_dp_accounting(drawn: Drawn, *, is_pessimistic: bool) -> float:
+    one = pld.privacy_loss_distribution.from_gaussian_mechanism(
+        drawn.noise_multiplier,
+        value_discretization_interval=1e-4,
+        sampling_prob=drawn.sampling_probability,
+        pessimistic_estimate=is_pessimistic,
+    )
+    return float(one.self_compose(drawn.steps).get_epsilon_for_delta(drawn.delta))
+
+
+def test_it_lies_between_the_optimistic_and_the_pessimistic_grid_of_dp_accounting() -> None:
+    compared = 0
+    for drawn in in_usual_ranges(60, seed=3):
+        epsilon = PLD.epsilon(drawn.event, delta=drawn.delta, adjacency=ADD_OR_REMOVE)
+        if not (0.1 <= epsilon <= 20 and drawn.steps <= 5000):
+            continue
+        compared += 1
+        assert epsilon >= _by_dp_accounting(drawn, is_pessimistic=False) * (1 - 1e-6), drawn
+        assert epsilon <= _by_dp_accounting(drawn, is_pessimistic=True) * (1 + 1e-4), drawn
+    assert compared >= 10
+
+
+@pytest.mark.slow
+def test_it_agrees_with_prv_accountant_within_its_error_bound_on_50_settings() -> None:
+    from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
+
+    compared = 0
+    for drawn in in_usual_ranges(400, seed=5):
+        epsilon = PLD.epsilon(drawn.event, delta=drawn.delta, adjacency=ADD_OR_REMOVE)
+        if not (0.1 <= epsilon <= 20 and drawn.steps <= 20_000 and drawn.sampling_probability < 0.9):
+            continue
+        mechanism = PoissonSubsampledGaussianMechanism(
+            sampling_probability=drawn.sampling_probability, noise_multiplier=drawn.noise_multiplier
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its own use of deprecated NumPy
+            accountant = PRVAccountant(
+                prvs=[mechanism],
+                max_self_compositions=[drawn.steps],
+                eps_error=0.02,
+                delta_error=drawn.delta / 1000,
+            )
+            low, _, high = accountant.compute_epsilon(delta=drawn.delta, num_self_compositions=[drawn.steps])
+        assert low <= epsilon <= high, drawn
+        compared += 1
+        if compared == 50:
+            return
+    pytest.fail(f"only {compared} of 50 settings were compared")
+
+
+def test_the_larger_direction_counts() -> None:
+    both = PLD.epsilon(Repeated(PoissonSampled(0.2, Gaussian(0.7)), 5), delta=1e-5, adjacency=ADD_OR_REMOVE)
+    removing = pld.privacy_loss_distribution.from_gaussian_mechanism(
+        0.7, sampling_prob=0.2, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    assert both == pytest.approx(removing.self_compose(5).get_epsilon_for_delta(1e-5), rel=1e-3)
+
+
+def test_unsampled_steps_take_the_closed_form() -> None:
+    event = Composed((Repeated(Gaussian(10.0), 50), Repeated(PoissonSampled(1.0, Gaussian(20.0)), 100)))
+    found = PLD.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert found == pytest.approx(gaussian_epsilon(0.75, delta=1e-5), rel=1e-12)
+
+
+def test_unsampled_steps_are_counted_under_replace_one_too() -> None:
+    found = PLD.epsilon(Gaussian(2.0), delta=1e-5, adjacency=Adjacency.REPLACE_ONE)
+    assert found == gaussian_epsilon(0.25, delta=1e-5)
+
+
+def test_a_mixed_composition_costs_more_than_its_parts_and_less_than_their_sum() -> None:
+    sampled = Repeated(PoissonSampled(0.01, Gaussian(1.0)), 500)
+    query = Gaussian(5.0)
+    parts = [PLD.epsilon(part, delta=1e-5, adjacency=ADD_OR_REMOVE) for part in (sampled, query)]
+    whole = PLD.epsilon(Composed((sampled, query)), delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert max(parts) < whole < sum(parts)
+
+
+def test_without_noise_epsilon_is_infinite() -> None:
+    for event in (Gaussian(0.0), PoissonSampled(0.5, Gaussian(0.0)), NonPrivate("raw")):
+        assert PLD.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE) == math.inf
+
+
+def test_nothing_costs_nothing() -> None:
+    assert PLD.epsilon(Composed(()), delta=1e-5, adjacency=ADD_OR_REMOVE) == 0
+
+
+def test_other_noise_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedEvent, match="'pld' cannot count Laplace"):
+        PLD.epsilon(Laplace(1.0), delta=1e-5, adjacency=ADD_OR_REMOVE)
+
+
+def test_more_steps_than_the_transform_can_take_are_refused() -> None:
+    event = Repeated(PoissonSampled(1e-6, Gaussian(10.0)), LARGEST_STEPS + 1)
+    with pytest.raises(AccountantFailed, match="more than 100000000 steps"):
+        PLD.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE)
+
+
+def test_noise_too_small_for_a_double_is_refused() -> None:
+    with pytest.raises(AccountantFailed, match="one step can lose more than 500"):
+        PLD.epsilon(PoissonSampled(0.5, Gaussian(0.02)), delta=1e-5, adjacency=ADD_OR_REMOVE)
+
+
+def test_many_counts_at_once_are_those_of_each_alone() -> None:
+    step = PoissonSampled(0.01, Gaussian(1.1))
+    many = PldAccountant().repeated(step, delta=1e-5, adjacency=ADD_OR_REMOVE, fewest=10, most=20)
+    alone = PLD.epsilon(Repeated(step, 15), delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert many(15) == pytest.approx(alone, rel=1e-4)

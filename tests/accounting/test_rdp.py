@@ -1,0 +1,156 @@
+"""Rényi divergences and their two conversions."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import rdp
+
+from lehr.accounting.rdp import (
+    FRACTIONAL_ORDERS,
+    RDP_BALLE20,
+    RDP_MIRONOV17,
+    WHOLE_ORDERS,
+    RenyiAccountant,
+    balle20,
+    renyi_divergences,
+)
+from lehr.errors import UnsupportedEvent
+from lehr.events import (
+    Adjacency,
+    Composed,
+    Event,
+    Gaussian,
+    Laplace,
+    NonPrivate,
+    PoissonSampled,
+    RepeatAndSelect,
+    Repeated,
+    SampledWithoutReplacement,
+)
+from tests.accounting.settings import DPSGD, TAN, Reference
+
+ADD_OR_REMOVE, REPLACE = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE
+BALLE20_AT_WHOLE_ORDERS = RenyiAccountant("whole", WHOLE_ORDERS, balle20, "the same rule at fewer orders")
+STEP = PoissonSampled(0.01, Gaussian(1.0))
+
+
+@pytest.mark.parametrize("reference", DPSGD)
+def test_mironov17_gives_the_published_rule_of_sa_dpsgd(reference: Reference) -> None:
+    epsilon = RDP_MIRONOV17.epsilon(reference.event, delta=reference.delta, adjacency=ADD_OR_REMOVE)
+    assert epsilon == pytest.approx(reference.mironov17, abs=5e-5)
+
+
+@pytest.mark.parametrize("reference", DPSGD)
+def test_balle20_at_whole_orders_gives_the_reference_values(reference: Reference) -> None:
+    epsilon = BALLE20_AT_WHOLE_ORDERS.epsilon(reference.event, delta=reference.delta, adjacency=ADD_OR_REMOVE)
+    assert epsilon == pytest.approx(reference.balle20, abs=5e-4)
+
+
+@pytest.mark.parametrize("reference", TAN)
+def test_balle20_gives_the_values_of_tan(reference: Reference) -> None:
+    epsilon = RDP_BALLE20.epsilon(reference.event, delta=reference.delta, adjacency=ADD_OR_REMOVE)
+    assert epsilon == pytest.approx(reference.balle20, abs=5e-4 if reference.balle20 != 7.10 else 5e-3)
+
+
+def test_steps_allowed_by_mironov17_at_epsilon_3_are_the_papers() -> None:
+    for reference in DPSGD:
+        one_more = Repeated(reference.step, reference.steps + 1)
+        assert RDP_MIRONOV17.epsilon(reference.event, delta=1e-5, adjacency=ADD_OR_REMOVE) <= 3
+        assert RDP_MIRONOV17.epsilon(one_more, delta=1e-5, adjacency=ADD_OR_REMOVE) > 3
+
+
+def test_fractional_orders_contain_the_whole_ones() -> None:
+    assert set(WHOLE_ORDERS) <= set(FRACTIONAL_ORDERS)
+
+
+def test_sampling_without_replacement_agrees_with_dp_accounting() -> None:
+    event = Repeated(SampledWithoutReplacement(60_000, 600, Gaussian(0.9)), 1800)
+    orders = [order for order in FRACTIONAL_ORDERS if order <= 256]
+    reference = rdp.RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_ONE)
+    inner = dp_accounting.GaussianDpEvent(0.9)
+    reference.compose(dp_accounting.SampledWithoutReplacementDpEvent(60_000, 600, inner), 1800)
+    epsilon = RDP_BALLE20.epsilon(event, delta=1e-5, adjacency=REPLACE)
+    assert epsilon == pytest.approx(reference.get_epsilon(1e-5), rel=1e-9)
+    assert epsilon == pytest.approx(5.77, abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    "event, adjacency, words",
+    [
+        (STEP, REPLACE, "add-or-remove-one only"),
+        (SampledWithoutReplacement(100, 10, Gaussian(1.0)), ADD_OR_REMOVE, "replace-one only"),
+        (RepeatAndSelect(Repeated(STEP, 5), mean=3.0), REPLACE, "add-or-remove-one only"),
+    ],
+)
+def test_a_sampling_that_does_not_fit_the_adjacency_is_refused_by_name(
+    event: Event, adjacency: Adjacency, words: str
+) -> None:
+    with pytest.raises(UnsupportedEvent, match=words) as caught:
+        RDP_BALLE20.epsilon(event, delta=1e-5, adjacency=adjacency)
+    assert caught.value.accountant == "rdp-balle20"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Gaussian(0.0),
+        Laplace(0.0),
+        PoissonSampled(0.1, Gaussian(0.0)),
+        NonPrivate("raw counts"),
+        RepeatAndSelect(Composed((STEP, Gaussian(0.0))), mean=2.0),
+        Composed((STEP, NonPrivate("raw counts"))),
+    ],
+)
+def test_without_noise_epsilon_is_infinite(event: Event) -> None:
+    assert RDP_BALLE20.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE) == math.inf
+
+
+def test_nothing_costs_nothing() -> None:
+    assert RDP_BALLE20.epsilon(Composed(()), delta=1e-12, adjacency=ADD_OR_REMOVE) == 0
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 2.0, None])
+def test_selecting_the_best_of_several_costs_more_than_one_and_less_than_all(shape: float | None) -> None:
+    run = Repeated(PoissonSampled(0.01, Gaussian(1.2)), 1000)
+    one = RDP_BALLE20.epsilon(run, delta=1e-5, adjacency=ADD_OR_REMOVE)
+    best = RDP_BALLE20.epsilon(RepeatAndSelect(run, mean=50.0, shape=shape), delta=1e-5, adjacency=ADD_OR_REMOVE)
+    every = RDP_BALLE20.epsilon(Repeated(run, 50), delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert one < best < every
+
+
+def test_selection_uses_all_orders_even_when_few_are_asked_for() -> None:
+    event = RepeatAndSelect(Repeated(STEP, 100), mean=5.0)
+    few = renyi_divergences(event, (8.0,), ADD_OR_REMOVE)
+    many = dict(zip(FRACTIONAL_ORDERS, renyi_divergences(event, FRACTIONAL_ORDERS, ADD_OR_REMOVE), strict=True))
+    assert few[0] == pytest.approx(many[8.0], rel=1e-12)
+
+
+def test_laplace_noise_is_close_to_its_pure_epsilon() -> None:
+    epsilon = RDP_BALLE20.epsilon(Laplace(2.0), delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert epsilon == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_divergence_below_rounding_is_never_reported_as_zero() -> None:
+    tiny = PoissonSampled(1e-7, Gaussian(1000.0))
+    divergences = renyi_divergences(tiny, FRACTIONAL_ORDERS, ADD_OR_REMOVE)
+    smallest_possible = 1e-14 / 1000.0**2 / 2  # q²/2σ² times the order, at least
+    assert np.all(divergences > smallest_possible)
+
+
+def test_divergences_of_a_composition_are_the_sum_of_its_parts() -> None:
+    whole = renyi_divergences(Composed((Repeated(STEP, 3), Gaussian(5.0))), (2.0, 7.5), ADD_OR_REMOVE)
+    parts = 3 * renyi_divergences(STEP, (2.0, 7.5), ADD_OR_REMOVE)
+    parts += renyi_divergences(Gaussian(5.0), (2.0, 7.5), ADD_OR_REMOVE)
+    assert whole == pytest.approx(parts, rel=1e-12)
+
+
+def test_the_log_of_dp_accounting_stays_quiet_and_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    level = logging.getLogger("absl").level
+    RDP_BALLE20.epsilon(PoissonSampled(0.51, Gaussian(0.31)), delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert caplog.records == []
+    assert logging.getLogger("absl").level == level

@@ -1,0 +1,73 @@
+"""Composition on a tilted grid, against closed forms and brute force."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import signal
+
+from lehr.accounting import tilted
+from lehr.accounting.gaussian_mechanism import gaussian_epsilon
+from lehr.accounting.privacy_loss import Direction, SampledGaussianLoss
+
+
+def _loss(probability: float, sigma: float, delta: float, direction: Direction) -> SampledGaussianLoss:
+    return SampledGaussianLoss(
+        sampling_probability=probability, noise_multiplier=sigma, direction=direction, delta=delta
+    )
+
+
+def _unsampled_settings() -> list[tuple[float, int, float]]:
+    random = np.random.default_rng(11)
+    logs = random.uniform(np.log([0.3, 1, 1e-12]), np.log([1000, 10**7, 0.1]), (40, 3))
+    return [(sigma, round(steps), delta) for sigma, steps, delta in np.exp(logs).tolist()]
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_unsampled_steps_agree_with_the_closed_form_and_are_never_below_it(direction: Direction) -> None:
+    for sigma, steps, delta in _unsampled_settings():
+        found = tilted.epsilon([(_loss(1.0, sigma, delta, direction), steps)], delta=delta, tolerance=1e-5)
+        truth = gaussian_epsilon(steps / sigma**2, delta=delta)
+        assert truth * (1 - 2e-9) - 1e-11 <= found <= truth * (1 + 5e-4) + 1e-9, (sigma, steps, delta)
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_two_different_steps_compose_as_their_convolution_does(direction: Direction) -> None:
+    delta, spacing = 1e-4, 2.0**-13
+    parts = [(_loss(0.2, 0.9, delta, direction), 2), (_loss(0.05, 0.6, delta, direction), 1)]
+    grids = [loss.on_grid(spacing) for loss, count in parts for _ in range(count)]
+    masses, first = np.ones(1), 0
+    for grid in grids:
+        masses, first = signal.fftconvolve(masses, grid.masses), first + grid.first
+    losses = (first + np.arange(len(masses))) * spacing
+    infinite = 1 - math.prod(1 - grid.infinite_mass for grid in grids)
+
+    def hockey_stick(epsilon: float) -> float:
+        return float(np.maximum(-np.expm1(epsilon - losses), 0) @ masses) + infinite
+
+    found = tilted.epsilon(parts, delta=delta, tolerance=1e-7)
+    assert hockey_stick(found) == pytest.approx(delta, rel=1e-3)
+
+
+def test_a_range_of_repeats_gives_the_same_as_each_alone() -> None:
+    delta = 1e-5
+    loss = _loss(0.01, 1.1, delta, Direction.REMOVE)
+    many = tilted.repeated([(loss, 1)], delta=delta, tolerance=1e-5, fewest=100, most=200)
+    for repeats in (100, 133, 200):
+        alone = tilted.epsilon([(loss, repeats)], delta=delta, tolerance=1e-5)
+        assert many(repeats) == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_tiny_delta_keeps_its_precision() -> None:
+    sigma, steps, delta = 30.0, 10**6, 1e-12
+    found = tilted.epsilon([(_loss(1.0, sigma, delta, Direction.ADD), steps)], delta=delta, tolerance=1e-6)
+    assert found == pytest.approx(gaussian_epsilon(steps / sigma**2, delta=delta), rel=1e-4)
+
+
+def test_a_finer_tolerance_never_raises_epsilon_by_much() -> None:
+    loss = _loss(0.05, 0.8, 1e-6, Direction.REMOVE)
+    coarse, fine = (tilted.epsilon([(loss, 300)], delta=1e-6, tolerance=tolerance) for tolerance in (1e-2, 1e-6))
+    assert fine <= coarse * (1 + 1e-9)
+    assert coarse <= fine * 1.02

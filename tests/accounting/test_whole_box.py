@@ -1,0 +1,42 @@
+"""What must hold at every setting that anyone could ask for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lehr.accounting.accountant import answers, bound
+from tests.accounting.settings import in_the_whole_box, in_usual_ranges
+
+
+@pytest.mark.slow
+def test_epsilon_is_never_nan_negative_or_missing_in_the_whole_box() -> None:
+    for drawn in in_the_whole_box(250, seed=1):
+        given = {answer.accountant: answer.epsilon for answer in answers(drawn.event, delta=drawn.delta)}
+        for name, epsilon in given.items():
+            assert epsilon is not None, (name, drawn)
+            assert epsilon >= 0, (name, drawn)
+        pld, balle20 = given["pld"], given["rdp-balle20"]
+        assert pld is not None
+        assert balle20 is not None
+        assert math.isfinite(pld), drawn
+        assert pld <= balle20 * (1 + 1e-12), drawn
+
+
+@pytest.mark.slow
+def test_pld_is_below_balle20_is_below_mironov17_at_500_settings() -> None:
+    compared = 0
+    for drawn in in_usual_ranges(3000, seed=2):
+        if not 0.1 <= bound(drawn.event, delta=drawn.delta).epsilon <= 20:
+            continue
+        given = {answer.accountant: answer.epsilon for answer in answers(drawn.event, delta=drawn.delta)}
+        pld, balle20, mironov17 = (given[name] for name in ("pld", "rdp-balle20", "rdp-mironov17"))
+        assert pld is not None
+        assert balle20 is not None
+        assert mironov17 is not None
+        assert pld <= balle20 <= mironov17, drawn
+        compared += 1
+        if compared == 500:
+            return
+    pytest.fail(f"only {compared} of 500 settings were in range")

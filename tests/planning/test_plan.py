@@ -1,0 +1,147 @@
+"""The public plan of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from lehr.accounting.accountant import bound
+from lehr.errors import InvalidValue, Unreachable
+from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
+from lehr.planning.plan import Plan, make_plan
+
+PLAN = Plan(noise_multiplier=1.23, expected_batch_size=512, records=60_000, steps=4698, delta=1e-5)
+WITHOUT_REPLACEMENT = Plan(
+    noise_multiplier=2.0, expected_batch_size=100, records=10_000, steps=50, delta=1e-5, adjacency=Adjacency.REPLACE_ONE
+)
+
+
+def test_the_sampling_probability_is_the_batch_over_the_records_exactly() -> None:
+    assert PLAN.sampling_probability == 512 / 60_000
+    assert PLAN.step_event == PoissonSampled(512 / 60_000, Gaussian(1.23))
+    assert PLAN.event == Repeated(PLAN.step_event, 4698)
+
+
+def test_under_replace_one_the_batch_is_drawn_without_replacement() -> None:
+    assert WITHOUT_REPLACEMENT.step_event == SampledWithoutReplacement(10_000, 100, Gaussian(2.0))
+    assert WITHOUT_REPLACEMENT.bound().accountant == "rdp-balle20"
+
+
+def test_bound_claim_and_curve_agree() -> None:
+    plan = Plan(noise_multiplier=1.0, expected_batch_size=20, records=2000, steps=60, delta=1e-5)
+    epsilon = plan.bound().epsilon
+    assert plan.claim().epsilon == epsilon
+    assert plan.claim().is_proven
+    assert plan.curve().at(60) == epsilon
+    assert epsilon == bound(plan.event, delta=1e-5).epsilon
+
+
+@pytest.mark.parametrize("plan", [PLAN, WITHOUT_REPLACEMENT], ids=["poisson", "without replacement"])
+def test_a_plan_survives_its_json_form(plan: Plan) -> None:
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": None},
+        {"steps": "10"},
+        {"adjacency": "other"},
+        {"epsilon": 3.0},
+        {"delta": 0},
+        {"records": 10**400},
+        {"expected_batch_size": 60_001},
+        {"noise_multiplier": -1},
+    ],
+)
+def test_a_changed_json_form_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(InvalidValue):
+        Plan.from_json({**PLAN.to_json(), **change})
+
+
+@pytest.mark.parametrize("shape", [None, [], "plan", {}, {"steps": 3}])
+def test_a_shape_that_is_no_plan_is_refused(shape: object) -> None:
+    with pytest.raises(InvalidValue, match="plan must be an object with the fields"):
+        Plan.from_json(shape)
+
+
+def test_noise_for_a_target_never_overshoots() -> None:
+    plan = make_plan(epsilon=2.0, delta=1e-5, records=10_000, expected_batch_size=100, steps=500)
+    assert 0.999 * 2 <= plan.bound().epsilon <= 2
+
+
+def test_a_batch_for_a_target_never_overshoots() -> None:
+    plan = make_plan(epsilon=2.0, delta=1e-5, records=10_000, noise_multiplier=1.5, steps=500)
+    assert 0.999 * 2 <= plan.bound().epsilon <= 2
+
+
+def test_steps_for_a_target_are_the_largest_count() -> None:
+    plan = make_plan(epsilon=2.0, delta=1e-5, records=10_000, expected_batch_size=100, noise_multiplier=1.5)
+    one_more = Repeated(plan.step_event, plan.steps + 1)
+    assert plan.bound().epsilon <= 2 < bound(one_more, delta=1e-5).epsilon
+
+
+def test_without_a_target_the_plan_is_what_was_given() -> None:
+    plan = make_plan(delta=1e-5, records=60_000, expected_batch_size=512, noise_multiplier=1.23, steps=4698)
+    assert plan == PLAN
+
+
+def test_a_batch_without_replacement_is_the_largest_whole_number() -> None:
+    plan = make_plan(
+        epsilon=1.0, delta=1e-5, records=1000, noise_multiplier=4.0, steps=20, adjacency=Adjacency.REPLACE_ONE
+    )
+    larger = SampledWithoutReplacement(1000, int(plan.expected_batch_size) + 1, Gaussian(4.0))
+    assert plan.expected_batch_size == int(plan.expected_batch_size)
+    assert plan.bound().epsilon <= 1
+    assert bound(Repeated(larger, 20), delta=1e-5, adjacency=Adjacency.REPLACE_ONE).epsilon > 1
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("noise_multiplier", -1.0),
+        ("noise_multiplier", math.nan),
+        ("expected_batch_size", 0),
+        ("expected_batch_size", 10_001),
+        ("records", 0),
+        ("records", 2.5),
+        ("delta", 1.0),
+        ("epsilon", 0.0),
+        ("epsilon", math.inf),
+        ("adjacency", "replace-one"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name_before_anything_is_computed(name: str, value: object) -> None:
+    good: dict[str, object] = {
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "records": 10_000,
+        "expected_batch_size": 100,
+        "noise_multiplier": 1.5,
+    }
+    with pytest.raises(InvalidValue, match=rf"^{name} must be"):
+        make_plan(**{**good, name: value})  # type: ignore[arg-type]
+
+
+def test_other_than_three_numbers_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="exactly three of epsilon, noise_multiplier, steps, expected_batch_size"):
+        make_plan(records=100, delta=1e-5, epsilon=1.0)
+
+
+def test_a_fraction_of_a_record_cannot_be_drawn_without_replacement() -> None:
+    with pytest.raises(InvalidValue, match="expected_batch_size must be a whole number"):
+        Plan(
+            noise_multiplier=1.0,
+            expected_batch_size=10.5,
+            records=100,
+            steps=1,
+            delta=1e-5,
+            adjacency=Adjacency.REPLACE_ONE,
+        )
+
+
+def test_a_target_out_of_reach_is_named() -> None:
+    with pytest.raises(Unreachable, match="passed by a single step"):
+        make_plan(epsilon=0.01, delta=1e-9, records=100, expected_batch_size=100, noise_multiplier=0.5)
