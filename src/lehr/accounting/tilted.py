@@ -23,7 +23,11 @@ from lehr.accounting.window import LOG_TILTED_TAIL, Parts, Window
 
 MAX_GRID_POINTS = 1 << 22
 MAX_FREQUENCIES = 1 << 18  # a query costs as many complex exponentials, the grid itself only two transforms
-_ROUNDING_MARGIN = 1e-6  # relative, of δ: a hundred times the error of the transform at 10⁷ steps
+_ROUNDING_MARGIN = 1e-6  # relative, of δ: for the rounding of masses, which 10⁸ steps multiply
+_ROUNDING_UNIT = 2.0**-52
+_ROUNDINGS_OF_A_TRANSFORM = 16  # of 2⁻⁵² each: more than the logarithm of the longest one, in half units
+_CLEAR = 1e4  # what decides must be this many times its rounding, or a gentler tilt is tried
+_MOST_GENTLER_TILTS = 8
 _LARGEST_EXPONENT = 700.0  # of a double, nearly
 _LOG_NEGLIGIBLE = -90.0  # a frequency this weak changes no double
 _FIRST_COARSENESS = 32  # the first grid has this many times fewer points than the finest
@@ -53,17 +57,39 @@ def repeated(
     The grid is refined until, at both ends of the range, that changes ε by no more than ``tolerance``·(ε + 0.01) or ε
     is below one that is known to be ``larger``; or until ``MAX_GRID_POINTS`` or ``MAX_FREQUENCIES`` are reached.
     """
-    window = Window(parts, delta=delta, fewest=fewest, most=most)
-    widest = max(window.high - window.low, *(part.largest - part.smallest for part, _ in parts))
-    finest = widest / MAX_GRID_POINTS
-    coarse, spacing = None, _power_of_two_above(max(window.spacing_for(tolerance), _FIRST_COARSENESS * finest))
+    window = _clear_window(parts, delta, tolerance, fewest, most)
+    coarse, spacing = None, _first_spacing(window, tolerance)
     while True:
         fine = _Composition(window, spacing)
         if all(_is_fine(coarse, fine, repeats, tolerance, larger) for repeats in {fewest, most}):
             return fine.epsilon
-        if spacing / 2 < finest or fine.frequencies > MAX_FREQUENCIES:
+        if spacing / 2 < _finest_spacing(window) or fine.frequencies > MAX_FREQUENCIES:
             return fine.epsilon
         coarse, spacing = fine, spacing / 2
+
+
+def _clear_window(parts: Parts, delta: float, tolerance: float, fewest: int, most: int) -> Window:
+    """The window with the strongest tilt at which the sums that decide stand clear of rounding, or the best found."""
+    windows = (Window(parts, delta=delta, fewest=fewest, most=most, gentler=k) for k in range(_MOST_GENTLER_TILTS))
+    best: tuple[float, Window] | None = None
+    for window in windows:
+        rough = _Composition(window, _first_spacing(window, tolerance))
+        found = rough.epsilon(most)
+        if best is None or found < best[0]:
+            best = found, window
+        if rough.is_clear(fewest) and rough.is_clear(most):
+            return window
+    assert best is not None
+    return best[1]
+
+
+def _first_spacing(window: Window, tolerance: float) -> float:
+    return _power_of_two_above(max(window.spacing_for(tolerance), _FIRST_COARSENESS * _finest_spacing(window)))
+
+
+def _finest_spacing(window: Window) -> float:
+    widest = max(window.high - window.low, *(part.largest - part.smallest for part, _ in window.parts))
+    return widest / MAX_GRID_POINTS
 
 
 class _Composition:
@@ -76,13 +102,17 @@ class _Composition:
         self._log_moment = sum(count * _log_moment(grid, self._tilt) for grid, count in grids)
         self._further_log_moment = sum(count * _log_moment(grid, self._further_tilt) for grid, count in grids)
         self._log_finite_mass = sum(count * math.log1p(-grid.infinite_mass) for grid, count in grids)
+        self._largest = sum(count * float(grid.losses[-1]) for grid, count in grids)
         rise = window.most * (self._further_log_moment - self._log_moment)
-        self._high = (rise - LOG_TILTED_TAIL) / (self._further_tilt - self._tilt)
+        chernoff_high = (rise - LOG_TILTED_TAIL) / (self._further_tilt - self._tilt)
+        self._high = min(chernoff_high, window.most * self._largest)
         self._first = math.floor(window.low / spacing)
         self._size = int(_power_of_two_above(max(self._high / spacing - self._first + 2, 16)))
         self._offset = 0
+        self._steps = sum(count for _, count in grids)
         self._log_spectrum = self._transform(grids, window.fewest)
         self._known: dict[int, float] = {}
+        self._clear: dict[int, bool] = {}
 
     @property
     def frequencies(self) -> int:
@@ -92,11 +122,21 @@ class _Composition:
     def epsilon(self, repeats: int) -> float:
         """An upper bound on ε of so many repeats."""
         if repeats not in self._known:
-            # Chernoff bound on the mass above the window
-            beyond = math.exp(min(repeats * self._further_log_moment - self._further_tilt * self._high, 0.0))
             infinite = -math.expm1(repeats * self._log_finite_mass)
-            self._known[repeats] = self._invert(repeats, self._delta * (1 - _ROUNDING_MARGIN) - beyond - infinite)
+            lost = self._beyond_window(repeats) + infinite
+            self._known[repeats] = self._invert(repeats, self._delta * (1 - _ROUNDING_MARGIN) - lost)
         return self._known[repeats]
+
+    def _beyond_window(self, repeats: int) -> float:
+        """A bound on the mass above the window: none, or Chernoff's."""
+        if repeats * self._largest <= self._high:
+            return 0.0
+        return math.exp(min(repeats * self._further_log_moment - self._further_tilt * self._high, 0.0))
+
+    def is_clear(self, repeats: int) -> bool:
+        """Whether what decides ε of so many repeats is far above the rounding of the transform."""
+        self.epsilon(repeats)
+        return self._clear[repeats]
 
     def _transform(self, grids: Sequence[tuple[GridLoss, int]], fewest: int) -> Complexes:
         """Logarithms of the tilted transform, up to the last frequency that still matters."""
@@ -119,6 +159,7 @@ class _Composition:
         At the i-th loss of the window it is above(i) − discounted(i), the sums over j >= i of mass_j and of
         mass_j·e^(loss_i − loss_j). Everything is kept in units of e^(repeats·log_moment − tilt·loss_i).
         """
+        self._clear[repeats] = False
         if not delta > 0:
             return math.inf
         start = (self._first - repeats * self._offset) % self._size
@@ -126,24 +167,25 @@ class _Composition:
         spectrum = np.exp(repeats * self._log_spectrum + start * turns)
         above = _TailSum(spectrum, turns, self._size, self._tilt * self._spacing)
         discounted = _TailSum(spectrum, turns, self._size, (self._tilt + 1) * self._spacing)
+        rounding = _ROUNDING_UNIT * (_ROUNDINGS_OF_A_TRANSFORM + repeats * self._steps) * (above.size + discounted.size)
 
         def level(index: float | Floats) -> Floats:
             exponent = self._tilt * self._spacing * (self._first + index) - repeats * self._log_moment
             return np.asarray(delta * np.exp(np.minimum(exponent, _LARGEST_EXPONENT)))
 
-        places = above.places
         # Far to the left both sides are below the transform's rounding, so the crossing is looked for from the right.
-        passed = np.flatnonzero(~(above.at_places - discounted.at_places <= level(places)))
+        passed = np.flatnonzero(~(above.at_places - discounted.at_places + rounding <= level(above.places)))
         found = int(passed[-1]) + 1 if len(passed) else 0
-        if found == len(places):
+        if found == len(above.places):
             return math.inf
-        low, index = int(places[max(found - 1, 0)]), int(places[found])
+        low, index = int(above.places[max(found - 1, 0)]), int(above.places[found])
         while index - low > 1:
             middle = (low + index) // 2
-            within = above.at(middle) - discounted.at(middle) <= level(middle)
+            within = above.at(middle) - discounted.at(middle) + rounding <= level(middle)
             low, index = (low, middle) if within else (middle, index)
         loss = (self._first + index) * self._spacing
-        excess = above.at(index) - float(level(index))
+        self._clear[repeats] = float(level(index)) > _CLEAR * rounding and (index > 0 or loss <= 0)
+        excess = above.at(index) + rounding - float(level(index))
         if index > 0 and excess > 0:  # between the two grid points the curve is linear in e^ε
             loss += math.log(excess / discounted.at(index))
         return max(0.0, loss)
@@ -158,8 +200,9 @@ class _TailSum:
     """
 
     def __init__(self, spectrum: Complexes, turns: Complexes, size: int, decay: float) -> None:
-        self._size, self._decay, self._turns = size, decay, turns
+        self._length, self._decay, self._turns = size, decay, turns
         self._spectrum = spectrum / -np.expm1(turns - decay)
+        self.size = 2 * float(np.abs(self._spectrum).sum()) / size  # no sum is larger
         number = min(int(_power_of_two_above(max(4 * len(spectrum), _FEWEST_PLACES))), size)
         self._stride = size // number
         self.places = np.arange(0, size, self._stride, dtype=np.float64)
@@ -172,8 +215,10 @@ class _TailSum:
         if index % self._stride == 0:
             return float(self.at_places[index // self._stride])
         waves = (self._spectrum * np.exp(index * self._turns)).real
-        periodic = float(2 * waves.sum() - waves[0]) / self._size  # the mirror images of all frequencies but the zeroth
-        return periodic - self._beyond * math.exp(-self._decay * (self._size - index))
+        periodic = (
+            float(2 * waves.sum() - waves[0]) / self._length
+        )  # the mirror images of all frequencies but the zeroth
+        return periodic - self._beyond * math.exp(-self._decay * (self._length - index))
 
 
 def _is_fine(
@@ -186,7 +231,8 @@ def _is_fine(
     found = fine.epsilon(repeats)
     if found <= larger(repeats):
         return True
-    return coarse is not None and coarse.epsilon(repeats) <= found + tolerance * (found + _SMALL_EPSILON)
+    change = math.inf if coarse is None else coarse.epsilon(repeats) - found
+    return change <= tolerance * (found + _SMALL_EPSILON)  # never for an infinite one: it has no change
 
 
 def _log_moment(grid: GridLoss, tilt: float) -> float:

@@ -22,9 +22,10 @@ _TILT_RATIO = 1.1  # tilts are looked up on a geometric grid, so that neighbouri
 class Window:
     """The tilt for the largest number of repeats, and losses that frame every number of them."""
 
-    def __init__(self, parts: Parts, *, delta: float, fewest: int, most: int) -> None:
+    def __init__(self, parts: Parts, *, delta: float, fewest: int, most: int, gentler: int = 0) -> None:
+        """A tilt ``gentler`` times halved suits losses of which a single large one, not their sum, decides."""
         self.parts, self.delta, self.fewest, self.most = parts, delta, fewest, most
-        self.tilt = self._best_tilt()
+        self.tilt = self._best_tilt() / 2**gentler
         self.low = max(self._lows(fewest))
         self.high, self.further_tilt = min(self._highs(most))
 
@@ -40,7 +41,8 @@ class Window:
         return [(rise + LOG_TILTED_TAIL) / shift for rise, shift in zip(rises, shifts, strict=True)]
 
     def _highs(self, repeats: int) -> list[tuple[float, float]]:
-        here, shifts = self._log_moment(self.tilt), self._shifts(repeats)
+        here = self._log_moment(self.tilt)
+        shifts = [*self._shifts(repeats), 0.1 * self.tilt, 0.3 * self.tilt, self.tilt]
         rises = [repeats * (self._log_moment(self.tilt + shift) - here) for shift in shifts]
         pairs = zip(rises, shifts, strict=True)
         return [((rise - LOG_TILTED_TAIL) / shift, self.tilt + shift) for rise, shift in pairs]
@@ -53,8 +55,7 @@ class Window:
     def _best_tilt(self) -> float:
         guess = 0.5 * math.log(-2 * math.log(self.delta) / (self.most * self._variance(0.0)))
         index = round(guess / math.log(_TILT_RATIO))
-        best = _descend(lambda i: self._chernoff(_TILT_RATIO**i), index, lowest=index - 120, highest=index + 40)
-        return float(_TILT_RATIO**best)
+        return float(_TILT_RATIO ** _lowest(lambda i: self._chernoff(_TILT_RATIO**i), index - 240, index + 40))
 
     def _chernoff(self, tilt: float) -> float:
         return (self.most * self._log_moment(tilt) - math.log(self.delta)) / tilt
@@ -66,10 +67,10 @@ class Window:
         return sum(count * part.variance(tilt) for part, count in self.parts)
 
 
-def _descend(value: Callable[[int], float], index: int, *, lowest: int, highest: int) -> int:
-    """The index of the minimum of a function with one minimum, by strides that halve."""
-    stride = 16
+def _lowest(value: Callable[[int], float], first: int, last: int) -> int:
+    """The index of the minimum: the best of every sixteenth, then by strides that halve."""
+    index, stride = min(range(first, last + 1, 16), key=value), 8
     while stride:
-        best = min((max(index - stride, lowest), index, min(index + stride, highest)), key=value)
-        index, stride = (best, stride) if best != index else (index, stride // 2)
+        index = min((max(index - stride, first), index, min(index + stride, last)), key=value)
+        stride //= 2
     return index
