@@ -53,7 +53,7 @@ def curve_of_200_points(steps: int) -> None:
     """What a chart needs."""
     curve = EpsilonCurve(STEP, delta=DELTA, largest_steps=steps)
     for point in range(1, 201):
-        curve.at(steps * point // 200)
+        curve.drawn_at(steps * point // 200)
 
 
 def calibrate_noise() -> None:

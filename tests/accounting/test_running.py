@@ -50,6 +50,14 @@ def test_asked_for_in_turn_it_is_never_below_the_bound_and_within_half_a_percent
         assert exact * (1 - 1e-4) <= values[steps] <= exact * 1.005
 
 
+def test_a_chart_of_few_points_has_no_flat_spots() -> None:
+    curve = EpsilonCurve(STEPS["sampled"], delta=DELTA, largest_steps=1000)
+    values = [curve.drawn_at(steps) for steps in range(900, 1001)]
+    assert all(earlier < later for earlier, later in pairwise(values))
+    with pytest.raises(InvalidValue, match=r"^steps must be at most 1000"):
+        curve.drawn_at(1001)
+
+
 def test_at_both_ends_it_is_exact() -> None:
     curve = EpsilonCurve(STEPS["sampled"], delta=DELTA, largest_steps=500)
     assert curve.at(0) == 0

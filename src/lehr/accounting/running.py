@@ -49,9 +49,8 @@ class EpsilonCurve:
         self._renyi = self._countable(lambda: RDP_BALLE20.repeated(step, delta=delta, adjacency=adjacency))
 
     def at(self, steps: int) -> float:
-        """An upper bound on ε after so many steps."""
-        if not 0 <= validate.count(minimum=0, steps=steps) <= self.largest_steps:
-            raise InvalidValue("steps", allowed=f"at most {self.largest_steps}", given=steps)
+        """An upper bound on ε after so many steps, perhaps that of a few steps more."""
+        self._refuse_outside(steps)
         place = bisect_left(self._counts, steps)
         above, below = self._counts[place], self._counts[max(place - 1, 0)]
         if above != steps and not self._known[above] <= LARGEST_RISE * self._known[below]:
@@ -59,6 +58,15 @@ class EpsilonCurve:
             while above > steps and not self._epsilon(above) <= LARGEST_RISE * self._known[below]:
                 above = (steps + above) // 2
         return self._epsilon(above)
+
+    def drawn_at(self, steps: int) -> float:
+        """The same, but of this very count: a chart of few points then has no flat spots."""
+        self._refuse_outside(steps)
+        return self._epsilon(steps)
+
+    def _refuse_outside(self, steps: int) -> None:
+        if not validate.count(minimum=0, steps=steps) <= self.largest_steps:
+            raise InvalidValue("steps", allowed=f"at most {self.largest_steps}", given=steps)
 
     def _epsilon(self, steps: int) -> float:
         if steps not in self._known:
@@ -72,7 +80,7 @@ class EpsilonCurve:
 
     def _in_order(self, steps: int, found: float) -> float:
         """Two grids may differ by their tolerance; ε never falls, so the larger neighbour's value is a bound too."""
-        place = self._counts.index(steps)
+        place = bisect_left(self._counts, steps)
         smaller, larger = self._counts[place - 1], self._counts[place + 1]
         return min(max(found, self._known[smaller]), self._known[larger])
 

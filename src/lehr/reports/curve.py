@@ -21,4 +21,4 @@ def points(plan: Plan, *, most: int = POINTS) -> tuple[Point, ...]:
     """At most ``most`` points, evenly spread from no step to the plan's last one, each a whole number of steps."""
     curve = plan.curve()
     counts = sorted({round(index * plan.steps / (most - 1)) for index in range(most)})
-    return tuple(Point(steps, curve.at(steps)) for steps in counts)
+    return tuple(Point(steps, curve.drawn_at(steps)) for steps in counts)
