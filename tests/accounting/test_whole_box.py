@@ -22,6 +22,9 @@ def test_epsilon_is_never_nan_negative_or_missing_in_the_whole_box() -> None:
         assert balle20 is not None
         assert math.isfinite(pld), drawn
         assert pld <= balle20 * (1 + 1e-12), drawn
+        # For much noise the central limit is close to the truth, so a pld far below it would have lost some mass.
+        if drawn.noise_multiplier >= 3 and given["gdp"]:
+            assert pld >= 0.98 * given["gdp"], drawn
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ MAX_FREQUENCIES = 1 << 18  # a query costs as many complex exponentials, the gri
 _ROUNDING_MARGIN = 1e-6  # relative, of δ: for the rounding of masses, which 10⁸ steps multiply
 _ROUNDING_UNIT = 2.0**-52
 _ROUNDINGS_OF_A_TRANSFORM = 16  # of 2⁻⁵² each: more than the logarithm of the longest one, in half units
-_CLEAR = 1e4  # what decides must be this many times its rounding, or a gentler tilt is tried
+_CLEAR = 1e3  # what decides must be this many times its rounding, or a gentler tilt is tried
 _MOST_GENTLER_TILTS = 8
 _LARGEST_EXPONENT = 700.0  # of a double, nearly
 _LOG_NEGLIGIBLE = -90.0  # a frequency this weak changes no double
@@ -57,30 +57,27 @@ def repeated(
     The grid is refined until, at both ends of the range, that changes ε by no more than ``tolerance``·(ε + 0.01) or ε
     is below one that is known to be ``larger``; or until ``MAX_GRID_POINTS`` or ``MAX_FREQUENCIES`` are reached.
     """
-    window = _clear_window(parts, delta, tolerance, fewest, most)
-    coarse, spacing = None, _first_spacing(window, tolerance)
-    while True:
-        fine = _Composition(window, spacing)
-        if all(_is_fine(coarse, fine, repeats, tolerance, larger) for repeats in {fewest, most}):
-            return fine.epsilon
-        if spacing / 2 < _finest_spacing(window) or fine.frequencies > MAX_FREQUENCIES:
-            return fine.epsilon
-        coarse, spacing = fine, spacing / 2
+    coarse, fine = None, _clear_composition(parts, delta, tolerance, fewest, most)
+    while not all(_is_fine(coarse, fine, repeats, tolerance, larger) for repeats in {fewest, most}):
+        if fine.spacing / 2 < _finest_spacing(fine.window) or fine.frequencies > MAX_FREQUENCIES:
+            break
+        coarse, fine = fine, _Composition(fine.window, fine.spacing / 2)
+    return fine.epsilon
 
 
-def _clear_window(parts: Parts, delta: float, tolerance: float, fewest: int, most: int) -> Window:
-    """The window with the strongest tilt at which the sums that decide stand clear of rounding, or the best found."""
-    windows = (Window(parts, delta=delta, fewest=fewest, most=most, gentler=k) for k in range(_MOST_GENTLER_TILTS))
-    best: tuple[float, Window] | None = None
-    for window in windows:
-        rough = _Composition(window, _first_spacing(window, tolerance))
-        found = rough.epsilon(most)
-        if best is None or found < best[0]:
-            best = found, window
-        if rough.is_clear(fewest) and rough.is_clear(most):
-            return window
+def _clear_composition(parts: Parts, delta: float, tolerance: float, fewest: int, most: int) -> _Composition:
+    """On a first grid, with the strongest tilt at which what decides stands clear of rounding, or the best one found."""
+    best: _Composition | None = None
+    for gentler in range(_MOST_GENTLER_TILTS):
+        window = Window(parts, delta=delta, fewest=fewest, most=most, gentler=gentler)
+        found = _Composition(window, _first_spacing(window, tolerance))
+        if found.is_clear(fewest) and found.is_clear(most):
+            return found
+        if best is not None and best.epsilon(most) <= found.epsilon(most) < math.inf:
+            return best
+        best = found
     assert best is not None
-    return best[1]
+    return best
 
 
 def _first_spacing(window: Window, tolerance: float) -> float:
@@ -96,7 +93,7 @@ class _Composition:
     """The transform of one repeat of all parts on one grid, and ε for any number of repeats."""
 
     def __init__(self, window: Window, spacing: float) -> None:
-        self._delta, self._spacing = window.delta, spacing
+        self.window, self.spacing = window, spacing
         self._tilt, self._further_tilt = window.tilt, window.further_tilt
         grids = [(part.on_grid(spacing), count) for part, count in window.parts]
         self._log_moment = sum(count * _log_moment(grid, self._tilt) for grid, count in grids)
@@ -124,7 +121,7 @@ class _Composition:
         if repeats not in self._known:
             infinite = -math.expm1(repeats * self._log_finite_mass)
             lost = self._beyond_window(repeats) + infinite
-            self._known[repeats] = self._invert(repeats, self._delta * (1 - _ROUNDING_MARGIN) - lost)
+            self._known[repeats] = self._invert(repeats, self.window.delta * (1 - _ROUNDING_MARGIN) - lost)
         return self._known[repeats]
 
     def _beyond_window(self, repeats: int) -> float:
@@ -165,12 +162,12 @@ class _Composition:
         start = (self._first - repeats * self._offset) % self._size
         turns = 2j * math.pi / self._size * np.arange(len(self._log_spectrum), dtype=np.complex128)
         spectrum = np.exp(repeats * self._log_spectrum + start * turns)
-        above = _TailSum(spectrum, turns, self._size, self._tilt * self._spacing)
-        discounted = _TailSum(spectrum, turns, self._size, (self._tilt + 1) * self._spacing)
+        above = _TailSum(spectrum, turns, self._size, self._tilt * self.spacing)
+        discounted = _TailSum(spectrum, turns, self._size, (self._tilt + 1) * self.spacing)
         rounding = _ROUNDING_UNIT * (_ROUNDINGS_OF_A_TRANSFORM + repeats * self._steps) * (above.size + discounted.size)
 
         def level(index: float | Floats) -> Floats:
-            exponent = self._tilt * self._spacing * (self._first + index) - repeats * self._log_moment
+            exponent = self._tilt * self.spacing * (self._first + index) - repeats * self._log_moment
             return np.asarray(delta * np.exp(np.minimum(exponent, _LARGEST_EXPONENT)))
 
         # Far to the left both sides are below the transform's rounding, so the crossing is looked for from the right.
@@ -183,11 +180,11 @@ class _Composition:
             middle = (low + index) // 2
             within = above.at(middle) - discounted.at(middle) + rounding <= level(middle)
             low, index = (low, middle) if within else (middle, index)
-        loss = (self._first + index) * self._spacing
+        loss = (self._first + index) * self.spacing
         self._clear[repeats] = float(level(index)) > _CLEAR * rounding and (index > 0 or loss <= 0)
         excess = above.at(index) + rounding - float(level(index))
         if index > 0 and excess > 0:  # between the two grid points the curve is linear in e^ε
-            loss += math.log(excess / discounted.at(index))
+            loss += max(math.log(excess / discounted.at(index)), -self.spacing)  # the point before was not within
         return max(0.0, loss)
 
 
