@@ -84,6 +84,12 @@ def test_spent_epsilon_is_where_the_filter_would_just_admit() -> None:
     assert not RenyiFilter(epsilon=spent * (1 - 1e-6), delta=1e-5, orders=FILTER.orders).admits(event)
 
 
+def test_spent_epsilon_does_not_depend_on_the_limit() -> None:
+    event = Repeated(STEP, 4000)
+    at = [RenyiFilter(epsilon=limit, delta=1e-5, orders=(5.0, 9.0)).epsilon_spent(event) for limit in (3.0, 8.0, 1e17)]
+    assert at == pytest.approx([at[0]] * 3, rel=1e-12)
+
+
 def test_nothing_spends_nothing_and_no_noise_spends_everything() -> None:
     assert FILTER.epsilon_spent(Composed(())) == 0
     assert FILTER.admits(Composed(()))
@@ -96,7 +102,7 @@ def test_an_event_that_it_cannot_take_is_refused_by_name() -> None:
         FILTER.admits(SampledWithoutReplacement(100, 10, Gaussian(1.0)))
 
 
-@pytest.mark.parametrize("orders", [(), (1.0,), (0.5, 3.0), (math.inf,), (math.nan,)])
+@pytest.mark.parametrize("orders", [(), (1.0,), (0.5, 3.0), (math.inf,), (math.nan,), (1e9,), (5.0,) * 21])
 def test_bad_orders_are_refused_by_name(orders: tuple[float, ...]) -> None:
     with pytest.raises(InvalidValue, match=r"^orders must be"):
         RenyiFilter(epsilon=1.0, delta=1e-5, orders=orders)

@@ -157,3 +157,9 @@ def test_many_counts_at_once_are_those_of_each_alone() -> None:
     many = PldAccountant().repeated(step, delta=1e-5, adjacency=ADD_OR_REMOVE, fewest=10, most=20)
     alone = PLD.epsilon(Repeated(step, 15), delta=1e-5, adjacency=ADD_OR_REMOVE)
     assert many(15) == pytest.approx(alone, rel=1e-4)
+
+
+def test_more_different_steps_than_it_can_hold_are_refused() -> None:
+    event = Composed(tuple(PoissonSampled(0.01, Gaussian(1 + i / 100)) for i in range(65)))
+    with pytest.raises(AccountantFailed, match="more than 64 different steps"):
+        PLD.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE)

@@ -26,6 +26,7 @@ from lehr.errors import InvalidValue
 from lehr.events import Adjacency, Event
 
 _SMALLEST_ORDER = 1.1
+_MOST_ORDERS = 20  # each more leaves less of δ to the others
 _LARGEST_ORDER = 10_000  # ε below about 0.003 needs more; dp-accounting's work grows with the order
 
 
@@ -47,8 +48,9 @@ class RenyiFilter:
     def __post_init__(self) -> None:
         validate.positive(epsilon=self.epsilon)
         validate.delta(delta=self.delta)
-        if not self.orders or not all(order > 1 and math.isfinite(order) for order in self.orders):
-            raise InvalidValue("orders", allowed="one or more finite numbers > 1", given=self.orders)
+        if not 1 <= len(self.orders) <= _MOST_ORDERS or not all(1 < order <= _LARGEST_ORDER for order in self.orders):
+            allowed = f"1 to {_MOST_ORDERS} numbers above 1 and at most {_LARGEST_ORDER}"
+            raise InvalidValue("orders", allowed=allowed, given=self.orders)
         if not np.any(self.limits > 0):
             raise InvalidValue(
                 "epsilon", allowed=f"large enough for the orders {self.orders} to admit", given=self.epsilon
@@ -87,7 +89,7 @@ class RenyiFilter:
         divergences = self._divergences(event)
         if not divergences.any():
             return 0.0
-        return max(0.0, self.epsilon + float(np.min(divergences - self.limits)))
+        return max(0.0, float(np.min(balle20(np.asarray(self.orders), divergences, self.delta / len(self.orders)))))
 
     def _divergences(self, event: Event) -> Floats:
         return renyi_divergences(event, self.orders, self.adjacency, accountant="filter")

@@ -46,5 +46,5 @@ def _gaussian_step(atom: Atom, adjacency: Adjacency, accountant: str) -> Gaussia
         case PoissonSampled():
             reason = "Poisson sampling is counted under add-or-remove-one only"
         case _:
-            reason = "it counts Gaussian noise only, Poisson-sampled or not"
+            reason = "it counts Gaussian noise only, on all records or on a Poisson sample of them"
     raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)

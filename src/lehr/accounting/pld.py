@@ -22,6 +22,7 @@ from lehr.events import Adjacency, Event
 
 PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
 LARGEST_STEPS = 10**8  # beyond it the rounding of the transform is no longer far below δ
+MOST_DIFFERENT_STEPS = 64  # each has a grid of its own
 SMALLEST_DELTA = 1e-200  # below it the masses that decide leave the range of a double
 LARGEST_LOSS = 500.0  # of one step; beyond it e^loss leaves the range of a double
 
@@ -55,6 +56,8 @@ class PldAccountant:
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
         if most * _total_variation(steps) <= delta:
             return lambda repeats: 0.0
+        if len(steps) > MOST_DIFFERENT_STEPS:
+            raise AccountantFailed(accountant=self.name, reason=f"more than {MOST_DIFFERENT_STEPS} different steps")
         if delta < SMALLEST_DELTA:
             raise AccountantFailed(accountant=self.name, reason=f"delta is below {SMALLEST_DELTA:g}")
         if most * sum(steps.values()) > LARGEST_STEPS:

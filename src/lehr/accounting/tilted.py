@@ -66,7 +66,7 @@ def repeated(
 
 
 def _clear_composition(parts: Parts, delta: float, tolerance: float, fewest: int, most: int) -> _Composition:
-    """On a first grid, with the strongest tilt at which what decides stands clear of rounding, or the best one found."""
+    """On a first grid, with the strongest tilt at which what decides stands clear of rounding, or the best found."""
     best: _Composition | None = None
     for gentler in range(_MOST_GENTLER_TILTS):
         window = Window(parts, delta=delta, fewest=fewest, most=most, gentler=gentler)
