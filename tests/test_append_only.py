@@ -17,8 +17,17 @@ import numpy as np
 import pytest
 
 from lehr import append_only
-from lehr.append_only import AppendOnlyFile, FileFormat, Journal, Row, canonical_json, reading
-from lehr.errors import DamagedFile, ForeignFile, InvalidValue, StoreError
+from lehr.append_only import (
+    AppendOnlyFile,
+    FileBacked,
+    FileFormat,
+    Journal,
+    Row,
+    a_name,
+    canonical_json,
+    reading,
+)
+from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError
 
 FORMATS = {
     journal: FileFormat(application_id=0x54657374, version=3, name="test file", journal=journal) for journal in Journal
@@ -319,6 +328,44 @@ def test_a_folder_that_may_not_be_entered_or_written_is_a_store_error(tmp_path: 
         AppendOnlyFile.create(folder / "new", file_format, kind="opened", body={})
 
 
+def test_a_closed_file_in_a_folder_that_may_not_be_written_can_be_inspected_and_not_added_to(
+    tmp_path: Path, file_format: FileFormat
+) -> None:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    rows = made(folder / "file", file_format)
+    before = files_beside(folder / "file")
+    with without_rights(folder, 0o555), AppendOnlyFile.open(folder / "file", file_format) as file:
+        assert file.rows() == rows
+        with pytest.raises(StoreError, match="readonly"):
+            file.append("counted", {"number": 3})
+        assert file.rows() == rows
+    assert files_beside(folder / "file") == before
+
+
+def test_damage_is_seen_in_a_folder_that_may_not_be_written_too(tmp_path: Path, file_format: FileFormat) -> None:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    made(folder / "file", file_format)
+    whole = (folder / "file").read_bytes()
+    (folder / "file").write_bytes(whole.replace(b'"number":1', b'"number":9'))
+    with without_rights(folder, 0o555), pytest.raises(DamagedFile, match="row 2 was changed"):
+        AppendOnlyFile.open(folder / "file", file_format)
+
+
+def test_rows_that_are_only_in_the_log_are_never_passed_over(tmp_path: Path) -> None:
+    file_format, folder = FORMATS[Journal.WRITE_AHEAD], tmp_path / "archive"
+    folder.mkdir()
+    made(tmp_path / "file", file_format)
+    with AppendOnlyFile.open(tmp_path / "file", file_format) as file:
+        file.append("counted", {"number": 3})
+        for ending in ("", "-wal"):
+            shutil.copy(tmp_path / f"file{ending}", folder / f"file{ending}")
+    # Without the shared memory, which cannot be made here, the log cannot be read: better no answer than an old one.
+    with without_rights(folder, 0o555), pytest.raises(StoreError, match=str(folder / "file")):
+        AppendOnlyFile.open(folder / "file", file_format)
+
+
 @contextmanager
 def without_rights(folder: Path, mode: int) -> Iterator[None]:
     """The administrator may do everything, so such a test process becomes somebody else for a while."""
@@ -440,6 +487,69 @@ def test_a_body_that_is_not_json_is_refused(tmp_path: Path, file_format: FileFor
         with pytest.raises(InvalidValue, match="body must be"):
             file.append("counted", {"value": value})
         assert file.rows() == rows
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep"), BudgetExceeded("too much"), KeyError("run")])
+def test_whatever_is_wrong_with_a_row_is_damage(error: Exception) -> None:
+    row = Row(seq=7, at="", kind="odd", body="{}", chain="")
+    with pytest.raises(DamagedFile, match="row 7"), reading(Path("file"), row):
+        raise error
+
+
+def test_a_body_nested_beyond_the_stack_is_damage() -> None:
+    row = Row(seq=7, at="", kind="odd", body='{"a":' * 100_000 + "1" + "}" * 100_000, chain="")
+    with pytest.raises(DamagedFile, match="row 7"), reading(Path("file"), row):
+        row.content()
+
+
+@pytest.mark.parametrize("name", ["a run", "MNIST, training half", "Läufe 1–3 (ε = 3)", "画像"])
+def test_one_line_of_printable_text_is_a_name(name: str) -> None:
+    assert a_name(run=name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "a\nb", "a\r", "a\tb", "\x1b[31mred", "a\x00", "\u202eabc", "\ud800", None, 3]
+)
+def test_what_is_not_one_line_of_printable_text_is_no_name(name: str) -> None:
+    with pytest.raises(InvalidValue, match=r"^run must be"):
+        a_name(run=name)
+
+
+class Notebook(FileBacked):
+    """The smallest thing that is kept in a file. It understands remarks only."""
+
+    file_format = FORMATS[Journal.ROLLBACK]
+
+    def __init__(self, file: AppendOnlyFile) -> None:
+        super().__init__(file)
+        for row in file.rows():
+            with reading(self.path, row):
+                self.last = row.content()["number"]
+
+
+def test_what_is_kept_in_a_file_has_its_path_and_head_and_closes_with_its_block(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with AppendOnlyFile.create(path, Notebook.file_format, kind="remark", body={"number": 1}) as file:
+        head = file.head
+    with Notebook.open(path, continuing=head) as notebook:
+        assert (notebook.path, notebook.head, notebook.last) == (path, head, 1)
+    with pytest.raises(StoreError, match="closed"):
+        _ = notebook.head
+
+
+def test_a_file_whose_rows_are_refused_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path / "file", Notebook.file_format)
+    closed: list[Path] = []
+    close = AppendOnlyFile.close
+
+    def noting(file: AppendOnlyFile) -> None:
+        closed.append(file.path)
+        close(file)
+
+    monkeypatch.setattr(AppendOnlyFile, "close", noting)
+    with pytest.raises(DamagedFile, match="row 1"):
+        Notebook.open(tmp_path / "file")
+    assert closed == [tmp_path / "file"]
 
 
 def test_a_body_that_cannot_be_understood_is_named() -> None:

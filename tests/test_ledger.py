@@ -106,6 +106,58 @@ def test_a_bad_count_is_refused(ledger: Ledger, count: int) -> None:
         ledger.accepted(count)
 
 
+@pytest.mark.parametrize("recorded, noted, count", [(0, 0, 1), (1, 0, 10**6), (10, 7, 4)])
+def test_no_more_steps_are_accepted_than_were_recorded(ledger: Ledger, recorded: int, noted: int, count: int) -> None:
+    if recorded:
+        ledger.record(Repeated(STEP, recorded))
+    ledger.accepted(noted)
+    with pytest.raises(InvalidValue, match=f"count must be at most {recorded - noted}, .*; given: {count}"):
+        ledger.accepted(count)
+    assert ledger.accepted_count() == noted
+    ledger.accepted(recorded - noted)
+    assert ledger.accepted_count() == recorded
+
+
+def test_a_finished_ledger_takes_nothing_more_from_anyone(path: Path, ledger: Ledger) -> None:
+    ledger.record(Repeated(STEP, 10))
+    with Ledger.open(path) as other:
+        assert not other.is_finished()
+        ledger.finish()
+        assert other.is_finished()
+        for book in (ledger, other):
+            with pytest.raises(BudgetExceeded, match="run 'a run' is finished"):
+                book.record(STEP)
+            with pytest.raises(BudgetExceeded, match="run 'a run' is finished"):
+                book.accepted(1)
+        assert counted(other.charged()) == {STEP: 10}
+    ledger.close()
+    with Ledger.open(path) as again, pytest.raises(BudgetExceeded, match="is finished"):
+        again.record(STEP)
+
+
+def test_finishing_twice_adds_one_line(ledger: Ledger) -> None:
+    ledger.finish()
+    head = ledger.head
+    ledger.finish()
+    assert ledger.head == head
+    assert [entry.finishes for entry in ledger.entries()] == [True]
+
+
+def test_the_ledger_asked_for_is_not_refused(ledger: Ledger) -> None:
+    same_plan = Composed((Repeated(TEST, 2), TEST, Repeated(STEP, 100)))
+    ledger.refuse_other()
+    ledger.refuse_other(run="a run", plan_event=same_plan, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+
+
+def test_another_run_s_ledger_is_refused_by_name(ledger: Ledger) -> None:
+    with pytest.raises(InvalidValue, match="ledger must be that of the run 'b'; given: 'a run'"):
+        ledger.refuse_other(run="b")
+    with pytest.raises(InvalidValue, match=r"ledger must be that of the plan 99 × Poisson.*; given: '100 × Poisson"):
+        ledger.refuse_other(plan_event=Repeated(STEP, 99))
+    with pytest.raises(InvalidValue, match="ledger must be for replace-one; given: 'add-or-remove-one'"):
+        ledger.refuse_other(adjacency=Adjacency.REPLACE_ONE)
+
+
 @pytest.mark.parametrize("event", ["a step", None, to_json(STEP)])
 def test_what_is_no_event_is_refused(ledger: Ledger, event: Event) -> None:
     with pytest.raises(InvalidValue, match="event must be an event"):
@@ -116,6 +168,8 @@ def test_what_is_no_event_is_refused(ledger: Ledger, event: Event) -> None:
     "wrong, name",
     [
         ({"run": " "}, "run"),
+        ({"run": "first\nsecond"}, "run"),
+        ({"run": "\x1b[2Jfirst"}, "run"),
         ({"plan_event": "steps"}, "plan_event"),
         ({"delta": 1.0}, "delta"),
         ({"delta": math.nan}, "delta"),
@@ -154,6 +208,9 @@ def test_an_old_copy_is_told_by_its_head(path: Path, ledger: Ledger) -> None:
         ("charged", {"note": ""}),
         ("accepted", {"count": -5, "note": ""}),
         ("refunded", {"event": to_json(STEP), "note": ""}),
+        ("charged", {"event": to_json(Repeated(STEP, 101)), "note": ""}),
+        ("charged", {"event": to_json(Gaussian(1.0)), "note": ""}),
+        ("accepted", {"count": 1, "note": ""}),
     ],
 )
 def test_rows_that_make_no_sense_are_damage(path: Path, kind: str, body: dict[str, object]) -> None:
@@ -164,6 +221,23 @@ def test_rows_that_make_no_sense_are_damage(path: Path, kind: str, body: dict[st
     with pytest.raises(DamagedFile, match="row 2"):
         Ledger.open(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "kind, body",
+    [
+        ("charged", {"event": to_json(STEP), "note": ""}),
+        ("accepted", {"count": 0, "note": ""}),
+        ("finished", {}),
+    ],
+)
+def test_rows_after_the_end_are_damage(path: Path, kind: str, body: dict[str, object]) -> None:
+    with begun(path) as ledger:
+        ledger.finish()
+    with AppendOnlyFile.open(path, LEDGER_FORMAT) as file:
+        file.append(kind, body)
+    with pytest.raises(DamagedFile, match=r"row 3.*finished"):
+        Ledger.open(path)
 
 
 def test_an_opening_row_that_makes_no_sense_is_damage(path: Path) -> None:

@@ -20,6 +20,7 @@ What holds of such a file:
 - Opening looks before it touches. A file of another program, of another part of Lehr, of a newer Lehr or a damaged one
   is refused, and its bytes stay as they were. What a killed process left half-done in SQLite's own journal is first
   completed or undone by SQLite; that is the one repair, and it loses nothing that was ever committed.
+- A file that may be read and not written can be opened all the same, and refuses rows with a ``StoreError``.
 
 What does not: the hashes have no key, so they reveal accidents and not a forger; and a whole older copy put in the
 place of the file looks like what it once was. Whoever noted ``head`` can open with ``continuing=`` and be told.
@@ -43,10 +44,10 @@ from datetime import UTC, datetime
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from lehr import validate
-from lehr.errors import DamagedFile, ForeignFile, InvalidValue, StoreError
+from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError
 
 LOCK_PATIENCE_S = 30.0
 
@@ -147,14 +148,16 @@ class AppendOnlyFile:
         path = Path(path).absolute()
         _refuse_what_is_no_file(path)
         _refuse_foreign(path, file_format)
-        rows = _verified_rows(path, file_format)
+        frozen = _is_frozen(path, file_format)
+        rows = _verified_rows(path, file_format, frozen=frozen)
         if continuing is not None and continuing not in (row.head for row in rows):
             raise DamagedFile(
                 f"{path} does not continue from {continuing}: its {len(rows)} rows end at {rows[-1].head}; "
                 "an older or another copy may have been put in its place"
             )
         with _named_errors(path, "opening it"):
-            return cls(path, file_format, _connect_to_write(path, file_format), rows)
+            connection = _connect(path, _FROZEN) if frozen else _connect_to_write(path, file_format)
+            return cls(path, file_format, connection, rows)
 
     @property
     def head(self) -> str:
@@ -224,13 +227,60 @@ class AppendOnlyFile:
         self._rows.extend(_chained(found[1:], last.seq, last.chain, self.path))
 
 
+class FileBacked:
+    """The part of an open ledger or budget that is about its file. Making one reads and checks every row."""
+
+    file_format: ClassVar[FileFormat]
+
+    def __init__(self, file: AppendOnlyFile) -> None:
+        self._file = file
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, continuing: str | None = None) -> Self:
+        """Open an existing file, to go on or to inspect it; ``continuing`` is a ``head`` that it must still have."""
+        file = AppendOnlyFile.open(path, cls.file_format, continuing=continuing)
+        try:
+            return cls(file)
+        except BaseException:
+            file.close()
+            raise
+
+    @property
+    def head(self) -> str:
+        """What to note down elsewhere, to be told by ``open(..., continuing=head)`` if an old copy is put back."""
+        return self._file.head
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._file.path
+
+    def close(self) -> None:
+        """Let go of the file. Closing twice does no harm."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 @contextmanager
 def reading(path: Path, row: Row) -> Iterator[None]:
-    """Turn what goes wrong while a row's body is understood into the file's error."""
+    """Turn what goes wrong while a row is understood, or a rule of writing that it breaks, into the file's error."""
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, BudgetExceeded) as error:
         raise DamagedFile(f"{path}: row {row.seq} ({row.kind}) cannot be understood: {error}") from error
+
+
+def a_name(**named: object) -> str:
+    """A checked name: one line of printable text, so that nothing in a list of names can pass for something else."""
+    name = validate.text(**named)
+    if not name.isprintable():
+        raise InvalidValue(next(iter(named)), allowed="one line of printable text", given=name)
+    return name
 
 
 def canonical_json(body: Mapping[str, object]) -> str:
@@ -241,6 +291,8 @@ def canonical_json(body: Mapping[str, object]) -> str:
         raise InvalidValue("body", allowed="made of finite numbers, text, lists and mappings", given=body) from error
 
 
+# Neither locks nor journals: the file alone, as it is.
+_FROZEN = "mode=ro&immutable=1"
 _SELECT = "SELECT seq, at, kind, body, chain FROM entry"
 # AUTOINCREMENT makes SQLite remember the highest number ever given, so that rows cut from the end are missed too.
 # INSERT OR REPLACE removes a row without asking the trigger on removal, so the trigger on insertion must refuse it.
@@ -317,7 +369,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
 
 def _refuse_foreign(path: Path, file_format: FileFormat) -> None:
     """Look at the header alone, without locks or journals, so that another program's file is not touched at all."""
-    with _named_errors(path, "reading its header"), closing(_connect(path, "mode=ro&immutable=1")) as connection:
+    with _named_errors(path, "reading its header"), closing(_connect(path, _FROZEN)) as connection:
         try:
             _refuse_other_header(connection, path, file_format)
         except sqlite3.DatabaseError as error:
@@ -341,11 +393,29 @@ def _refuse_other_header(connection: sqlite3.Connection, path: Path, file_format
         )
 
 
-def _verified_rows(path: Path, file_format: FileFormat) -> list[Row]:
+def _is_frozen(path: Path, file_format: FileFormat) -> bool:
+    """Whether SQLite cannot make the shared memory that a write-ahead log needs, and there is no log to be read.
+
+    The rows are then all in the file. A process with more rights may add some meanwhile: what is read at that moment is
+    whole as far as it goes or, like every torn file, does not pass the checks.
+    """
+    if file_format.journal is Journal.ROLLBACK or _beside(path, "-wal") or _beside(path, "-journal"):
+        return False
+    try:
+        with closing(_connect(path, "mode=ro")) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        return _code(error) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+    except UnicodeDecodeError:  # damage, which the checks name
+        return False
+    return False
+
+
+def _verified_rows(path: Path, file_format: FileFormat, *, frozen: bool) -> list[Row]:
     # Closing a connection that may write moves a leftover write-ahead log into the file, even into a damaged one.
     # A rollback journal, which a file of either kind has while it is created, only such a connection can undo.
     may_write = file_format.journal is Journal.ROLLBACK or _beside(path, "-journal")
-    mode = "mode=rw" if may_write else "mode=ro"
+    mode = _FROZEN if frozen else "mode=rw" if may_write else "mode=ro"
     with _named_errors(path, "checking it"), closing(_connect(path, mode)) as connection:
         connection.execute("BEGIN")
         _refuse_other_header(connection, path, file_format)

@@ -11,6 +11,7 @@
 >>> ledger.accepted(93)  # for the report; what was rejected stays charged
 >>> print(ledger.charged())
 100 × PoissonSampled(sampling_probability=0.00853333, Gaussian(noise_multiplier=1.23))
+>>> ledger.finish()  # the run is over: from here on nothing more is taken
 >>> ledger.close()
 >>> folder.cleanup()
 
@@ -21,20 +22,19 @@ nobody saw, which is safe; the other order is not.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from functools import reduce
-from pathlib import Path
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from lehr import validate
-from lehr.append_only import AppendOnlyFile, FileFormat, Journal, Row, reading
-from lehr.errors import BudgetExceeded, DamagedFile
+from lehr.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, a_name, reading
+from lehr.errors import BudgetExceeded, InvalidValue
 from lehr.events import (
     NOTHING,
     Adjacency,
     Event,
     an_adjacency,
     an_event,
+    counted,
     from_json,
     is_part,
     rest,
@@ -47,27 +47,31 @@ LEDGER_FORMAT = FileFormat(application_id=0x4C65684C, version=1, name="Lehr ledg
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One line of a ledger: an event that was charged, or a number of steps that were accepted; and when."""
+    """One line of a ledger: an event that was charged, a number of steps that were accepted, or the end; and when."""
 
     at: str
-    event: Event
-    accepted: int
-    note: str
+    event: Event = NOTHING
+    accepted: int = 0
+    note: str = ""
+    finishes: bool = False
 
 
-class Ledger:
-    """An open ledger. It takes what the plan of its run has left, and nothing else."""
+class Ledger(FileBacked):
+    """An open ledger. It takes what the plan of its run has left, and nothing else, until it is finished."""
+
+    file_format: ClassVar[FileFormat] = LEDGER_FORMAT
 
     def __init__(self, file: AppendOnlyFile) -> None:
-        opening = file.rows()[0]
-        with reading(file.path, opening):
-            content = opening.content()
-            self.run = validate.text(run=content["run"])
+        super().__init__(file)
+        rows = file.rows()
+        with reading(file.path, rows[0]):
+            content = rows[0].content()
+            self.run = a_name(run=content["run"])
             self.plan_event = from_json(content["plan_event"])
             self.delta = validate.delta(delta=content["delta"])
             self.adjacency = Adjacency(content["adjacency"])
-        self._file = file
-        self._known = _Totals()
+        self._known = _Totals(run=self.run, plan_event=self.plan_event)
+        self._totals(rows)
 
     @classmethod
     def create(
@@ -75,98 +79,118 @@ class Ledger:
     ) -> Self:
         """Begin the ledger of a run in a new file. An existing file is never written over."""
         body = {
-            "run": validate.text(run=run),
+            "run": a_name(run=run),
             "plan_event": to_json(an_event(plan_event=plan_event)),
             "delta": validate.delta(delta=delta),
             "adjacency": an_adjacency(adjacency=adjacency).value,
         }
         return cls(AppendOnlyFile.create(path, LEDGER_FORMAT, kind="opened", body=body))
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], *, continuing: str | None = None) -> Self:
-        """Open a ledger to resume or inspect its run; ``continuing`` is a ``head`` that it must still have."""
-        file = AppendOnlyFile.open(path, LEDGER_FORMAT, continuing=continuing)
-        try:
-            ledger = cls(file)
-            ledger.charged()
-        except BaseException:
-            file.close()
-            raise
-        return ledger
-
     def record(self, event: Event, *, note: str = "") -> None:
         """Charge the event; when this returns, it is on the disk, and what it releases may be used."""
         an_event(event=event)
         with self._file.transaction() as transaction:
-            left = rest(self.plan_event, self._totals(transaction.rows).charged)
-            if not is_part(event, of=left):
-                raise BudgetExceeded(f"the plan of the run {self.run!r} has {left} left, and this asks for {event}")
+            self._totals(transaction.rows).with_charge(event)
             transaction.append("charged", {"event": to_json(event), "note": note})
 
     def accepted(self, count: int, *, note: str = "") -> None:
         """Note that ``count`` of the steps recorded so far were accepted. It never changes what was charged."""
-        self._file.append("accepted", {"count": validate.count(minimum=0, count=count), "note": note})
+        validate.count(minimum=0, count=count)
+        with self._file.transaction() as transaction:
+            self._totals(transaction.rows).with_accepted(count)
+            transaction.append("accepted", {"count": count, "note": note})
+
+    def finish(self) -> None:
+        """End the run: when this returns, nothing more is taken, from any process. Finishing twice does no harm."""
+        with self._file.transaction() as transaction:
+            if not self._totals(transaction.rows).is_finished:
+                transaction.append("finished", {})
+
+    def refuse_other(
+        self, *, run: str | None = None, plan_event: Event | None = None, adjacency: Adjacency | None = None
+    ) -> None:
+        """Refuse this ledger where it is not the one of the given run, plan or adjacency."""
+        if run is not None and run != self.run:
+            raise InvalidValue("ledger", allowed=f"that of the run {run!r}", given=self.run)
+        if plan_event is not None and counted(plan_event) != counted(self.plan_event):
+            raise InvalidValue("ledger", allowed=f"that of the plan {plan_event}", given=str(self.plan_event))
+        if adjacency is not None and adjacency is not self.adjacency:
+            raise InvalidValue("ledger", allowed=f"for {adjacency.value}", given=self.adjacency.value)
 
     def charged(self) -> Event:
         """Everything recorded so far, each distinct event with its count."""
         return self._totals(self._file.rows()).charged
 
     def remaining(self) -> Event:
-        """What of the plan has not been recorded yet."""
+        """What of the plan has not been recorded."""
         return rest(self.plan_event, self.charged())
 
     def accepted_count(self) -> int:
         """How many steps were noted as accepted."""
         return self._totals(self._file.rows()).accepted
 
+    def is_finished(self) -> bool:
+        """Whether the run is over, so that nothing more is taken."""
+        return self._totals(self._file.rows()).is_finished
+
     def entries(self) -> tuple[Entry, ...]:
         """Every line of the ledger after its opening, oldest first."""
-        return tuple(_entry(self.path, row) for row in self._file.rows()[1:])
-
-    @property
-    def head(self) -> str:
-        """What to note down elsewhere, to be told by ``open(..., continuing=head)`` if an old copy is put back."""
-        return self._file.head
-
-    @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._file.path
-
-    def close(self) -> None:
-        """Let go of the file. Closing twice does no harm."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return tuple(_entry(row) for row in self._file.rows()[1:])
 
     def _totals(self, rows: tuple[Row, ...]) -> _Totals:
         known = self._known
-        new = (_entry(self.path, row) for row in rows[known.rows :])
-        self._known = reduce(_Totals.with_entry, new, known)
-        return self._known
+        for row in rows[known.rows :]:
+            with reading(self.path, row):
+                known = known.with_entry(_entry(row))
+        self._known = known
+        return known
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Totals:
+    """What the first ``rows`` rows say, and the rules for the next one, which hold for writing and for reading."""
+
+    run: str
+    plan_event: Event
     rows: int = 1
     charged: Event = NOTHING
     accepted: int = 0
+    is_finished: bool = False
 
     def with_entry(self, entry: Entry) -> _Totals:
-        return _Totals(self.rows + 1, together(self.charged, entry.event), self.accepted + entry.accepted)
+        self._refuse_finished()
+        after = self.with_charge(entry.event).with_accepted(entry.accepted)
+        return replace(after, rows=self.rows + 1, is_finished=entry.finishes)
+
+    def with_charge(self, event: Event) -> _Totals:
+        self._refuse_finished()
+        left = rest(self.plan_event, self.charged)
+        if not is_part(event, of=left):
+            raise BudgetExceeded(f"the plan of the run {self.run!r} has {left} left, and this asks for {event}")
+        return replace(self, charged=together(self.charged, event))
+
+    def with_accepted(self, count: int) -> _Totals:
+        self._refuse_finished()
+        open_steps = sum(counted(self.charged).values()) - self.accepted
+        if count > open_steps:
+            allowed = f"at most {open_steps}, the steps recorded and not noted as accepted yet"
+            raise InvalidValue("count", allowed=allowed, given=count)
+        return replace(self, accepted=self.accepted + count)
+
+    def _refuse_finished(self) -> None:
+        if self.is_finished:
+            raise BudgetExceeded(f"the run {self.run!r} is finished, and its ledger takes nothing more")
 
 
-def _entry(path: Path, row: Row) -> Entry:
-    with reading(path, row):
-        content = row.content()
-        note = str(content["note"])
-        if row.kind == "charged":
-            return Entry(at=row.at, event=from_json(content["event"]), accepted=0, note=note)
-        if row.kind == "accepted":
+def _entry(row: Row) -> Entry:
+    content = row.content()
+    match row.kind:
+        case "charged":
+            return Entry(at=row.at, event=from_json(content["event"]), note=str(content["note"]))
+        case "accepted":
             accepted = validate.count(minimum=0, count=content["count"])
-            return Entry(at=row.at, event=NOTHING, accepted=accepted, note=note)
-    raise DamagedFile(f"{path}: row {row.seq} is of the unknown kind {row.kind!r}")
+            return Entry(at=row.at, accepted=accepted, note=str(content["note"]))
+        case "finished":
+            return Entry(at=row.at, finishes=True)
+        case _:
+            raise InvalidValue("kind", allowed="one of charged, accepted, finished", given=row.kind)

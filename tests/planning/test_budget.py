@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from lehr import accounting
 from lehr.accounting.filter import RenyiFilter
-from lehr.append_only import AppendOnlyFile
+from lehr.append_only import AppendOnlyFile, _link
 from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError, UnsupportedEvent
 from lehr.events import (
     NOTHING,
@@ -179,6 +181,13 @@ def test_a_run_reserves_once(budget: Budget) -> None:
         budget.reserve(STEP, run="a")
 
 
+@pytest.mark.parametrize("run", ["", "a\nb", "a\tb", "\x1b[31ma"])
+def test_a_run_s_name_is_one_line_of_printable_text(budget: Budget, run: str) -> None:
+    with pytest.raises(InvalidValue, match=r"^run must be"):
+        budget.reserve(STEP, run=run)
+    assert budget.status().runs == ()
+
+
 @pytest.mark.parametrize("event", [NOTHING, Composed((Composed(()),)), "a step", None])
 def test_nothing_and_what_is_no_event_cannot_be_reserved(budget: Budget, event: Event) -> None:
     with pytest.raises(InvalidValue, match="event must be"):
@@ -191,6 +200,8 @@ def test_nothing_and_what_is_no_event_cannot_be_reserved(budget: Budget, event: 
     "wrong, name",
     [
         ({"dataset": ""}, "dataset"),
+        ({"dataset": "one\ntwo"}, "dataset"),
+        ({"dataset": "\x1b[2Jone"}, "dataset"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": math.nan}, "epsilon"),
         ({"epsilon": math.inf}, "epsilon"),
@@ -258,13 +269,73 @@ def test_a_run_that_recorded_nothing_must_say_what_it_used(budget: Budget) -> No
     assert counted(budget.settle("a", used=NOTHING)) == {STEP: 10}
 
 
+def a_ledger(
+    path: Path, *, run: str = "a", steps: int = 100, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+) -> Ledger:
+    return Ledger.create(path, run=run, plan_event=Repeated(STEP, steps), delta=1e-5, adjacency=adjacency)
+
+
 def test_a_ledger_can_say_what_a_run_used(tmp_path: Path, budget: Budget) -> None:
-    reservation = budget.reserve(Repeated(STEP, 100), run="a")
-    with Ledger.create(
-        tmp_path / "ledger", run="a", plan_event=reservation.event, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE
-    ) as ledger:
+    budget.reserve(Repeated(STEP, 100), run="a")
+    with a_ledger(tmp_path / "ledger") as ledger:
         ledger.record(Repeated(STEP, 30))
-        assert counted(budget.settle("a", used=ledger.charged())) == {STEP: 70}
+        assert counted(budget.settle("a", ledger=ledger)) == {STEP: 70}
+    assert counted(budget.status().runs[0].charged) == {STEP: 30}
+
+
+def test_nothing_is_recorded_in_a_ledger_after_its_run_is_settled(tmp_path: Path, budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 100), run="a")
+    with a_ledger(tmp_path / "ledger") as ledger, Ledger.open(tmp_path / "ledger") as other:
+        ledger.record(Repeated(STEP, 10))
+        budget.settle("a", ledger=ledger)
+        for book in (ledger, other):
+            with pytest.raises(BudgetExceeded, match="run 'a' is finished"):
+                book.record(Repeated(STEP, 90))
+        assert counted(other.charged()) == {STEP: 10}
+
+
+def test_a_run_whose_ledger_was_finished_before_a_crash_can_be_settled(tmp_path: Path, budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 100), run="a")
+    with a_ledger(tmp_path / "ledger") as ledger:
+        ledger.record(STEP)
+        ledger.finish()
+        assert counted(budget.settle("a", ledger=ledger)) == {STEP: 99}
+
+
+@pytest.mark.parametrize(
+    "run, steps, adjacency, allowed",
+    [
+        ("b", 100, Adjacency.ADD_OR_REMOVE_ONE, "that of the run 'a'"),
+        ("a", 99, Adjacency.ADD_OR_REMOVE_ONE, "that of the plan 100"),
+        ("a", 100, Adjacency.REPLACE_ONE, "for add-or-remove-one"),
+    ],
+)
+def test_the_ledger_of_something_else_settles_nothing_and_stays_open(
+    tmp_path: Path, budget: Budget, run: str, steps: int, adjacency: Adjacency, allowed: str
+) -> None:
+    budget.reserve(Repeated(STEP, 100), run="a")
+    with a_ledger(tmp_path / "ledger", run=run, steps=steps, adjacency=adjacency) as ledger:
+        with pytest.raises(InvalidValue, match=f"ledger must be {allowed}"):
+            budget.settle("a", ledger=ledger)
+        ledger.record(STEP)
+    assert not budget.status().runs[0].is_settled
+
+
+def test_a_ledger_that_has_less_than_was_spent_settles_nothing(tmp_path: Path, budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 100), run="a")
+    budget.spend("a", Repeated(STEP, 20))
+    with a_ledger(tmp_path / "ledger") as ledger:
+        ledger.record(Repeated(STEP, 19))
+        with pytest.raises(InvalidValue, match="used must be at least what was recorded"):
+            budget.settle("a", ledger=ledger)
+    assert counted(budget.status().runs[0].charged) == {STEP: 100}
+
+
+def test_a_ledger_and_a_stated_use_are_not_both_taken(tmp_path: Path, budget: Budget) -> None:
+    budget.reserve(Repeated(STEP, 100), run="a")
+    with a_ledger(tmp_path / "ledger") as ledger, pytest.raises(InvalidValue, match="used must be left out"):
+        budget.settle("a", used=NOTHING, ledger=ledger)
+    assert not budget.status().runs[0].is_settled
 
 
 @pytest.mark.parametrize(
@@ -384,6 +455,9 @@ def test_a_ledger_is_no_budget_and_a_budget_no_ledger(tmp_path: Path, path: Path
         ("settled", {"run": "nobody", "used": to_json(STEP)}),
         ("refunded", {"run": "a"}),
         ("reserved", {}),
+        ("reserved", {"run": "a\nb", "event": to_json(STEP), "whole_budget_epsilon": None}),
+        ("reserved", {"run": "a", "event": to_json(NOTHING), "whole_budget_epsilon": None}),
+        ("reserved", {"run": "a", "event": to_json(STEP), "whole_budget_epsilon": 3.1}),
     ],
 )
 def test_rows_that_make_no_sense_are_damage(path: Path, kind: str, body: dict[str, object]) -> None:
@@ -394,6 +468,67 @@ def test_rows_that_make_no_sense_are_damage(path: Path, kind: str, body: dict[st
     with pytest.raises(DamagedFile, match="row 2"):
         Budget.open(path)
     assert path.read_bytes() == before
+
+
+def reserved(run: str, steps: int, whole_budget_epsilon: float | None = None) -> tuple[str, dict[str, object]]:
+    event = to_json(Repeated(STEP, steps))
+    return "reserved", {"run": run, "event": event, "whole_budget_epsilon": whole_budget_epsilon}
+
+
+def spent(run: str, steps: int) -> tuple[str, dict[str, object]]:
+    return "spent", {"run": run, "event": to_json(Repeated(STEP, steps))}
+
+
+def settled(run: str, steps: int) -> tuple[str, dict[str, object]]:
+    return "settled", {"run": run, "used": to_json(Repeated(STEP, steps))}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([reserved("a", 1)], id="a second reservation of a run"),
+        pytest.param([spent("a", 91)], id="spent beyond the reservation"),
+        pytest.param([spent("a", 90), spent("a", 1)], id="spent beyond the reservation in parts"),
+        pytest.param([settled("a", 9)], id="settled below what was spent"),
+        pytest.param([settled("a", 101)], id="settled above the reservation"),
+        pytest.param([settled("a", 10), settled("a", 10)], id="settled twice"),
+        pytest.param([settled("a", 10), spent("a", 1)], id="spent after settling"),
+        pytest.param([reserved("b", 100, 2.0)], id="the whole of a budget in use"),
+    ],
+)
+def test_what_could_not_be_written_is_damage_when_read(path: Path, rows: list[tuple[str, dict[str, object]]]) -> None:
+    with opened(path) as budget:
+        budget.reserve(Repeated(STEP, 100), run="a")
+        budget.spend("a", Repeated(STEP, 10))
+    with AppendOnlyFile.open(path, BUDGET_FORMAT) as file:
+        for kind, body in rows:
+            file.append(kind, body)
+    before = path.read_bytes()
+    with pytest.raises(DamagedFile, match=f"row {3 + len(rows)}"):
+        Budget.open(path)
+    assert path.read_bytes() == before
+
+
+def test_a_reservation_after_the_whole_budget_is_damage_when_read(path: Path) -> None:
+    with opened(path) as budget:
+        budget.reserve(STEP, run="a", whole_budget=True)
+    with AppendOnlyFile.open(path, BUDGET_FORMAT) as file:
+        kind, body = reserved("b", 1)
+        file.append(kind, body)
+    with pytest.raises(DamagedFile, match="row 3"):
+        Budget.open(path)
+
+
+def test_a_row_nested_beyond_the_stack_is_damage(path: Path) -> None:
+    with opened(path) as budget:
+        first = budget.head.partition(":")[2]
+    body = '{"run":' + "[" * 100_000 + "]" * 100_000 + "}"
+    row = (2, "now", "reserved", body, _link(first, 2, "now", "reserved", body))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO entry (seq, at, kind, body, chain) VALUES (?, ?, ?, ?, ?)", row)
+        connection.commit()
+    with pytest.raises(DamagedFile, match="row 2"):
+        Budget.open(path)
 
 
 @pytest.mark.parametrize(

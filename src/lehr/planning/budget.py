@@ -21,14 +21,13 @@ else is admitted and nothing is given back (``mode`` "single plan"). Why both ho
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from lehr import accounting, validate
 from lehr.accounting.filter import RenyiFilter
-from lehr.append_only import AppendOnlyFile, FileFormat, Journal, Row, reading
+from lehr.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, a_name, reading
 from lehr.errors import AccountantFailed, BudgetExceeded, InvalidValue, UnsupportedEvent
 from lehr.events import (
     NOTHING,
@@ -44,6 +43,7 @@ from lehr.events import (
     to_json,
     together,
 )
+from lehr.ledger import Ledger
 
 # A rollback journal, because the machines that share a budget may reach it over a network file system.
 BUDGET_FORMAT = FileFormat(application_id=0x4C656842, version=1, name="Lehr budget", journal=Journal.ROLLBACK)
@@ -91,15 +91,18 @@ class BudgetStatus:
     runs: tuple[RunStatus, ...]
 
 
-class Budget:
+class Budget(FileBacked):
     """An open budget. Threads may share it; every process opens its own."""
 
+    file_format: ClassVar[FileFormat] = BUDGET_FORMAT
+
     def __init__(self, file: AppendOnlyFile) -> None:
-        opening = file.rows()[0]
-        with reading(file.path, opening):
-            self.dataset, self._filter = _opened(opening)
-        self._file = file
-        self._known = _Books()
+        super().__init__(file)
+        rows = file.rows()
+        with reading(file.path, rows[0]):
+            self.dataset, self._filter = _opened(rows[0])
+        self._known = _Books(limit=self._filter.epsilon)
+        self._books(rows)
 
     @classmethod
     def create(
@@ -121,7 +124,7 @@ class Budget:
             epsilon=epsilon, delta=delta, adjacency=an_adjacency(adjacency=adjacency), expecting=expecting
         )
         body = {
-            "dataset": validate.text(dataset=dataset),
+            "dataset": a_name(dataset=dataset),
             "epsilon": chosen.epsilon,
             "delta": chosen.delta,
             "adjacency": chosen.adjacency.value,
@@ -129,35 +132,21 @@ class Budget:
         }
         return cls(AppendOnlyFile.create(path, BUDGET_FORMAT, kind="opened", body=body))
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], *, continuing: str | None = None) -> Self:
-        """Open an existing budget; ``continuing`` is a ``head`` that it must still have."""
-        file = AppendOnlyFile.open(path, BUDGET_FORMAT, continuing=continuing)
-        try:
-            budget = cls(file)
-            budget._books(file.rows())
-        except BaseException:
-            file.close()
-            raise
-        return budget
-
     def reserve(self, event: Event, *, run: str, whole_budget: bool = False) -> Reservation:
         """Set aside all that a run may do, before it touches a record; refused where that would pass the limit.
 
         With ``whole_budget`` the tight accountant decides and admits more, but the budget must be unused, and this run
         is the last that it pays for.
         """
-        validate.text(run=run)
-        if together(an_event(event=event)) == NOTHING:
-            raise InvalidValue("event", allowed="something that is done to the records", given=event)
+        a_name(run=run)
+        _something(event=event)
         # The first look at an event is slow and the second is not; the file is not locked during the first.
         epsilon = self._tight_epsilon(event) if whole_budget else None
         if not whole_budget:
             self._filter.admits(event)
         with self._file.transaction() as transaction:
             books = self._books(transaction.rows)
-            if run in books.runs:
-                raise InvalidValue("run", allowed="a name that this budget has not seen yet", given=run)
+            books.refuse_taken(run)
             if self._admits(event, books, epsilon):
                 body = {"run": run, "event": to_json(event), "whole_budget_epsilon": epsilon}
                 transaction.append("reserved", body)
@@ -173,23 +162,25 @@ class Budget:
         """Record that a part of the reservation is used; when this returns, its released values may be used."""
         an_event(event=event)
         with self._file.transaction() as transaction:
-            found = self._books(transaction.rows).of_unsettled(run)
-            left = rest(found.reserved, found.used)
-            if not is_part(event, of=left):
-                raise BudgetExceeded(f"the run {run!r} has {left} left of its reservation, and this asks for {event}")
+            self._books(transaction.rows).spending(run, event)
             transaction.append("spent", {"run": run, "event": to_json(event)})
 
-    def settle(self, run: str, *, used: Event | None = None) -> Event:
+    def settle(self, run: str, *, used: Event | None = None, ledger: Ledger | None = None) -> Event:
         """End a run and give back what it did not use; returns what was given back.
 
-        ``used`` is for a run whose ledger, not this file, has all that it did: ``used=ledger.charged()``. It must be
-        stated where nothing was ever recorded with ``spend``. After a whole-budget reservation nothing is given back.
+        A run that kept a ledger hands it over: the ledger is finished first, so that nothing can be recorded in it
+        afterwards, and what it has charged is what the run used. ``used`` is for a run that kept its own count; one
+        of the two must be given where nothing was ever recorded with ``spend``. After a whole-budget reservation
+        nothing is given back.
         """
+        if ledger is not None:
+            if used is not None:
+                raise InvalidValue("used", allowed="left out where the ledger says it", given=str(used))
+            used = self._finished(run, ledger)
         with self._file.transaction() as transaction:
-            found = self._books(transaction.rows).of_unsettled(run)
-            settled = replace(found, used=_final_use(found, used), is_settled=True)
+            settled = self._books(transaction.rows).settling(run, used)
             transaction.append("settled", {"run": run, "used": to_json(settled.used)})
-            return rest(found.reserved, settled.charged)
+            return rest(settled.reserved, settled.charged)
 
     def status(self) -> BudgetStatus:
         """The limit, what is spent of it, and each run."""
@@ -207,43 +198,28 @@ class Budget:
 
     def largest_steps(self, step_event: Event) -> int:
         """How many repetitions of an event could be reserved now, at most 10⁹."""
-        if together(an_event(step_event=step_event)) == NOTHING:
-            raise InvalidValue("step_event", allowed="something that is done to the records", given=step_event)
+        _something(step_event=step_event)
         return self._how_many(step_event, self._books(self._file.rows()), limit=MOST_STEPS)
 
-    @property
-    def head(self) -> str:
-        """What to note down elsewhere, to be told by ``open(..., continuing=head)`` if an old copy is put back."""
-        return self._file.head
-
-    @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._file.path
-
-    def close(self) -> None:
-        """Let go of the file. Closing twice does no harm."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _books(self, rows: tuple[Row, ...]) -> _Books:
-        self._known = self._known.after(rows, self.path)
-        return self._known
+        books = self._known.after(rows, self.path)
+        self._known = books
+        return books
+
+    def _finished(self, run: str, ledger: Ledger) -> Event:
+        """All that a run did, from its own ledger, which takes nothing more from now on."""
+        found = self._books(self._file.rows()).of_unsettled(run)
+        ledger.refuse_other(run=run, plan_event=found.reserved, adjacency=self._filter.adjacency)
+        ledger.finish()
+        return ledger.charged()
 
     def _tight_epsilon(self, event: Event) -> float:
         return accounting.bound(event, delta=self._filter.delta, adjacency=self._filter.adjacency).epsilon
 
     def _admits(self, event: Event, books: _Books, whole_budget_epsilon: float | None) -> bool:
-        if books.closed_by is not None:
+        if not books.is_open_to(whole_budget_epsilon):
             return False
-        if whole_budget_epsilon is not None:
-            return books.charged == NOTHING and whole_budget_epsilon <= self._filter.epsilon
-        return self._filter.admits(together(books.charged, event))
+        return whole_budget_epsilon is not None or self._filter.admits(together(books.charged, event))
 
     def _epsilon_spent(self, books: _Books) -> float:
         if books.closed_by is not None and books.closed_by.whole_budget_epsilon is not None:
@@ -292,12 +268,17 @@ class Budget:
             return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Books:
-    """The runs as the first ``rows`` rows of the file have them."""
+    """The runs as the first ``rows`` rows of the file have them, and the rules for the next row.
 
+    The rules hold for writing and for reading alike. Only the filter is not asked again on reading: its verdict is a
+    computed number, and a file must not turn into a damaged one where another machine rounds the last digit otherwise.
+    """
+
+    limit: float
     rows: int = 1
-    runs: Mapping[str, RunStatus] = field(default_factory=dict)
+    runs: dict[str, RunStatus] = field(default_factory=dict)
 
     @property
     def charged(self) -> Event:
@@ -319,27 +300,56 @@ class _Books:
             raise InvalidValue("run", allowed="a run that is not settled yet", given=run)
         return found
 
+    def refuse_taken(self, run: str) -> None:
+        if run in self.runs:
+            raise InvalidValue("run", allowed="a name that this budget has not seen yet", given=run)
+
+    def is_open_to(self, whole_budget_epsilon: float | None) -> bool:
+        """Whether a reservation can follow at all: none after a whole-budget one, which itself must be the first."""
+        if self.closed_by is not None:
+            return False
+        if whole_budget_epsilon is not None:
+            return self.charged == NOTHING and whole_budget_epsilon <= self.limit
+        return True
+
+    def reserving(self, run: str, event: Event, whole_budget_epsilon: float | None) -> RunStatus:
+        self.refuse_taken(a_name(run=run))
+        if not self.is_open_to(whole_budget_epsilon):
+            raise BudgetExceeded(f"the run {run!r} cannot follow what was reserved before it")
+        return RunStatus(run=run, reserved=_something(event=event), whole_budget_epsilon=whole_budget_epsilon)
+
+    def spending(self, run: str, event: Event) -> RunStatus:
+        found = self.of_unsettled(run)
+        left = rest(found.reserved, found.used)
+        if not is_part(event, of=left):
+            raise BudgetExceeded(f"the run {run!r} has {left} left of its reservation, and this asks for {event}")
+        return replace(found, used=together(found.used, event))
+
+    def settling(self, run: str, used: Event | None) -> RunStatus:
+        found = self.of_unsettled(run)
+        return replace(found, used=_final_use(found, used), is_settled=True)
+
     def after(self, rows: tuple[Row, ...], path: Path) -> _Books:
-        runs = dict(self.runs)
+        books = replace(self, rows=max(self.rows, len(rows)), runs=dict(self.runs))
         for row in rows[self.rows :]:
             with reading(path, row):
-                status = _after_row(row, runs)
-            runs[status.run] = status
-        return _Books(max(self.rows, len(rows)), runs)
+                status = _after_row(row, books)
+            books.runs[status.run] = status
+        return books
 
 
-def _after_row(row: Row, runs: Mapping[str, RunStatus]) -> RunStatus:
+def _after_row(row: Row, books: _Books) -> RunStatus:
     content = row.content()
     run = validate.text(run=content["run"])
     match row.kind:
         case "reserved":
             epsilon = content["whole_budget_epsilon"]
             whole = None if epsilon is None else validate.non_negative(whole_budget_epsilon=epsilon)
-            return RunStatus(run=run, reserved=from_json(content["event"]), whole_budget_epsilon=whole)
+            return books.reserving(run, from_json(content["event"]), whole)
         case "spent":
-            return replace(runs[run], used=together(runs[run].used, from_json(content["event"])))
+            return books.spending(run, from_json(content["event"]))
         case "settled":
-            return replace(runs[run], used=from_json(content["used"]), is_settled=True)
+            return books.settling(run, from_json(content["used"]))
         case _:
             raise InvalidValue("kind", allowed="one of reserved, spent, settled", given=row.kind)
 
@@ -349,12 +359,20 @@ def _opened(row: Row) -> tuple[str, RenyiFilter]:
     orders = content["orders"]
     if not isinstance(orders, list):
         raise InvalidValue("orders", allowed="a list of numbers", given=orders)
-    return validate.text(dataset=content["dataset"]), RenyiFilter(
+    return a_name(dataset=content["dataset"]), RenyiFilter(
         epsilon=validate.positive(epsilon=content["epsilon"]),
         delta=validate.delta(delta=content["delta"]),
         adjacency=Adjacency(content["adjacency"]),
         orders=tuple(validate.positive(order=order) for order in orders),
     )
+
+
+def _something(**named: object) -> Event:
+    """A checked event that is not empty."""
+    event = an_event(**named)
+    if together(event) == NOTHING:
+        raise InvalidValue(next(iter(named)), allowed="something that is done to the records", given=event)
+    return event
 
 
 def _final_use(found: RunStatus, used: Event | None) -> Event:
