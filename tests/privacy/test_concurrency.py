@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lehr.events import NOTHING, counted
+from lehr.events import NOTHING, Repeated, counted
 from lehr.ledger import Ledger
 from lehr.planning.budget import Budget
 from tests.privacy.spending import (
+    BLOCK,
     STEP,
     new_budget,
     new_ledger,
@@ -45,3 +46,17 @@ def test_eight_processes_record_exactly_what_the_plan_has(tmp_path: Path) -> Non
         assert counted(ledger.charged()) == {STEP: 3000}
         assert ledger.remaining() == NOTHING
     assert said == 3000
+
+
+def test_a_run_settled_while_eight_processes_record_is_charged_all_that_any_of_them_may_use(tmp_path: Path) -> None:
+    path, plan = tmp_path / "ledger", Repeated(STEP, 4000)
+    with new_budget(tmp_path / "budget") as budget, new_ledger(path, steps=plan.count) as ledger, spenders() as script:
+        budget.reserve(plan, run=ledger.run)
+        script.start(record_until_refused, path, processes=PROCESSES)
+        before = script.heard(50)
+        given_back = budget.settle(ledger.run, ledger=ledger)
+        said = sum(line["recorded"] for line in [*before, *script.said()])
+        [run] = budget.status().runs
+        assert counted(run.charged) == counted(ledger.charged()) == {STEP: said}
+        assert counted(given_back) == {STEP: plan.count - said}
+    assert 50 * BLOCK <= said < plan.count
