@@ -5,7 +5,9 @@ import json
 import math
 import pickle
 from collections.abc import Callable
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -301,3 +303,20 @@ def test_counts_beyond_floating_point_are_refused_however_they_are_nested() -> N
         counted(event)
     with pytest.raises(InvalidValue, match="count must be a whole number <= 1000000000000000000"):
         Repeated(Gaussian(1.0), 10**400)
+
+
+def test_numbers_of_other_libraries_are_kept_as_python_s_own() -> None:
+    narrow = Repeated(Repeated(Gaussian(np.float32(0.5)), np.int32(100_000)), np.int32(100_000))  # type: ignore[arg-type]
+    assert counted(narrow) == {Gaussian(0.5): 10**10}
+    step = PoissonSampled(np.float32(0.25), Gaussian(Fraction(3, 2)))  # type: ignore[arg-type]
+    assert type(step.sampling_probability) is float
+    assert type(step.event.noise_multiplier) is float
+    assert json.loads(json.dumps(to_json(narrow))) == to_json(narrow)
+
+
+def test_an_event_nested_too_deep_is_refused_when_it_is_counted() -> None:
+    event: Event = Gaussian(1.0)
+    for _ in range(2000):
+        event = Repeated(event, 1)
+    with pytest.raises(InvalidValue, match="event must be nested a few levels deep"):
+        counted(event)

@@ -44,7 +44,7 @@ class Gaussian:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        validate.non_negative(noise_multiplier=self.noise_multiplier)
+        _keep(self, noise_multiplier=validate.non_negative(noise_multiplier=self.noise_multiplier))
 
     def __str__(self) -> str:
         return f"Gaussian(noise_multiplier={self.noise_multiplier:g})"
@@ -57,7 +57,7 @@ class Laplace:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        validate.non_negative(noise_multiplier=self.noise_multiplier)
+        _keep(self, noise_multiplier=validate.non_negative(noise_multiplier=self.noise_multiplier))
 
     def __str__(self) -> str:
         return f"Laplace(noise_multiplier={self.noise_multiplier:g})"
@@ -71,7 +71,7 @@ class PoissonSampled:
     event: Gaussian
 
     def __post_init__(self) -> None:
-        validate.probability(sampling_probability=self.sampling_probability)
+        _keep(self, sampling_probability=validate.probability(sampling_probability=self.sampling_probability))
         _instance("event", self.event, (Gaussian,))
 
     def __str__(self) -> str:
@@ -87,8 +87,8 @@ class SampledWithoutReplacement:
     event: Gaussian
 
     def __post_init__(self) -> None:
-        validate.count(records=self.records)
-        validate.count(sample_size=self.sample_size)
+        _keep(self, records=validate.count(records=self.records))
+        _keep(self, sample_size=validate.count(sample_size=self.sample_size))
         if not self.sample_size <= self.records:
             raise InvalidValue("sample_size", allowed=f"at most the {self.records} records", given=self.sample_size)
         _instance("event", self.event, (Gaussian,))
@@ -111,9 +111,9 @@ class RepeatAndSelect:
 
     def __post_init__(self) -> None:
         _instance("event", self.event, EVENT_TYPES)
-        validate.at_least(1, mean=self.mean)
+        _keep(self, mean=validate.at_least(1, mean=self.mean))
         if self.shape is not None:
-            validate.non_negative(shape=self.shape)
+            _keep(self, shape=validate.non_negative(shape=self.shape))
 
     def __str__(self) -> str:
         return f"RepeatAndSelect({self.event}, mean={self.mean:g}, shape={self.shape})"
@@ -141,7 +141,7 @@ class Repeated:
 
     def __post_init__(self) -> None:
         _instance("event", self.event, EVENT_TYPES)
-        validate.count(count=self.count)
+        _keep(self, count=validate.count(count=self.count))
 
     def __str__(self) -> str:
         return f"{self.count} × {self.event}"
@@ -183,7 +183,10 @@ NOTHING = Composed(())
 def counted(event: Event) -> dict[Atom, int]:
     """The same event with nesting undone: each distinct atom and how often it happened."""
     totals: dict[Atom, int] = {}
-    _add(event, 1, totals)
+    try:
+        _add(an_event(event=event), 1, totals)
+    except RecursionError as error:
+        raise InvalidValue("event", allowed="nested a few levels deep", given="hundreds of levels") from error
     return totals
 
 
@@ -294,6 +297,12 @@ def _add(event: Event, times: int, totals: dict[Atom, int]) -> None:
         case _:
             totals[event] = totals.get(event, 0) + times
             validate.count(repetitions=totals[event])
+
+
+def _keep(event: object, **checked: object) -> None:
+    """Keep the checked number, which is Python's own: a narrower type of another library would wrap round or round."""
+    for name, value in checked.items():
+        object.__setattr__(event, name, value)
 
 
 def _instance(name: str, value: object, types: tuple[type, ...]) -> None:

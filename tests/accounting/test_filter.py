@@ -102,7 +102,17 @@ def test_an_event_that_it_cannot_take_is_refused_by_name() -> None:
         FILTER.admits(SampledWithoutReplacement(100, 10, Gaussian(1.0)))
 
 
-@pytest.mark.parametrize("orders", [(), (1.0,), (0.5, 3.0), (math.inf,), (math.nan,), (1e9,), (5.0,) * 21])
+def test_what_is_no_event_is_refused_by_name() -> None:
+    with pytest.raises(InvalidValue, match="event must be an event; given: 3"):
+        FILTER.admits(3)  # type: ignore[arg-type]
+
+
+def test_an_epsilon_that_no_order_reaches_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"^epsilon must be large enough"):
+        RenyiFilter.choose(epsilon=1e-17, delta=1e-5)
+
+
+@pytest.mark.parametrize("orders", [(), (1.0,), (0.5, 3.0), (math.inf,), (math.nan,), (1e9,), (5.0,) * 21, ("a",)])
 def test_bad_orders_are_refused_by_name(orders: tuple[float, ...]) -> None:
     with pytest.raises(InvalidValue, match=r"^orders must be"):
         RenyiFilter(epsilon=1.0, delta=1e-5, orders=orders)

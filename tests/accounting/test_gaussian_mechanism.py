@@ -39,3 +39,8 @@ def test_noise_that_hides_a_record_within_delta_costs_nothing() -> None:
 
 def test_a_huge_epsilon_is_finite() -> None:
     assert gaussian_epsilon(1e8, delta=1e-12) == pytest.approx(5e7, rel=0.01)
+
+
+@pytest.mark.parametrize("squared_mu", [1e12, 1.1e12, 1e18])
+def test_an_enormous_epsilon_is_not_below_half_of_squared_mu(squared_mu: float) -> None:
+    assert squared_mu / 2 < gaussian_epsilon(squared_mu, delta=1e-12) < squared_mu / 2 + 10 * math.sqrt(squared_mu)

@@ -101,13 +101,14 @@ class Bound:
 def answers(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE) -> tuple[Answer, ...]:
     """ε by every accountant, in a fixed order, the default one first."""
     an_event(event=event)
-    validate.delta(delta=delta)
+    delta = validate.delta(delta=delta)
     an_adjacency(adjacency=adjacency)
     return tuple(_answer(accountant, event, delta, adjacency) for accountant in ACCOUNTANTS.values())
 
 
 def bound(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE) -> Bound:
     """The smallest valid ε of all accountants. ``UnsupportedEvent`` where none of them can count the event."""
+    delta = validate.delta(delta=delta)
     given = answers(event, delta=delta, adjacency=adjacency)
     valid = [answer for answer in given if answer.epsilon is not None and not answer.is_estimate]
     if not valid:

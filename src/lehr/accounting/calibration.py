@@ -36,8 +36,8 @@ class Target:
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        validate.positive(epsilon=self.epsilon)
-        validate.delta(delta=self.delta)
+        object.__setattr__(self, "epsilon", validate.positive(epsilon=self.epsilon))
+        object.__setattr__(self, "delta", validate.delta(delta=self.delta))
 
     def log_ratio(self, event: Event) -> float:
         """log(ε of the event / ε of the target)."""

@@ -23,7 +23,7 @@ import numpy as np
 from lehr import validate
 from lehr.accounting.rdp import FRACTIONAL_ORDERS, Floats, balle20, renyi_divergences
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Event
+from lehr.events import Adjacency, Event, an_adjacency
 
 _SMALLEST_ORDER = 1.1
 _MOST_ORDERS = 20  # each more leaves less of δ to the others
@@ -46,8 +46,10 @@ class RenyiFilter:
     theorem: ClassVar[str] = "Rényi privacy filter (Feldman & Zrnic 2021, Theorem 4.3), one per order, δ shared equally"
 
     def __post_init__(self) -> None:
-        validate.positive(epsilon=self.epsilon)
-        validate.delta(delta=self.delta)
+        object.__setattr__(self, "epsilon", validate.positive(epsilon=self.epsilon))
+        object.__setattr__(self, "delta", validate.delta(delta=self.delta))
+        object.__setattr__(self, "orders", tuple(validate.positive(orders=order) for order in self.orders))
+        an_adjacency(adjacency=self.adjacency)
         if not 1 <= len(self.orders) <= _MOST_ORDERS or not all(1 < order <= _LARGEST_ORDER for order in self.orders):
             allowed = f"1 to {_MOST_ORDERS} numbers above 1 and at most {_LARGEST_ORDER}"
             raise InvalidValue("orders", allowed=allowed, given=self.orders)
@@ -67,8 +69,7 @@ class RenyiFilter:
     ) -> Self:
         """Orders from public numbers: the best one for the event that is ``expecting``-ed to fill most of the budget,
         or two that suit Gaussian steps in general."""
-        validate.positive(epsilon=epsilon)
-        validate.delta(delta=delta)
+        epsilon, delta = validate.positive(epsilon=epsilon), validate.delta(delta=delta)
         orders = _orders_for_gaussian(epsilon, delta)
         if expecting is not None:
             orders = _best_order(epsilon, delta, adjacency, expecting)
@@ -98,7 +99,7 @@ class RenyiFilter:
 def _orders_for_gaussian(epsilon: float, delta: float) -> tuple[float, ...]:
     """The order that is best for pure Gaussian noise, and about half of it: subsampling moves the best order down."""
     root = math.sqrt(-math.log(delta))
-    above_one = root / (math.sqrt(root**2 + epsilon) - root)
+    above_one = root * (math.sqrt(root**2 + epsilon) + root) / epsilon
     wanted = (min(max(1 + scale * above_one, _SMALLEST_ORDER), _LARGEST_ORDER) for scale in (0.55, 1.0))
     return tuple(sorted({float(round(order, 1 if order < 10 else None)) for order in wanted}))
 

@@ -7,6 +7,8 @@ import math
 import dp_accounting
 import numpy as np
 
+_LARGEST_CLOSED_FORM = 1e12
+
 
 def gaussian_epsilon(squared_mu: float, *, delta: float) -> float:
     """ε of one Gaussian step with (sensitivity / noise)² = ``squared_mu``; never below the truth.
@@ -15,6 +17,8 @@ def gaussian_epsilon(squared_mu: float, *, delta: float) -> float:
     """
     if squared_mu in (0, math.inf):
         return float(squared_mu)
+    if squared_mu > _LARGEST_CLOSED_FORM:  # the profile is flat to a double; this is the bound of zCDP
+        return squared_mu / 2 + math.sqrt(-2 * squared_mu * math.log(delta))
     with np.errstate(all="ignore"):
         root = float(dp_accounting.get_epsilon_gaussian(squared_mu**-0.5, delta))
     return root * (1 + 1e-9) + 1e-12 if root else 0.0  # its root finder may stop this much below the root

@@ -24,6 +24,7 @@ PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
 LARGEST_STEPS = 10**8  # beyond it the rounding of the transform is no longer far below δ
 MOST_DIFFERENT_STEPS = 64  # each has a grid of its own
 SMALLEST_DELTA = 1e-200  # below it the masses that decide leave the range of a double
+LARGEST_DELTA = 0.5  # a larger one counts as this, which can only raise ε
 LARGEST_LOSS = 500.0  # of one step; beyond it e^loss leaves the range of a double
 
 
@@ -49,6 +50,7 @@ class PldAccountant:
     ) -> Callable[[int], float]:
         """ε of the event repeated so many times, from ``fewest`` to ``most``; cheap to ask for many counts."""
         steps = gaussian_steps(event, adjacency=adjacency, accountant=self.name)
+        delta = min(delta, LARGEST_DELTA)
         if any(step.noise_multiplier == 0 for step in steps):
             return lambda repeats: math.inf
         if all(step.sampling_probability == 1 for step in steps):

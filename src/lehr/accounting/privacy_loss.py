@@ -27,6 +27,7 @@ _LOG_TAIL_PER_DELTA = (
     -35.0
 )  # of the mass called infinitely lossy in a step: below δ·1e-15, so below δ·1e-8 in 10⁷ steps
 _GRIDS_KEPT = 6  # queries for one step at several counts share them; a fine one has millions of points
+_NEAR_ONE = 0.7  # of a logarithm: within it, differences from one are computed as such
 _OVERFLOW_GUARD = 30.0  # beyond this exponent e^x − 1 and e^x are the same double
 
 
@@ -124,15 +125,21 @@ class SampledGaussianLoss:
 def _log_ratio(outcomes: Floats, q: float, sigma: float) -> Floats:
     """log of mixture over N(0, σ²) at each outcome."""
     exponent = (2 * outcomes - 1) / (2 * sigma**2)
-    small = np.log1p(q * np.expm1(np.minimum(exponent, _OVERFLOW_GUARD)))
-    large = math.log(q) + exponent + np.log1p((1 - q) / q * np.exp(-np.maximum(exponent, _OVERFLOW_GUARD)))
-    return np.where(exponent < _OVERFLOW_GUARD, small, large)
+    if q == 1:
+        return exponent
+    near_one = np.log1p(q * np.expm1(np.minimum(exponent, _OVERFLOW_GUARD)))
+    elsewhere = np.logaddexp(math.log1p(-q), math.log(q) + exponent)
+    return np.where(np.abs(near_one) < _NEAR_ONE, near_one, elsewhere)
 
 
 def _outcome_of_log_ratio(log_ratios: Floats, q: float, sigma: float) -> Floats:
     """The inverse of ``_log_ratio``; −∞ for ratios at or below 1 − q, which no outcome reaches."""
+    if q == 1:
+        return sigma**2 * log_ratios + 0.5
+    near_one = np.expm1(np.minimum(log_ratios, _OVERFLOW_GUARD)) + q
+    below_one = np.exp(np.minimum(log_ratios, 0.0)) - (1 - q)
     with np.errstate(divide="ignore"):
-        small = np.log(np.maximum(np.expm1(np.minimum(log_ratios, _OVERFLOW_GUARD)) + q, 0.0) / q)
+        small = np.log(np.maximum(np.where(log_ratios < -_NEAR_ONE, below_one, near_one), 0.0) / q)
         large = log_ratios - math.log(q) + np.log1p(-(1 - q) * np.exp(-np.maximum(log_ratios, _OVERFLOW_GUARD)))
     return np.asarray(sigma**2 * np.where(log_ratios < _OVERFLOW_GUARD, small, large) + 0.5)
 

@@ -45,7 +45,8 @@ FRACTIONAL_ORDERS = tuple(
 )
 
 _LARGEST_ORDER_WITHOUT_REPLACEMENT = 256.0  # dp-accounting's work grows as the square of the order
-_LARGEST_NOISE = 1e9  # more counts as this much
+_LARGEST_NOISE = 1e6  # more counts as this much
+_SERIES_CUT_OFF = math.exp(-29.0)  # dp-accounting ends the series of a fractional order at terms of e⁻³⁰ of the sum
 _ROUNDING_UNIT = 1e-15  # about five units in the last place of a double near one
 
 
@@ -139,12 +140,23 @@ def _orders_computed(atom: Atom, orders: tuple[float, ...]) -> tuple[float, ...]
 def _rounded_up(atom: Atom, orders: Floats, divergences: Floats) -> Floats:
     """Never below the truth: the series is a log of a sum with binomial terms of size e^log Γ(order + 1).
 
-    Where the true value is smaller than the rounding of those terms, dp-accounting may return zero or less.
+    Where the true value is smaller than the rounding of those terms, dp-accounting may return zero or less. The series
+    of a fractional order is also cut off.
     """
     slack = _ROUNDING_UNIT * (1 + special.gammaln(orders + 1)) / (orders - 1)
-    if isinstance(atom, RepeatAndSelect):  # adds the inner divergences of two orders, the second up to 1 + shape times
-        slack = (2 + (atom.shape or 0.0)) * sum(counted(atom.event).values()) * slack.max()
+    slack += np.where(orders % 1 == 0, 0.0, _SERIES_CUT_OFF / (orders - 1))
+    if isinstance(atom, RepeatAndSelect):
+        slack = _roundings(atom) * slack.max()
     return np.where(np.isnan(divergences), math.inf, np.maximum(divergences, 0.0) + slack)
+
+
+def _roundings(event: Event) -> float:
+    """How many roundings of a single step a divergence can hold."""
+    if isinstance(event, RepeatAndSelect):  # adds the inner divergences of two orders, the second up to 1 + shape times
+        return (2 + (event.shape or 0.0)) * sum(
+            count * _roundings(atom) for atom, count in counted(event.event).items()
+        )
+    return 1.0
 
 
 def _is_within_delta(divergences: Floats, delta: float) -> bool:

@@ -42,11 +42,12 @@ class EpsilonCurve:
     ) -> None:
         self.step, self.delta, self.adjacency = step, validate.delta(delta=delta), adjacency
         self.largest_steps = validate.count(largest_steps=largest_steps)
-        self._largest_epsilon = bound(Repeated(step, self.largest_steps), delta=delta, adjacency=adjacency).epsilon
+        whole = Repeated(step, self.largest_steps)
+        self._largest_epsilon = bound(whole, delta=self.delta, adjacency=adjacency).epsilon
         self._known: dict[int, float] = {0: 0.0, self.largest_steps: self._largest_epsilon}
         self._counts = sorted(self._known)
         self._ranges: dict[int, Callable[[int], float]] = {}
-        self._renyi = self._countable(lambda: RDP_BALLE20.repeated(step, delta=delta, adjacency=adjacency))
+        self._renyi = self._countable(lambda: RDP_BALLE20.repeated(step, delta=self.delta, adjacency=adjacency))
 
     def at(self, steps: int) -> float:
         """An upper bound on ε after so many steps, perhaps that of a few steps more."""

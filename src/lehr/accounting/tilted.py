@@ -160,10 +160,9 @@ class _Composition:
         if not delta > 0:
             return math.inf
         start = (self._first - repeats * self._offset) % self._size
-        turns = 2j * math.pi / self._size * np.arange(len(self._log_spectrum), dtype=np.complex128)
-        spectrum = np.exp(repeats * self._log_spectrum + start * turns)
-        above = _TailSum(spectrum, turns, self._size, self._tilt * self.spacing)
-        discounted = _TailSum(spectrum, turns, self._size, (self._tilt + 1) * self.spacing)
+        spectrum = np.exp(repeats * self._log_spectrum + _turned(start, self.frequencies, self._size))
+        above = _TailSum(spectrum, self._size, self._tilt * self.spacing)
+        discounted = _TailSum(spectrum, self._size, (self._tilt + 1) * self.spacing)
         rounding = _ROUNDING_UNIT * (_ROUNDINGS_OF_A_TRANSFORM + repeats * self._steps) * (above.size + discounted.size)
 
         def level(index: float | Floats) -> Floats:
@@ -196,9 +195,9 @@ class _TailSum:
     ``places`` are evenly spaced indices, at least as many as the frequencies tell apart.
     """
 
-    def __init__(self, spectrum: Complexes, turns: Complexes, size: int, decay: float) -> None:
-        self._length, self._decay, self._turns = size, decay, turns
-        self._spectrum = spectrum / -np.expm1(turns - decay)
+    def __init__(self, spectrum: Complexes, size: int, decay: float) -> None:
+        self._length, self._decay = size, decay
+        self._spectrum = spectrum / -np.expm1(_turned(1, len(spectrum), size) - decay)
         self.size = 2 * float(np.abs(self._spectrum).sum()) / size  # no sum is larger
         number = min(int(_power_of_two_above(max(4 * len(spectrum), _FEWEST_PLACES))), size)
         self._stride = size // number
@@ -211,11 +210,16 @@ class _TailSum:
         """The sum starting at one index."""
         if index % self._stride == 0:
             return float(self.at_places[index // self._stride])
-        waves = (self._spectrum * np.exp(index * self._turns)).real
+        waves = (self._spectrum * np.exp(_turned(index, len(self._spectrum), self._length))).real
         periodic = (
             float(2 * waves.sum() - waves[0]) / self._length
         )  # the mirror images of all frequencies but the zeroth
         return periodic - self._beyond * math.exp(-self._decay * (self._length - index))
+
+
+def _turned(index: int, frequencies: int, size: int) -> Complexes:
+    """i times the angle of each frequency at an index, taken modulo a turn in whole numbers, which loses no digit."""
+    return np.asarray(2j * math.pi / size * (index * np.arange(frequencies) % size), dtype=np.complex128)
 
 
 def _is_fine(

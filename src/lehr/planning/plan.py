@@ -45,9 +45,14 @@ class Plan:
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        validate.count(records=self.records)
-        validate.count(steps=self.steps)
-        validate.delta(delta=self.delta)
+        for name, checked in (
+            ("records", validate.count(records=self.records)),
+            ("steps", validate.count(steps=self.steps)),
+            ("delta", validate.delta(delta=self.delta)),
+            ("noise_multiplier", validate.non_negative(noise_multiplier=self.noise_multiplier)),
+            ("expected_batch_size", validate.positive(expected_batch_size=self.expected_batch_size)),
+        ):
+            object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
         _step(self.adjacency, self.records, self.expected_batch_size, self.noise_multiplier)
 
     @property
