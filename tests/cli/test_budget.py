@@ -149,7 +149,64 @@ def test_more_than_was_reserved_is_not_spent(lehr: Run, budget: str) -> None:
     lehr("budget", "spend", FILE, "--run", "first", "--steps", "1001", code=1)
 
 
-def test_a_name_from_a_stranger_cannot_reach_the_terminal(lehr: Run, budget: str, tmp_path: Path) -> None:
-    with Budget.create(tmp_path / "odd.budget", dataset="\x1b[2J[red]", epsilon=1.0, delta=1e-5):
-        pass
-    assert "\\x1b[2J[red]" in lehr("budget", "show", "odd.budget").stdout
+def test_a_name_is_no_order_to_the_terminal(lehr: Run) -> None:
+    create = ("budget", "create", FILE, "--epsilon", "1", "--delta", "1e-5", "--dataset")
+    assert "\x1b" not in lehr(*create, "\x1b[2J", code=2).stderr
+    assert "[red] :smile:" in lehr(*create, "[red] :smile:").stdout
+
+
+def test_a_name_that_is_no_text_is_one_line(lehr: Run) -> None:
+    create = ("budget", "create", FILE, "--epsilon", "1", "--delta", "1e-5", "--dataset")
+    assert lehr(*create, "\udcff", code=2).stderr.count("\n") == 1
+
+
+def test_an_old_copy_is_refused_by_the_head_that_was_noted(lehr: Run, lehr_json: RunJson, budget: str) -> None:
+    old = Path(FILE).read_bytes()
+    head = lehr_json(*_reserve())["head"]
+    assert head == lehr_json("budget", "show", FILE, "--continuing", head)["head"]
+    assert head in "".join(lehr("budget", "show", FILE).stdout.split())
+    Path(FILE).write_bytes(old)
+    step = ("--noise-multiplier", "2", "--sampling-probability", "0.01")
+    for command in (
+        ("show", FILE),
+        ("fits", FILE, *step),
+        _reserve("second")[1:],
+        ("spend", FILE, "--run", "first", "--steps", "1"),
+        ("settle", FILE, "--run", "first", "--steps", "1"),
+    ):
+        lehr("budget", *command, "--continuing", head, code=3)
+
+
+def test_the_ledger_of_another_run_settles_nothing(lehr: Run, budget: str) -> None:
+    lehr(*_reserve())
+    whole = Repeated(STEP, 1000)
+    for run, event in (("other", whole), ("first", Repeated(STEP, 999))):
+        with Ledger.create(
+            f"{run}.ledger", run=run, plan_event=event, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE
+        ):
+            pass
+        settle = ("budget", "settle", FILE, "--run", "first", "--ledger", f"{run}.ledger")
+        assert "ledger must be that of the" in lehr(*settle, code=2).stderr
+
+
+def test_a_run_that_recorded_nothing_is_told_how_to_settle(lehr: Run, budget: str) -> None:
+    lehr(*_reserve())
+    complaint = lehr("budget", "settle", FILE, "--run", "first", code=2).stderr
+    assert "--steps" in complaint
+    assert "--ledger" in complaint
+
+
+@pytest.mark.parametrize("steps", ["0", "-5"])
+def test_no_steps_are_refused_by_the_name_of_the_option(lehr: Run, budget: str, steps: str) -> None:
+    lehr(*_reserve())
+    step = ("--noise-multiplier", "2", "--sampling-probability", "0.01")
+    words = f"steps must be a whole number >= 1; given: {steps}"
+    assert words in lehr("budget", "fits", FILE, *step, "--steps", steps, code=2).stderr
+    assert words in lehr("budget", "spend", FILE, "--run", "first", "--steps", steps, code=2).stderr
+    assert words in lehr("account", *step, "--delta", "1e-5", "--steps", steps, code=2).stderr
+
+
+def test_a_plan_says_all_that_fits_needs(lehr: Run, budget: str) -> None:
+    for option in ("--noise-multiplier", "--records", "--expected-batch-size", "--sampling-probability", "--steps"):
+        refused = lehr("budget", "fits", FILE, "--plan", budget, option, "1", code=2)
+        assert "must be left out beside plan" in refused.stderr

@@ -74,7 +74,8 @@ def test_every_statement_reaches_the_certificate(lehr_json: RunJson, plan_file: 
 def test_private_settings_must_be_paid_for(lehr: Run, lehr_json: RunJson, plan_file: str) -> None:
     lehr(*_issue(chosen_on="private"), code=1)
     free = lehr_json(*_issue())["epsilon"]
-    assert lehr_json(*_issue("--settings-cost", plan_file, chosen_on="private"))["epsilon"] > free
+    paid = _issue("--settings-cost", plan_file, "--overwrite", chosen_on="private")
+    assert lehr_json(*paid)["epsilon"] > free
 
 
 def test_a_search_by_another_adjacency_cannot_be_added(lehr: Run, plan_file: str, tmp_path: Path) -> None:
@@ -96,20 +97,91 @@ def test_a_refused_certificate_leaves_no_file(lehr: Run, plan_file: str) -> None
     assert not Path(FILE).exists()
 
 
-def test_ledger_and_budget_are_read(lehr: Run, lehr_json: RunJson, plan_file: str) -> None:
+def _ledger(*, run: str = "first", steps: int = 1000, taken: int = 250) -> str:
+    with Ledger.create(
+        f"{run}.ledger",
+        run=run,
+        plan_event=Repeated(STEP, steps),
+        delta=1e-5,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+    ) as ledger:
+        ledger.record(Repeated(STEP, taken))
+    return f"{run}.ledger"
+
+
+@pytest.fixture
+def budget(lehr: Run, plan_file: str) -> tuple[str, ...]:
     lehr("budget", "create", "mnist.budget", "--dataset", "MNIST", "--epsilon", "3", "--delta", "1e-5")
     lehr("budget", "reserve", "mnist.budget", "--run", "first", "--plan", plan_file)
-    whole = Repeated(STEP, 1000)
-    with Ledger.create(
-        "run.ledger", run="first", plan_event=whole, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE
-    ) as ledger:
-        ledger.record(Repeated(STEP, 250))
-    paid = ("--ledger", "run.ledger", "--budget", "mnist.budget")
-    assert "run must be given" in lehr(*_issue(*paid), code=2).stderr
-    shape = lehr_json(*_issue(*paid, "--run", "first"))
+    return ("--budget", "mnist.budget", "--run", "first")
+
+
+def test_ledger_and_budget_are_read(lehr: Run, lehr_json: RunJson, budget: tuple[str, ...]) -> None:
+    ledger = _ledger()
+    paid = (*budget, "--ledger", ledger)
+    assert "run must be given" in lehr(*_issue(*budget[:2]), code=2).stderr
+    assert "until a run is settled it is charged in full" in lehr(*_issue(*paid), code=1).stderr
+    lehr("budget", "settle", "mnist.budget", "--run", "first", "--ledger", ledger)
+    shape = lehr_json(*_issue(*paid))
     assert shape["ex_post"]["event"]["count"] == 250
     assert [payment["run"] for payment in shape["budget"]["paid_for"]] == ["first"]
     lehr("certificate", "check", FILE)
+
+
+def test_the_budget_says_what_was_done_and_nothing_else_is_believed(
+    lehr: Run, lehr_json: RunJson, budget: tuple[str, ...]
+) -> None:
+    lehr("budget", "settle", "mnist.budget", "--run", "first", "--steps", "40")
+    for steps in ("39", "41"):
+        assert "the budget" in lehr(*_issue(*budget, "--steps-taken", steps), code=1).stderr
+    assert not Path(FILE).exists()
+    assert lehr_json(*_issue(*budget))["ex_post"]["event"]["count"] == 40
+
+
+def test_the_ledger_of_another_run_or_plan_is_refused(lehr: Run, plan_file: str) -> None:
+    other_run = lehr(*_issue("--ledger", _ledger(run="other"), "--budget", "none", "--run", "first"), code=2)
+    assert "ledger must be that of the run 'first'" in other_run.stderr
+    other_plan = lehr(*_issue("--ledger", _ledger(steps=999)), code=2)
+    assert "ledger must be that of the plan" in other_plan.stderr
+
+
+def test_no_steps_taken_are_refused_by_the_name_of_the_option(lehr: Run, plan_file: str) -> None:
+    assert "steps_taken must be a whole number >= 1" in lehr(*_issue("--steps-taken", "0"), code=2).stderr
+
+
+def test_a_forged_certificate_is_shown_with_a_warning(lehr: Run, lehr_json: RunJson, issued: Path) -> None:
+    shape = json.loads(issued.read_text(encoding="utf-8"))
+    shape["event"]["count"] += 1
+    issued.write_text(json.dumps(shape))
+    shown = lehr("certificate", "show", FILE, code=1)
+    assert shown.stdout.startswith("THIS PRIVACY CERTIFICATE DOES NOT HOLD\n  - epsilon is stated as")
+    assert "epsilon is stated as" in shown.stderr
+    assert lehr_json("certificate", "show", FILE, code=1) == shape
+
+
+@pytest.mark.parametrize("path", [("proof",), ("premises", 0, "because"), ("theorem",)])
+def test_nothing_in_a_certificate_reaches_the_terminal_as_an_order(
+    lehr: Run, issued: Path, path: tuple[str | int, ...]
+) -> None:
+    shape = json.loads(issued.read_text(encoding="utf-8"))
+    part = shape["claim"]
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = "\x1b[2Jall is well"
+    issued.write_text(json.dumps(shape))
+    shown = lehr("certificate", "show", FILE, code=3)
+    assert "\x1b" not in shown.stdout + shown.stderr
+
+
+def test_another_file_is_replaced_only_when_asked_and_a_budget_never(lehr: Run, issued: Path) -> None:
+    before = issued.read_text(encoding="utf-8")
+    assert "only with --overwrite" in lehr(*_issue("--steps-taken", "3"), code=3).stderr
+    assert issued.read_text(encoding="utf-8") == before
+    lehr(*_issue("--steps-taken", "3", "--overwrite"))
+    lehr("budget", "create", "clinic.budget", "--dataset", "clinic", "--epsilon", "3", "--delta", "1e-5")
+    to_budget = ("certificate", "issue", "clinic.budget", *_issue()[3:], "--overwrite")
+    assert "it stays" in lehr(*to_budget, code=3).stderr
+    lehr("budget", "show", "clinic.budget")
 
 
 @pytest.mark.parametrize(

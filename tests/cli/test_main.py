@@ -44,7 +44,9 @@ def test_the_version_is_that_of_the_package(lehr: Callable[..., Result]) -> None
 
 def test_no_command_shows_the_help(lehr: Callable[..., Result]) -> None:
     assert lehr().stdout == lehr("--help").stdout
-    assert "Exit codes: 0 done; 1 the answer is no" in lehr().stdout
+    shown = " ".join(lehr().stdout.split())
+    assert "Exit codes: 0 done; 1 the answer is no" in shown
+    assert "130 interrupted" in shown
 
 
 def test_a_refusal_in_a_fresh_process_is_one_line_and_a_code() -> None:
@@ -60,3 +62,12 @@ def test_a_terminal_without_greek_still_shows_the_number() -> None:
     result = _fresh(*ACCOUNT, script=script, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert result.returncode == 0, result.stderr
     assert "? at ? = 1e-05" in result.stdout
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_answer_that_cannot_be_written_is_one_line_and_a_code(more: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", "from lehr.cli.main import main; main()", *ACCOUNT, *more]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 3
+    assert result.stderr == "lehr: cannot write the answer: No space left on device\n"

@@ -78,3 +78,35 @@ def test_replace_one_is_planned_without_replacement(lehr_json: RunJson) -> None:
     answer = lehr_json(*MNIST, *arguments)
     assert answer["plan"]["adjacency"] == "replace-one"
     assert answer["epsilon"] > 0
+
+
+def test_another_file_is_replaced_only_when_asked_and_a_budget_never(lehr: Run, tmp_path: Path) -> None:
+    run = (*MNIST, "--noise-multiplier", "1.23", "--steps", "10", "--no-chart")
+    (tmp_path / "notes.txt").write_text("mine")
+    lehr("budget", "create", "clinic.budget", "--dataset", "clinic", "--epsilon", "3", "--delta", "1e-5")
+    for option in ("--save", "--html"):
+        assert "only with --overwrite" in lehr(*run, option, "notes.txt", code=3).stderr
+        assert "it stays" in lehr(*run, option, "clinic.budget", "--overwrite", code=3).stderr
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    lehr("budget", "show", "clinic.budget")
+    lehr(*run, "--save", "notes.txt", "--overwrite")
+    assert json_file.read(tmp_path / "notes.txt", Plan.from_json).steps == 10
+
+
+def test_a_refused_page_leaves_no_plan_behind(lehr: Run, tmp_path: Path) -> None:
+    (tmp_path / "plan.html").write_text("mine")
+    lehr(*MNIST, "--noise-multiplier", "1.23", "--steps", "9", "--save", "new.json", "--html", "plan.html", code=3)
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_noise_and_delta_are_shown_as_they_are(lehr: Run) -> None:
+    numbers = ("--delta", "1.0000004e-5", "--noise-multiplier", "1.1")
+    shown = lehr("plan", "--records", "60000", "--expected-batch-size", "512", "--steps", "9", "--no-chart", *numbers)
+    assert "1.0000004e-05" in shown.stdout
+    assert "noise multiplier       1.1\n" in "\n".join(map(str.rstrip, shown.stdout.splitlines()))
+
+
+@pytest.mark.parametrize("name", ["loop/plan.json", "loop", "x" * 300])
+def test_a_name_that_no_file_can_have_is_one_line(lehr: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert lehr(*MNIST, "--noise-multiplier", "1", "--steps", "9", "--save", name, code=3).stderr.count("\n") == 1

@@ -5,9 +5,19 @@ from dataclasses import replace
 
 import pytest
 
+from lehr.claims import Premise, Standing
 from lehr.errors import InvalidValue
-from lehr.events import Composed, Gaussian, NonPrivate
-from lehr.reports.certificate import AuditResult, Certificate, ExPost, Statements, one_line
+from lehr.events import NOTHING, Composed, Gaussian, NonPrivate, RepeatAndSelect, Repeated
+from lehr.reports.certificate import (
+    MOST_EVENTS,
+    AuditResult,
+    Certificate,
+    ExPost,
+    PaidFor,
+    Statements,
+    distinct_events,
+    one_line,
+)
 
 
 @pytest.mark.parametrize("value", ["\x1b[2J", "two\nlines", "\u202eback", "a\x00b", "\u2028", "", "  ", None, 3])
@@ -96,3 +106,41 @@ def test_a_budget_that_cannot_be_is_refused(filled: Certificate, change: dict[st
 def test_a_budget_paid_for_all_of_its_runs_together(filled: Certificate) -> None:
     assert filled.budget is not None
     assert filled.budget.total == Composed(tuple(payment.event for payment in filled.budget.paid_for))
+
+
+def test_what_a_budget_charged_for_the_run_is_looked_up_by_its_name(filled: Certificate) -> None:
+    assert filled.budget is not None
+    assert filled.budget.charged == filled.budget.paid_for[0].event
+    assert replace(filled.budget, run="search").charged == filled.budget.paid_for[1].event
+    assert replace(filled.budget, run="unknown").charged == NOTHING
+
+
+@pytest.mark.parametrize(
+    "mark", ["\x1b", "\u200b", "\u202e", "\u2066", "\ufeff", "\u00ad", "\u3164", "\u2028", "\ud800"]
+)
+def test_a_mark_that_moves_or_hides_text_is_refused_everywhere(filled: Certificate, mark: str) -> None:
+    for change in ({"proof": f"a{mark}b"}, {"theorem": f"a{mark}b"}, {"accountant": f"a{mark}b"}):
+        with pytest.raises(InvalidValue, match="without control or invisible characters"):
+            replace(filled.claim, claim=replace(filled.claim.claim, **change))  # type: ignore[arg-type]
+    premise = Premise("a premise", Standing.MET, f"a{mark}b")
+    with pytest.raises(InvalidValue, match="because must be"):
+        replace(filled.claim, claim=replace(filled.claim.claim, premises=(premise,)))
+    with pytest.raises(InvalidValue, match="unit_of_privacy must be"):
+        replace(filled.stated, unit_of_privacy=f"one{mark}record")
+
+
+def test_a_certificate_that_would_take_hours_to_check_is_refused(filled: Certificate) -> None:
+    assert filled.budget is not None
+    many = Composed(tuple(Gaussian(float(noise)) for noise in range(1, MOST_EVENTS + 2)))
+    for event in (many, RepeatAndSelect(many, mean=2.0)):
+        with pytest.raises(InvalidValue, match="at most 100 distinct ones"):
+            replace(filled, event=event)
+        with pytest.raises(InvalidValue, match="at most 100 distinct ones"):
+            replace(filled, budget=replace(filled.budget, paid_for=(PaidFor(run="first", event=event),)))
+    with pytest.raises(InvalidValue, match="orders must be at most 20 numbers"):
+        replace(filled.budget, orders=tuple(float(order) for order in range(2, 23)))
+
+
+def test_events_within_a_selection_are_found() -> None:
+    selection = RepeatAndSelect(Composed((Gaussian(1.0), Repeated(Gaussian(2.0), 3))), mean=2.0)
+    assert distinct_events([selection, Gaussian(1.0)]) == {selection, Gaussian(1.0), Gaussian(2.0)}

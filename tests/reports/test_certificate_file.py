@@ -43,7 +43,9 @@ def test_no_number_may_be_a_word_or_nan_or_negative(filled: Certificate) -> None
                     _refused(_with(shape, path, key, wrong))
 
 
-@pytest.mark.parametrize("change", [{"format": "pdf"}, {"format_version": 2}, {"format_version": True}])
+@pytest.mark.parametrize(
+    "change", [{"format": "pdf"}, {"format_version": 2}, {"format_version": True}, {"format_version": 1.0}]
+)
 def test_another_format_is_refused(filled: Certificate, change: dict[str, object]) -> None:
     _refused({**certificate_file.to_json(filled), **change})
 

@@ -8,7 +8,17 @@ import pytest
 
 from lehr.claims import IDEAL_RANDOMNESS, Claim, Premise, Standing
 from lehr.errors import CertificateMismatch
-from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, RepeatAndSelect, Repeated
+from lehr.events import (
+    NOTHING,
+    Adjacency,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    RepeatAndSelect,
+    Repeated,
+    SampledWithoutReplacement,
+)
+from lehr.planning.budget import FILTER, SINGLE_PLAN
 from lehr.reports.certificate import AuditResult, Certificate, ExPost, PaidFor, SharedBudget, StatedClaim, Statements
 from lehr.reports.checking import assumed_in, check, mismatches, spent_epsilon
 from lehr.reports.issuing import issue
@@ -16,20 +26,21 @@ from lehr.reports.issuing import issue
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
 RUN = Repeated(STEP, 2000)
 ADD = Adjacency.ADD_OR_REMOVE_ONE
+PAID_FOR: dict[str, Event] = {"first": Repeated(STEP, 500), "other": Repeated(STEP, 300)}
 Change = Callable[[Certificate], Certificate]
 
 
-def _budget(*, mode: str = "filter", epsilon: float = 3.0) -> SharedBudget:
+def _budget(*, mode: str = FILTER, epsilon: float = 3.0, run: str = "first", **paid_for: Event) -> SharedBudget:
     budget = SharedBudget(
         dataset="MNIST",
-        run="first",
+        run=run,
         epsilon=epsilon,
         delta=1e-5,
         adjacency=ADD,
         spent_epsilon=0.0,
         mode=mode,
         orders=(8.0, 9.5),
-        paid_for=(PaidFor(run="first", event=RUN),),
+        paid_for=tuple(PaidFor(run=name, event=event) for name, event in (paid_for or PAID_FOR).items()),
     )
     return replace(budget, spent_epsilon=spent_epsilon(budget))
 
@@ -49,7 +60,6 @@ def honest() -> Certificate:
         RUN,
         delta=1e-5,
         stated=Statements(settings_chosen_on="fixed"),
-        charged=Repeated(STEP, 500),
         budget=_budget(),
         audit=AuditResult(method="canaries", epsilon_lower_bound=0.5, confidence=0.95),
         published_claims=[published],
@@ -68,6 +78,18 @@ def _with_epsilon(certificate: Certificate, epsilon: float) -> Certificate:
 def _with_budget(certificate: Certificate, **changes: object) -> Certificate:
     assert certificate.budget is not None
     return replace(certificate, budget=replace(certificate.budget, **changes))  # type: ignore[arg-type]
+
+
+def _with_ex_post(certificate: Certificate, event: Event, epsilon: float) -> Certificate:
+    return replace(certificate, ex_post=ExPost(event=event, epsilon=epsilon))
+
+
+def _without_replacement(*, records: int) -> Certificate:
+    """One that is honest where the stated number of records is 1000."""
+    event = Repeated(SampledWithoutReplacement(1000, 10, Gaussian(2.0)), 100)
+    stated = Statements(settings_chosen_on="fixed", records=1000)
+    certificate = issue(event, delta=1e-5, adjacency=Adjacency.REPLACE_ONE, stated=stated)
+    return replace(certificate, stated=replace(stated, records=records))
 
 
 FORGERIES: dict[str, tuple[Change, str]] = {
@@ -97,6 +119,18 @@ FORGERIES: dict[str, tuple[Change, str]] = {
         lambda c: replace(c, assumptions=tuple(a for a in c.assumptions if a != IDEAL_RANDOMNESS.statement)),
         "the random bits",
     ),
+    "an assumption too many": (
+        lambda c: replace(c, assumptions=(*c.assumptions, "the earth is round")),
+        "nothing here rests on the assumption: the earth is round",
+    ),
+    "an assumption twice": (lambda c: replace(c, assumptions=(*c.assumptions, c.assumptions[0])), "another way"),
+    "an accountant that was never asked": (
+        lambda c: replace(c, passed_over=(replace(c.passed_over[0], accountant="oracle"), *c.passed_over[1:])),
+        "passed over",
+    ),
+    "nothing passed over": (lambda c: replace(c, passed_over=()), "passed over"),
+    "a day that is yet to come": (lambda c: replace(c, issued_on="9999-12-31"), "yet to come"),
+    "another number of records": (lambda c: _without_replacement(records=2000), "2000 records are stated"),
     "more done than planned": (
         lambda c: replace(c, ex_post=ExPost(event=Repeated(STEP, 2001), epsilon=9.0)),
         "is not part of what the plan allowed",
@@ -124,6 +158,34 @@ FORGERIES: dict[str, tuple[Change, str]] = {
         lambda c: _with_budget(c, paid_for=(PaidFor(run="first", event=Repeated(STEP, 499)),)),
         "the budget has not paid for",
     ),
+    "a budget that paid for more": (
+        lambda c: replace(c, budget=_budget(first=Repeated(STEP, 600))),
+        "the certificate says that 500 ×",
+    ),
+    "a budget whose other run did this": (
+        lambda c: replace(c, budget=_budget(first=Gaussian(90.0), other=RUN)),
+        "the budget has not paid for 500 ×",
+    ),
+    "a budget that paid nothing for this run": (
+        lambda c: replace(_with_ex_post(c, NOTHING, 0.0), budget=_budget(first=NOTHING, other=RUN)),
+        "has paid for no run 'first'",
+    ),
+    "a budget and no word on what it charged": (lambda c: replace(c, ex_post=None), "does not say what that cost"),
+    "a budget with two runs of one name": (
+        lambda c: _with_budget(
+            c,
+            paid_for=(PaidFor(run="first", event=Repeated(STEP, 200)), PaidFor(run="first", event=Repeated(STEP, 300))),
+        ),
+        "two runs of one name",
+    ),
+    "a single plan that shares its budget": (
+        lambda c: replace(c, budget=_budget(mode=SINGLE_PLAN)),
+        "has not paid for the run 'first' alone",
+    ),
+    "a single plan of another run": (
+        lambda c: replace(c, budget=_budget(mode=SINGLE_PLAN, first=NOTHING, other=RUN)),
+        "has not paid for the run 'first' alone",
+    ),
     "a budget of another run": (lambda c: _with_budget(c, run="second"), "has paid for no run 'second'"),
     "a budget by another adjacency": (
         lambda c: _with_budget(c, adjacency=Adjacency.REPLACE_ONE),
@@ -131,7 +193,10 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     ),
     "a budget with other orders": (lambda c: _with_budget(c, orders=(12.0,)), "the budget's spent epsilon"),
     "a budget without orders": (lambda c: _with_budget(c, orders=()), "orders must be"),
-    "a budget that is overspent": (lambda c: replace(c, budget=_budget(mode="single plan", epsilon=1.0)), "overspent"),
+    "a budget that is overspent": (
+        lambda c: replace(c, budget=_budget(epsilon=1.5, first=Repeated(STEP, 500), other=RUN)),
+        "overspent",
+    ),
     "an audit above the claim": (
         lambda c: replace(c, audit=AuditResult(method="canaries", epsilon_lower_bound=2.9, confidence=0.95)),
         "the audit shows epsilon 2.9",
@@ -154,9 +219,9 @@ def test_forgery_is_found(honest: Certificate, name: str) -> None:
 def test_every_mismatch_is_listed(honest: Certificate) -> None:
     forged = _with_budget(_with_claim(replace(honest, epsilon=0.1), theorem="folklore"), run="second")
     found = mismatches(forged)
-    for words in ("at the top", "theorem", "no run 'second'", "the audit shows"):
+    for words in ("at the top", "theorem", "no run 'second'", "the budget has not paid for", "the audit shows"):
         assert sum(words in mismatch for mismatch in found) == 1
-    assert len(found) == 4
+    assert len(found) == 5
 
 
 def test_rounding_up_within_the_tolerance_holds(honest: Certificate) -> None:
@@ -169,9 +234,31 @@ def test_an_event_that_nothing_can_count_does_not_hold(honest: Certificate, even
 
 
 def test_a_budget_given_to_one_plan_is_counted_tightly(honest: Certificate) -> None:
-    single, shared = _budget(mode="single plan"), _budget(mode="filter")
+    single, shared = _budget(mode=SINGLE_PLAN, first=RUN), _budget(mode=FILTER, first=RUN)
     assert single.spent_epsilon < shared.spent_epsilon
-    check(replace(honest, budget=single))
+    check(replace(honest, budget=single))  # charged in full, though the run stopped early
+
+
+def test_a_certificate_may_leave_the_number_of_records_unsaid() -> None:
+    certificate = _without_replacement(records=1000)
+    check(certificate)
+    check(replace(certificate, stated=Statements(settings_chosen_on="fixed")))
+
+
+def test_the_budget_pays_for_choosing_the_settings_too() -> None:
+    stated = Statements(settings_chosen_on="private")
+    budget = _budget(first=Repeated(STEP, 500), search=Gaussian(20.0))
+    certificate = issue(RUN, delta=1e-5, stated=stated, settings_cost=Gaussian(20.0), budget=budget)
+    check(certificate)
+    unpaid = replace(certificate, budget=_budget(first=Repeated(STEP, 500)))
+    assert any("has not paid for choosing the settings" in mismatch for mismatch in mismatches(unpaid))
+
+
+def test_another_proof_under_another_version_names_the_version(honest: Certificate) -> None:
+    older = replace(honest, claim=replace(honest.claim, proof_sha256="0" * 64), library_version="0.0.7")
+    [mismatch] = mismatches(older)
+    assert mismatch.startswith("it was issued by Lehr 0.0.7 with another text of the proof")
+    assert mismatches(replace(honest, library_version="0.0.7", accounting_version="lehr 0.0.7")) == ()
 
 
 def test_what_no_code_can_establish_is_always_assumed(honest: Certificate) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lehr.errors import StoreError
+from lehr.planning.budget import Budget
 from lehr.reports import whole_file
 
 
@@ -16,7 +17,7 @@ def test_text_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_what_stood_there_is_replaced_and_nothing_else_is_left_behind(tmp_path: Path) -> None:
     whole_file.write(tmp_path / "a.json", "first, and longer")
-    whole_file.write(tmp_path / "a.json", "second")
+    whole_file.write(tmp_path / "a.json", "second", overwrite=True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "second")]
 
 
@@ -24,14 +25,14 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     target = tmp_path / "a.json"
     target.write_text("old")
     with pytest.raises(UnicodeEncodeError):
-        whole_file.write(target, "half a character: \ud800")
+        whole_file.write(target, "half a character: \ud800", overwrite=True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "old")]
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to("real")
-    whole_file.write(tmp_path / "link", "new")
+    whole_file.write(tmp_path / "link", "new", overwrite=True)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
 
@@ -58,3 +59,31 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(StoreError, match="not UTF-8"):
         whole_file.read(tmp_path / "bytes")
+
+
+def test_another_file_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("old")
+    for refuse in (whole_file.refuse_to_replace, lambda path, overwrite: whole_file.write(path, "new")):
+        with pytest.raises(StoreError, match="it is there already, and is replaced only with --overwrite"):
+            refuse(tmp_path / "a.json", overwrite=False)
+    assert (tmp_path / "a.json").read_text() == "old"
+
+
+def test_a_database_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "clinic.budget"
+    with Budget.create(path, dataset="clinic", epsilon=1.0, delta=1e-5):
+        pass
+    before = path.read_bytes()
+    assert whole_file.is_database(path)
+    with pytest.raises(StoreError, match="a budget, a ledger or another database is there"):
+        whole_file.write(path, "text", overwrite=True)
+    assert path.read_bytes() == before
+
+
+def test_a_name_that_no_file_can_have_is_named(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("loop", "x" * 300):
+        with pytest.raises(StoreError, match=f"cannot write .*{name}"):
+            whole_file.write(tmp_path / name, "text")
+        with pytest.raises(StoreError, match=f"cannot read .*{name}"):
+            whole_file.read(tmp_path / name)

@@ -32,7 +32,7 @@ def test_the_page_answers_every_question(filled: Certificate) -> None:
         "Paid for 'first' (this model): 4698 ×",
         "Paid for 'search': Gaussian",
         "NOT A GUARANTEE (published): ε = 1 by a paper's Theorem 1. Does not hold here: rejected steps cost nothing",
-        "An attack (canaries in one run) shows ε of at least 1.2 with 95.0% confidence.",
+        "An attack (canaries in one run) shows ε of at least 1.2 with confidence 0.95.",
         "Issued on 2026-01-31 by Lehr 0.1.0.",
     ):
         assert answer in text
@@ -66,3 +66,19 @@ def test_a_hopeless_epsilon_is_not_turned_into_an_overflow() -> None:
     words = guarantee(epsilon=1e6, delta=1e-5, adjacency=Adjacency.REPLACE_ONE)
     assert "e^1e+06 times as likely" in words
     assert "replaced by another" in words
+
+
+def test_a_certificate_that_does_not_hold_is_headed_by_the_reasons(filled: Certificate) -> None:
+    shown = page(filled, mismatches=("epsilon is wrong", "the budget is overspent"))
+    assert shown.startswith(
+        "THIS PRIVACY CERTIFICATE DOES NOT HOLD\n  - epsilon is wrong\n  - the budget is overspent\n"
+    )
+    assert page(filled).startswith("PRIVACY CERTIFICATE\n\n")
+
+
+def test_delta_and_audit_are_shown_in_all_their_digits(filled: Certificate) -> None:
+    assert filled.audit is not None
+    audit = replace(filled.audit, epsilon_lower_bound=1.23456, confidence=0.99999)
+    text = " ".join(page(replace(filled, delta=1.0000004e-5, audit=audit)).split())
+    assert "ε = 2.5 at δ = 1.0000004e-05." in text
+    assert "at least 1.23456 with confidence 0.99999." in text

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lehr import validate
 from lehr.cli import answering
 from lehr.cli.failing import NO
 from lehr.cli.options import (
@@ -15,23 +16,24 @@ from lehr.cli.options import (
     PlanFile,
     Records,
     SamplingProbability,
+    StepOptions,
     Steps,
+    example,
     read_plan,
     refuse,
     required,
-    step_event,
 )
+from lehr.errors import UnsupportedEvent
 from lehr.events import Adjacency, Event, Repeated, to_json
-from lehr.reports.rounding import at_most
+from lehr.reports.rounding import at_most, exactly
 
 if TYPE_CHECKING:
-    from lehr.accounting import Answer
+    from lehr.accounting import Answer, Bound
 
-EXAMPLE = """\b
-Example:
-  lehr account --noise-multiplier 1.23 --expected-batch-size 512 --records 60000 \\
-      --steps 4698 --delta 1e-5
-"""
+EXAMPLE = example(
+    "  lehr account --noise-multiplier 1.23 --expected-batch-size 512 --records 60000 \\\n",
+    "      --steps 4698 --delta 1e-5\n",
+)
 
 
 def account(
@@ -53,38 +55,41 @@ def account(
     """
     from lehr.accounting import answers
 
+    step = StepOptions(
+        noise_multiplier=noise_multiplier,
+        expected_batch_size=expected_batch_size,
+        records=records,
+        sampling_probability=sampling_probability,
+    )
     if plan is not None:
-        refuse(
-            "plan",
-            noise_multiplier=noise_multiplier,
-            expected_batch_size=expected_batch_size,
-            records=records,
-            sampling_probability=sampling_probability,
-            steps=steps,
-            delta=delta,
-            adjacency=adjacency,
-        )
+        step.refuse_beside("plan")
+        refuse("plan", steps=steps, delta=delta, adjacency=adjacency)
         from_file = read_plan(plan)
         event, delta, adjacency = from_file.event, from_file.delta, from_file.adjacency
     else:
         adjacency = adjacency or Adjacency.ADD_OR_REMOVE_ONE
-        step = step_event(
-            noise_multiplier=noise_multiplier,
-            expected_batch_size=expected_batch_size,
-            records=records,
-            sampling_probability=sampling_probability,
-            adjacency=adjacency,
-        )
-        event, delta = Repeated(step, required(steps=steps)), required(delta=delta)
+        event = Repeated(step.event(adjacency=adjacency), validate.count(steps=required(steps=steps)))
+        delta = required(delta=delta)
     with answering.working("Counting"):
         found = answers(event, delta=delta, adjacency=adjacency)
-    (_answer_program if json else _answer_person)(event, delta, adjacency, found)
-    if _smallest(found) is None:
+        smallest = _smallest(event, delta, adjacency)
+    (_answer_program if json else _answer_person)(event, delta, adjacency, found, smallest)
+    if smallest is None:
         raise typer.Exit(NO)
 
 
-def _answer_program(event: Event, delta: float, adjacency: Adjacency, answers: tuple[Answer, ...]) -> None:
-    smallest = _smallest(answers)
+def _smallest(event: Event, delta: float, adjacency: Adjacency) -> Bound | None:
+    from lehr.accounting import bound
+
+    try:
+        return bound(event, delta=delta, adjacency=adjacency)
+    except UnsupportedEvent:
+        return None
+
+
+def _answer_program(
+    event: Event, delta: float, adjacency: Adjacency, answers: tuple[Answer, ...], smallest: Bound | None
+) -> None:
     answering.as_json(
         {
             "event": to_json(event),
@@ -105,10 +110,11 @@ def _answer_program(event: Event, delta: float, adjacency: Adjacency, answers: t
     )
 
 
-def _answer_person(event: Event, delta: float, adjacency: Adjacency, answers: tuple[Answer, ...]) -> None:
-    smallest = _smallest(answers)
+def _answer_person(
+    event: Event, delta: float, adjacency: Adjacency, answers: tuple[Answer, ...], smallest: Bound | None
+) -> None:
     rows = [(answer.accountant, _epsilon(answer), _note(answer, smallest)) for answer in answers]
-    answering.listing(f"ε at δ = {delta:g}, {adjacency.value}", ("accountant", "ε", ""), rows)
+    answering.listing(f"ε at δ = {exactly(delta)}, {adjacency.value}", ("accountant", "ε", ""), rows)
     answering.line(f"The run: {event}")
 
 
@@ -116,14 +122,10 @@ def _epsilon(answer: Answer) -> str:
     return "–" if answer.epsilon is None else at_most(answer.epsilon)
 
 
-def _note(answer: Answer, smallest: Answer | None) -> str:
+def _note(answer: Answer, smallest: Bound | None) -> str:
     if answer.epsilon is None:
         return answer.reason
     if answer.is_estimate:
         return "an estimate, not a guarantee"
-    return "the smallest proven bound" if answer is smallest else "a proven bound"
-
-
-def _smallest(answers: tuple[Answer, ...]) -> Answer | None:
-    bounds = [answer for answer in answers if answer.epsilon is not None and not answer.is_estimate]
-    return min(bounds, key=lambda answer: answer.epsilon or 0.0, default=None)
+    is_smallest = smallest is not None and answer.accountant == smallest.accountant
+    return "the smallest proven bound" if is_smallest else "a proven bound"

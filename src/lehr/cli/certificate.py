@@ -9,15 +9,22 @@ import typer
 
 from lehr.cli import answering
 from lehr.cli.failing import NO, Commands, complain
-from lehr.cli.options import Json, read_plan, refuse, refuse_other_adjacency, required, steps_of
+from lehr.cli.options import (
+    Json,
+    Overwrite,
+    example,
+    read_plan,
+    refuse,
+    refuse_other_adjacency,
+    required,
+    steps_of,
+)
 from lehr.events import Event
-from lehr.reports.rounding import at_most
+from lehr.reports.rounding import at_most, exactly
 
 if TYPE_CHECKING:
     from lehr.planning.plan import Plan
-    from lehr.reports.certificate import AuditResult, SharedBudget
-
-app = typer.Typer(cls=Commands, help="What a released model promises: issue, show and check.", rich_markup_mode=None)
+    from lehr.reports.certificate import AuditResult, Certificate, SharedBudget
 
 CertificateFile = Annotated[Path, typer.Argument(metavar="FILE", help="The certificate.")]
 
@@ -27,12 +34,15 @@ _ISSUE = """  lehr plan --steps 4698 --delta 1e-5 --records 60000 --expected-bat
       --treated-as-public "the number of records" --steps-taken 4000
 """
 
+app = typer.Typer(
+    cls=Commands,
+    help="What a released model promises: issue, show and check.",
+    epilog=example(_ISSUE, "  lehr certificate check certificate.json\n"),
+    rich_markup_mode=None,
+)
 
-def _example(*lines: str) -> str:
-    return "\b\nExample:\n" + "".join(lines)
 
-
-@app.command(epilog=_example(_ISSUE))
+@app.command(epilog=example(_ISSUE))
 def issue(
     file: CertificateFile,
     plan: Annotated[Path, typer.Option(metavar="PLAN", help="The plan of the run, fixed before it began.")],
@@ -46,19 +56,21 @@ def issue(
     released: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
     raw_data_seen_by: Annotated[str | None, typer.Option(help="Who must be trusted with the raw data.")] = None,
     data_collection: Annotated[str | None, typer.Option(help="How the data was collected.")] = None,
-    steps_taken: Annotated[int | None, typer.Option(help="Steps that were taken, for the ex-post ε.")] = None,
+    steps_taken: Annotated[int | None, typer.Option(help="Steps that were taken; a budget knows them.")] = None,
     ledger: Annotated[Path | None, typer.Option(metavar="LEDGER", help="Instead of --steps-taken.")] = None,
     budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
     run: Annotated[str | None, typer.Option(help="The name of the run in the budget.")] = None,
     audit_method: Annotated[str | None, typer.Option(help="How the model was attacked.")] = None,
     audit_epsilon: Annotated[float | None, typer.Option(help="The ε that the attack shows at least.")] = None,
     audit_confidence: Annotated[float | None, typer.Option(help="The confidence of the attack, such as 0.95.")] = None,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Issue a certificate for the largest number of steps that a plan allows. Only a proven, finite ε is certified."""
-    from lehr.reports import certificate_file, issuing
+    from lehr.reports import certificate_file, issuing, whole_file
     from lehr.reports.certificate import NOT_STATED, Statements
 
+    whole_file.refuse_to_replace(file, overwrite=overwrite)
     made = read_plan(plan)
     stated = Statements(
         settings_chosen_on=settings_chosen_on,
@@ -76,61 +88,75 @@ def issue(
             delta=made.delta,
             adjacency=made.adjacency,
             stated=stated,
-            charged=_charged(made, steps_taken=steps_taken, ledger=ledger),
+            charged=_charged(made, run=run, steps_taken=steps_taken, ledger=ledger),
             settings_cost=_settings_cost(made, settings_cost),
             budget=_budget(budget, run),
             audit=_audit(audit_method, audit_epsilon, audit_confidence),
         )
-    certificate_file.write(file, certificate)
+    certificate_file.write(file, certificate, overwrite=overwrite)
     if json:
         answering.as_json(certificate_file.to_json(certificate))
     else:
-        answering.line(f"{file}: ε = {at_most(certificate.epsilon)} at δ = {certificate.delta:g}, proven")
+        answering.line(f"{file}: ε = {at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}, proven")
 
 
-@app.command(epilog=_example(_ISSUE, "  lehr certificate show certificate.json\n"))
+@app.command(epilog=example(_ISSUE, "  lehr certificate show certificate.json\n"))
 def show(file: CertificateFile, json: Json = False) -> None:
-    """Show a certificate as a page of text. This does not check it."""
+    """Show a certificate as a page of text, headed by what is wrong with it (exit code 1) where it does not hold."""
     from lehr.reports import certificate_file, wording
 
     certificate = certificate_file.read(file)
+    found = _mismatches(certificate)
     if json:
         answering.as_json(certificate_file.to_json(certificate))
     else:
-        answering.line(wording.page(certificate).rstrip())
+        for line in wording.page(certificate, mismatches=found).rstrip().split("\n"):
+            answering.line(answering.printable(line))
+    _refuse(file, found)
 
 
-@app.command(epilog=_example(_ISSUE, "  lehr certificate check certificate.json\n"))
+@app.command(epilog=example(_ISSUE, "  lehr certificate check certificate.json\n"))
 def check(file: CertificateFile, json: Json = False) -> None:
-    """Recompute every number of a certificate from its events; exit code 1 on any mismatch."""
+    """Recompute a certificate from its events; exit code 1 where it says anything else."""
     from lehr.reports import certificate_file
-    from lehr.reports.checking import mismatches
 
     certificate = certificate_file.read(file)
-    with answering.working("Recomputing"):
-        found = mismatches(certificate)
+    found = _mismatches(certificate)
     if json:
         answering.as_json(
             {"holds": not found, "mismatches": found, "epsilon": certificate.epsilon, "delta": certificate.delta}
         )
     elif not found:
-        answering.line(f"The certificate holds: ε = {at_most(certificate.epsilon)} at δ = {certificate.delta:g}.")
+        answering.line(
+            f"The certificate holds: ε = {at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}."
+        )
         answering.line("That its events took place, and what it states about the data, is the word of its issuer.")
-    for mismatch in found:
+    _refuse(file, found)
+
+
+def _mismatches(certificate: Certificate) -> tuple[str, ...]:
+    from lehr.reports.checking import mismatches
+
+    with answering.working("Recomputing"):
+        return mismatches(certificate)
+
+
+def _refuse(file: Path, mismatches: tuple[str, ...]) -> None:
+    for mismatch in mismatches:
         complain(f"{file}: {mismatch}")
-    if found:
+    if mismatches:
         raise typer.Exit(NO)
 
 
-def _charged(plan: Plan, *, steps_taken: int | None, ledger: Path | None) -> Event | None:
+def _charged(plan: Plan, *, run: str | None, steps_taken: int | None, ledger: Path | None) -> Event | None:
     if ledger is not None:
         from lehr.ledger import Ledger
 
         refuse("ledger", steps_taken=steps_taken)
         with Ledger.open(ledger) as book:
-            refuse_other_adjacency(book.adjacency, expected=plan.adjacency)
+            book.refuse_other(run=run, plan_event=plan.event, adjacency=plan.adjacency)
             return book.charged()
-    return None if steps_taken is None else steps_of(plan.event, steps=steps_taken)
+    return None if steps_taken is None else steps_of(plan.event, steps_taken=steps_taken)
 
 
 def _settings_cost(plan: Plan, path: Path | None) -> Event | None:

@@ -3,11 +3,13 @@
 0   done, and the answer is yes
 1   the answer is no: over budget, out of reach, nothing can count it, a certificate that does not hold
 2   the command was not understood, or a value is not allowed
-3   a file cannot be used
+3   a file cannot be used, or the answer cannot be written
+130 interrupted
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +36,12 @@ class Commands(TyperGroup):
             code = super().main(args=given, **extra)
         except (LehrError, TyperException) as error:
             code = _fail(error, as_json="--json" in given)
+        except UnicodeError:
+            code = _fail(InvalidValue("text", allowed="UTF-8", given="other bytes"), as_json="--json" in given)
+        except OSError as error:
+            _give_up_output()
+            complain(f"cannot write the answer: {error.strerror}" if error.filename is None else str(error))
+            code = UNUSABLE_FILE
         except typer.Abort:
             code = INTERRUPTED
         sys.exit(code if isinstance(code, int) else 0)
@@ -64,6 +72,17 @@ def _fail(error: LehrError | TyperException, *, as_json: bool) -> int:
     if as_json:
         answering.as_json({"error": {"kind": type(error).__name__, "message": message, "exit_code": code}})
     return code
+
+
+def _give_up_output() -> None:
+    """Send what is still to be written nowhere: Python would try once more at its end, and leave with its own code."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # no file, as in a test
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _usage(error: TyperException) -> str:

@@ -14,7 +14,8 @@ from lehr.cli import account, budget, certificate, failing, plan
 app = typer.Typer(
     cls=failing.Commands,
     help="Count, plan, budget and certify the privacy of a training run.",
-    epilog="Exit codes: 0 done; 1 the answer is no; 2 not understood, or a value not allowed; 3 a file cannot be used.",
+    epilog="Exit codes: 0 done; 1 the answer is no; 2 not understood, or a value not allowed; 3 a file cannot be used; "
+    "130 interrupted.\n\n" + plan.EXAMPLE,
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lehr.cli import answering
-from lehr.cli.options import AdjacencyOption, Delta, ExpectedBatchSize, Json, NoiseMultiplier, Steps
+from lehr.cli.options import (
+    AdjacencyOption,
+    Delta,
+    ExpectedBatchSize,
+    Json,
+    NoiseMultiplier,
+    Overwrite,
+    Steps,
+    example,
+)
 from lehr.events import Adjacency
-from lehr.reports.rounding import at_most, rounded_up
+from lehr.reports.rounding import at_most, exactly
 
 if TYPE_CHECKING:
     from lehr.accounting import Bound
@@ -18,11 +27,10 @@ if TYPE_CHECKING:
     from lehr.planning.plan import Plan
     from lehr.reports.curve import Point
 
-EXAMPLE = """\b
-Example:
-  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 \\
-      --noise-multiplier 1.23 --html plan.html --save plan.json
-"""
+EXAMPLE = example(
+    "  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 \\\n",
+    "      --noise-multiplier 1.23 --html plan.html --save plan.json\n",
+)
 
 
 def plan(
@@ -35,6 +43,7 @@ def plan(
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a web page.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as JSON.")] = None,
+    overwrite: Overwrite = False,
     no_chart: Annotated[bool, typer.Option("--no-chart", help="Leave the chart out.")] = False,
     json: Json = False,
 ) -> None:
@@ -43,7 +52,11 @@ def plan(
     The fourth is found so that the run never costs more than --epsilon.
     """
     from lehr.planning.plan import make_plan
+    from lehr.reports import whole_file
 
+    for file in (save, html):
+        if file is not None:
+            whole_file.refuse_to_replace(file, overwrite=overwrite)
     with answering.working("Finding the plan"):
         found = make_plan(
             records=records,
@@ -56,11 +69,11 @@ def plan(
         )
         bound, claim = found.bound(), found.claim()
     if save is not None:
-        _save(save, found)
+        _save(save, found, overwrite=overwrite)
     draws = not (json or no_chart)
     points = _points(found) if draws or html is not None else ()
     if html is not None:
-        _write_page(html, found, bound, claim, points)
+        _write_page(html, found, bound, claim, points, overwrite=overwrite)
     if json:
         _answer_program(found, bound, claim, html=html, save=save)
     else:
@@ -69,10 +82,10 @@ def plan(
         _draw(points)
 
 
-def _save(path: Path, plan: Plan) -> None:
+def _save(path: Path, plan: Plan, *, overwrite: bool) -> None:
     from lehr.reports import json_file
 
-    json_file.write(path, plan.to_json())
+    json_file.write(path, plan.to_json(), overwrite=overwrite)
 
 
 def _points(plan: Plan) -> tuple[Point, ...]:
@@ -82,10 +95,12 @@ def _points(plan: Plan) -> tuple[Point, ...]:
         return curve.points(plan)
 
 
-def _write_page(path: Path, plan: Plan, bound: Bound, claim: Claim, points: tuple[Point, ...]) -> None:
+def _write_page(
+    path: Path, plan: Plan, bound: Bound, claim: Claim, points: tuple[Point, ...], *, overwrite: bool
+) -> None:
     from lehr.reports import plan_page, whole_file
 
-    whole_file.write(path, plan_page.render(plan, bound=bound, claim=claim, points=points))
+    whole_file.write(path, plan_page.render(plan, bound=bound, claim=claim, points=points), overwrite=overwrite)
 
 
 def _answer_program(plan: Plan, bound: Bound, claim: Claim, *, html: Path | None, save: Path | None) -> None:
@@ -105,8 +120,8 @@ def _answer_program(plan: Plan, bound: Bound, claim: Claim, *, html: Path | None
 
 def _answer_person(plan: Plan, bound: Bound) -> None:
     rows = {
-        "ε": f"{at_most(bound.epsilon)}  at δ = {plan.delta:g}, {plan.adjacency.value}",
-        "noise multiplier": f"{rounded_up(plan.noise_multiplier, digits=6):.6g}",
+        "ε": f"{at_most(bound.epsilon)}  at δ = {exactly(plan.delta)}, {plan.adjacency.value}",
+        "noise multiplier": exactly(plan.noise_multiplier),
         "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} records",
         "sampling probability": f"{plan.sampling_probability:.6g}",
         "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",

@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
 from lehr import validate
 from lehr.claims import Claim
 from lehr.errors import InvalidValue
-from lehr.events import EVENT_TYPES, Adjacency, Composed, Event
+from lehr.events import EVENT_TYPES, NOTHING, Adjacency, Composed, Event, RepeatAndSelect, counted, together
+from lehr.planning.budget import FILTER, SINGLE_PLAN
 
 NOT_STATED = "not stated"
 EX_POST_MEANING = "ex post: what was done would have cost this had it been the plan; not a guarantee"
 SETTINGS_CHOSEN_ON = ("fixed", "public", "private")
 KINDS = ("proven", "published", "estimate")
-BUDGET_MODES = ("filter", "single plan")
+BUDGET_MODES = (FILTER, SINGLE_PLAN)
+MOST_EVENTS, MOST_ORDERS = 100, 20  # a stranger's file must not keep its checker busy for hours
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +68,10 @@ class StatedClaim:
         validate.non_negative(epsilon=self.claim.epsilon)  # a claim may be infinite, a certificate's may not
         for name in ("accountant", "theorem"):
             one_line(name, getattr(self.claim, name))
+        if self.claim.proof is not None:
+            one_line("proof", self.claim.proof)
         _lines("premises", tuple(premise.statement for premise in self.claim.premises))
+        _lines("because", tuple(premise.because for premise in self.claim.premises if premise.because != ""))
         if self.proof_sha256 is not None and not re.fullmatch("[0-9a-f]{64}", self.proof_sha256):
             raise InvalidValue("proof_sha256", allowed="64 hexadecimal digits", given=self.proof_sha256)
 
@@ -118,8 +124,15 @@ class SharedBudget:
         validate.delta(delta=self.delta)
         validate.non_negative(spent_epsilon=self.spent_epsilon)
         validate.one_of(BUDGET_MODES, mode=self.mode)
+        if len(self.orders) > MOST_ORDERS:
+            raise InvalidValue("orders", allowed=f"at most {MOST_ORDERS} numbers", given=len(self.orders))
         for order in self.orders:
             validate.positive(order=order)
+
+    @property
+    def charged(self) -> Event:
+        """What the budget paid for this model's run."""
+        return together(*(payment.event for payment in self.paid_for if payment.run == self.run))
 
     @property
     def total(self) -> Event:
@@ -184,17 +197,25 @@ class Certificate:
         for name in ("library_version", "accounting_version"):
             one_line(name, getattr(self, name))
         _lines("assumptions", self.assumptions)
+        _few_events(self)
+
+
+def distinct_events(events: Iterable[Event]) -> set[Event]:
+    """Every event that something is counted for, once each, those within a repeated selection included."""
+    found: set[Event] = {atom for event in events for atom in counted(event)}
+    within = [atom.event for atom in found if isinstance(atom, RepeatAndSelect)]
+    return found | distinct_events(within) if within else found
 
 
 def one_line(name: str, value: object) -> str:
     """A line of text that a terminal shows as it is: certificates come from strangers and are printed."""
     line = validate.text(**{name: value})
-    if any(unicodedata.category(mark) in ("Cc", "Cs", "Zl", "Zp") or mark in _TURNS_TEXT_AROUND for mark in line):
-        raise InvalidValue(name, allowed="one line of text without control characters", given=value)
+    if any(unicodedata.category(mark) in ("Cc", "Cf", "Cs", "Zl", "Zp") or mark in _UNSEEN for mark in line):
+        raise InvalidValue(name, allowed="one line of text without control or invisible characters", given=value)
     return line
 
 
-_TURNS_TEXT_AROUND = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_UNSEEN = frozenset("\u115f\u1160\u3164\uffa0")  # letters by their category, and blank on every screen
 
 
 def _lines(name: str, value: object) -> None:
@@ -218,3 +239,15 @@ def _calendar_day(name: str, value: object) -> None:
         raise InvalidValue(name, allowed=allowed, given=value) from error
     if day.isoformat() != value:  # Python reads other spellings too; a certificate has one
         raise InvalidValue(name, allowed=allowed, given=value)
+
+
+def _few_events(certificate: Certificate) -> None:
+    ex_post, budget = certificate.ex_post, certificate.budget
+    events = (
+        certificate.event,
+        NOTHING if ex_post is None else ex_post.event,
+        NOTHING if budget is None else budget.total,
+    )
+    given = len(distinct_events(events))
+    if given > MOST_EVENTS:
+        raise InvalidValue("events", allowed=f"at most {MOST_EVENTS} distinct ones in one certificate", given=given)

@@ -34,9 +34,9 @@ FORMAT_VERSION = 1
 Reader = Callable[[str, object], object]  # of the field's name, for the error, and its value
 
 
-def write(path: str | os.PathLike[str], certificate: Certificate) -> None:
-    """Put the certificate at ``path``, whole or not at all."""
-    json_file.write(path, to_json(certificate))
+def write(path: str | os.PathLike[str], certificate: Certificate, *, overwrite: bool = False) -> None:
+    """Put the certificate at ``path``, whole or not at all; over another file only with ``overwrite``."""
+    json_file.write(path, to_json(certificate), overwrite=overwrite)
 
 
 def read(path: str | os.PathLike[str]) -> Certificate:
@@ -55,7 +55,7 @@ def from_json(shape: object) -> Certificate:
         given = shape.get("format") if isinstance(shape, dict) else type(shape).__name__
         raise InvalidValue("certificate", allowed=f"an object whose format is {FORMAT}", given=given)
     version = shape.get("format_version")
-    if version != FORMAT_VERSION or isinstance(version, bool):
+    if type(version) is not int or version != FORMAT_VERSION:  # neither true nor 1.0
         raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
     rest = {name: value for name, value in shape.items() if name not in ("format", "format_version")}
     certificate = _read(Certificate, "certificate", rest)

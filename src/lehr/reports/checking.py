@@ -1,18 +1,32 @@
 """Whether what a certificate says follows from the events that it lists. Nothing in it is believed but the events.
 
 That the events took place cannot be seen from a file: that is the issuer's word, and so is everything under ``stated``.
+The versions and the day of issue are there for the record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, date, datetime
 
+import lehr
 from lehr import accounting
 from lehr.accounting.filter import RenyiFilter
 from lehr.claims import IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, Claim, Standing
 from lehr.errors import CertificateMismatch, LehrError
-from lehr.events import Event, RepeatAndSelect, counted, is_part
-from lehr.reports.certificate import Certificate, SharedBudget, StatedClaim
+from lehr.events import (
+    NOTHING,
+    Adjacency,
+    Event,
+    RepeatAndSelect,
+    SampledWithoutReplacement,
+    counted,
+    is_part,
+    rest,
+    together,
+)
+from lehr.planning.budget import SINGLE_PLAN
+from lehr.reports.certificate import Certificate, PassedOverAccountant, SharedBudget, StatedClaim, distinct_events
 from lehr.reports.proof_file import sha256_of_proof
 
 TOLERANCE = 1e-6  # how far above the recomputed ε a stated one may lie; below it may not lie at all
@@ -30,12 +44,16 @@ def mismatches(certificate: Certificate) -> tuple[str, ...]:
     parts: tuple[Callable[[Certificate], Iterable[str]], ...] = (
         _claim_is_restated,
         _claim_follows,
-        _assumptions_are_named,
+        _assumptions_follow,
+        _passed_over_follows,
         _ex_post_follows,
         _published_claims_are_set_apart,
         _choice_of_settings_is_paid,
         _budget_follows,
+        _run_is_paid,
+        _records_agree,
         _audit_agrees,
+        _day_has_come,
     )
     return tuple(mismatch for part in parts for mismatch in _failing_by_name(part, certificate))
 
@@ -47,9 +65,15 @@ def assumed_in(claim: Claim) -> tuple[str, ...]:
     return tuple(dict.fromkeys(premise.statement for premise in (*own, *always)))
 
 
+def passed_over_for(event: Event, *, delta: float, adjacency: Adjacency) -> tuple[PassedOverAccountant, ...]:
+    """The accountants whose numbers a certificate of this event does not use, and why."""
+    others = accounting.bound(event, delta=delta, adjacency=adjacency).passed_over
+    return tuple(PassedOverAccountant(accountant=other.accountant, reason=other.reason) for other in others)
+
+
 def spent_epsilon(budget: SharedBudget) -> float:
     """The ε of everything that a budget paid for, counted as its mode says."""
-    if budget.mode == "single plan":
+    if budget.mode == SINGLE_PLAN:
         return accounting.bound(budget.total, delta=budget.delta, adjacency=budget.adjacency).epsilon
     limit = RenyiFilter(epsilon=budget.epsilon, delta=budget.delta, adjacency=budget.adjacency, orders=budget.orders)
     return limit.epsilon_spent(budget.total)
@@ -81,13 +105,27 @@ def _claim_follows(certificate: Certificate) -> Iterator[str]:
     if stated.kind != "proven":
         yield f"the claim is {stated.kind}, and only a proven one can be certified"
     if recomputed.proof is not None and stated.proof_sha256 != sha256_of_proof(recomputed.proof):
-        yield f"the proof {recomputed.proof} of this version of Lehr is not the one that the certificate relied on"
+        yield _another_proof(recomputed.proof, issued_by=certificate.library_version)
 
 
-def _assumptions_are_named(certificate: Certificate) -> Iterator[str]:
-    for statement in assumed_in(certificate.claim.claim):
-        if statement not in certificate.assumptions:
-            yield f"the assumptions leave out: {statement}"
+def _another_proof(proof: str, *, issued_by: str) -> str:
+    if issued_by != lehr.__version__:
+        return f"it was issued by Lehr {issued_by} with another text of the proof {proof}; check it with that version"
+    return f"the proof {proof} of this version of Lehr is not the one that the certificate relied on"
+
+
+def _assumptions_follow(certificate: Certificate) -> Iterator[str]:
+    follow = assumed_in(certificate.claim.claim)  # whose premises are recomputed above
+    yield from (f"the assumptions leave out: {one}" for one in follow if one not in certificate.assumptions)
+    yield from (f"nothing here rests on the assumption: {one}" for one in certificate.assumptions if one not in follow)
+    if set(certificate.assumptions) == set(follow) and certificate.assumptions != follow:
+        yield "the assumptions are listed another way than this version of Lehr lists them"
+
+
+def _passed_over_follows(certificate: Certificate) -> Iterator[str]:
+    follow = passed_over_for(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
+    if certificate.passed_over != follow:
+        yield "the accountants that were passed over, and why, are not those that this version of Lehr finds"
 
 
 def _ex_post_follows(certificate: Certificate) -> Iterator[str]:
@@ -125,15 +163,53 @@ def _budget_follows(certificate: Certificate) -> Iterator[str]:
         return
     if budget.adjacency is not certificate.adjacency:
         yield f"the budget counts by {budget.adjacency.value} and the claim by {certificate.adjacency.value}"
-    if budget.run not in {payment.run for payment in budget.paid_for}:
-        yield f"the budget has paid for no run {budget.run!r}"
-    done = certificate.event if certificate.ex_post is None else certificate.ex_post.event
-    if not is_part(done, of=budget.total):
-        yield f"the budget has not paid for {done}"
+    runs = [payment.run for payment in budget.paid_for]
+    if len(set(runs)) != len(runs):
+        yield "the budget has paid for two runs of one name"
+    paid = [payment.run for payment in budget.paid_for if together(payment.event) != NOTHING]
+    if budget.mode == SINGLE_PLAN and paid != [budget.run]:
+        yield f"the budget was given to a single plan, and has not paid for the run {budget.run!r} alone"
     spent = spent_epsilon(budget)
     yield from _epsilon_follows("the budget's spent epsilon", budget.spent_epsilon, spent)
     if not spent <= budget.epsilon:
         yield f"the budget of epsilon {budget.epsilon:g} is overspent: {spent:g}"
+
+
+def _run_is_paid(certificate: Certificate) -> Iterator[str]:
+    budget = certificate.budget
+    if budget is None:
+        return
+    charged, cost = budget.charged, certificate.settings_cost or NOTHING
+    if charged == NOTHING:
+        yield f"the budget has paid for no run {budget.run!r}"
+    if not is_part(cost, of=rest(budget.total, charged)):
+        yield f"the budget has not paid for choosing the settings, {cost}"
+    if certificate.ex_post is None:
+        yield f"the budget charged {charged} for the run, and the certificate does not say what that cost ex post"
+        return
+    done = rest(certificate.ex_post.event, cost)
+    if not is_part(done, of=charged):
+        yield f"the budget has not paid for {done} but for {charged}"
+    elif budget.mode != SINGLE_PLAN and counted(done) != counted(charged):
+        # A single plan is charged in full whatever was done; a filter charges what was done once the run is settled.
+        yield (
+            f"the budget charged {charged} for the run, and the certificate says that {done} was done; "
+            "until a run is settled it is charged in full"
+        )
+
+
+def _records_agree(certificate: Certificate) -> Iterator[str]:
+    stated = certificate.stated.records
+    sampled = {
+        event.records for event in distinct_events([certificate.event]) if isinstance(event, SampledWithoutReplacement)
+    }
+    for records in sorted(sampled - {stated}) if stated is not None else ():
+        yield f"{stated} records are stated, and batches were sampled of {records}"
+
+
+def _day_has_come(certificate: Certificate) -> Iterator[str]:
+    if date.fromisoformat(certificate.issued_on) > datetime.now(UTC).date():
+        yield f"it was issued on {certificate.issued_on}, which is yet to come"
 
 
 def _audit_agrees(certificate: Certificate) -> Iterator[str]:

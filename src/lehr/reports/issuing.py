@@ -25,12 +25,11 @@ from lehr.reports.certificate import (
     Certificate,
     ExPost,
     PaidFor,
-    PassedOverAccountant,
     SharedBudget,
     StatedClaim,
     Statements,
 )
-from lehr.reports.checking import assumed_in, check, spent_epsilon
+from lehr.reports.checking import assumed_in, check, passed_over_for, spent_epsilon
 from lehr.reports.proof_file import sha256_of_proof
 from lehr.reports.rounding import rounded_up
 
@@ -52,9 +51,12 @@ def issue(
     """The certificate of a plan's event, at its largest number of steps, whatever number was taken.
 
     ``charged`` is what the run's ledger says was done: it must be part of the event, and its ε is shown as ex post.
+    Where a ``budget`` is given, it is what the budget charged for the run, and need not be said again.
     ``settings_cost`` is what was done to the private records to choose the settings; it is added to the event.
     """
     whole = _with(event, settings_cost)
+    if charged is None and budget is not None:
+        charged = budget.charged
     claim = _certifiable(accounting.claim(whole, delta=delta, adjacency=adjacency))
     certificate = Certificate(
         issued_on=datetime.now(UTC).date().isoformat(),
@@ -65,7 +67,7 @@ def issue(
         event=whole,
         claim=_stated_claim(claim),
         accounting_version=accounting.version(),
-        passed_over=_passed_over(whole, delta, adjacency),
+        passed_over=passed_over_for(whole, delta=delta, adjacency=adjacency),
         ex_post=None if charged is None else _ex_post(_with(charged, settings_cost), delta, adjacency),
         published_claims=tuple(map(_stated_claim, published_claims)),
         settings_cost=settings_cost,
@@ -110,11 +112,6 @@ def _stated_claim(claim: Claim) -> StatedClaim:
     return StatedClaim(
         kind=claim.kind, claim=claim, proof_sha256=None if claim.proof is None else sha256_of_proof(claim.proof)
     )
-
-
-def _passed_over(event: Event, delta: float, adjacency: Adjacency) -> tuple[PassedOverAccountant, ...]:
-    passed_over = accounting.bound(event, delta=delta, adjacency=adjacency).passed_over
-    return tuple(PassedOverAccountant(accountant=other.accountant, reason=other.reason) for other in passed_over)
 
 
 def _ex_post(done: Event, delta: float, adjacency: Adjacency) -> ExPost:

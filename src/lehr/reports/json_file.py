@@ -12,9 +12,9 @@ from lehr.reports import strict_json, whole_file
 Value = TypeVar("Value")
 
 
-def write(path: str | os.PathLike[str], shape: object) -> None:
-    """Put the JSON of ``shape`` at ``path``."""
-    whole_file.write(path, strict_json.dumps(shape) + "\n")
+def write(path: str | os.PathLike[str], shape: object, *, overwrite: bool = False) -> None:
+    """Put the JSON of ``shape`` at ``path``; over another file only with ``overwrite``."""
+    whole_file.write(path, strict_json.dumps(shape) + "\n", overwrite=overwrite)
 
 
 def read(path: str | os.PathLike[str], from_json: Callable[[object], Value]) -> Value:

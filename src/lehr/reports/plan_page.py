@@ -14,7 +14,7 @@ from lehr.accounting import Bound, version
 from lehr.claims import Claim, Standing
 from lehr.planning.plan import Plan
 from lehr.reports.curve import Point
-from lehr.reports.rounding import at_most, rounded_up
+from lehr.reports.rounding import at_most, exactly
 from lehr.reports.wording import guarantee
 
 TEMPLATE = "plan_page.html.jinja"
@@ -42,19 +42,19 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["at_most"] = at_most
+    environment.filters |= {"at_most": at_most, "exactly": exactly}
     return environment.from_string(files("lehr.reports").joinpath(TEMPLATE).read_text(encoding="utf-8"))
 
 
 def _rows(plan: Plan) -> Mapping[str, str]:
     return {
-        "Noise multiplier": f"{rounded_up(plan.noise_multiplier, digits=6):.6g}",
+        "Noise multiplier": exactly(plan.noise_multiplier),
         "Expected batch size": f"{plan.expected_batch_size:,.10g}",
         "Records (stated as public)": f"{plan.records:,}",
         "Sampling probability": f"{plan.sampling_probability:.6g}",
         "Steps": f"{plan.steps:,}",
         "Passes over the data": f"{plan.steps * plan.sampling_probability:.4g}",
-        "δ": f"{plan.delta:g}",
+        "δ": exactly(plan.delta),
         "Adjacency": plan.adjacency.value,
     }
 

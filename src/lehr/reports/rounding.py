@@ -1,20 +1,23 @@
-"""Fewer digits, and never a smaller number: a bound stays a bound, and noise that is typed in again stays enough."""
+"""Numbers for people: a bound in fewer digits is never a smaller number, and what is no bound keeps its digits."""
 
 from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, Context, Decimal
 
+_LARGEST_POWER = 20  # of e, in plain digits
+
 
 def rounded_up(value: float, *, digits: int) -> float:
     """The smallest number of so many digits that is not below ``value``.
 
-    >>> rounded_up(2.36611, digits=4), rounded_up(3.0, digits=4), rounded_up(0.000123456, digits=3)
-    (2.367, 3.0, 0.000124)
+    >>> rounded_up(2.36611, digits=4), rounded_up(1.1, digits=6), rounded_up(0.000123456, digits=3)
+    (2.367, 1.1, 0.000124)
     """
     if not math.isfinite(value):
         return value
-    return max(value, float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))))
+    # The digits that Python prints: the binary expansion of 1.1 lies above 1.1 and would be rounded up to 1.10001.
+    return max(value, float(_ceiling(Decimal(repr(float(value))), digits=digits)))
 
 
 def at_most(epsilon: float) -> str:
@@ -24,3 +27,28 @@ def at_most(epsilon: float) -> str:
     ('2.3662', '3', 'infinity')
     """
     return "infinity" if epsilon == math.inf else f"{rounded_up(epsilon, digits=5):.5g}"
+
+
+def at_most_times(epsilon: float) -> str:
+    """e to the power of ε, rounded up, in plain digits while those can be taken in at a glance.
+
+    >>> at_most_times(0.1), at_most_times(5), at_most_times(7), at_most_times(100)
+    ('1.11', '149', '1,097', 'e^100')
+    """
+    if epsilon > _LARGEST_POWER:
+        return f"e^{at_most(epsilon)}"
+    power = Decimal(repr(float(epsilon))).exp()
+    return f"{_ceiling(power, digits=max(3, power.adjusted() + 1)):,f}"
+
+
+def exactly(value: float) -> str:
+    """All the digits of a number, so that it can be typed in again.
+
+    >>> exactly(2.0), exactly(1.0000001e-05), exactly(0.1)
+    ('2', '1.0000001e-05', '0.1')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
+def _ceiling(value: Decimal, *, digits: int) -> Decimal:
+    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)

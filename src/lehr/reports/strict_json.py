@@ -90,8 +90,9 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    keys = [key for key, _ in pairs]
-    doubled = sorted({key for key in keys if keys.count(key) > 1})
-    if doubled:
-        raise InvalidValue("JSON", allowed="an object that names each key once", given=doubled)
-    return dict(pairs)
+    read: dict[str, object] = {}
+    for key, value in pairs:
+        if key in read:
+            raise InvalidValue("JSON", allowed="an object that names each key once", given=key)
+        read[key] = value
+    return read

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from lehr.claims import Standing
 from lehr.events import Adjacency
 from lehr.reports.certificate import Certificate, PaidFor, StatedClaim
-from lehr.reports.rounding import at_most
+from lehr.reports.rounding import at_most, at_most_times, exactly
 
 WIDTH = 80
 
@@ -24,10 +23,16 @@ SETTINGS_IN_WORDS = {
 }
 
 
-def page(certificate: Certificate) -> str:
-    """The whole page, in lines of at most 80 characters where words allow it."""
-    sections = (f"{heading}\n{_body(answer(certificate))}" for heading, answer in _QUESTIONS.items())
-    return "\n\n".join(("PRIVACY CERTIFICATE", *sections)) + "\n"
+def page(certificate: Certificate, *, mismatches: Sequence[str] = ()) -> str:
+    """The whole page, in lines of at most 80 characters where words allow it.
+
+    ``mismatches`` are what ``checking`` found; a certificate that has some is headed by them.
+    """
+    heading = "PRIVACY CERTIFICATE"
+    if mismatches:
+        heading = f"THIS PRIVACY CERTIFICATE DOES NOT HOLD\n{_body(mismatches)}\n\nWhat it says must not be believed:"
+    sections = (f"{question}\n{_body(answer(certificate))}" for question, answer in _QUESTIONS.items())
+    return "\n\n".join((heading, *sections)) + "\n"
 
 
 def guarantee(*, epsilon: float, delta: float, adjacency: Adjacency, unit: str = "one record") -> str:
@@ -38,14 +43,10 @@ def guarantee(*, epsilon: float, delta: float, adjacency: Adjacency, unit: str =
 one record (whether it is in the data or not), except with a probability of about 1e-05.
     """
     return (
-        f"ε = {at_most(epsilon)} at δ = {delta:g}. Whatever is concluded from what was released is at most "
-        f"{_times(epsilon)} times as likely because of {unit} ({ADJACENCY_IN_WORDS[adjacency]}), "
-        f"except with a probability of about {delta:g}."
+        f"ε = {at_most(epsilon)} at δ = {exactly(delta)}. Whatever is concluded from what was released is at most "
+        f"{at_most_times(epsilon)} times as likely because of {unit} ({ADJACENCY_IN_WORDS[adjacency]}), "
+        f"except with a probability of about {exactly(delta)}."
     )
-
-
-def _times(epsilon: float) -> str:
-    return f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.4g}"
 
 
 def _who_is_protected(certificate: Certificate) -> Iterable[str]:
@@ -69,8 +70,8 @@ def _how_well(certificate: Certificate) -> Iterable[str]:
     yield "This is for the largest number of steps that the plan allowed, however many were taken."
     if certificate.ex_post is not None:
         yield (
-            f"Ex post, and not a guarantee: the steps that were taken ({certificate.ex_post.event}) would have cost "
-            f"ε = {at_most(certificate.ex_post.epsilon)} had they been the plan."
+            f"Ex post, and not a guarantee: what was charged in the end ({certificate.ex_post.event}) would have cost "
+            f"ε = {at_most(certificate.ex_post.epsilon)} had it been the plan."
         )
 
 
@@ -116,7 +117,7 @@ def _what_else(certificate: Certificate) -> Iterable[str]:
         yield "No budget was kept: what else was done with the same records is not known from this certificate."
         return
     yield (
-        f"The budget of {budget.dataset!r} is ε = {budget.epsilon:g} at δ = {budget.delta:g}; "
+        f"The budget of {budget.dataset!r} is ε = {exactly(budget.epsilon)} at δ = {exactly(budget.delta)}; "
         f"ε = {at_most(budget.spent_epsilon)} of it is spent, counted as {budget.mode}."
     )
     yield from (_payment(payment, this_run=budget.run) for payment in budget.paid_for)
@@ -145,15 +146,18 @@ def _tested(certificate: Certificate) -> Iterable[str]:
         yield "No audit is reported."
         return
     yield (
-        f"An attack ({audit.method}) shows ε of at least {audit.epsilon_lower_bound:.4g} with {audit.confidence:.1%} "
-        "confidence. An audit can refute a guarantee, and cannot give one."
+        f"An attack ({audit.method}) shows ε of at least {exactly(audit.epsilon_lower_bound)} with confidence "
+        f"{exactly(audit.confidence)}. An audit can refute a guarantee, and cannot give one."
     )
 
 
 def _checkable(certificate: Certificate) -> Iterable[str]:
     yield f"Issued on {certificate.issued_on} by Lehr {certificate.library_version}."
-    yield "`lehr certificate check FILE` recomputes every number from the events."
-    yield "That the events took place, and what is stated about the data, is the word of the issuer."
+    yield "`lehr certificate check FILE` recomputes every ε from the events, and why it follows."
+    yield (
+        "That the events took place, what is stated about the data, what an attack showed and which other numbers are "
+        "published is the word of the issuer."
+    )
 
 
 _QUESTIONS: dict[str, Callable[[Certificate], Iterable[str]]] = {
