@@ -138,6 +138,16 @@ def test_the_budget_says_what_was_done_and_nothing_else_is_believed(
     assert lehr_json(*_issue(*budget))["ex_post"]["event"]["count"] == 40
 
 
+def test_a_run_chosen_after_a_private_search_has_the_limit_of_its_budget(
+    lehr: Run, lehr_json: RunJson, budget: tuple[str, ...]
+) -> None:
+    assert "neither an event nor a budget" in lehr(*_issue(*budget, chosen_on="private"), code=1).stderr
+    lehr("budget", "reserve", "mnist.budget", "--run", "search", "--plan", "plan.json")
+    assert lehr_json(*_issue(*budget, chosen_on="private"))["epsilon"] == 3
+    shown = " ".join(lehr("certificate", "show", FILE).stdout.split())
+    assert "This is the limit of the budget below" in shown
+
+
 def test_the_ledger_of_another_run_or_plan_is_refused(lehr: Run, plan_file: str) -> None:
     other_run = lehr(*_issue("--ledger", _ledger(run="other"), "--budget", "none", "--run", "first"), code=2)
     assert "ledger must be that of the run 'first'" in other_run.stderr

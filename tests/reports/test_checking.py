@@ -146,7 +146,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     ),
     "settings on private data for free": (
         lambda c: replace(c, stated=Statements(settings_chosen_on="private")),
-        "no event pays for that",
+        "epsilon is stated as",
     ),
     "a cost of settings that is not counted": (
         lambda c: replace(c, stated=Statements(settings_chosen_on="private"), settings_cost=Gaussian(4.0)),
@@ -252,6 +252,35 @@ def test_the_budget_pays_for_choosing_the_settings_too() -> None:
     check(certificate)
     unpaid = replace(certificate, budget=_budget(first=Repeated(STEP, 500)))
     assert any("has not paid for choosing the settings" in mismatch for mismatch in mismatches(unpaid))
+
+
+def test_a_run_chosen_after_a_private_search_is_guaranteed_the_limit_of_its_budget() -> None:
+    stated = Statements(settings_chosen_on="private")
+    budget = _budget(first=Repeated(STEP, 500), search=Repeated(STEP, 300))
+    certificate = issue(RUN, delta=1e-6, stated=stated, budget=budget)
+    assert (certificate.epsilon, certificate.delta) == (budget.epsilon, budget.delta)
+    assert certificate.claim.claim.accountant == "filter"
+    assert any("the budget paid for everything" in assumption for assumption in certificate.assumptions)
+    check(certificate)
+    tight = issue(RUN, delta=1e-5, stated=Statements(settings_chosen_on="fixed"), budget=budget)
+    forgeries = (
+        _with_epsilon(certificate, 2.9),
+        replace(_with_claim(certificate, delta=1e-6), delta=1e-6),
+        replace(tight, stated=stated),
+        replace(certificate, stated=Statements(settings_chosen_on="fixed")),
+    )
+    for forged in forgeries:
+        assert mismatches(forged)
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [_budget(first=Repeated(STEP, 500)), _budget(mode=SINGLE_PLAN, first=RUN), None],
+    ids=["paid for no search", "a single plan", "none"],
+)
+def test_a_private_search_that_no_budget_paid_for_is_not_certified(budget: SharedBudget | None) -> None:
+    with pytest.raises(CertificateMismatch, match="neither an event nor a budget pays for that"):
+        issue(RUN, delta=1e-5, stated=Statements(settings_chosen_on="private"), budget=budget)
 
 
 def test_another_proof_under_another_version_names_the_version(honest: Certificate) -> None:

@@ -70,7 +70,7 @@ def test_more_steps_than_planned_are_not_certified() -> None:
 
 def test_choosing_settings_on_private_data_is_added_to_the_cost() -> None:
     stated = replace(FIXED, settings_chosen_on="private")
-    with pytest.raises(CertificateMismatch, match="no event pays for that"):
+    with pytest.raises(CertificateMismatch, match="neither an event nor a budget pays for that"):
         issue(RUN, delta=1e-5, stated=stated)
     certificate = issue(RUN, delta=1e-5, stated=stated, settings_cost=Gaussian(4.0))
     assert certificate.event == Composed((RUN, Gaussian(4.0)))

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 import lehr
 from lehr import accounting
 from lehr.accounting.filter import RenyiFilter
-from lehr.claims import IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, Claim, Standing
+from lehr.claims import IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, TRUE_RECORD_COUNT, Claim, Premise, Standing
 from lehr.errors import CertificateMismatch, LehrError
 from lehr.events import (
     NOTHING,
@@ -25,10 +25,21 @@ from lehr.events import (
     rest,
     together,
 )
-from lehr.planning.budget import SINGLE_PLAN
-from lehr.reports.certificate import Certificate, PassedOverAccountant, SharedBudget, StatedClaim, distinct_events
+from lehr.planning.budget import FILTER, SINGLE_PLAN
+from lehr.reports.certificate import (
+    Certificate,
+    PassedOverAccountant,
+    SharedBudget,
+    StatedClaim,
+    Statements,
+    distinct_events,
+)
 from lehr.reports.proof_file import sha256_of_proof
 
+PREMISES_OF_A_BUDGET = (
+    Premise("the budget paid for everything that the settings were chosen on", Standing.ASSUMED),
+    Premise("each run reserved what it did before it touched a record", Standing.ASSUMED),
+)
 TOLERANCE = 1e-6  # how far above the recomputed ε a stated one may lie; below it may not lie at all
 
 
@@ -71,12 +82,48 @@ def passed_over_for(event: Event, *, delta: float, adjacency: Adjacency) -> tupl
     return tuple(PassedOverAccountant(accountant=other.accountant, reason=other.reason) for other in others)
 
 
+def budget_of_the_choice(
+    event: Event, *, stated: Statements, settings_cost: Event | None, budget: SharedBudget | None
+) -> SharedBudget | None:
+    """The budget whose limit is the guarantee, because the run was chosen after a private search that it paid for.
+
+    What accountants count holds for events that were fixed beforehand; a filter's limit holds however they were chosen.
+    """
+    if stated.settings_chosen_on != "private" or settings_cost is not None or _selects(event):
+        return None
+    if budget is None or budget.mode != FILTER or rest(budget.total, budget.charged) == NOTHING:
+        return None
+    return budget
+
+
+def claim_of(budget: SharedBudget) -> Claim:
+    """What a budget's filter guarantees for everything that it paid for, together."""
+    return Claim(
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        adjacency=budget.adjacency,
+        accountant=FILTER,
+        theorem=RenyiFilter.theorem,
+        premises=(*PREMISES_OF_A_BUDGET, IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, TRUE_RECORD_COUNT),
+        proof=RenyiFilter.proof,
+    )
+
+
 def spent_epsilon(budget: SharedBudget) -> float:
     """The ε of everything that a budget paid for, counted as its mode says."""
     if budget.mode == SINGLE_PLAN:
         return accounting.bound(budget.total, delta=budget.delta, adjacency=budget.adjacency).epsilon
     limit = RenyiFilter(epsilon=budget.epsilon, delta=budget.delta, adjacency=budget.adjacency, orders=budget.orders)
     return limit.epsilon_spent(budget.total)
+
+
+def _limit(certificate: Certificate) -> SharedBudget | None:
+    return budget_of_the_choice(
+        certificate.event,
+        stated=certificate.stated,
+        settings_cost=certificate.settings_cost,
+        budget=certificate.budget,
+    )
 
 
 def _failing_by_name(part: Callable[[Certificate], Iterable[str]], certificate: Certificate) -> Iterator[str]:
@@ -96,9 +143,13 @@ def _claim_is_restated(certificate: Certificate) -> Iterator[str]:
 
 def _claim_follows(certificate: Certificate) -> Iterator[str]:
     stated = certificate.claim
-    recomputed = accounting.claim(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
+    limit = _limit(certificate)
+    if limit is None:
+        recomputed = accounting.claim(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
+    else:
+        recomputed = claim_of(limit)
     yield from _epsilon_follows("epsilon", stated.claim.epsilon, recomputed.epsilon)
-    for name in ("accountant", "theorem", "premises", "proof"):
+    for name in ("delta", "accountant", "theorem", "premises", "proof"):
         if getattr(stated.claim, name) != getattr(recomputed, name):
             yield f"the claim's {name} is not the one that this version of Lehr finds for the events"
     yield from _kind_follows(stated)
@@ -123,7 +174,9 @@ def _assumptions_follow(certificate: Certificate) -> Iterator[str]:
 
 
 def _passed_over_follows(certificate: Certificate) -> Iterator[str]:
-    follow = passed_over_for(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
+    follow: tuple[PassedOverAccountant, ...] = ()
+    if _limit(certificate) is None:
+        follow = passed_over_for(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
     if certificate.passed_over != follow:
         yield "the accountants that were passed over, and why, are not those that this version of Lehr finds"
 
@@ -153,8 +206,9 @@ def _choice_of_settings_is_paid(certificate: Certificate) -> Iterator[str]:
         yield f"the settings were chosen on {chosen_on!r} and yet have a privacy cost"
     if cost is not None and not is_part(cost, of=certificate.event):
         yield f"the cost of choosing the settings, {cost}, is not part of the events"
-    if chosen_on == "private" and cost is None and not _selects(certificate.event):
-        yield "the settings were chosen on private data, and no event pays for that"
+    unpaid = cost is None and not _selects(certificate.event) and _limit(certificate) is None
+    if chosen_on == "private" and unpaid:
+        yield "the settings were chosen on private data, and neither an event nor a budget pays for that"
 
 
 def _budget_follows(certificate: Certificate) -> Iterator[str]:

@@ -29,7 +29,7 @@ from lehr.reports.certificate import (
     StatedClaim,
     Statements,
 )
-from lehr.reports.checking import assumed_in, check, passed_over_for, spent_epsilon
+from lehr.reports.checking import assumed_in, budget_of_the_choice, check, claim_of, passed_over_for, spent_epsilon
 from lehr.reports.proof_file import sha256_of_proof
 from lehr.reports.rounding import rounded_up
 
@@ -52,12 +52,17 @@ def issue(
 
     ``charged`` is what the run's ledger says was done: it must be part of the event, and its ε is shown as ex post.
     Where a ``budget`` is given, it is what the budget charged for the run, and need not be said again.
-    ``settings_cost`` is what was done to the private records to choose the settings; it is added to the event.
+    ``settings_cost`` is what was done to the private records to choose the settings; it is added to the event. Where
+    they were chosen on private data within a ``budget`` that paid for that too, the guarantee is the budget's limit.
     """
     whole = _with(event, settings_cost)
     if charged is None and budget is not None:
         charged = budget.charged
-    claim = _certifiable(accounting.claim(whole, delta=delta, adjacency=adjacency))
+    limit = budget_of_the_choice(whole, stated=stated, settings_cost=settings_cost, budget=budget)
+    if limit is not None:
+        delta = limit.delta
+    counted = accounting.claim(whole, delta=delta, adjacency=adjacency) if limit is None else claim_of(limit)
+    claim = _certifiable(counted)
     certificate = Certificate(
         issued_on=datetime.now(UTC).date().isoformat(),
         library_version=lehr.__version__,
@@ -67,7 +72,7 @@ def issue(
         event=whole,
         claim=_stated_claim(claim),
         accounting_version=accounting.version(),
-        passed_over=passed_over_for(whole, delta=delta, adjacency=adjacency),
+        passed_over=() if limit is not None else passed_over_for(whole, delta=delta, adjacency=adjacency),
         ex_post=None if charged is None else _ex_post(_with(charged, settings_cost), delta, adjacency),
         published_claims=tuple(map(_stated_claim, published_claims)),
         settings_cost=settings_cost,

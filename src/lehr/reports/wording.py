@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lehr.claims import Standing
 from lehr.events import Adjacency
+from lehr.planning.budget import FILTER
 from lehr.reports.certificate import Certificate, PaidFor, StatedClaim
 from lehr.reports.rounding import at_most, at_most_times, exactly
 
@@ -67,7 +68,10 @@ def _how_well(certificate: Certificate) -> Iterable[str]:
         adjacency=certificate.adjacency,
         unit=certificate.stated.unit_of_privacy,
     )
-    yield "This is for the largest number of steps that the plan allowed, however many were taken."
+    if certificate.claim.claim.accountant == FILTER:
+        yield "This is the limit of the budget below, for everything that it paid for together, however it was chosen."
+    else:
+        yield "This is for the largest number of steps that the plan allowed, however many were taken."
     if certificate.ex_post is not None:
         yield (
             f"Ex post, and not a guarantee: what was charged in the end ({certificate.ex_post.event}) would have cost "
