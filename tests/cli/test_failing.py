@@ -71,6 +71,27 @@ def test_a_message_from_a_stranger_cannot_move_the_cursor_or_fill_the_screen() -
     assert len(result.stderr) < 1100
 
 
+def test_a_file_that_the_system_refuses_is_one_line_and_a_code() -> None:
+    error = PermissionError(13, "Permission denied", "closed/plan.json")
+    result = CliRunner().invoke(_failing_with(error), ["fail", "--json"])
+    assert (result.exit_code, result.stderr) == (3, "lehr: cannot use closed/plan.json: Permission denied\n")
+    assert json.loads(result.stdout)["error"]["exit_code"] == 3
+
+
+def test_an_answer_that_cannot_be_written_is_one_line_and_a_code() -> None:
+    result = CliRunner().invoke(_failing_with(OSError(28, "No space left on device")), ["fail"])
+    assert (result.exit_code, result.stderr) == (3, "lehr: cannot write the answer: No space left on device\n")
+
+
+def test_bytes_that_are_no_text_are_one_line_and_a_code() -> None:
+    result = CliRunner().invoke(_failing_with(UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogate")), ["fail"])
+    assert (result.exit_code, result.stderr) == (2, "lehr: text must be UTF-8; given: 'other bytes'\n")
+
+
+def test_an_interrupted_command_leaves_with_130() -> None:
+    assert CliRunner().invoke(_failing_with(typer.Abort()), ["fail"]).exit_code == 130
+
+
 def test_a_mistake_of_ours_is_not_hidden() -> None:
     result = CliRunner().invoke(_failing_with(ZeroDivisionError()), ["fail"])
     assert isinstance(result.exception, ZeroDivisionError)

@@ -39,9 +39,7 @@ class Commands(TyperGroup):
         except UnicodeError:
             code = _fail(InvalidValue("text", allowed="UTF-8", given="other bytes"), as_json="--json" in given)
         except OSError as error:
-            _give_up_output()
-            complain(f"cannot write the answer: {error.strerror}" if error.filename is None else str(error))
-            code = UNUSABLE_FILE
+            code = _fail_with_the_system(error, as_json="--json" in given)
         except typer.Abort:
             code = INTERRUPTED
         sys.exit(code if isinstance(code, int) else 0)
@@ -72,6 +70,14 @@ def _fail(error: LehrError | TyperException, *, as_json: bool) -> int:
     if as_json:
         answering.as_json({"error": {"kind": type(error).__name__, "message": message, "exit_code": code}})
     return code
+
+
+def _fail_with_the_system(error: OSError, *, as_json: bool) -> int:
+    if error.filename is not None:
+        return _fail(StoreError(f"cannot use {error.filename}: {error.strerror}"), as_json=as_json)
+    _give_up_output()
+    complain(f"cannot write the answer: {error.strerror}")
+    return UNUSABLE_FILE
 
 
 def _give_up_output() -> None:
