@@ -137,12 +137,21 @@ def in_the_whole_box(count: int, *, seed: int) -> Iterator[Drawn]:
 
 
 def in_usual_ranges(count: int, *, seed: int) -> Iterator[Drawn]:
-    """Noise 0.5 to 20, probability 1e-4 to 1, up to 10⁵ steps, delta 1e-8 to 1e-4."""
+    """Noise 0.5 to 20, probability 1e-4 to 1, up to 10⁵ steps, delta 1e-8 to 1e-4; ε mostly between 0.1 and 20.
+
+    An ε is drawn too, and the steps that the total amount of noise gives for it.
+    """
     random = np.random.default_rng(seed)
     for _ in range(count):
+        sigma = math.exp(random.uniform(math.log(0.5), math.log(20)))
+        probability, delta = 10 ** random.uniform(-4, 0), 10 ** random.uniform(-8, -4)
+        epsilon = math.exp(random.uniform(math.log(0.1), math.log(20)))
+        root = math.sqrt(-math.log(delta))
+        eta = math.sqrt(root**2 + epsilon) - root
+        steps = round(2 * (eta * sigma / probability) ** 2)
         yield Drawn(
-            noise_multiplier=math.exp(random.uniform(math.log(0.5), math.log(20))),
-            sampling_probability=10 ** random.uniform(-4, 0),
-            steps=round(10 ** random.uniform(0, 5)),
-            delta=10 ** random.uniform(-8, -4),
+            noise_multiplier=sigma,
+            sampling_probability=probability,
+            steps=min(max(steps, 1), 10**5),
+            delta=delta,
         )
