@@ -37,6 +37,7 @@ from lehr.reports.certificate import (
 from lehr.reports.proof_file import sha256_of_proof
 
 PREMISES_OF_A_BUDGET = (
+    Premise("the limit and the orders of the budget were fixed before a record was touched", Standing.ASSUMED),
     Premise("the budget paid for everything that the settings were chosen on", Standing.ASSUMED),
     Premise("each run reserved what it did before it touched a record", Standing.ASSUMED),
 )
