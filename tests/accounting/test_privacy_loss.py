@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from lehr.accounting.privacy_loss import Direction, GridLoss, SampledGaussianLoss
+from tests.accounting.exact_profile import exact_profile
 
 SETTINGS = [(0.01, 1.1), (0.3, 0.5), (1.0, 2.0), (1e-6, 0.3), (0.9, 50.0)]
 
@@ -27,16 +28,7 @@ def _hockey_stick(grid: GridLoss, epsilon: float) -> float:
 
 
 def _true_hockey_stick(probability: float, sigma: float, direction: Direction, epsilon: float) -> float:
-    """In closed form: the losses above ε are the outcomes on one side of a threshold."""
-    removing = direction is Direction.REMOVE
-    odds = (math.expm1(epsilon if removing else -epsilon) + probability) / probability
-    if odds <= 0:
-        return 0.0
-    threshold = sigma**2 * math.log(odds) + 0.5
-    side = -1 if removing else 1
-    absent = float(stats.norm.cdf(side * threshold / sigma))
-    mixture = (1 - probability) * absent + probability * float(stats.norm.cdf(side * (threshold - 1) / sigma))
-    return mixture - math.exp(epsilon) * absent if removing else absent - math.exp(epsilon) * mixture
+    return exact_profile(sampling_probability=probability, noise_multiplier=sigma, direction=direction, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("probability, sigma", SETTINGS)
