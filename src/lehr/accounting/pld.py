@@ -72,10 +72,16 @@ class PldAccountant:
         compose = partial(tilted.repeated, delta=delta, tolerance=self.tolerance, fewest=fewest, most=most)
         on_removing = compose(removing)
         on_adding = compose(adding, larger=on_removing)
-        return lambda repeats: max(on_removing(repeats), on_adding(repeats))
+        return partial(_larger, on_removing, on_adding, most)
 
 
 PLD = PldAccountant()
+
+
+def _larger(on_removing: Callable[[int], float], on_adding: Callable[[int], float], most: int, repeats: int) -> float:
+    """The larger ε of both directions; ε never falls with repeats, so that of the most of them often settles it."""
+    removing = on_removing(repeats)
+    return removing if on_adding(most) <= removing else max(removing, on_adding(repeats))
 
 
 def _total_variation(steps: Mapping[GaussianStep, int]) -> float:

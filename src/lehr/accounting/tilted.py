@@ -108,6 +108,8 @@ class _Composition:
         self._offset = 0
         self._steps = sum(count for _, count in grids)
         self._log_spectrum = self._transform(grids, window.fewest)
+        decays = (self._tilt * spacing, (self._tilt + 1) * spacing)
+        self._series = [_DecaySeries(self.frequencies, self._size, decay) for decay in decays]
         self._known: dict[int, float] = {}
         self._clear: dict[int, bool] = {}
 
@@ -161,8 +163,7 @@ class _Composition:
             return math.inf
         start = (self._first - repeats * self._offset) % self._size
         spectrum = np.exp(repeats * self._log_spectrum + _turned(start, self.frequencies, self._size))
-        above = _TailSum(spectrum, self._size, self._tilt * self.spacing)
-        discounted = _TailSum(spectrum, self._size, (self._tilt + 1) * self.spacing)
+        above, discounted = (_TailSum(spectrum, series) for series in self._series)
         rounding = _ROUNDING_UNIT * (_ROUNDINGS_OF_A_TRANSFORM + repeats * self._steps) * (above.size + discounted.size)
 
         def level(index: float | Floats) -> Floats:
@@ -170,11 +171,12 @@ class _Composition:
             return np.asarray(delta * np.exp(np.minimum(exponent, _LARGEST_EXPONENT)))
 
         # Far to the left both sides are below the transform's rounding, so the crossing is looked for from the right.
-        passed = np.flatnonzero(~(above.at_places - discounted.at_places + rounding <= level(above.places)))
+        places = self._series[0].places
+        passed = np.flatnonzero(~(above.at_places - discounted.at_places + rounding <= level(places)))
         found = int(passed[-1]) + 1 if len(passed) else 0
-        if found == len(above.places):
+        if found == len(places):
             return math.inf
-        low, index = int(above.places[max(found - 1, 0)]), int(above.places[found])
+        low, index = int(places[max(found - 1, 0)]), int(places[found])
         while index - low > 1:
             middle = (low + index) // 2
             within = above.at(middle) - discounted.at(middle) + rounding <= level(middle)
@@ -187,34 +189,43 @@ class _Composition:
         return max(0.0, loss)
 
 
+class _DecaySeries:
+    """For each frequency the geometric series Σ e^(u·(i·angle − decay)) over u = 0, 1, …, the same for every spectrum.
+
+    ``places`` are evenly spaced indices of the window, at least as many as the frequencies tell apart.
+    """
+
+    def __init__(self, frequencies: int, size: int, decay: float) -> None:
+        self.size, self.decay = size, decay
+        self.sums = -1 / np.expm1(_turned(1, frequencies, size) - decay)
+        self.stride = size // min(int(_power_of_two_above(max(4 * frequencies, _FEWEST_PLACES))), size)
+        self.places = np.arange(0, size, self.stride, dtype=np.float64)
+        self.decay_to_the_end = np.exp(-decay * (size - self.places))
+
+
 class _TailSum:
     """Σ mass_(i+u)·e^(−decay·u) over u = 0, 1, … to the end of the window, for masses given by their spectrum.
 
     Summed frequency by frequency it is a geometric series. Over the endless periodic continuation the sum starting at
     i has one spectrum for all i; what lies behind the window's end is the sum starting at its end, decayed.
-    ``places`` are evenly spaced indices, at least as many as the frequencies tell apart.
     """
 
-    def __init__(self, spectrum: Complexes, size: int, decay: float) -> None:
-        self._length, self._decay = size, decay
-        self._spectrum = spectrum / -np.expm1(_turned(1, len(spectrum), size) - decay)
-        self.size = 2 * float(np.abs(self._spectrum).sum()) / size  # no sum is larger
-        number = min(int(_power_of_two_above(max(4 * len(spectrum), _FEWEST_PLACES))), size)
-        self._stride = size // number
-        self.places = np.arange(0, size, self._stride, dtype=np.float64)
-        periodic = fft.irfft(self._spectrum, number, workers=2) / self._stride
+    def __init__(self, spectrum: Complexes, series: _DecaySeries) -> None:
+        self._series = series
+        self._spectrum = spectrum * series.sums
+        self.size = 2 * float(np.abs(self._spectrum).sum()) / series.size  # no sum is larger
+        periodic = fft.irfft(self._spectrum, len(series.places), workers=2) / series.stride
         self._beyond = float(periodic[0])
-        self.at_places: Floats = periodic - self._beyond * np.exp(-decay * (size - self.places))
+        self.at_places: Floats = periodic - self._beyond * series.decay_to_the_end
 
     def at(self, index: int) -> float:
         """The sum starting at one index."""
-        if index % self._stride == 0:
-            return float(self.at_places[index // self._stride])
-        waves = (self._spectrum * np.exp(_turned(index, len(self._spectrum), self._length))).real
-        periodic = (
-            float(2 * waves.sum() - waves[0]) / self._length
-        )  # the mirror images of all frequencies but the zeroth
-        return periodic - self._beyond * math.exp(-self._decay * (self._length - index))
+        series = self._series
+        if index % series.stride == 0:
+            return float(self.at_places[index // series.stride])
+        waves = (self._spectrum * np.exp(_turned(index, len(self._spectrum), series.size))).real
+        periodic = float(2 * waves.sum() - waves[0]) / series.size  # every frequency but the zeroth has a mirror image
+        return periodic - self._beyond * math.exp(-series.decay * (series.size - index))
 
 
 def _turned(index: int, frequencies: int, size: int) -> Complexes:
