@@ -29,7 +29,8 @@ class EpsilonCurve:
     """ε of the first so many steps of a plan of equal steps: never below ``bound``, and within 0.5 % of it.
 
     It never falls from one step to the next, and at ``largest_steps`` it is exactly ``bound``. Values are computed when
-    they are asked for and kept; asking for every step in turn costs well under a millisecond a step.
+    they are asked for and kept: asking for every step in turn costs about a second in all for a run of a few thousand
+    steps, and a few seconds for a million.
     """
 
     def __init__(
