@@ -108,7 +108,6 @@ def test_an_event_prints_on_one_line_without_the_name_of_a_field_missing(event: 
 @given(counts=st.dictionaries(atoms(), st.integers(1, 10**6), max_size=5))
 def test_counting_undoes_composing(counts: dict[Atom, int]) -> None:
     assert counted(composed(counts)) == counts
-    assert counted(composed(counts.items())) == counts
 
 
 @given(event=events())

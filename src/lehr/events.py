@@ -16,7 +16,7 @@ True
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -190,10 +190,9 @@ def counted(event: Event) -> dict[Atom, int]:
     return totals
 
 
-def composed(counts: Mapping[Atom, int] | Iterable[tuple[Atom, int]]) -> Event:
+def composed(counts: Mapping[Atom, int]) -> Event:
     """The inverse of ``counted``: the shortest event that says the same."""
-    items = list(counts.items() if isinstance(counts, Mapping) else counts)
-    parts = tuple(atom if count == 1 else Repeated(atom, count) for atom, count in items if count)
+    parts = tuple(atom if count == 1 else Repeated(atom, count) for atom, count in counts.items() if count)
     return parts[0] if len(parts) == 1 else Composed(parts)
 
 

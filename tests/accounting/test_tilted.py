@@ -11,12 +11,17 @@ from scipy import signal
 from lehr.accounting import tilted
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
 from lehr.accounting.privacy_loss import Direction, SampledGaussianLoss
+from lehr.accounting.window import Parts
 
 
 def _loss(probability: float, sigma: float, delta: float, direction: Direction) -> SampledGaussianLoss:
     return SampledGaussianLoss(
         sampling_probability=probability, noise_multiplier=sigma, direction=direction, delta=delta
     )
+
+
+def _epsilon(parts: Parts, *, delta: float, tolerance: float) -> float:
+    return tilted.repeated(parts, delta=delta, tolerance=tolerance, fewest=1, most=1)(1)
 
 
 def _unsampled_settings() -> list[tuple[float, int, float]]:
@@ -28,7 +33,7 @@ def _unsampled_settings() -> list[tuple[float, int, float]]:
 @pytest.mark.parametrize("direction", Direction)
 def test_unsampled_steps_agree_with_the_closed_form_and_are_never_below_it(direction: Direction) -> None:
     for sigma, steps, delta in _unsampled_settings():
-        found = tilted.epsilon([(_loss(1.0, sigma, delta, direction), steps)], delta=delta, tolerance=1e-5)
+        found = _epsilon([(_loss(1.0, sigma, delta, direction), steps)], delta=delta, tolerance=1e-5)
         truth = gaussian_epsilon(steps / sigma**2, delta=delta)
         assert truth * (1 - 2e-9) - 1e-11 <= found <= truth * (1 + 5e-4) + 1e-9, (sigma, steps, delta)
 
@@ -47,7 +52,7 @@ def test_two_different_steps_compose_as_their_convolution_does(direction: Direct
     def hockey_stick(epsilon: float) -> float:
         return float(np.maximum(-np.expm1(epsilon - losses), 0) @ masses) + infinite
 
-    found = tilted.epsilon(parts, delta=delta, tolerance=1e-7)
+    found = _epsilon(parts, delta=delta, tolerance=1e-7)
     assert hockey_stick(found) == pytest.approx(delta, rel=1e-3)
 
 
@@ -56,18 +61,18 @@ def test_a_range_of_repeats_gives_the_same_as_each_alone() -> None:
     loss = _loss(0.01, 1.1, delta, Direction.REMOVE)
     many = tilted.repeated([(loss, 1)], delta=delta, tolerance=1e-5, fewest=100, most=200)
     for repeats in (100, 133, 200):
-        alone = tilted.epsilon([(loss, repeats)], delta=delta, tolerance=1e-5)
+        alone = _epsilon([(loss, repeats)], delta=delta, tolerance=1e-5)
         assert many(repeats) == pytest.approx(alone, rel=1e-4)
 
 
 def test_a_tiny_delta_keeps_its_precision() -> None:
     sigma, steps, delta = 30.0, 10**6, 1e-12
-    found = tilted.epsilon([(_loss(1.0, sigma, delta, Direction.ADD), steps)], delta=delta, tolerance=1e-6)
+    found = _epsilon([(_loss(1.0, sigma, delta, Direction.ADD), steps)], delta=delta, tolerance=1e-6)
     assert found == pytest.approx(gaussian_epsilon(steps / sigma**2, delta=delta), rel=1e-4)
 
 
 def test_a_finer_tolerance_never_raises_epsilon_by_much() -> None:
     loss = _loss(0.05, 0.8, 1e-6, Direction.REMOVE)
-    coarse, fine = (tilted.epsilon([(loss, 300)], delta=1e-6, tolerance=tolerance) for tolerance in (1e-2, 1e-6))
+    coarse, fine = (_epsilon([(loss, 300)], delta=1e-6, tolerance=tolerance) for tolerance in (1e-2, 1e-6))
     assert fine <= coarse * (1 + 1e-9)
     assert coarse <= fine * 1.02

@@ -22,6 +22,7 @@ from lehr.accounting.accountant import (
     answers,
     bound,
     claim,
+    smallest_of,
     version,
 )
 from lehr.accounting.calibration import Setting, calibrate
@@ -41,5 +42,6 @@ __all__ = [
     "bound",
     "calibrate",
     "claim",
+    "smallest_of",
     "version",
 ]

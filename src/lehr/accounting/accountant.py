@@ -108,15 +108,18 @@ def answers(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_
 
 def bound(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE) -> Bound:
     """The smallest valid ε of all accountants. ``UnsupportedEvent`` where none of them can count the event."""
-    delta = validate.delta(delta=delta)
-    given = answers(event, delta=delta, adjacency=adjacency)
+    return smallest_of(answers(event, delta=delta, adjacency=adjacency), event=event, delta=delta, adjacency=adjacency)
+
+
+def smallest_of(given: tuple[Answer, ...], *, event: Event, delta: float, adjacency: Adjacency) -> Bound:
+    """The same, from answers that are already there."""
     valid = [answer for answer in given if answer.epsilon is not None and not answer.is_estimate]
     if not valid:
         raise UnsupportedEvent(accountant="any", event=event, reason=_reasons(given))
     best = min(valid, key=lambda answer: math.inf if answer.epsilon is None else answer.epsilon)
     assert best.epsilon is not None
     others = tuple(PassedOver(answer.accountant, _why_not(answer)) for answer in given if answer is not best)
-    return Bound(best.epsilon, delta, adjacency, best.accountant, others)
+    return Bound(best.epsilon, validate.delta(delta=delta), adjacency, best.accountant, others)
 
 
 def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE) -> Claim:

@@ -32,7 +32,6 @@ from lehr.events import (
     PoissonSampled,
     RepeatAndSelect,
     SampledWithoutReplacement,
-    composed,
     counted,
 )
 
@@ -210,10 +209,7 @@ def _reference_event(event: Event) -> dp_accounting.DpEvent:
         case _:
             parts = counted(event).items()
             return dp_accounting.ComposedDpEvent(
-                [
-                    dp_accounting.SelfComposedDpEvent(_reference_event(composed({atom: 1})), count)
-                    for atom, count in parts
-                ]
+                [dp_accounting.SelfComposedDpEvent(_reference_event(atom), count) for atom, count in parts]
             )
 
 

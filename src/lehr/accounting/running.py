@@ -26,7 +26,7 @@ RANGE_RATIO = 2.0  # of step counts that share one transform
 
 
 class EpsilonCurve:
-    """ε of the first so many steps of a plan of equal steps: never below ``bound``, and within 0.5 % of it.
+    """ε of the first so many steps of a plan of equal steps: never below the truth, and within 0.5 % of ``bound``.
 
     It never falls from one step to the next, and at ``largest_steps`` it is exactly ``bound``. Values are computed when
     they are asked for and kept: asking for every step in turn costs about a second in all for a run of a few thousand

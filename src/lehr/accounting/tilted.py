@@ -38,11 +38,6 @@ _ALMOST_ZERO = 1e-300
 Complexes = NDArray[np.complex128]
 
 
-def epsilon(parts: Parts, *, delta: float, tolerance: float) -> float:
-    """ε of the composition of all parts in one direction: an upper bound, as fine as ``tolerance`` asks."""
-    return repeated(parts, delta=delta, tolerance=tolerance, fewest=1, most=1)(1)
-
-
 def repeated(
     parts: Parts,
     *,
@@ -110,8 +105,7 @@ class _Composition:
         self._log_spectrum = self._transform(grids, window.fewest)
         decays = (self._tilt * spacing, (self._tilt + 1) * spacing)
         self._series = [_DecaySeries(self.frequencies, self._size, decay) for decay in decays]
-        self._known: dict[int, float] = {}
-        self._clear: dict[int, bool] = {}
+        self._known: dict[int, tuple[float, bool]] = {}
 
     @property
     def frequencies(self) -> int:
@@ -120,6 +114,13 @@ class _Composition:
 
     def epsilon(self, repeats: int) -> float:
         """An upper bound on ε of so many repeats."""
+        return self._found(repeats)[0]
+
+    def is_clear(self, repeats: int) -> bool:
+        """Whether what decides ε of so many repeats is far above the rounding of the transform."""
+        return self._found(repeats)[1]
+
+    def _found(self, repeats: int) -> tuple[float, bool]:
         if repeats not in self._known:
             infinite = -math.expm1(repeats * self._log_finite_mass)
             lost = self._beyond_window(repeats) + infinite
@@ -132,16 +133,12 @@ class _Composition:
             return 0.0
         return math.exp(min(repeats * self._further_log_moment - self._further_tilt * self._high, 0.0))
 
-    def is_clear(self, repeats: int) -> bool:
-        """Whether what decides ε of so many repeats is far above the rounding of the transform."""
-        self.epsilon(repeats)
-        return self._clear[repeats]
-
     def _transform(self, grids: Sequence[tuple[GridLoss, int]], fewest: int) -> Complexes:
         """Logarithms of the tilted transform, up to the last frequency that still matters."""
         total = np.zeros(self._size // 2 + 1, dtype=np.complex128)
         for grid, count in grids:
-            tilted = grid.masses * np.exp(self._tilt * grid.losses - _log_moment(grid, self._tilt))
+            exponents = self._tilt * grid.losses - _log_moment(grid, self._tilt)
+            tilted = grid.masses * np.exp(np.minimum(exponents, _LARGEST_EXPONENT))  # only an empty point has more
             centre = round(float(tilted @ np.arange(len(tilted))))  # small phases keep the power precise
             places = np.arange(-centre, len(tilted) - centre) % self._size
             spectrum = fft.rfft(np.bincount(places, weights=tilted, minlength=self._size), workers=2)
@@ -152,15 +149,14 @@ class _Composition:
             self._offset += count * (grid.first + centre)
         return total
 
-    def _invert(self, repeats: int, delta: float) -> float:
-        """The least ε >= 0 at which the hockey-stick divergence is at most ``delta``.
+    def _invert(self, repeats: int, delta: float) -> tuple[float, bool]:
+        """The least ε >= 0 at which the hockey-stick divergence is at most ``delta``, and whether it is clear.
 
         At the i-th loss of the window it is above(i) − discounted(i), the sums over j >= i of mass_j and of
         mass_j·e^(loss_i − loss_j). Everything is kept in units of e^(repeats·log_moment − tilt·loss_i).
         """
-        self._clear[repeats] = False
         if not delta > 0:
-            return math.inf
+            return math.inf, False
         start = (self._first - repeats * self._offset) % self._size
         spectrum = np.exp(repeats * self._log_spectrum + _turned(start, self.frequencies, self._size))
         above, discounted = (_TailSum(spectrum, series) for series in self._series)
@@ -175,18 +171,18 @@ class _Composition:
         passed = np.flatnonzero(~(above.at_places - discounted.at_places + rounding <= level(places)))
         found = int(passed[-1]) + 1 if len(passed) else 0
         if found == len(places):
-            return math.inf
+            return math.inf, False
         low, index = int(places[max(found - 1, 0)]), int(places[found])
         while index - low > 1:
             middle = (low + index) // 2
             within = above.at(middle) - discounted.at(middle) + rounding <= level(middle)
             low, index = (low, middle) if within else (middle, index)
         loss = (self._first + index) * self.spacing
-        self._clear[repeats] = float(level(index)) > _CLEAR * rounding and (index > 0 or loss <= 0)
+        is_clear = float(level(index)) > _CLEAR * rounding and (index > 0 or loss <= 0)
         excess = above.at(index) + rounding - float(level(index))
         if index > 0 and excess > 0:  # between the two grid points the curve is linear in e^ε
             loss += max(math.log(excess / discounted.at(index)), -self.spacing)  # the point before was not within
-        return max(0.0, loss)
+        return max(0.0, loss), is_clear
 
 
 class _DecaySeries:

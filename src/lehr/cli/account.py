@@ -53,7 +53,7 @@ def account(
 
     The run is described by its options, or by --plan alone.
     """
-    from lehr.accounting import answers
+    from lehr.accounting import answers, smallest_of
 
     step = StepOptions(
         noise_multiplier=noise_multiplier,
@@ -72,19 +72,13 @@ def account(
         delta = required(delta=delta)
     with answering.working("Counting"):
         found = answers(event, delta=delta, adjacency=adjacency)
-        smallest = _smallest(event, delta, adjacency)
+    try:
+        smallest = smallest_of(found, event=event, delta=delta, adjacency=adjacency)
+    except UnsupportedEvent:
+        smallest = None
     (_answer_program if json else _answer_person)(event, delta, adjacency, found, smallest)
     if smallest is None:
         raise typer.Exit(NO)
-
-
-def _smallest(event: Event, delta: float, adjacency: Adjacency) -> Bound | None:
-    from lehr.accounting import bound
-
-    try:
-        return bound(event, delta=delta, adjacency=adjacency)
-    except UnsupportedEvent:
-        return None
 
 
 def _answer_program(
