@@ -1,0 +1,1 @@
+"""Gradients, record by record: their norms and their weighted sums."""

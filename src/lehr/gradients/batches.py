@@ -1,0 +1,54 @@
+"""What a batch looks like: one tensor, or a tuple or dictionary of tensors, each beginning with the record axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from lehr.errors import InvalidValue
+
+Inputs: TypeAlias = "Tensor | tuple[Tensor, ...] | dict[str, Tensor]"
+LossFn: TypeAlias = Callable[[Any, Any], Tensor]
+
+
+def leaves(values: Any) -> list[Tensor]:
+    """The tensors in it, in a fixed order."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def each(function: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """The same structure, with the function applied to every tensor."""
+    return pytree.tree_map_only(Tensor, function, values)
+
+
+def call(model: Callable[..., Any], inputs: Inputs) -> Any:
+    """A tuple is passed as arguments, a dictionary as keywords."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def num_records(inputs: Inputs, targets: Any) -> int:
+    """The length of the record axis, which must be the same everywhere."""
+    lengths = {tuple(leaf.shape[:1]) for leaf in [*leaves(inputs), *leaves(targets)]}
+    if len(lengths) != 1 or () in lengths:
+        shapes = [tuple(leaf.shape) for leaf in [*leaves(inputs), *leaves(targets)]]
+        raise InvalidValue("batch", allowed="tensors that begin with the same number of records", given=shapes)
+    return next(iter(lengths))[0]
+
+
+def channels_last(values: Tensor) -> Tensor:
+    """Images with their channels innermost, which is how convolutions and the kernels here read them fastest."""
+    return values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that will be trained, each once, however often it is shared."""
+    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not found:
+        raise InvalidValue("model", allowed="a model with at least one parameter that requires grad", given="none")
+    return found

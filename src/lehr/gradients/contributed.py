@@ -1,0 +1,49 @@
+"""Record gradients that stand as contributions: norms from each, sums from each, nothing stored in between.
+
+Axes: B records, G groups of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from lehr.interfaces import Contribution, Groups
+
+
+class ContributedGradients:
+    """What the ghost engine and the hooked engine hand to a clip rule."""
+
+    def __init__(self, contributions: Mapping[str, Contribution], *, mask_B: Tensor, margin: float) -> None:  # noqa: N803
+        self._contributions = contributions
+        self._squared = {name: part.squared_norms() for name, part in contributions.items()}
+        self._margin = margin
+        # A record with a gradient that is not finite, in whatever parameter, counts as zero in all of them.
+        self._counted_B = mask_B & torch.stack(tuple(self._squared.values())).sum(0).isfinite()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._contributions)
+
+    @property
+    def margin(self) -> float:
+        return self._margin
+
+    def norms(self, groups: Groups | None = None) -> Tensor:
+        if groups is None:
+            return self._norms(self.names)
+        return torch.stack([self._norms(group) for group in groups], dim=1)
+
+    def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
+        if groups is None:
+            weights, groups = weights.unsqueeze(1), [self.names]
+        weight_of = {name: weights[:, index] for index, group in enumerate(groups) for name in group}
+        return {
+            name: part.weighted_sum(weight_of[name], self._counted_B) for name, part in self._contributions.items()
+        }
+
+    def _norms(self, names: tuple[str, ...]) -> Tensor:
+        squared = torch.stack([self._squared[name] for name in names]).sum(0)
+        return torch.where(self._counted_B, squared.sqrt(), 0)

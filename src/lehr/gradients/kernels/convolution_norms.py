@@ -1,0 +1,164 @@
+"""The squared norm of every record's gradient of a convolution's weight.
+
+Axes: B records, N images (records times views), C input channels, O output channels, S and P places before and after,
+F places of the filter.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lehr.gradients.kernels import triton_convolution
+from lehr.gradients.kernels.geometry import Geometry
+from lehr.gradients.products import batched_product, sum_of_squares
+from lehr.interfaces import at_least_float32
+
+# Unfolded inputs of this many bytes stay in a core's cache between being written and being multiplied.
+_CACHED_BYTES = 4 * 2**20
+_DEVICE_BYTES = 256 * 2**20
+
+
+def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
+    """Per record, in float32 or better, by the cheapest of the ways there are on this device."""
+    if triton_convolution.takes(inputs_NCS, output_grads_NOP, geometry):
+        return triton_convolution.squared_norms(inputs_NCS, output_grads_NOP, geometry, records=records)
+    if gram_is_cheaper(inputs_NCS, output_grads_NOP, geometry, records=records):
+        return by_gram(inputs_NCS, output_grads_NOP, geometry, records=records)
+    return _by_forming(
+        inputs_NCS,
+        output_grads_NOP,
+        list(geometry.kernel),
+        list(geometry.stride),
+        list(geometry.padding),
+        list(geometry.dilation),
+        geometry.groups,
+        records,
+    )
+
+
+def gram_is_cheaper(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> bool:  # noqa: N803
+    """Whether the products of places take fewer multiplications than forming the gradient; all of it is public shape."""
+    views = inputs_NCS.shape[0] // records
+    before = views * prod([s + 2 * p for s, p in zip(inputs_NCS.shape[2:], geometry.padding, strict=True)])
+    after = views * prod(output_grads_NOP.shape[2:])
+    channels, outputs, places = inputs_NCS.shape[1], output_grads_NOP.shape[1], prod(geometry.kernel)
+    by_places = before**2 * channels + after**2 * (outputs + places * geometry.groups)
+    return by_places < after * channels * outputs * places // geometry.groups
+
+
+def by_gram(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
+    """From the products of places among themselves, added up over the places of the filter."""
+    padded = _padded(inputs_NCS, geometry)
+    before = _places_first(padded, records=records, groups=geometry.groups)
+    after = _places_first(output_grads_NOP, records=records, groups=geometry.groups)
+    views = inputs_NCS.shape[0] // records
+    sizes = (views, *padded.shape[2:])
+    gram_before = batched_product(before, before.transpose(1, 2)).reshape(-1, *sizes, *sizes)
+    sizes = (views, *output_grads_NOP.shape[2:])
+    gram_after = batched_product(after, after.transpose(1, 2)).reshape(-1, *sizes, *sizes)
+    met = sum(gram_before[_met(place, sizes, geometry)] for place in product(*map(range, geometry.kernel)))
+    # The sum of products can come out a rounding error below zero where the terms cancel.
+    return (gram_after * met).reshape(records, -1).sum(1).clamp_min(0)
+
+
+def formed(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
+    """Every record's gradient, ``grads_BOCF`` flattened behind the records: channels of a group, then the filter."""
+    unfolded = _unfolded(_padded(inputs_NCS, geometry), output_grads_NOP, geometry, records=records)
+    after = _places_first(output_grads_NOP, records=records, groups=geometry.groups)
+    grads = batched_product(after.transpose(1, 2), unfolded)
+    outputs, places = output_grads_NOP.shape[1], prod(geometry.kernel)
+    return grads.reshape(records, outputs, places, -1).transpose(2, 3)
+
+
+@torch.library.custom_op("lehr::formed_convolution_norms", mutates_args=())
+def _by_forming(
+    inputs: Tensor,
+    output_grads: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    records: int,
+) -> Tensor:
+    geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
+    padded = _padded(inputs, geometry).movedim(1, -1).contiguous().movedim(-1, 1)
+    views = inputs.shape[0] // records
+    norms = [
+        sum_of_squares(_formed_from_padded(padded[first:last], output_grads[first:last], geometry, views=views))
+        for first, last in _chunks(padded, output_grads, geometry, records=records)
+    ]
+    return torch.cat(norms)
+
+
+@_by_forming.register_fake
+def _(
+    inputs: Tensor,
+    output_grads: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    records: int,
+) -> Tensor:
+    return inputs.new_empty(records, dtype=at_least_float32(inputs.dtype))
+
+
+def _formed_from_padded(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, views: int) -> Tensor:
+    records = padded.shape[0] // views
+    unfolded = _unfolded(padded, output_grads, geometry, records=records)
+    after = _places_first(output_grads, records=records, groups=geometry.groups)
+    return batched_product(after.transpose(1, 2), unfolded).reshape(records, -1)
+
+
+def _chunks(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, records: int) -> list[tuple[int, int]]:
+    views = padded.shape[0] // records
+    record_bytes = views * prod(output_grads.shape[2:]) * padded.shape[1] * prod(geometry.kernel) * padded.element_size()
+    together = max(1, (_DEVICE_BYTES if padded.is_cuda else _CACHED_BYTES) // record_bytes)
+    return [
+        (first * views, min(first + together, records) * views) for first in range(0, records, together)
+    ]
+
+
+def _padded(inputs: Tensor, geometry: Geometry) -> Tensor:
+    if not any(geometry.padding):
+        return inputs
+    return functional.pad(inputs, [amount for amount in reversed(geometry.padding) for _ in range(2)])
+
+
+def _places_first(values_NCS: Tensor, *, records: int, groups: int) -> Tensor:  # noqa: N803
+    """``[B * groups, views * places, channels of one group]``."""
+    images, channels = values_NCS.shape[:2]
+    split = values_NCS.reshape(records, images // records, groups, channels // groups, -1)
+    return split.permute(0, 2, 1, 4, 3).reshape(records * groups, -1, channels // groups)
+
+
+def _unfolded(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, records: int) -> Tensor:
+    """``[B * groups, views * places, filter places * channels of one group]``: what each output place meets."""
+    spatial = padded.stride()[2:]
+    images, channels = padded.shape[:2]
+    sizes = (images, *output_grads.shape[2:], *geometry.kernel, channels)
+    steps = [step * stride for step, stride in zip(spatial, geometry.stride, strict=True)]
+    reach = [step * dilation for step, dilation in zip(spatial, geometry.dilation, strict=True)]
+    windows = padded.as_strided(sizes, (padded.stride(0), *steps, *reach, padded.stride(1)), padded.storage_offset())
+    after, places = prod(output_grads.shape[2:]), prod(geometry.kernel)
+    if geometry.groups == 1:
+        return windows.reshape(records, -1, places * channels)
+    split = windows.reshape(records, -1, after, places, geometry.groups, channels // geometry.groups)
+    return split.permute(0, 4, 1, 2, 3, 5).reshape(records * geometry.groups, -1, places * (channels // geometry.groups))
+
+
+def _met(place: tuple[int, ...], sizes: tuple[int, ...], geometry: Geometry) -> tuple[slice, ...]:
+    """The part of the products before the convolution that this place of the filter meets."""
+    across = tuple(
+        slice(first * dilation, first * dilation + stride * (size - 1) + 1, stride)
+        for first, dilation, stride, size in zip(place, geometry.dilation, geometry.stride, sizes[1:], strict=True)
+    )
+    every = slice(None)
+    return (every, every, *across, every, *across)

@@ -1,0 +1,257 @@
+"""Triton kernels for the weight of a two-dimensional convolution in bfloat16, without unfolding its input.
+
+``_formed_norms`` accumulates one tile of one record's weight gradient over space, squares it and drops it.
+``_gram_norms`` does the same from the products of places, where a record has few of them.
+``_weighted_parts`` adds up the gradients of many images, each scaled by its weight, in float32.
+
+Axes of a tile: O output channels, W columns (filter place times input channel), P places of the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _input_tile(
+    x_ptr, image, place, column, in_range, height, width,
+    stride_n, stride_h, stride_w, stride_c,
+    out_w: tl.constexpr, channels: tl.constexpr, kernel_w: tl.constexpr, columns: tl.constexpr,
+    step_h: tl.constexpr, step_w: tl.constexpr, pad_h: tl.constexpr, pad_w: tl.constexpr,
+    reach_h: tl.constexpr, reach_w: tl.constexpr, one_filter_place: tl.constexpr,
+):  # fmt: skip
+    """``[P, W]``: what the filter meets at these output places."""
+    row = (place // out_w) * step_h - pad_h
+    col = (place % out_w) * step_w - pad_w
+    if one_filter_place:  # the whole tile lies in one place of the filter, so its offset is one number
+        first = tl.min(column, 0)
+        filter_place = first // channels
+        row = row + (filter_place // kernel_w) * reach_h
+        col = col + (filter_place % kernel_w) * reach_w
+        inside = in_range & (row >= 0) & (row < height) & (col >= 0) & (col < width)
+        offset = row * stride_h + col * stride_w
+        address = offset[:, None] + (column - filter_place * channels)[None, :] * stride_c
+        return tl.load(x_ptr + image * stride_n + address, mask=inside[:, None], other=0.0)
+    filter_place = column // channels
+    channel = column % channels
+    rows = row[:, None] + ((filter_place // kernel_w) * reach_h)[None, :]
+    cols = col[:, None] + ((filter_place % kernel_w) * reach_w)[None, :]
+    inside = in_range[:, None] & (column < columns)[None, :]
+    inside = inside & (rows >= 0) & (rows < height) & (cols >= 0) & (cols < width)
+    address = rows * stride_h + cols * stride_w + channel[None, :] * stride_c
+    return tl.load(x_ptr + image * stride_n + address, mask=inside, other=0.0)
+
+
+@triton.jit
+def _grad_tile(dy_ptr, image, place, output, in_range, stride_n, stride_p, stride_o, outputs: tl.constexpr):
+    """``[P, O]``: the output gradients at these places."""
+    inside = in_range[:, None] & (output < outputs)[None, :]
+    address = place[:, None] * stride_p + output[None, :] * stride_o
+    return tl.load(dy_ptr + image * stride_n + address, mask=inside, other=0.0)
+
+
+@triton.jit
+def _formed_norms(
+    x_ptr, dy_ptr, out_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o,
+    views: tl.constexpr, places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
+    pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
+    one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    record = tl.program_id(1).to(tl.int64)
+    w_tiles: tl.constexpr = (columns + tile_w - 1) // tile_w
+    output = (tile // w_tiles) * tile_o + tl.arange(0, tile_o)
+    column = (tile % w_tiles) * tile_w + tl.arange(0, tile_w)
+    blocks: tl.constexpr = (places + tile_p - 1) // tile_p
+    grad = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+    for block in range(views * blocks):
+        image = record * views + block // blocks
+        place = (block % blocks) * tile_p + tl.arange(0, tile_p)
+        in_range = place < places
+        dy = _grad_tile(dy_ptr, image, place, output, in_range, dy_n, dy_p, dy_o, outputs)
+        x = _input_tile(
+            x_ptr, image, place, column, in_range, height, width, x_n, x_h, x_w, x_c, out_w, channels, kernel_w,
+            columns, step_h, step_w, pad_h, pad_w, reach_h, reach_w, one_filter_place,
+        )  # fmt: skip
+        grad = tl.dot(tl.trans(dy), x, grad)
+    tl.store(out_ptr + record * tl.num_programs(0) + tile, tl.sum(grad * grad))
+
+
+@triton.jit
+def _gram_norms(
+    x_ptr, dy_ptr, out_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o,
+    places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
+    pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
+    one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
+):  # fmt: skip
+    record = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, tile_p)
+    in_range = place < places
+    after = tl.zeros([tile_p, tile_p], dtype=tl.float32)
+    for first in range(0, outputs, tile_o):
+        output = first + tl.arange(0, tile_o)
+        dy = _grad_tile(dy_ptr, record, place, output, in_range, dy_n, dy_p, dy_o, outputs)
+        after = tl.dot(dy, tl.trans(dy), after)
+    before = tl.zeros([tile_p, tile_p], dtype=tl.float32)
+    for first in range(0, columns, tile_w):
+        column = first + tl.arange(0, tile_w)
+        x = _input_tile(
+            x_ptr, record, place, column, in_range, height, width, x_n, x_h, x_w, x_c, out_w, channels, kernel_w,
+            columns, step_h, step_w, pad_h, pad_w, reach_h, reach_w, one_filter_place,
+        )  # fmt: skip
+        before = tl.dot(x, tl.trans(x), before)
+    tl.store(out_ptr + record, tl.maximum(tl.sum(before * after), 0.0))
+
+
+@triton.jit
+def _weighted_parts(
+    x_ptr, dy_ptr, weight_ptr, out_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o, images, together,
+    places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
+    pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
+    one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    part = tl.program_id(1)
+    w_tiles: tl.constexpr = (columns + tile_w - 1) // tile_w
+    output = (tile // w_tiles) * tile_o + tl.arange(0, tile_o)
+    column = (tile % w_tiles) * tile_w + tl.arange(0, tile_w)
+    blocks: tl.constexpr = (places + tile_p - 1) // tile_p
+    first = part * together
+    count = tl.minimum(together, images - first)
+    total = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+    for block in range(count * blocks):
+        image = (first + block // blocks).to(tl.int64)
+        weight = tl.load(weight_ptr + image)
+        place = (block % blocks) * tile_p + tl.arange(0, tile_p)
+        in_range = place < tl.where(weight == weight, places, 0)
+        dy = _grad_tile(dy_ptr, image, place, output, in_range, dy_n, dy_p, dy_o, outputs)
+        scaled = tl.where(in_range[:, None], dy.to(tl.float32) * weight, 0.0).to(dy.dtype)
+        x = _input_tile(
+            x_ptr, image, place, column, in_range, height, width, x_n, x_h, x_w, x_c, out_w, channels, kernel_w,
+            columns, step_h, step_w, pad_h, pad_w, reach_h, reach_w, one_filter_place,
+        )  # fmt: skip
+        total = tl.dot(tl.trans(scaled), x, total)
+    inside = (output < outputs)[:, None] & (column < columns)[None, :]
+    address = (part * outputs + output)[:, None] * columns + column[None, :]
+    tl.store(out_ptr + address, total, mask=inside)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The sizes of a tile and how a block works on it."""
+
+    tile_o: int
+    tile_w: int
+    tile_p: int
+    num_warps: int
+    num_stages: int
+
+
+def _at_most(value: int, largest: int) -> int:
+    return min(max(16, triton.next_power_of_2(value)), largest)
+
+
+def norm_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
+    """Measured to be fastest for the shapes of the benchmark on an H200."""
+    tile_o = _at_most(outputs, 128)
+    tile_w = _at_most(channels if channels >= 16 else channels * filter_places, 128)
+    return Tiling(tile_o, tile_w, _at_most(places, 64), 8 if tile_o * tile_w >= 128 * 128 else 4, 3)
+
+
+def gram_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
+    """As ``norm_tiling``, for the products of places."""
+    tile_w = _at_most(channels if channels >= 16 else channels * filter_places, 64)
+    return Tiling(_at_most(outputs, 64), tile_w, _at_most(places, 64), 4, 3)
+
+
+def sum_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
+    """As ``norm_tiling``, for the weighted sum."""
+    return norm_tiling(channels, outputs, filter_places, places)
+
+
+def _tiles(tiling: Tiling, outputs: int, columns: int) -> int:
+    return ceil(outputs / tiling.tile_o) * ceil(columns / tiling.tile_w)
+
+
+def splits(images: int, channels: int, outputs: int, filter_places: int) -> int:
+    """Enough partial sums for about four blocks on each of 132 multiprocessors."""
+    tiling = sum_tiling(channels, outputs, filter_places, 64)
+    wanted = ceil(4 * 132 / _tiles(tiling, outputs, channels * filter_places))
+    return ceil(images / ceil(images / min(images, wanted)))
+
+
+def squared_norms(
+    inputs: Tensor, output_grads: Tensor, kernel: list[int], stride: list[int], padding: list[int],
+    dilation: list[int], records: int, tiling: Tiling | None = None, gram: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Per record, in float32: by the products of places where that takes fewer multiplications, else by forming."""
+    (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
+    places, columns, views = prod(output_grads.shape[2:]), channels * prod(kernel), images // records
+    shape = _shape(inputs, output_grads, kernel, stride, padding, dilation)
+    if gram is None:
+        gram = views == 1 and places <= 64 and places * (outputs + columns) < outputs * columns
+    if gram:
+        tiling = tiling or gram_tiling(channels, outputs, prod(kernel), places)
+        norms = inputs.new_empty(records, dtype=torch.float32)
+        _gram_norms[(records,)](
+            inputs, output_grads, norms, height, width, *_strides(inputs, output_grads), **shape, **_options(tiling, channels)
+        )
+        return norms
+    tiling = tiling or norm_tiling(channels, outputs, prod(kernel), places)
+    tiles = _tiles(tiling, outputs, columns)
+    norms = inputs.new_empty(records, tiles, dtype=torch.float32)
+    _formed_norms[(tiles, records)](
+        inputs, output_grads, norms, height, width, *_strides(inputs, output_grads), views=views, **shape,
+        **_options(tiling, channels),
+    )  # fmt: skip
+    return norms.sum(1)
+
+
+def weighted_parts(
+    inputs: Tensor, output_grads: Tensor, weights: Tensor, kernel: list[int], stride: list[int],
+    padding: list[int], dilation: list[int], tiling: Tiling | None = None, parts: int | None = None,
+) -> Tensor:  # fmt: skip
+    """``[parts, outputs, columns]``: partial sums over the images, in float32."""
+    (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
+    columns = channels * prod(kernel)
+    tiling = tiling or sum_tiling(channels, outputs, prod(kernel), prod(output_grads.shape[2:]))
+    parts = parts or splits(images, channels, outputs, prod(kernel))
+    sums = inputs.new_empty(parts, outputs, columns, dtype=torch.float32)
+    _weighted_parts[(_tiles(tiling, outputs, columns), parts)](
+        inputs, output_grads, weights, sums, height, width, *_strides(inputs, output_grads),
+        images, ceil(images / parts), **_shape(inputs, output_grads, kernel, stride, padding, dilation),
+        **_options(tiling, channels),
+    )  # fmt: skip
+    return sums
+
+
+def _strides(inputs: Tensor, output_grads: Tensor) -> tuple[int, ...]:
+    x_n, x_c, x_h, x_w = inputs.stride()
+    return x_n, x_h, x_w, x_c, output_grads.stride(0), output_grads.stride(3), output_grads.stride(1)
+
+
+def _shape(
+    inputs: Tensor, output_grads: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
+) -> dict[str, int]:
+    return {
+        "places": prod(output_grads.shape[2:]), "out_w": output_grads.shape[3], "channels": inputs.shape[1],
+        "outputs": output_grads.shape[1], "kernel_w": kernel[1], "columns": inputs.shape[1] * prod(kernel),
+        "step_h": stride[0], "step_w": stride[1], "pad_h": padding[0], "pad_w": padding[1],
+        "reach_h": dilation[0], "reach_w": dilation[1],
+    }  # fmt: skip
+
+
+def _options(tiling: Tiling, channels: int) -> dict[str, int | bool]:
+    return {
+        "one_filter_place": channels % tiling.tile_w == 0, "tile_o": tiling.tile_o, "tile_w": tiling.tile_w,
+        "tile_p": tiling.tile_p, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages,
+    }  # fmt: skip

@@ -1,0 +1,54 @@
+"""Matrix products whose sums are kept in float32 or better, whatever the factors are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lehr.interfaces import at_least_float32
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def batched_product(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right`` for each record, in float32 or better."""
+    if left.dtype not in _HALF:
+        return torch.bmm(left, right)
+    if left.is_cuda:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(left.float(), right.float())
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right`` of two matrices, in float32 or better."""
+    if left.dtype not in _HALF:
+        return left @ right
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()
+
+
+def sum_of_squares(values: Tensor) -> Tensor:
+    """Per record, over every other axis, in float32 or better."""
+    exact = values.to(at_least_float32(values.dtype))
+    return rows(exact.square()).sum(1)
+
+
+def rows(values: Tensor) -> Tensor:
+    """One row per record, also where there are no records or a record has a single number."""
+    return values.reshape(values.shape[0], values.shape[1:].numel())
+
+
+def weigh(values: Tensor, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
+    """Every record scaled by its weight; exact zeros where it is not counted, since 0 times infinity is no number."""
+    scaled = values * _like(weights_B, values)  # float32 weights are never rounded to the type of the values first
+    return torch.where(_like(counted_B, values), scaled, 0).to(values.dtype)
+
+
+def keep(values: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
+    """Every counted record as it is, exact zeros for the others."""
+    return torch.where(_like(counted_B, values), values, 0)
+
+
+def _like(values_B: Tensor, other: Tensor) -> Tensor:  # noqa: N803
+    return values_B.reshape(-1, *(1 for _ in other.shape[1:]))

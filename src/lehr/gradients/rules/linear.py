@@ -1,0 +1,32 @@
+"""Linear layers, also on sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from lehr.gradients.contributions.outer import Outer
+from lehr.interfaces import Contributions, LayerRule, Site, register_layer_rule
+
+
+def outer_product(site: Site) -> Outer:
+    """The weight's part: every axis between the record and the features is a position."""
+    return Outer(_positions(site.output_grads), _positions(site.inputs))
+
+
+def bias_grads(site: Site) -> Tensor:
+    """The bias's part: the output gradients added up over positions."""
+    return _positions(site.output_grads).sum(1)
+
+
+def _positions(values: Tensor) -> Tensor:
+    return values.reshape(values.shape[0], values.shape[1:-1].numel(), values.shape[-1])
+
+
+def _contributions(layer: nn.Linear, sites: Mapping[str, Site]) -> Contributions:
+    site = sites["output"]
+    return {"weight": outer_product(site), "bias": bias_grads(site)}
+
+
+register_layer_rule(nn.Linear, LayerRule(contributions=_contributions))

@@ -1,0 +1,160 @@
+"""What the slots of a private step promise one another.
+
+    records ─► gradients ─► clipping ─► PrivateSum ─► noise ─► ReleasedSum ─► update
+
+An engine (``lehr.gradients``) turns a batch into ``RecordGradients``; a clip rule (``lehr.clipping``) turns those into a
+``PrivateSum``, which carries its own sensitivity; only adding noise turns that into a ``ReleasedSum``, and nothing else
+may reach the weights. The table of layer rules stands here as well, so that a layer defined anywhere can bring its own.
+
+Axes: B records, K augmented views of one record, G groups of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from lehr.errors import InvalidValue
+
+Tensors: TypeAlias = Mapping[str, Tensor]
+Groups: TypeAlias = Sequence[Sequence[str]]
+Clip: TypeAlias = Callable[[Tensors], Tensors]
+
+
+class RecordGradients(Protocol):
+    """The gradients of a batch, record by record, without saying whether they were ever stored.
+
+    A record that the mask leaves out, and one whose gradient is not finite, counts as zero: its norm is zero and it
+    adds nothing to any sum, whatever its weight. ``margin`` bounds how far rounding can put the norm of what is summed
+    above the norm that was reported, relative to it; a clip rule divides by ``norms * (1 + margin)``.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The trainable parameters, in the model's order."""
+
+    @property
+    def margin(self) -> float:
+        """How much larger than reported a summed record's norm can be, relative to the reported one."""
+
+    def norms(self, groups: Groups | None = None) -> Tensor:
+        """The norm of each record's gradient: ``norms_B``, or ``norms_BG`` over groups of parameter names."""
+
+    def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
+        """The sum over records, each scaled by its weight: ``weights_B``, or ``weights_BG`` with one per group."""
+
+
+class CoordinateGradients(RecordGradients, Protocol):
+    """Gradients that can also be looked at coordinate by coordinate; only the materialised engine offers them."""
+
+    def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
+        """The sum over records of ``clip(gradients)``, which maps ``{name: grads_B...}`` to the same shapes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateSum:
+    """A sum over records that has no noise yet. It may be released, and nothing else may be done with it.
+
+    Adding or removing one record moves ``values``, all parameters taken as one vector, by at most ``sensitivity`` in
+    norm. Where a clip bounds every coordinate, ``bounds`` has those, in the shapes of ``values``.
+    """
+
+    values: dict[str, Tensor]
+    sensitivity: float
+    bounds: dict[str, Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedSum:
+    """A sum with its noise: it may be stored, printed, and used to update the weights."""
+
+    values: dict[str, Tensor]
+
+
+class ClipRule(Protocol):
+    """Bounds what one record can do to the sum, and says by how much."""
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record added or removed can move the sum, in norm."""
+
+    def __call__(self, gradients: Any) -> PrivateSum:
+        """Clip every record's gradient and add them up."""
+
+
+class Contribution(Protocol):
+    """What one use of one parameter adds to its gradients, in whatever form is cheapest to hold."""
+
+    def squared_norms(self) -> Tensor:
+        """The squared norm of each record's part, ``squared_norms_B``, in float32 or better."""
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
+        """The sum of the parts, each scaled by its weight. A record that is not counted adds exactly nothing."""
+
+    def materialised(self) -> Tensor:
+        """Every record's part, ``grads_B...``."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What passed one place of one layer: both tensors begin with the axes ``BK``."""
+
+    inputs: Tensor
+    output_grads: Tensor
+
+
+Tap: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
+Contributions: TypeAlias = Mapping[str, "Contribution | Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRule:
+    """How the gradients of one kind of layer follow from what went in and the gradient of what came out.
+
+    ``contributions(layer, sites)`` names, for each parameter of the layer itself, its part of every record's gradient:
+    a ``Contribution``, or simply the tensor ``grads_B...``. ``forward(layer, tap, *args, **kwargs)`` runs the layer and
+    hands ``tap(site, inputs, output)`` every place where parameters act, going on with what ``tap`` returns; where it
+    is not given, the layer has the one place ``"output"``, from its first argument to its result. ``refuses(layer)``
+    says why a layer of this kind cannot be private as it is set up, or nothing. A rule that ``covers_children`` answers
+    for the parameters of the layer's children as well.
+    """
+
+    contributions: Callable[[Any, Mapping[str, Site]], Contributions]
+    forward: Callable[..., Any] | None = None
+    refuses: Callable[[Any], str | None] | None = None
+    covers_children: bool = False
+
+
+_LAYER_RULES: dict[type[nn.Module], LayerRule] = {}
+
+
+def register_layer_rule(kind: type[nn.Module], rule: LayerRule) -> None:
+    """Teach every engine how layers of this kind are differentiated, record by record.
+
+    The rule holds for the class itself and for subclasses that keep its ``forward``.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise InvalidValue("kind", allowed="a subclass of torch.nn.Module", given=kind)
+    _LAYER_RULES[kind] = rule
+
+
+def layer_rule(layer: nn.Module) -> LayerRule | None:
+    """The rule for a layer, or nothing. A subclass with a ``forward`` of its own is another layer and needs another rule."""
+    for kind in type(layer).__mro__:
+        if kind in _LAYER_RULES and type(layer).forward is kind.forward:
+            return _LAYER_RULES[kind]
+    return None
+
+
+def layer_rules() -> Mapping[type[nn.Module], LayerRule]:
+    """Every rule there is."""
+    return dict(_LAYER_RULES)
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The type in which norms and sums of such numbers are kept."""
+    return torch.promote_types(dtype, torch.float32)
