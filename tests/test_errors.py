@@ -7,13 +7,14 @@ import re
 import pytest
 
 from lehr import errors
-from lehr.errors import AccountantFailed, InvalidValue, LehrError, UnsupportedEvent
+from lehr.errors import AccountantFailed, InvalidValue, LehrError, NotPrivate, UnsupportedEvent
 
 ERRORS = [thing for _, thing in inspect.getmembers(errors, inspect.isclass) if issubclass(thing, Exception)]
 SAMPLES = [
     InvalidValue("clip_norm", allowed="a finite number > 0", given=-1),
     UnsupportedEvent(accountant="pld", event="an event", reason="a reason"),
     AccountantFailed(accountant="pld", reason="a reason"),
+    NotPrivate(layer="stem.1 (BatchNorm2d)", reason="a reason", instead="a way out"),
     errors.BudgetExceeded("the budget of 'survey' would be passed"),
 ]
 
@@ -67,6 +68,17 @@ def test_an_accountant_that_failed_is_named_with_its_reason() -> None:
     error = AccountantFailed(accountant="pld", reason="the grid would need 10^9 points")
     assert str(error) == "the accountant 'pld' gives no bound here: the grid would need 10^9 points"
     assert (error.accountant, error.reason) == ("pld", "the grid would need 10^9 points")
+
+
+def test_a_layer_that_is_not_private_is_named_with_the_reason_and_the_way_out() -> None:
+    error = NotPrivate(layer="stem.1 (BatchNorm2d)", reason="it mixes records", instead="group_norm_instead(model)")
+    expected = "stem.1 (BatchNorm2d) cannot be trained privately: it mixes records. Instead: group_norm_instead(model)"
+    assert str(error) == expected
+    assert (error.layer, error.reason, error.instead) == (
+        "stem.1 (BatchNorm2d)",
+        "it mixes records",
+        "group_norm_instead(model)",
+    )
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)

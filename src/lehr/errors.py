@@ -5,6 +5,7 @@ LehrError
 ├── UnsupportedEvent       an accountant was asked about an event that it cannot count
 ├── AccountantFailed       an accountant can count the event, but not at this setting within its limits
 ├── Unreachable            a calibration target that no setting in the allowed range reaches
+├── NotPrivate             a layer that cannot be trained privately as it is set up, with the way out
 ├── BudgetExceeded         a reservation that would pass the budget of a data set
 ├── StoreError             a ledger or budget file that cannot be used; the file is left as it was
 │   ├── ForeignFile        it was not written by Lehr, or by another part of Lehr, or by a newer one
@@ -54,6 +55,16 @@ class AccountantFailed(LehrError):
 
 class Unreachable(LehrError):
     """No setting in the allowed range reaches the target of a calibration."""
+
+
+class NotPrivate(LehrError):
+    """A layer that cannot be trained privately as it is set up. The message has its path, the reason, the way out."""
+
+    def __init__(self, *, layer: str, reason: str, instead: str) -> None:
+        self.layer = layer
+        self.reason = reason
+        self.instead = instead
+        super().__init__(f"{layer} cannot be trained privately: {reason}. Instead: {instead}")
 
 
 class BudgetExceeded(LehrError):

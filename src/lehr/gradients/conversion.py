@@ -1,0 +1,110 @@
+"""Two ways out of BatchNorm, one call each. Both return a new model and leave the given one as it was.
+
+>>> from torch import nn
+>>> group_norm_instead(nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48)))[1].num_groups
+12
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from lehr import validate
+from lehr.errors import NotPrivate
+from lehr.gradients.fixed_statistics import FixedStatistics
+from lehr.gradients.refusals import described
+
+NUM_GROUPS = 32
+CHANNELS_PER_GROUP = 4
+
+
+def group_norm_instead(
+    model: nn.Module, *, num_groups: int = NUM_GROUPS, min_channels_per_group: int = CHANNELS_PER_GROUP
+) -> nn.Module:
+    """A copy of the model with a GroupNorm in the place of every BatchNorm, its gain and shift taken over.
+
+    Each has as many groups as divide its channels evenly, at most ``num_groups`` of them, and none with fewer than
+    ``min_channels_per_group`` channels, unless the layer as a whole has fewer. A group of one number is normalised to
+    nothing: that is what becomes of one channel at the end of a network, where images have shrunk to one pixel.
+    """
+    at_most = validate.count(num_groups=num_groups)
+    at_least = validate.count(minimum=2, min_channels_per_group=min_channels_per_group)
+    return _replaced(model, lambda path, layer: _group_norm(path, layer, num_groups=at_most, min_channels=at_least))
+
+
+def frozen_statistics(model: nn.Module) -> nn.Module:
+    """A copy of the model with every BatchNorm fixed to the running statistics that it has; they never change again.
+
+    The statistics become part of the model that is released. They must come from public data, or their release must
+    have been paid for: statistics that were gathered from the private records give those away. Gain and shift stay
+    parameters and are trained like any other.
+    """
+    return _replaced(model, _fixed)
+
+
+def groups_for(num_channels: int, *, num_groups: int, min_channels_per_group: int) -> int:
+    """The largest number of groups that divides the channels evenly within both limits."""
+    most = min(num_groups, num_channels // min_channels_per_group)
+    return max((count for count in range(1, most + 1) if num_channels % count == 0), default=1)
+
+
+def _group_norm(path: str, layer: _BatchNorm, *, num_groups: int, min_channels: int) -> nn.Module:
+    if layer.num_features < 2:
+        raise NotPrivate(
+            layer=described(path, layer),
+            reason="it has a single channel, which GroupNorm would normalise by itself",
+            instead="frozen_statistics(model), or a model without this layer",
+        )
+    groups = groups_for(layer.num_features, num_groups=num_groups, min_channels_per_group=min_channels)
+    replacement = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
+    if layer.affine:
+        for name, parameter in {"weight": layer.weight, "bias": layer.bias}.items():
+            own = None if parameter is None else nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+            replacement.register_parameter(name, own)
+    return replacement
+
+
+def _fixed(path: str, layer: _BatchNorm) -> nn.Module:
+    if layer.running_mean is None or layer.running_var is None:
+        raise NotPrivate(
+            layer=described(path, layer),
+            reason="it has no running statistics that could be kept (track_running_stats=False)",
+            instead="group_norm_instead(model)",
+        )
+    std = torch.sqrt(layer.running_var + layer.eps)
+    return FixedStatistics(layer.running_mean, std, weight=layer.weight, bias=layer.bias)
+
+
+def _replaced(model: nn.Module, replacement: Callable[[str, _BatchNorm], nn.Module]) -> nn.Module:
+    """A copy with every BatchNorm replaced; one that stands in several places is replaced by one in all of them."""
+    copied = nn.ModuleList([copy.deepcopy(model)])  # so that a model that is itself a BatchNorm has a parent
+    made: dict[nn.Module, nn.Module] = {}
+    for parent_name, parent in list(copied.named_modules()):
+        for child_name, child in list(parent._modules.items()):
+            if not isinstance(child, _BatchNorm):
+                continue
+            if child not in made:
+                path = f"{parent_name}.{child_name}".removeprefix("0").removeprefix(".")
+                made[child] = _in_the_mode_of(child, replacement(path, _built(path, child)))
+            setattr(parent, child_name, made[child])
+    return copied[0]
+
+
+def _built(path: str, layer: _BatchNorm) -> _BatchNorm:
+    if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+        raise NotPrivate(
+            layer=described(path, layer),
+            reason="its parameters have no shape yet",
+            instead="run the model once on records that are public or made up, then convert it",
+        )
+    return layer
+
+
+def _in_the_mode_of(layer: nn.Module, replacement: nn.Module) -> nn.Module:
+    return replacement.train(layer.training)

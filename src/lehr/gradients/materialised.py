@@ -1,0 +1,210 @@
+"""The engine for clips that look at coordinates: gradients in full, a few records at a time.
+
+Memory is bounded. Where the gradients of the whole batch fit into ``kept_bytes`` they are computed once and kept;
+otherwise they are computed again for every question, a chunk at a time, from the same parameters and the same random
+numbers, and nothing larger than a chunk is ever held. Recurrent layers work here.
+
+Axes: B records, K views of one record, G groups of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from lehr import validate
+from lehr.errors import InvalidValue
+from lehr.gradients import batches, recurrent
+from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.masks import checked_mask
+from lehr.gradients.precision import first_dtype, margin
+from lehr.gradients.products import keep, rows, sum_of_squares
+from lehr.gradients.refusals import refuse_what_cannot_be_private
+from lehr.gradients.replay import Replay
+from lehr.interfaces import Clip, Groups, Tensors, at_least_float32
+
+KEPT_BYTES = 2**28
+Compute: TypeAlias = Callable[[slice], dict[str, Tensor]]
+
+
+class MaterialisedEngine:
+    """Differentiates a model record by record with ``vmap``.
+
+    ``loss_fn(outputs, targets)`` returns one loss per record. With ``views=K`` every input has a second axis of K
+    augmented copies, whose gradients are averaged before a norm is taken. ``chunk_records`` is the number of records
+    whose gradients are formed at once; where it is not given, as many as fit into ``kept_bytes``, and at least one.
+    A batch must not be changed in place before its gradients have been used.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        *,
+        views: int = 1,
+        chunk_records: int | None = None,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        refuse_what_cannot_be_private(model)
+        self._model = model
+        self._loss_fn = loss_fn
+        self._views = validate.count(views=views)
+        self._chunk_records = None if chunk_records is None else validate.count(chunk_records=chunk_records)
+        self._kept_bytes = validate.count(minimum=0, kept_bytes=kept_bytes)
+        batches.trainable(model)
+
+    def gradients(self, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> ChunkedGradients:  # noqa: N803
+        """The gradients of a batch, computed when they are asked for, with the parameters as they are now."""
+        refuse_what_cannot_be_private(self._model)
+        parameters = batches.trainable(self._model)
+        num_records = batches.num_records(inputs, targets)
+        mask = checked_mask(mask_B, num_records=num_records, device=next(iter(parameters.values())).device)
+        fitting = self._kept_bytes // max(1, bytes_per_record(parameters))
+        return ChunkedGradients(
+            self._computation(inputs, targets),
+            shapes={name: parameter.detach() for name, parameter in parameters.items()},
+            mask_B=mask,
+            margin=margin(first_dtype(parameters)),
+            chunk_records=self._chunk_records or max(1, fitting),
+            kept=num_records <= fitting,
+        )
+
+    def _computation(self, inputs: Inputs, targets: Any) -> Compute:
+        """What gives the gradients of a slice of the records, however often and however late it is asked."""
+        names = set(batches.trainable(self._model))
+        values = [*self._model.named_parameters(), *self._model.named_buffers()]
+        state = {name: value.detach().clone() for name, value in values}
+        own = recurrent.parameters(self._model)
+
+        def compute(chunk: slice) -> dict[str, Tensor]:
+            part_inputs, part_targets = batches.each(lambda leaf: leaf[chunk], (inputs, targets))
+            num_records = batches.num_records(part_inputs, part_targets)
+            each = {name: state[name].expand(num_records, *state[name].shape) for name in own}
+            trained = {name: each.get(name, state[name]) for name in names}
+            others = {name: each.get(name, state[name]) for name in state.keys() - names}
+            axes = [{name: 0 if name in own else None for name in values} for values in (trained, others)]
+            one_by_one = vmap(grad(self._loss), in_dims=(*axes, 0, 0), randomness="different")
+            with recurrent.plain_kernels(bool(own)):
+                found: dict[str, Tensor] = one_by_one(trained, others, part_inputs, part_targets)
+            return {name: found[name] for name in state if name in names}
+
+        return compute
+
+    def _loss(self, trained: Tensors, others: Tensors, inputs: Inputs, targets: Any) -> Tensor:
+        """The loss of one record, its views averaged."""
+        split = inputs if self._views > 1 else batches.each(lambda leaf: leaf.unsqueeze(0), inputs)
+        again = batches.each(lambda leaf: leaf.unsqueeze(0).expand(self._views, *leaf.shape), targets)
+
+        def model(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(self._model, {**trained, **others}, args, kwargs)
+
+        losses = self._loss_fn(batches.call(model, split), again)
+        if losses.shape != (self._views,):
+            raise InvalidValue("loss_fn", allowed="a function with one loss per record", given=tuple(losses.shape))
+        return losses.mean()
+
+
+class ChunkedGradients:
+    """Gradients that are formed a chunk of records at a time."""
+
+    def __init__(
+        self,
+        compute: Compute,
+        *,
+        shapes: Mapping[str, Tensor],
+        mask_B: Tensor,  # noqa: N803
+        margin: float,
+        chunk_records: int,
+        kept: bool,
+    ) -> None:
+        self._replay = Replay(compute, device=mask_B.device)
+        self._shapes = shapes
+        self._mask_B = mask_B
+        self._margin = margin
+        self._chunks = [slice(start, start + chunk_records) for start in range(0, len(mask_B), chunk_records)]
+        self._kept: list[dict[str, Tensor]] | None = [] if kept else None
+        self._squared_BP: Tensor | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._shapes)
+
+    @property
+    def margin(self) -> float:
+        return self._margin
+
+    def norms(self, groups: Groups | None = None) -> Tensor:
+        if self._squared_BP is None:
+            found = [_squared(grads, self.names) for _, grads, _ in self._counted_chunks()]
+            self._squared_BP = torch.cat(found) if found else self._zeros(0, len(self.names))
+        of_group = [[self.names.index(name) for name in group] for group in groups or [self.names]]
+        norms_BG = torch.stack([self._squared_BP[:, index].sum(1) for index in of_group], dim=1).sqrt()  # noqa: N806
+        return norms_BG[:, 0] if groups is None else norms_BG
+
+    def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
+        if groups is None:
+            weights, groups = weights.unsqueeze(1), [self.names]
+        group_of = {name: index for index, group in enumerate(groups) for name in group}
+        sums = self._empty_sums()
+        for chunk, grads, counted_B in self._counted_chunks():  # noqa: N806
+            for name in group_of:
+                chosen = torch.where(counted_B, weights[chunk, group_of[name]], 0).to(sums[name].dtype)
+                sums[name] += (chosen @ rows(grads[name])).reshape(sums[name].shape)
+        return sums
+
+    def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
+        sums = self._empty_sums()
+        for _, grads, counted_B in self._counted_chunks():  # noqa: N806
+            for name, clipped in clip(grads).items():
+                sums[name] += keep(clipped, counted_B).sum(0)
+        return sums
+
+    def _counted_chunks(self) -> Iterator[tuple[slice, dict[str, Tensor], Tensor]]:
+        """Each chunk's records, their gradients in float32 or better, zero where they do not count, and which do."""
+        for chunk, found in zip(self._chunks, self._found(), strict=True):
+            exact = {name: grads.to(at_least_float32(grads.dtype)) for name, grads in found.items()}
+            squared_BP = _squared(exact, self.names)  # noqa: N806
+            counted_B = self._mask_B[chunk] & squared_BP.sum(1).isfinite()  # noqa: N806
+            kept = {name: keep(grads, counted_B) for name, grads in exact.items()}
+            yield chunk, self._no_larger_than_reported(kept, chunk), counted_B
+
+    def _no_larger_than_reported(self, grads: dict[str, Tensor], chunk: slice) -> dict[str, Tensor]:
+        """Kernels may round differently the second time; what is summed is never above the norm that was reported."""
+        if self._squared_BP is None or self._kept is not None:
+            return grads
+        first_BP, again_BP = self._squared_BP[chunk], _squared(grads, self.names)  # noqa: N806
+        scales_BP = torch.where(again_BP > first_BP, (first_BP / again_BP).sqrt(), 1)  # noqa: N806
+        return {
+            name: grads[name] * scales_BP[:, index].reshape(-1, *(1 for _ in grads[name].shape[1:]))
+            for index, name in enumerate(self.names)
+        }
+
+    def _found(self) -> Iterator[dict[str, Tensor]]:
+        if self._kept is None:
+            return self._replay(self._chunks)
+        if not self._kept:
+            self._kept = list(self._replay(self._chunks))
+        return iter(self._kept)
+
+    def _empty_sums(self) -> dict[str, Tensor]:
+        return {
+            name: torch.zeros_like(shape, dtype=at_least_float32(shape.dtype)) for name, shape in self._shapes.items()
+        }
+
+    def _zeros(self, *shape: int) -> Tensor:
+        some = next(iter(self._shapes.values()))
+        return some.new_zeros(shape, dtype=at_least_float32(some.dtype))
+
+
+def bytes_per_record(parameters: Mapping[str, Tensor]) -> int:
+    """What one record's gradient takes in memory."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())
+
+
+def _squared(grads: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
+    """Squared norms, ``squared_BP``: one column for each parameter."""
+    return torch.stack([sum_of_squares(grads[name]) for name in names], dim=1)

@@ -1,0 +1,119 @@
+"""The slow engine that every other one is compared with: a plain loop over records.
+
+Nothing here is clever. It shares with the other engines what a batch looks like and which layers are refused, and none
+of their arithmetic.
+
+Axes: B records, K views of one record, G groups of parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lehr import validate
+from lehr.errors import InvalidValue
+from lehr.gradients import batches
+from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.masks import checked_mask
+from lehr.gradients.precision import first_dtype, margin
+from lehr.gradients.refusals import refuse_what_cannot_be_private
+from lehr.interfaces import Clip, Groups, at_least_float32
+
+
+class OneByOneEngine:
+    """Differentiates a model one record at a time and stores every gradient.
+
+    ``loss_fn(outputs, targets)`` returns one loss per record. With ``views=K`` every input has a second axis of K
+    augmented copies, whose gradients are averaged before a norm is taken.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, *, views: int = 1) -> None:
+        refuse_what_cannot_be_private(model)
+        self._model = model
+        self._loss_fn = loss_fn
+        self._views = validate.count(views=views)
+        batches.trainable(model)
+
+    def gradients(self, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> StoredGradients:  # noqa: N803
+        """The gradients of a batch, computed at once."""
+        refuse_what_cannot_be_private(self._model)
+        parameters = batches.trainable(self._model)
+        num_records = batches.num_records(inputs, targets)
+        device = next(iter(parameters.values())).device
+        mask = checked_mask(mask_B, num_records=num_records, device=device)
+        rows = [self._gradient(parameters, inputs, targets, index) for index in range(num_records)]
+        grads = {
+            name: torch.stack([row[name] for row in rows]) if rows else _of_no_record(parameter)
+            for name, parameter in parameters.items()
+        }
+        return StoredGradients(grads, mask_B=mask, margin=margin(first_dtype(parameters)))
+
+    def _gradient(
+        self, parameters: dict[str, nn.Parameter], inputs: Inputs, targets: Any, index: int
+    ) -> dict[str, Tensor]:
+        own = batches.each(lambda leaf: leaf[index] if self._views > 1 else leaf[index : index + 1], inputs)
+        target = batches.each(lambda leaf: leaf[index : index + 1].expand(self._views, *leaf.shape[1:]), targets)
+        with torch.enable_grad():
+            losses = self._loss_fn(batches.call(self._model, own), target)
+        if losses.shape != (self._views,):
+            raise InvalidValue("loss_fn", allowed="a function with one loss per record", given=tuple(losses.shape))
+        found = torch.autograd.grad(losses.mean(), list(parameters.values()), allow_unused=True)
+        return {
+            name: _or_zeros(grad, parameter) for (name, parameter), grad in zip(parameters.items(), found, strict=True)
+        }
+
+
+def _or_zeros(grad: Tensor | None, parameter: Tensor) -> Tensor:
+    return (torch.zeros_like(parameter) if grad is None else grad).to(at_least_float32(parameter.dtype))
+
+
+def _of_no_record(parameter: Tensor) -> Tensor:
+    return parameter.new_zeros((0, *parameter.shape), dtype=at_least_float32(parameter.dtype))
+
+
+class StoredGradients:
+    """Every record's gradient in full, ``grads_B...``; the records that do not count are zeros."""
+
+    def __init__(self, grads: dict[str, Tensor], *, mask_B: Tensor, margin: float) -> None:  # noqa: N803
+        self._counted_B = mask_B & _norms(list(grads.values())).isfinite()
+        self._grads = {name: self._counted(grad) for name, grad in grads.items()}
+        self._margin = margin
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._grads)
+
+    @property
+    def margin(self) -> float:
+        return self._margin
+
+    def norms(self, groups: Groups | None = None) -> Tensor:
+        if groups is None:
+            return _norms(list(self._grads.values()))
+        return torch.stack([_norms([self._grads[name] for name in group]) for group in groups], dim=1)
+
+    def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
+        if groups is None:
+            weights, groups = weights.unsqueeze(1), [self.names]
+        sums = {name: torch.zeros_like(grad.sum(0)) for name, grad in self._grads.items()}
+        for index, group in enumerate(groups):
+            for name in group:
+                scaled = torch.einsum("b,b...->b...", weights[:, index].to(sums[name].dtype), self._grads[name])
+                sums[name] = self._counted(scaled).sum(0)
+        return sums
+
+    def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
+        return {name: self._counted(clipped).sum(0) for name, clipped in clip(dict(self._grads)).items()}
+
+    def _counted(self, grads: Tensor) -> Tensor:
+        result = grads.clone()
+        result[~self._counted_B] = 0
+        return result
+
+
+def _norms(grads: list[Tensor]) -> Tensor:
+    squares = [grad.square().sum(tuple(range(1, grad.dim()))) if grad.dim() > 1 else grad.square() for grad in grads]
+    return torch.stack(squares).sum(0).sqrt()
