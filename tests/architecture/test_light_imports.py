@@ -8,8 +8,8 @@ from pathlib import Path
 from tools.fresh_imports import heavy_imports, modules_of
 
 SOURCES = Path(__file__).parents[2] / "src"
-# Modules and packages that may load torch: none so far.
-TORCH_MODULES: tuple[str, ...] = ()
+# Modules and packages that may load torch.
+TORCH_MODULES: tuple[str, ...] = ("lehr.clipping", "lehr.gradients", "lehr.interfaces", "lehr.networks")
 WORDS = ("lehr", "lehr.errors", "lehr.validate", "lehr.events", "lehr.claims")
 HEAVY = ("dp_accounting", "jinja2", "numpy", "plotext", "plotly", "rich", "scipy", "sqlite3", "torch", "typer")
 

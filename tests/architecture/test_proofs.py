@@ -16,6 +16,10 @@ MECHANISMS = (
     "accounting/filter.py",
     "accounting/pld.py",
     "accounting/rdp.py",
+    "clipping/automatic.py",
+    "clipping/flat.py",
+    "clipping/per_coordinate.py",
+    "clipping/per_layer.py",
     "planning/budget.py",
 )
 PROOFS = sorted(PACKAGE.rglob("*.proof.md"))

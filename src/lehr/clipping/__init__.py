@@ -1,0 +1,16 @@
+"""Clipping: bounding what one record can do to a sum, each rule with its proof beside it.
+
+- ``flat``: each record's whole gradient has at most the clip norm
+- ``per_layer``: each layer of it has a bound of its own
+- ``automatic``: every gradient is scaled to nearly the clip norm, large or small
+- ``per_coordinate``: each number of it has a bound of its own
+"""
+
+from __future__ import annotations
+
+from lehr.clipping.automatic import AutomaticClip
+from lehr.clipping.flat import FlatClip
+from lehr.clipping.per_coordinate import PerCoordinateClip
+from lehr.clipping.per_layer import PerLayerClip
+
+__all__ = ["AutomaticClip", "FlatClip", "PerCoordinateClip", "PerLayerClip"]

@@ -1,0 +1,188 @@
+"""What every clip rule promises, tried on every rule that is found in ``lehr.clipping``.
+
+The gradients are chosen, and the engines are real. Axes: B records, P coordinates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import pkgutil
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+import lehr.clipping
+from lehr.clipping import AutomaticClip, FlatClip, PerCoordinateClip, PerLayerClip
+from lehr.gradients.ghost import GhostEngine
+from lehr.interfaces import ClipRule
+from tests.clipping.chosen import SIZES, Inner, as_vector, gradients, losses, stored_gradients
+
+NUM_COORDINATES = sum(SIZES)
+BOUNDS = {"first.weight": torch.tensor([[0.1, 2.0, 0.3]]), "second.weight": torch.tensor([[1.0, 1e-3]])}
+EXAMPLES: dict[type, tuple[ClipRule, ...]] = {
+    AutomaticClip: (AutomaticClip(0.7), AutomaticClip(2.0, stability=0)),
+    FlatClip: (FlatClip(0.7),),
+    PerCoordinateClip: (PerCoordinateClip(BOUNDS),),
+    PerLayerClip: (PerLayerClip(0.7), PerLayerClip.with_norms({"first": 0.02, "second": 3.0})),
+}
+RULES = [
+    pytest.param(rule, id=f"{kind.__name__}-{index}")
+    for kind, own in EXAMPLES.items()
+    for index, rule in enumerate(own)
+]
+PRECISIONS = ("float64", "float32", "bfloat16")
+# Adding up a handful of numbers rounds each partial sum; the rules bound what is added, not how addition rounds.
+ADDITION = {"float64": 64 * 2.0**-53, "float32": 64 * 2.0**-24, "bfloat16": 64 * 2.0**-24}
+
+
+def rules_in_the_package() -> set[type]:
+    modules = [
+        importlib.import_module(f"lehr.clipping.{found.name}") for found in pkgutil.iter_modules(lehr.clipping.__path__)
+    ]
+    return {
+        kind
+        for module in modules
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__ == module.__name__ and "__call__" in vars(kind)
+    }
+
+
+def clipped(rule: ClipRule, grads_BP: Tensor, precision: str, mask_B: Tensor | None = None) -> Tensor:  # noqa: N803
+    """The clipped sum as one vector."""
+    wide = grads_BP.to(torch.float64 if precision == "float64" else torch.float32)
+    if isinstance(rule, PerCoordinateClip):
+        return as_vector(rule(stored_gradients(wide.to(getattr(torch, precision)), mask_B=mask_B)).values)
+    half = "bfloat16" if precision == "bfloat16" else "as_model"
+    return as_vector(rule(gradients(wide, precision=half, mask_B=mask_B)).values)
+
+
+def records() -> st.SearchStrategy[list[list[float]]]:
+    odd = st.sampled_from(
+        [0.0, 1e-310, 1e-40, 1e-23, 1e-9, 1.0, 1e18, 1e20, 1e38, 1e200, math.inf, -math.inf, math.nan]
+    )
+    numbers = st.one_of(odd, st.floats(-10, 10), st.floats(-1e-3, 1e-3), st.floats(allow_nan=True, allow_infinity=True))
+    return st.lists(st.lists(numbers, min_size=NUM_COORDINATES, max_size=NUM_COORDINATES), min_size=1, max_size=5)
+
+
+def test_every_rule_in_the_package_is_tried_here() -> None:
+    assert rules_in_the_package() == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("rule", RULES)
+@given(drawn=records(), data=st.data())
+@example(drawn=[[1e3] * NUM_COORDINATES, [-1e3] * NUM_COORDINATES], data=None)
+@example(drawn=[[math.nan] * NUM_COORDINATES, [1.0] * NUM_COORDINATES], data=None)
+@settings(max_examples=25)
+def test_adding_or_removing_one_record_moves_the_sum_by_at_most_the_sensitivity(
+    rule: ClipRule, precision: str, drawn: list[list[float]], data: st.DataObject | None
+) -> None:
+    grads_BP = torch.tensor(drawn, dtype=torch.float64)  # noqa: N806
+    index = 0 if data is None else data.draw(st.integers(0, len(drawn) - 1))
+    others = torch.arange(len(drawn)) != index
+    together = clipped(rule, grads_BP, precision)
+    without = clipped(rule, grads_BP[others], precision)
+    assert together.isfinite().all()
+    assert (together - without).norm().item() <= rule.sensitivity * (1 + ADDITION[precision])
+    masked = clipped(rule, grads_BP, precision, mask_B=others)
+    assert (masked - without).norm().item() <= rule.sensitivity * ADDITION[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_large_record_moves_the_sum_by_nearly_the_sensitivity(rule: ClipRule, precision: str) -> None:
+    signs = torch.tensor([[1e4, -1e4, 1e4, 1e4, -1e4]])
+    moved = clipped(rule, signs, precision).norm().item()
+    assert 0.98 * rule.sensitivity <= moved <= rule.sensitivity
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("rule", RULES)
+def test_the_sum_of_no_records_and_of_records_without_gradient_is_exactly_zero(rule: ClipRule, precision: str) -> None:
+    for num_records in (0, 1, 3):
+        found = clipped(rule, torch.zeros(num_records, NUM_COORDINATES), precision)
+        assert found.tolist() == [0] * NUM_COORDINATES
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_record_that_is_not_finite_in_one_coordinate_adds_nothing_in_any(
+    rule: ClipRule, precision: str, bad: float
+) -> None:
+    spoiled = torch.ones(1, NUM_COORDINATES)
+    spoiled[0, 1] = bad
+    assert clipped(rule, spoiled, precision).tolist() == [0] * NUM_COORDINATES
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_sum_states_the_sensitivity_of_its_rule(rule: ClipRule) -> None:
+    found = rule(stored_gradients(torch.ones(2, NUM_COORDINATES)))
+    assert found.sensitivity == rule.sensitivity
+    assert {name: value.shape for name, value in found.values.items()} == {
+        name: parameter.shape for name, parameter in Inner().named_parameters()
+    }
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_frozen_and_can_be_a_key(rule: Any) -> None:
+    assert {rule: 1}[rule] == 1
+    for field in dataclasses.fields(rule):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(rule, field.name, 1.0)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule.values[0], PerCoordinateClip)])
+def test_a_rule_can_be_traced_into_one_graph(rule: ClipRule) -> None:
+    engine = GhostEngine(Inner(), losses, compiled=False)
+    records = torch.tensor([[1.0, 2, 3, 4, 5], [0, 0, 0, 0, 0]])
+
+    def step(inputs: Tensor) -> dict[str, Tensor]:
+        return rule(engine.gradients(inputs, torch.zeros(2))).values
+
+    traced = torch.compile(step, fullgraph=True, backend="eager")(records)
+    torch.testing.assert_close(traced, step(records))
+
+
+class Images(nn.Module):
+    """A convolution, a norm and a linear layer: parameters whose norms are computed in three ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.Tanh(), nn.Flatten())
+        self.second = nn.Linear(8 * 36, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.second(self.first(images))
+        return scores
+
+
+def cross_entropies(scores: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(scores, targets, reduction="none")
+
+
+@pytest.mark.parametrize("rule", [FlatClip(0.01), PerLayerClip(0.01), AutomaticClip(0.01, stability=0)], ids=repr)
+@pytest.mark.parametrize("precision", ["as_model", "bfloat16"])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_the_bound_holds_and_is_tight_for_a_network_in_low_precision(
+    rule: ClipRule, precision: str, size: float
+) -> None:
+    made = torch.Generator().manual_seed(1)
+    images, targets = size * torch.randn(6, 2, 6, 6, generator=made), torch.arange(6) % 5
+    engine = GhostEngine(Images(), cross_entropies, precision=precision, compiled=False)
+    everyone = torch.ones(6, dtype=torch.bool)
+    for left_out in range(6):
+        others = everyone.clone()
+        others[left_out] = False
+        together = as_vector(rule(engine.gradients(images, targets, everyone)).values)
+        without = as_vector(rule(engine.gradients(images, targets, others)).values)
+        moved = (together - without).norm().item()
+        assert 0.97 * rule.sensitivity <= moved <= rule.sensitivity
