@@ -8,6 +8,7 @@ from torch import Tensor
 from lehr.interfaces import at_least_float32
 
 _HALF = (torch.bfloat16, torch.float16)
+_ROUNDINGS = 4  # measured on sums that cancel, with a reserve, by tests/gradients/contributions/test_outer.py
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
@@ -52,3 +53,13 @@ def keep(values: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
 
 def _like(values_B: Tensor, other: Tensor) -> Tensor:  # noqa: N803
     return values_B.reshape(-1, *(1 for _ in other.shape[1:]))
+
+
+def rounding_of(magnitudes_B: Tensor) -> Tensor:  # noqa: N803
+    """How far rounding can move a square that was added up from products of both signs.
+
+    ``magnitudes`` is what the root would be if nothing cancelled. Where nearly everything cancels, such a sum comes out
+    too small by an error in proportion to what was added up, not to what is left; and what is reported too small is
+    clipped too little, so this is added to the square.
+    """
+    return _ROUNDINGS * torch.finfo(magnitudes_B.dtype).eps * magnitudes_B.square()

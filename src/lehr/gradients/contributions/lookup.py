@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from lehr.gradients.products import batched_product, weigh
+from lehr.gradients.products import sum_of_squares, weigh
 from lehr.interfaces import at_least_float32
 
 
@@ -21,17 +22,40 @@ class Lookup:
     output_grads_BTD: Tensor  # noqa: N815
     num_rows: int
 
+    @property
+    def records(self) -> int:
+        return self.rows_BT.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.num_rows, self.output_grads_BTD.shape[2])
+
     def squared_norms(self) -> Tensor:
-        same_BTT = self.rows_BT.unsqueeze(2) == self.rows_BT.unsqueeze(1)  # noqa: N806
-        products_BTT = batched_product(self.output_grads_BTD, self.output_grads_BTD.transpose(1, 2))  # noqa: N806
-        return products_BTT.where(same_BTT, 0).sum((1, 2)).clamp_min(0)
+        return sum_of_squares(self._exact() if self.rows_BT.shape[1] == 1 else self._row_by_row())
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
-        scaled = weigh(self.output_grads_BTD, weights_B, counted_B).flatten(0, 1)
-        accumulated = scaled.to(at_least_float32(scaled.dtype))
-        return accumulated.new_zeros(self.num_rows, scaled.shape[1]).index_add(0, self.rows_BT.flatten(), accumulated)
+        scaled = weigh(self._exact(), weights_B, counted_B).flatten(0, 1)
+        return scaled.new_zeros(self.shape).index_add(0, self.rows_BT.flatten(), scaled)
 
     def materialised(self) -> Tensor:
-        grads = self.output_grads_BTD
-        dense = grads.new_zeros(grads.shape[0], self.num_rows, grads.shape[2])
+        grads = self._exact()
+        dense = grads.new_zeros(grads.shape[0], *self.shape)
         return dense.scatter_add(1, self.rows_BT.unsqueeze(2).expand_as(grads), grads)
+
+    def taken(self, first: int, last: int) -> Lookup:
+        return Lookup(self.rows_BT[first:last], self.output_grads_BTD[first:last], self.num_rows)
+
+    def magnitudes(self) -> Tensor:
+        """What the norm would be, at most, if no two positions cancelled."""
+        return self._exact().square().sum(2).sqrt().sum(1)
+
+    def _row_by_row(self) -> Tensor:
+        """What each record adds to each different row that it looks up, in as many slots as there are positions."""
+        ordered_BT, order_BT = self.rows_BT.sort(dim=1)  # noqa: N806
+        ordered_slots_BT = (ordered_BT.diff(dim=1, prepend=ordered_BT[:, :1]) != 0).cumsum(1)  # noqa: N806
+        slots_BT = torch.zeros_like(order_BT).scatter(1, order_BT, ordered_slots_BT)  # noqa: N806
+        grads = self._exact()
+        return torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
+
+    def _exact(self) -> Tensor:
+        return self.output_grads_BTD.to(at_least_float32(self.output_grads_BTD.dtype))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lehr.gradients.products import keep, rows, sum_of_squares
+from lehr.gradients.products import sum_of_squares, weigh
 from lehr.interfaces import at_least_float32
 
 
@@ -16,13 +16,23 @@ class Materialised:
 
     grads: Tensor
 
+    @property
+    def records(self) -> int:
+        return self.grads.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.grads.shape[1:])
+
     def squared_norms(self) -> Tensor:
         return sum_of_squares(self.grads)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
-        kept = rows(keep(self.grads, counted_B))
-        accumulated = kept.to(at_least_float32(kept.dtype))
-        return (weights_B.to(accumulated.dtype) @ accumulated).reshape(self.grads.shape[1:])
+        # A product and a sum rather than a product of matrices: compiled, they become one pass over the gradients.
+        return weigh(self.grads.to(at_least_float32(self.grads.dtype)), weights_B, counted_B).sum(0)
 
     def materialised(self) -> Tensor:
         return self.grads
+
+    def taken(self, first: int, last: int) -> Materialised:
+        return Materialised(self.grads[first:last])

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lehr.gradients.products import batched_product, keep, product, sum_of_squares, weigh
+from lehr.gradients.products import batched_product, keep, product, rounding_of, sum_of_squares, weigh
+from lehr.interfaces import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,23 @@ class Outer:
     output_grads_BTO: Tensor  # noqa: N815
     inputs_BTI: Tensor  # noqa: N815
 
+    @property
+    def records(self) -> int:
+        return self.inputs_BTI.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.output_grads_BTO.shape[2], self.inputs_BTI.shape[2])
+
     def squared_norms(self) -> Tensor:
-        _, positions, outputs = self.output_grads_BTO.shape
-        inputs = self.inputs_BTI.shape[2]
+        positions, (outputs, inputs) = self.output_grads_BTO.shape[1], self.shape
         if positions == 1:
             return sum_of_squares(self.output_grads_BTO) * sum_of_squares(self.inputs_BTI)
-        if positions * (outputs + inputs) < outputs * inputs:
-            # The sum of products can come out a rounding error below zero where the terms cancel.
-            return (self.left_gram(self) * self.right_gram(self)).sum((1, 2)).clamp_min(0)
-        return sum_of_squares(self.materialised())
+        if positions * (outputs + inputs) >= outputs * inputs:
+            return sum_of_squares(self.materialised())
+        left_BTT, right_BTT = self.left_gram(self), self.right_gram(self)  # noqa: N806
+        lengths_BT = (left_BTT.diagonal(dim1=1, dim2=2) * right_BTT.diagonal(dim1=1, dim2=2)).sqrt()  # noqa: N806
+        return (left_BTT * right_BTT).sum((1, 2)).clamp_min(0) + rounding_of(lengths_BT.sum(1))
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
         scaled = weigh(self.output_grads_BTO, weights_B, counted_B).flatten(0, 1)
@@ -38,6 +47,15 @@ class Outer:
 
     def materialised(self) -> Tensor:
         return batched_product(self.output_grads_BTO.transpose(1, 2), self.inputs_BTI)
+
+    def taken(self, first: int, last: int) -> Outer:
+        return Outer(self.output_grads_BTO[first:last], self.inputs_BTI[first:last])
+
+    def magnitudes(self) -> Tensor:
+        """What the norm would be, at most, if no two positions cancelled."""
+        exact = at_least_float32(self.inputs_BTI.dtype)
+        left, right = (values.to(exact).square().sum(2) for values in (self.output_grads_BTO, self.inputs_BTI))
+        return (left * right).sqrt().sum(1)
 
     def left_gram(self, other: Outer) -> Tensor:
         """The products of this one's output gradients with another's, position by position."""

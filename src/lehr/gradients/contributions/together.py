@@ -3,69 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
+from lehr.gradients.contributions.convolution import Convolved, KeptConvolved, convolved
 from lehr.gradients.contributions.lookup import Lookup
 from lehr.gradients.contributions.materialised import Materialised
 from lehr.gradients.contributions.outer import Outer
-from lehr.gradients.products import batched_product, sum_of_squares
+from lehr.gradients.contributions.shared import Shared, sum_of
 from lehr.interfaces import Contribution
+
+_Kind = TypeVar("_Kind")
 
 
 def together(uses: Sequence[Contribution]) -> Contribution:
     """All uses of one parameter as one contribution, in the cheapest form that counts the products between them."""
     if len(uses) == 1:
         return uses[0]
-    if all(isinstance(use, Outer) for use in uses):
-        outers = [use for use in uses if isinstance(use, Outer)]
-        return Outer(
-            torch.cat([use.output_grads_BTO for use in outers], dim=1), torch.cat([use.inputs_BTI for use in outers], dim=1)
-        )
-    if all(isinstance(use, Materialised) for use in uses):
+    if outers := _all(uses, Outer):
+        return _more_positions(outers)
+    if lookups := _all(uses, Lookup):
+        return _more_lookups(lookups)
+    if _all(uses, Materialised):
         return Materialised(sum_of(uses))
+    if (images := _all([_not_kept(use) for use in uses], Convolved)) and len({_size(use) for use in images}) == 1:
+        return _more_views(images)
     return Shared(tuple(uses))
 
 
-@dataclass(frozen=True)
-class Shared:
-    """Uses of different kinds, such as a table of tokens that is also the last layer."""
-
-    uses: tuple[Contribution, ...]
-
-    def squared_norms(self) -> Tensor:
-        if not all(isinstance(use, Outer | Lookup) for use in self.uses):
-            return sum_of_squares(self.materialised())
-        own = torch.stack([use.squared_norms() for use in self.uses]).sum(0)
-        between = [_inner(one, other) for one, other in combinations(self.uses, 2)]
-        return (own + 2 * torch.stack(between).sum(0)).clamp_min(0)
-
-    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
-        return torch.stack([use.weighted_sum(weights_B, counted_B) for use in self.uses]).sum(0)
-
-    def materialised(self) -> Tensor:
-        return sum_of(self.uses)
+def _all(uses: Sequence[Contribution], kind: type[_Kind]) -> list[_Kind]:
+    """The uses, if all are of the one kind, or nothing."""
+    matching: list[_Kind] = [use for use in uses if isinstance(use, kind)]
+    return matching if len(matching) == len(uses) else []
 
 
-def sum_of(uses: Sequence[Contribution]) -> Tensor:
-    """Every record's gradient, all uses added up."""
-    return torch.stack([use.materialised() for use in uses]).sum(0)
+def _more_positions(uses: Sequence[Outer]) -> Outer:
+    return Outer(
+        torch.cat([use.output_grads_BTO for use in uses], dim=1), torch.cat([use.inputs_BTI for use in uses], dim=1)
+    )
 
 
-def _inner(one: Contribution, other: Contribution) -> Tensor:
-    """The inner product of two uses, per record, without forming either."""
-    if isinstance(one, Outer) and isinstance(other, Outer):
-        return (one.left_gram(other) * one.right_gram(other)).sum((1, 2))
-    if isinstance(one, Lookup) and isinstance(other, Lookup):
-        same = one.rows_BT.unsqueeze(2) == other.rows_BT.unsqueeze(1)
-        return batched_product(one.output_grads_BTD, other.output_grads_BTD.transpose(1, 2)).where(same, 0).sum((1, 2))
-    lookup, outer = (one, other) if isinstance(one, Lookup) else (other, one)
-    assert isinstance(lookup, Lookup)
-    assert isinstance(outer, Outer)
-    rows = lookup.rows_BT.unsqueeze(1).expand(-1, outer.output_grads_BTO.shape[1], -1)
-    met = outer.output_grads_BTO.gather(2, rows)  # the output gradient of each looked-up row, at each position
-    products = batched_product(outer.inputs_BTI, lookup.output_grads_BTD.transpose(1, 2))
-    return (met.to(products.dtype) * products).sum((1, 2))
+def _more_lookups(uses: Sequence[Lookup]) -> Lookup:
+    return Lookup(
+        torch.cat([use.rows_BT for use in uses], dim=1),
+        torch.cat([use.output_grads_BTD for use in uses], dim=1),
+        uses[0].num_rows,
+    )
+
+
+def _not_kept(use: Contribution) -> Contribution:
+    return use.convolved if isinstance(use, KeptConvolved) else use
+
+
+def _size(use: Convolved) -> tuple[object, ...]:
+    return use.geometry, use.inputs_NCS.shape[1:], use.output_grads_NOP.shape[1:]
+
+
+def _more_views(uses: Sequence[Convolved]) -> Contribution:
+    """To the weight a second use on images of the same size is one more view of the record."""
+    records = uses[0].records
+    inputs, output_grads = (
+        torch.cat([values.view(records, use.views, *values.shape[1:]) for use, values in column], dim=1)
+        for column in ([(use, use.inputs_NCS) for use in uses], [(use, use.output_grads_NOP) for use in uses])
+    )
+    return convolved(inputs.flatten(0, 1), output_grads.flatten(0, 1), uses[0].geometry, records=records)

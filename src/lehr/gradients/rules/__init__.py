@@ -1,5 +1,29 @@
 """One file per kind of layer. Importing this package teaches every engine all of them."""
 
-from lehr.gradients.rules import convolution, group_norm, linear
+from lehr.gradients.rules import (
+    attention,
+    convolution,
+    embedding,
+    embedding_bag,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    linear,
+    prelu,
+    rms_norm,
+    transposed_convolution,
+)
 
-__all__ = ["convolution", "group_norm", "linear"]
+__all__ = [
+    "attention",
+    "convolution",
+    "embedding",
+    "embedding_bag",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "linear",
+    "prelu",
+    "rms_norm",
+    "transposed_convolution",
+]

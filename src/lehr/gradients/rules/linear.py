@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from lehr.gradients.contributions.outer import Outer
-from lehr.interfaces import Contributions, LayerRule, Site, register_layer_rule
+from lehr.interfaces import Contributions, LayerRule, Site, at_least_float32, register_layer_rule
 
 
 def outer_product(site: Site) -> Outer:
@@ -16,8 +16,9 @@ def outer_product(site: Site) -> Outer:
 
 
 def bias_grads(site: Site) -> Tensor:
-    """The bias's part: the output gradients added up over positions."""
-    return _positions(site.output_grads).sum(1)
+    """The bias's part: the output gradients added up over positions, in float32 or better."""
+    grads = site.output_grads
+    return _positions(grads).sum(1, dtype=at_least_float32(grads.dtype))
 
 
 def _positions(values: Tensor) -> Tensor:
