@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
@@ -64,10 +64,13 @@ def _group_norm(path: str, layer: _BatchNorm, *, num_groups: int, min_channels: 
     groups = groups_for(layer.num_features, num_groups=num_groups, min_channels_per_group=min_channels)
     replacement = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
     if layer.affine:
-        for name, parameter in {"weight": layer.weight, "bias": layer.bias}.items():
-            own = None if parameter is None else nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-            replacement.register_parameter(name, own)
+        replacement.register_parameter("weight", _copied(layer.weight))
+        replacement.register_parameter("bias", _copied(layer.bias))
     return replacement
+
+
+def _copied(parameter: Tensor | None) -> nn.Parameter | None:
+    return None if parameter is None else nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
 
 
 def _fixed(path: str, layer: _BatchNorm) -> nn.Module:

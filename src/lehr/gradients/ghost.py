@@ -148,7 +148,7 @@ class GhostEngine:
         losses, pullback, seen = vjp(run, taps, bare, has_aux=True)
         tap_grads, bare_grads = pullback(torch.full_like(losses, 1 / self._views))
         sites = {
-            key: Site(self._by_record(seen[key], num_records), self._by_record(tap_grads[key], num_records))
+            key: Site(self._by_record(seen[key], reading), self._by_record(tap_grads[key], reading))
             for key in reading.outlets
         }
         places = {key: outlet.place for key, outlet in reading.outlets.items()}
@@ -176,6 +176,6 @@ class GhostEngine:
     def _repeated(self, targets: Any) -> Any:
         return batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets) if self._views > 1 else targets
 
-    def _by_record(self, values: Tensor, num_records: int) -> Tensor:
+    def _by_record(self, values: Tensor, reading: Reading) -> Tensor:
         """Axes ``BK...``, whichever way the model was run."""
-        return values.unflatten(0, (num_records, self._views)) if values.shape[:2] != (num_records, self._views) else values
+        return values if reading.record_by_record else values.unflatten(0, (-1, self._views))

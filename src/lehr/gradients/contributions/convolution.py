@@ -9,46 +9,85 @@ Axes: N images (records times views), C input channels, O output channels, S and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from lehr.gradients.contributions.materialised import Materialised
 from lehr.gradients.kernels import convolution_norms, convolution_sum
 from lehr.gradients.kernels.geometry import Geometry
 from lehr.interfaces import at_least_float32
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Convolved:
-    """The inputs, already padded where the padding is not with zeros, and the gradients of the outputs."""
+    """The inputs, already padded where the padding is not with zeros, and the gradients of the outputs.
+
+    Where that is cheaper, every record's gradient is kept from when its norm is taken until the sum is.
+    """
 
     inputs_NCS: Tensor  # noqa: N815
     output_grads_NOP: Tensor  # noqa: N815
     geometry: Geometry
     records: int
+    _kept: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.geometry.weight_shape(self.inputs_NCS, self.output_grads_NOP)
+
+    @property
+    def views(self) -> int:
+        return self.inputs_NCS.shape[0] // max(1, self.records)
 
     def squared_norms(self) -> Tensor:
-        if not self.records:
-            return self.output_grads_NOP.new_zeros(0, dtype=at_least_float32(self.output_grads_NOP.dtype))
+        if not self._has_anything():
+            return self._zeros(self.records)
+        if self._keeping_pays():
+            return self._formed()[1]
         return convolution_norms.squared_norms(
             self.inputs_NCS, self.output_grads_NOP, self.geometry, records=self.records
         )
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
-        if not self.records:
-            shape = self.geometry.weight_shape(self.inputs_NCS, self.output_grads_NOP)
-            return self.output_grads_NOP.new_zeros(shape, dtype=at_least_float32(self.output_grads_NOP.dtype))
-        views = self.inputs_NCS.shape[0] // self.records
+        if not self._has_anything():
+            return self._zeros(*self.shape)
+        if self._keeping_pays():
+            return self._channels_first(Materialised(self._formed()[0]).weighted_sum(weights_B, counted_B))
         return convolution_sum.weighted_sum(
             self.inputs_NCS,
             self.output_grads_NOP,
             self.geometry,
-            weights_N=weights_B.repeat_interleave(views) if views > 1 else weights_B,
-            counted_N=counted_B.repeat_interleave(views) if views > 1 else counted_B,
+            weights_N=weights_B.repeat_interleave(self.views) if self.views > 1 else weights_B,
+            counted_N=counted_B.repeat_interleave(self.views) if self.views > 1 else counted_B,
         )
 
     def materialised(self) -> Tensor:
-        shape = self.geometry.weight_shape(self.inputs_NCS, self.output_grads_NOP)
-        return convolution_norms.formed(
+        if not self._has_anything():
+            return self._zeros(self.records, *self.shape)
+        return self._channels_first(self._formed()[0])
+
+    def taken(self, first: int, last: int) -> Convolved:
+        images = slice(first * self.views, last * self.views)
+        return Convolved(self.inputs_NCS[images], self.output_grads_NOP[images], self.geometry, last - first)
+
+    def _keeping_pays(self) -> bool:
+        return convolution_norms.keeping_pays(
             self.inputs_NCS, self.output_grads_NOP, self.geometry, records=self.records
-        ).reshape(self.records, *shape)
+        )
+
+    def _formed(self) -> tuple[Tensor, Tensor]:
+        if self._kept is None:
+            self._kept = convolution_norms.formed_with_norms(
+                self.inputs_NCS, self.output_grads_NOP, self.geometry, records=self.records
+            )
+        return self._kept
+
+    def _channels_first(self, grads_OFC: Tensor) -> Tensor:  # noqa: N803
+        return grads_OFC.movedim(-1, -2).unflatten(-1, self.geometry.kernel)
+
+    def _has_anything(self) -> bool:
+        return self.output_grads_NOP.numel() > 0
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.output_grads_NOP.new_zeros(shape, dtype=at_least_float32(self.output_grads_NOP.dtype))

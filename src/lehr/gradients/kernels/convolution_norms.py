@@ -15,12 +15,16 @@ from torch.nn import functional
 
 from lehr.gradients.kernels import triton_convolution
 from lehr.gradients.kernels.geometry import Geometry
-from lehr.gradients.products import batched_product, sum_of_squares
+from lehr.gradients.products import batched_product
 from lehr.interfaces import at_least_float32
 
 # Unfolded inputs of this many bytes stay in a core's cache between being written and being multiplied.
 _CACHED_BYTES = 4 * 2**20
 _DEVICE_BYTES = 256 * 2**20
+# On a GPU, gradients that take fewer bytes than this are kept whatever else; with more places than this they are kept if
+# they take fewer bytes than the images.
+_LITTLE_BYTES = 32 * 2**20
+_MANY_PLACES = 512
 
 
 def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
@@ -29,15 +33,47 @@ def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geomet
         return triton_convolution.squared_norms(inputs_NCS, output_grads_NOP, geometry, records=records)
     if gram_is_cheaper(inputs_NCS, output_grads_NOP, geometry, records=records):
         return by_gram(inputs_NCS, output_grads_NOP, geometry, records=records)
-    return _by_forming(
-        inputs_NCS,
-        output_grads_NOP,
+    norms, _ = _by_forming(inputs_NCS, output_grads_NOP, *_listed(geometry), records, is_kept=False)
+    return norms
+
+
+def formed_with_norms(
+    inputs_NCS: Tensor,  # noqa: N803
+    output_grads_NOP: Tensor,  # noqa: N803
+    geometry: Geometry,
+    *,
+    records: int,
+) -> tuple[Tensor, Tensor]:
+    """Every record's gradient, ``grads_BOFC``, and its squared norm."""
+    if triton_convolution.takes(inputs_NCS, output_grads_NOP, geometry):
+        grads, norms = triton_convolution.formed(inputs_NCS, output_grads_NOP, geometry, records=records)
+    else:
+        norms, grads = _by_forming(inputs_NCS, output_grads_NOP, *_listed(geometry), records, is_kept=True)
+    return grads.reshape(records, output_grads_NOP.shape[1], prod(geometry.kernel), -1), norms
+
+
+def keeping_pays(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> bool:  # noqa: N803
+    """Whether reading every record's gradient again costs less than forming their sum; all of it is public shape.
+
+    On a GPU that is so where many places make one small gradient, and where the gradients are no larger than the
+    images that need not be kept then; on a CPU wherever they had to be formed for their norms anyway.
+    """
+    views = inputs_NCS.shape[0] // records
+    kept = at_least_float32(inputs_NCS.dtype).itemsize * _numbers(inputs_NCS, output_grads_NOP, geometry)
+    held = inputs_NCS.element_size() * views * (inputs_NCS[0].numel() + output_grads_NOP[0].numel())
+    if not inputs_NCS.is_cuda:
+        return kept <= 2 * held and not gram_is_cheaper(inputs_NCS, output_grads_NOP, geometry, records=records)
+    many_places = views * prod(output_grads_NOP.shape[2:]) >= _MANY_PLACES
+    return kept * records <= _LITTLE_BYTES or (many_places and kept <= held)
+
+
+def _listed(geometry: Geometry) -> tuple[list[int], list[int], list[int], list[int], int]:
+    return (
         list(geometry.kernel),
         list(geometry.stride),
         list(geometry.padding),
         list(geometry.dilation),
         geometry.groups,
-        records,
     )
 
 
@@ -66,16 +102,7 @@ def by_gram(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *,
     return (gram_after * met).reshape(records, -1).sum(1).clamp_min(0)
 
 
-def formed(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
-    """Every record's gradient, ``grads_BOCF`` flattened behind the records: channels of a group, then the filter."""
-    unfolded = _unfolded(_padded(inputs_NCS, geometry), output_grads_NOP, geometry, records=records)
-    after = _places_first(output_grads_NOP, records=records, groups=geometry.groups)
-    grads = batched_product(after.transpose(1, 2), unfolded)
-    outputs, places = output_grads_NOP.shape[1], prod(geometry.kernel)
-    return grads.reshape(records, outputs, places, -1).transpose(2, 3)
-
-
-@torch.library.custom_op("lehr::formed_convolution_norms", mutates_args=())
+@torch.library.custom_op("lehr::convolution_norms_by_forming", mutates_args=())
 def _by_forming(
     inputs: Tensor,
     output_grads: Tensor,
@@ -85,15 +112,21 @@ def _by_forming(
     dilation: list[int],
     groups: int,
     records: int,
-) -> Tensor:
+    is_kept: bool,
+) -> tuple[Tensor, Tensor]:
     geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
     padded = _padded(inputs, geometry).movedim(1, -1).contiguous().movedim(-1, 1)
     views = inputs.shape[0] // records
-    norms = [
-        sum_of_squares(_formed_from_padded(padded[first:last], output_grads[first:last], geometry, views=views))
-        for first, last in _chunks(padded, output_grads, geometry, records=records)
-    ]
-    return torch.cat(norms)
+    dtype = at_least_float32(inputs.dtype)
+    kept = inputs.new_empty(records if is_kept else 0, _numbers(inputs, output_grads, geometry), dtype=dtype)
+    norms = inputs.new_empty(records, dtype=dtype)
+    for first, last in _chunks(padded, output_grads, geometry, records=records):
+        images = slice(first * views, last * views)
+        grads = _formed_from_padded(padded[images], output_grads[images], geometry, views=views)
+        norms[first:last] = torch.linalg.vecdot(grads, grads)
+        if is_kept:
+            kept[first:last] = grads
+    return norms, kept
 
 
 @_by_forming.register_fake
@@ -106,8 +139,17 @@ def _(
     dilation: list[int],
     groups: int,
     records: int,
-) -> Tensor:
-    return inputs.new_empty(records, dtype=at_least_float32(inputs.dtype))
+    is_kept: bool,
+) -> tuple[Tensor, Tensor]:
+    geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
+    dtype = at_least_float32(inputs.dtype)
+    kept = inputs.new_empty(records if is_kept else 0, _numbers(inputs, output_grads, geometry), dtype=dtype)
+    return inputs.new_empty(records, dtype=dtype), kept
+
+
+def _numbers(inputs: Tensor, output_grads: Tensor, geometry: Geometry) -> int:
+    """How many there are in one record's gradient."""
+    return prod(geometry.weight_shape(inputs, output_grads))
 
 
 def _formed_from_padded(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, views: int) -> Tensor:
@@ -121,9 +163,7 @@ def _chunks(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, records
     views = padded.shape[0] // records
     record_bytes = views * prod(output_grads.shape[2:]) * padded.shape[1] * prod(geometry.kernel) * padded.element_size()
     together = max(1, (_DEVICE_BYTES if padded.is_cuda else _CACHED_BYTES) // record_bytes)
-    return [
-        (first * views, min(first + together, records) * views) for first in range(0, records, together)
-    ]
+    return [(first, min(first + together, records)) for first in range(0, records, together)]
 
 
 def _padded(inputs: Tensor, geometry: Geometry) -> Tensor:

@@ -31,6 +31,17 @@ def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geomet
     return _squared_norms(inputs_NCS, output_grads_NOP, *_numbers(geometry), records)
 
 
+def formed(
+    inputs_NCS: Tensor,  # noqa: N803
+    output_grads_NOP: Tensor,  # noqa: N803
+    geometry: Geometry,
+    *,
+    records: int,
+) -> tuple[Tensor, Tensor]:
+    """As ``convolution_norms.formed_with_norms``."""
+    return _formed(inputs_NCS, output_grads_NOP, *_numbers(geometry), records)
+
+
 def weighted_sum(
     inputs_NCS: Tensor,  # noqa: N803
     output_grads_NOP: Tensor,  # noqa: N803
@@ -77,6 +88,36 @@ def _(
     records: int,
 ) -> Tensor:
     return inputs.new_empty(records, dtype=torch.float32)
+
+
+@torch.library.custom_op("lehr::formed_convolution", mutates_args=())
+def _formed(
+    inputs: Tensor,
+    output_grads: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    records: int,
+) -> tuple[Tensor, Tensor]:
+    from lehr.gradients.kernels import triton_kernels
+
+    return triton_kernels.formed(inputs, output_grads, kernel, stride, padding, dilation, records)
+
+
+@_formed.register_fake
+def _(
+    inputs: Tensor,
+    output_grads: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    records: int,
+) -> tuple[Tensor, Tensor]:
+    columns = prod(kernel) * inputs.shape[1]
+    grads = inputs.new_empty(records, output_grads.shape[1], columns, dtype=torch.float32)
+    return grads, inputs.new_empty(records, dtype=torch.float32)
 
 
 def splits(inputs: Tensor, output_grads: Tensor, kernel: list[int]) -> int:

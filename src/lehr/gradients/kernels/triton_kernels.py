@@ -1,6 +1,6 @@
 """Triton kernels for the weight of a two-dimensional convolution in bfloat16, without unfolding its input.
 
-``_formed_norms`` accumulates one tile of one record's weight gradient over space, squares it and drops it.
+``_formed_norms`` accumulates one tile of one record's weight gradient over space, squares it, and drops or keeps it.
 ``_gram_norms`` does the same from the products of places, where a record has few of them.
 ``_weighted_parts`` adds up the gradients of many images, each scaled by its weight, in float32.
 
@@ -58,8 +58,8 @@ def _grad_tile(dy_ptr, image, place, output, in_range, stride_n, stride_p, strid
 
 @triton.jit
 def _formed_norms(
-    x_ptr, dy_ptr, out_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o,
-    views: tl.constexpr, places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    x_ptr, dy_ptr, out_ptr, grads_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o,
+    is_kept: tl.constexpr, views: tl.constexpr, places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
     kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
     pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
     one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
@@ -82,6 +82,10 @@ def _formed_norms(
         )  # fmt: skip
         grad = tl.dot(tl.trans(dy), x, grad)
     tl.store(out_ptr + record * tl.num_programs(0) + tile, tl.sum(grad * grad))
+    if is_kept:
+        inside = (output < outputs)[:, None] & (column < columns)[None, :]
+        address = (record * outputs + output)[:, None] * columns + column[None, :]
+        tl.store(grads_ptr + address, grad, mask=inside)
 
 
 @triton.jit
@@ -134,12 +138,12 @@ def _weighted_parts(
         place = (block % blocks) * tile_p + tl.arange(0, tile_p)
         in_range = place < tl.where(weight == weight, places, 0)
         dy = _grad_tile(dy_ptr, image, place, output, in_range, dy_n, dy_p, dy_o, outputs)
-        scaled = tl.where(in_range[:, None], dy.to(tl.float32) * weight, 0.0).to(dy.dtype)
         x = _input_tile(
             x_ptr, image, place, column, in_range, height, width, x_n, x_h, x_w, x_c, out_w, channels, kernel_w,
             columns, step_h, step_w, pad_h, pad_w, reach_h, reach_w, one_filter_place,
         )  # fmt: skip
-        total = tl.dot(tl.trans(scaled), x, total)
+        # Weighed after the product, in float32: what is summed is then exactly what the norm was taken of.
+        total += tl.where(weight == weight, weight, 0.0) * tl.dot(tl.trans(dy), x)
     inside = (output < outputs)[:, None] & (column < columns)[None, :]
     address = (part * outputs + output)[:, None] * columns + column[None, :]
     tl.store(out_ptr + address, total, mask=inside)
@@ -161,21 +165,20 @@ def _at_most(value: int, largest: int) -> int:
 
 
 def norm_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
-    """Measured to be fastest for the shapes of the benchmark on an H200."""
+    """The fastest found on an H200 for the shapes of the benchmark."""
     tile_o = _at_most(outputs, 128)
-    tile_w = _at_most(channels if channels >= 16 else channels * filter_places, 128)
-    return Tiling(tile_o, tile_w, _at_most(places, 64), 8 if tile_o * tile_w >= 128 * 128 else 4, 3)
+    return Tiling(tile_o, _at_most(channels * filter_places, 128), _at_most(places, 64), 8 if tile_o == 128 else 4, 3)
 
 
 def gram_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
     """As ``norm_tiling``, for the products of places."""
-    tile_w = _at_most(channels if channels >= 16 else channels * filter_places, 64)
+    tile_w = _at_most(channels if channels >= 16 else channels * filter_places, 128)
     return Tiling(_at_most(outputs, 64), tile_w, _at_most(places, 64), 4, 3)
 
 
 def sum_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
     """As ``norm_tiling``, for the weighted sum."""
-    return norm_tiling(channels, outputs, filter_places, places)
+    return Tiling(_at_most(outputs, 64), _at_most(channels * filter_places, 64), _at_most(places, 64), 4, 4)
 
 
 def _tiles(tiling: Tiling, outputs: int, columns: int) -> int:
@@ -183,10 +186,10 @@ def _tiles(tiling: Tiling, outputs: int, columns: int) -> int:
 
 
 def splits(images: int, channels: int, outputs: int, filter_places: int) -> int:
-    """Enough partial sums for about four blocks on each of 132 multiprocessors."""
-    tiling = sum_tiling(channels, outputs, filter_places, 64)
-    wanted = ceil(4 * 132 / _tiles(tiling, outputs, channels * filter_places))
-    return ceil(images / ceil(images / min(images, wanted)))
+    """Enough partial sums for about eight blocks on each of a large GPU's 132 multiprocessors."""
+    tiles = _tiles(sum_tiling(channels, outputs, filter_places, 64), outputs, channels * filter_places)
+    together = ceil(images / min(images, ceil(8 * 132 / tiles)))
+    return ceil(images / together)
 
 
 def squared_norms(
@@ -195,23 +198,42 @@ def squared_norms(
 ) -> Tensor:  # fmt: skip
     """Per record, in float32: by the products of places where that takes fewer multiplications, else by forming."""
     (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
-    places, columns, views = prod(output_grads.shape[2:]), channels * prod(kernel), images // records
-    shape = _shape(inputs, output_grads, kernel, stride, padding, dilation)
+    places, columns = prod(output_grads.shape[2:]), channels * prod(kernel)
     if gram is None:
-        gram = views == 1 and places <= 64 and places * (outputs + columns) < outputs * columns
-    if gram:
-        tiling = tiling or gram_tiling(channels, outputs, prod(kernel), places)
-        norms = inputs.new_empty(records, dtype=torch.float32)
-        _gram_norms[(records,)](
-            inputs, output_grads, norms, height, width, *_strides(inputs, output_grads), **shape, **_options(tiling, channels)
-        )
-        return norms
-    tiling = tiling or norm_tiling(channels, outputs, prod(kernel), places)
-    tiles = _tiles(tiling, outputs, columns)
+        gram = images == records and places <= 64 and places * (outputs + columns) < outputs * columns
+    if not gram:
+        return _formed(inputs, output_grads, None, kernel, stride, padding, dilation, records, tiling)
+    norms = inputs.new_empty(records, dtype=torch.float32)
+    _gram_norms[(records,)](
+        inputs, output_grads, norms, height, width, *_strides(inputs, output_grads),
+        **_shape(inputs, output_grads, kernel, stride, padding, dilation),
+        **_options(tiling or gram_tiling(channels, outputs, prod(kernel), places), channels),
+    )  # fmt: skip
+    return norms
+
+
+def formed(
+    inputs: Tensor, output_grads: Tensor, kernel: list[int], stride: list[int], padding: list[int],
+    dilation: list[int], records: int, tiling: Tiling | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Every record's gradient, ``[records, outputs, columns]``, and its squared norm, both in float32."""
+    columns = inputs.shape[1] * prod(kernel)
+    grads = inputs.new_empty(records, output_grads.shape[1], columns, dtype=torch.float32)
+    return grads, _formed(inputs, output_grads, grads, kernel, stride, padding, dilation, records, tiling)
+
+
+def _formed(
+    inputs: Tensor, output_grads: Tensor, grads: Tensor | None, kernel: list[int], stride: list[int],
+    padding: list[int], dilation: list[int], records: int, tiling: Tiling | None,
+) -> Tensor:  # fmt: skip
+    (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
+    tiling = tiling or norm_tiling(channels, outputs, prod(kernel), prod(output_grads.shape[2:]))
+    tiles = _tiles(tiling, outputs, channels * prod(kernel))
     norms = inputs.new_empty(records, tiles, dtype=torch.float32)
     _formed_norms[(tiles, records)](
-        inputs, output_grads, norms, height, width, *_strides(inputs, output_grads), views=views, **shape,
-        **_options(tiling, channels),
+        inputs, output_grads, norms, norms if grads is None else grads, height, width,
+        *_strides(inputs, output_grads), is_kept=grads is not None, views=images // records,
+        **_shape(inputs, output_grads, kernel, stride, padding, dilation), **_options(tiling, channels),
     )  # fmt: skip
     return norms.sum(1)
 

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lehr.gradients.contributions.convolution import Convolved
 from lehr.gradients.kernels.geometry import Geometry
-from lehr.interfaces import Contributions, LayerRule, Site, register_layer_rule
+from lehr.interfaces import Contributions, LayerRule, Site, at_least_float32, register_layer_rule
+
+_Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
-def _contributions(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, sites: Mapping[str, Site]) -> Contributions:
+def bias_grads(site: Site) -> Tensor:
+    """The bias's part: the output gradients added up over views and space, in float32 or better."""
+    grads = site.output_grads
+    return grads.sum((1, *range(3, grads.dim())), dtype=at_least_float32(grads.dtype))
+
+
+def _contributions(layer: _Convolution, sites: Mapping[str, Site]) -> Contributions:
     site = sites["output"]
     records = site.inputs.shape[0]
-    inputs = site.inputs.flatten(0, 1)
-    output_grads = site.output_grads.flatten(0, 1)
+    inputs, output_grads = site.inputs.flatten(0, 1), site.output_grads.flatten(0, 1)
     around = _around(layer)
-    padding = around[::-2] if layer.padding_mode == "zeros" and around[::2] == around[1::2] else None
-    if padding is None:  # not zeros, or not the same on both sides: pad first, then convolve without padding
-        inputs = functional.pad(inputs, around, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
-        padding = [0] * len(layer.kernel_size)
-    geometry = Geometry(layer.kernel_size, layer.stride, tuple(padding), layer.dilation, layer.groups)
-    return {
-        "weight": Convolved(inputs, output_grads, geometry, records),
-        "bias": site.output_grads.flatten(3).sum((1, 3)),
-    }
+    if layer.padding_mode == "zeros" and around[::2] == around[1::2]:
+        padding = tuple(around[::-2])
+    else:  # not zeros, or not the same on both sides: pad first, then convolve without padding
+        inputs = functional.pad(inputs, around, mode=layer.padding_mode.replace("zeros", "constant"))
+        padding = (0,) * len(layer.kernel_size)
+    geometry = Geometry(layer.kernel_size, layer.stride, padding, layer.dilation, layer.groups)
+    return {"weight": Convolved(inputs, output_grads, geometry, records), "bias": bias_grads(site)}
 
 
-def _around(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
+def _around(layer: _Convolution) -> list[int]:
     """What is added around the input, as ``functional.pad`` wants it: last axis first, before and after."""
     if not isinstance(layer.padding, str):
         return [amount for amount in reversed(layer.padding) for _ in range(2)]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lehr.gradients.contributions.convolution import convolved
+from lehr.gradients.contributions.convolution import Convolved
 from lehr.gradients.kernels.geometry import Geometry
 from lehr.gradients.rules.convolution import bias_grads
 from lehr.interfaces import Contributions, LayerRule, Site, register_layer_rule

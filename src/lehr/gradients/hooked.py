@@ -1,0 +1,204 @@
+"""The engine for loops that call ``loss.backward()`` themselves.
+
+    engine = HookedEngine(model)
+    with engine:
+        for inputs, targets in loader:
+            loss_fn(model(inputs), targets).backward()
+            private_sum = clip(engine.gradients())
+
+Inside the block the model's layers report what goes in and the gradient of what comes out, and the same rules as
+everywhere turn those into norms and sums. No ``.grad`` is computed or written, and behind the block, however it was
+left, the model is as it was. Axes: B records, K views of one record, N = B·K images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import Parameter
+from torch.utils.hooks import RemovableHandle
+
+from lehr import validate
+from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients import batches
+from lehr.gradients.contributed import ContributedGradients
+from lehr.gradients.heard import Heard, Passage
+from lehr.gradients.layers import Layers
+from lehr.gradients.listening import Listening, by_copies, by_rule, in_passes
+from lehr.gradients.masks import checked_mask
+from lehr.gradients.precision import margin
+from lehr.gradients.refusals import described, refuse_what_cannot_be_private
+from lehr.interfaces import Site
+
+REDUCTIONS = ("mean", "sum")
+
+
+class HookedEngine:
+    """Listens to the user's own model.
+
+    ``loss_reduction`` says how the losses of the images of a batch become one: by their mean or by their sum. Every
+    image must have the same share in it: a mean over the tokens of sentences of different length, or over classes with
+    weights, is not a mean over records. With ``views=K`` the batch has K images of every record, next to one another,
+    and their gradients are averaged before a norm is taken. ``num_passes`` is how often the model is run over the same
+    records for one loss, as a Siamese network is.
+
+    The record axis comes first, in the model's inputs and at every layer. Physical batches are asked for one by one:
+    call ``gradients()`` after each ``backward()`` and add up what comes of it.
+    """
+
+    def __init__(self, model: nn.Module, *, loss_reduction: str = "mean", views: int = 1, num_passes: int = 1) -> None:
+        self._model = model
+        self._layers = Layers(model)
+        self._takes_mean = validate.one_of(REDUCTIONS, loss_reduction=loss_reduction) == "mean"
+        self._views = validate.count(views=views)
+        self._num_passes = validate.count(num_passes=num_passes)
+        self._heard = Heard()
+        self._without_rule = _leaves_with(model, self._layers.without_rule())
+        self._undo: list[Callable[[], None]] = []
+
+    def __enter__(self) -> HookedEngine:
+        self.attach()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    def attach(self) -> None:
+        """Begin to listen. ``detach`` must follow; ``with engine:`` sees to that."""
+        self._refuse_another_model()
+        if any(isinstance(vars(layer).get("forward"), Listening) for layer in self._model.modules()):
+            raise InvalidValue("model", allowed="a model that no engine listens to", given="a listened one")
+        self.forget()
+        try:
+            self._listen()
+        except BaseException:
+            self.detach()
+            raise
+
+    def detach(self) -> None:
+        """Stop to listen: the model is as it was. What was heard can still be asked for."""
+        while self._undo:
+            self._undo.pop()()
+
+    def forget(self) -> None:
+        """Drop what was heard, for a batch that is skipped."""
+        self._heard = Heard()
+
+    def gradients(self, mask_B: Tensor | None = None) -> ContributedGradients:  # noqa: N803
+        """The gradients of the batch that ``backward()`` was called for. They are given once and forgotten here."""
+        self._refuse_another_model()
+        heard, self._heard = self._heard, Heard()
+        if not heard.backward_began:
+            raise InvalidValue("loop", allowed="one with loss.backward() before gradients()", given="no backward pass")
+        num_images = heard.images_of([passage.inputs for passage in heard.passages.values()])
+        num_records = self._num_records(num_images)
+        parameters = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
+        mask = checked_mask(mask_B, num_records=num_records, device=next(iter(parameters.values())).device)
+        share = num_records if self._takes_mean else 1 / self._views
+        sites = {
+            key: self._site(passage, heard.output_grads.get(key), num_images, share)
+            for key, passage in heard.passages.items()
+        }
+        own = {name: self._by_record(grads * share).sum(1) for name, grads in heard.own_grads.items()}
+        places = {key: passage.place for key, passage in heard.passages.items()}
+        types = {grads.dtype for grads in [*heard.output_grads.values(), *heard.own_grads.values()]}
+        return ContributedGradients(
+            self._layers.contributions(places, sites, parameters, bare=own),
+            mask_B=mask,
+            margin=max(margin(dtype) for dtype in types),
+        )
+
+    def _site(self, passage: Passage, grads: Tensor | None, num_images: int, share: float) -> Site:
+        """What passed one place, scaled to the loss of each record by itself; a loss that did not use it has zeros."""
+        flaw = passage.flaw(num_images)
+        if flaw is not None:
+            layer = passage.place.layer
+            reason, instead = flaw
+            raise NotPrivate(layer=described(layer, self._model.get_submodule(layer)), reason=reason, instead=instead)
+        if grads is None:
+            grads = torch.zeros_like(passage.output, device=passage.inputs.device)
+        return Site(self._by_record(passage.inputs), self._by_record(grads * share))
+
+    def _by_record(self, values: Tensor) -> Tensor:
+        return values.reshape(values.shape[0] // self._views, self._views, *values.shape[1:])
+
+    def _num_records(self, num_images: int) -> int:
+        if num_images % self._views:
+            raise InvalidValue("batch", allowed=f"{self._views} views of every record", given=f"{num_images} images")
+        return num_images // self._views
+
+    def _listen(self) -> None:
+        model = self._model
+        runs = {name: by_rule(name, model.get_submodule(name), rule) for name, rule in self._layers._rules.items()}
+        for name, trained in self._without_rule.items():
+            runs[name] = by_copies(name, model.get_submodule(name), trained)
+        runs[""] = in_passes(model, runs.get(""), at_most=self._num_passes)
+        for name, run in runs.items():
+            self._replace_forward(model.get_submodule(name), run)
+        for name, parameter in batches.trainable(model).items():
+            self._guard(name, parameter)
+
+    def _replace_forward(self, layer: nn.Module, run: Any) -> None:
+        before = vars(layer).get("forward")
+        layer.forward = Listening(layer, lambda: self._heard, run)
+        self._undo.append(lambda: _put_back(layer, before))
+
+    def _guard(self, name: str, parameter: Parameter) -> None:
+        """Gradients reach a parameter itself only where it is used behind its layer's back."""
+
+        def refuse(_: Tensor) -> None:
+            raise NotPrivate(
+                layer=name,
+                reason="this parameter is used outside the forward pass of the layer that holds it",
+                instead="call that layer itself, or use the ghost or the materialised engine",
+            )
+
+        had_none = parameter._backward_hooks is None
+        handle = parameter.register_hook(refuse)  # type: ignore[no-untyped-call]
+        self._undo.append(lambda: _remove_guard(parameter, handle, had_none=had_none))
+
+    def _refuse_another_model(self) -> None:
+        refuse_what_cannot_be_private(self._model)
+        names = tuple(batches.trainable(self._model))
+        if names != self._layers.names:
+            changed = sorted({*names} ^ {*self._layers.names})
+            raise InvalidValue("model", allowed="one with the parameters that were trainable at first", given=changed)
+
+
+def _leaves_with(model: nn.Module, parameters: Collection[str]) -> dict[str, dict[str, str]]:
+    """The layers that hold these parameters, each with what it and what the model calls them."""
+    full = {id(parameter): name for name, parameter in model.named_parameters() if name in parameters}
+    found: dict[str, dict[str, str]] = {}
+    for path, layer in model.named_modules():
+        own = {name: full[id(p)] for name, p in layer.named_parameters(recurse=False) if id(p) in full}
+        if own:
+            found[path] = own
+            _refuse_unless_a_leaf(path, layer, own)
+    return found
+
+
+def _refuse_unless_a_leaf(path: str, layer: nn.Module, own: dict[str, str]) -> None:
+    if isinstance(layer, nn.RNNBase):
+        reason = "a recurrent layer has no rule, and its records do not stand on the first axis"
+        raise NotPrivate(layer=described(path, layer), reason=reason, instead="the materialised engine")
+    if any(layer.children()):
+        reason = (
+            f"it has the parameter {min(own.values())} without a rule, and layers of its own that cannot be run apart"
+        )
+        instead = "put the parameter into a layer without children, use the ghost or materialised engine, or freeze it"
+        raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead)
+
+
+def _put_back(layer: nn.Module, before: Any) -> None:
+    del layer.forward
+    if before is not None:
+        layer.forward = before
+
+
+def _remove_guard(parameter: Parameter, handle: RemovableHandle, *, had_none: bool) -> None:
+    handle.remove()
+    if had_none and not parameter._backward_hooks:
+        parameter._backward_hooks = None
