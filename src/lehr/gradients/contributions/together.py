@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from lehr.gradients.contributions.convolution import Convolved, KeptConvolved, convolved
+from lehr.gradients.contributions.convolution import Convolved
 from lehr.gradients.contributions.lookup import Lookup
 from lehr.gradients.contributions.materialised import Materialised
 from lehr.gradients.contributions.outer import Outer
@@ -27,7 +27,7 @@ def together(uses: Sequence[Contribution]) -> Contribution:
         return _more_lookups(lookups)
     if _all(uses, Materialised):
         return Materialised(sum_of(uses))
-    if (images := _all([_not_kept(use) for use in uses], Convolved)) and len({_size(use) for use in images}) == 1:
+    if (images := _all(uses, Convolved)) and len({_size(use) for use in images}) == 1:
         return _more_views(images)
     return Shared(tuple(uses))
 
@@ -52,19 +52,15 @@ def _more_lookups(uses: Sequence[Lookup]) -> Lookup:
     )
 
 
-def _not_kept(use: Contribution) -> Contribution:
-    return use.convolved if isinstance(use, KeptConvolved) else use
-
-
 def _size(use: Convolved) -> tuple[object, ...]:
     return use.geometry, use.inputs_NCS.shape[1:], use.output_grads_NOP.shape[1:]
 
 
-def _more_views(uses: Sequence[Convolved]) -> Contribution:
+def _more_views(uses: Sequence[Convolved]) -> Convolved:
     """To the weight a second use on images of the same size is one more view of the record."""
     records = uses[0].records
     inputs, output_grads = (
         torch.cat([values.view(records, use.views, *values.shape[1:]) for use, values in column], dim=1)
         for column in ([(use, use.inputs_NCS) for use in uses], [(use, use.output_grads_NOP) for use in uses])
     )
-    return convolved(inputs.flatten(0, 1), output_grads.flatten(0, 1), uses[0].geometry, records=records)
+    return Convolved(inputs.flatten(0, 1), output_grads.flatten(0, 1), uses[0].geometry, records)

@@ -27,7 +27,7 @@ def _contributions(layer: _Transposed, sites: Mapping[str, Site]) -> Contributio
         around = [amount for p, more in zip(padding[::-1], excess[::-1], strict=True) for amount in (p, p - more)]
         output_grads, padding = functional.pad(output_grads, around), (0,) * len(padding)
     geometry = Geometry(layer.kernel_size, layer.stride, padding, layer.dilation, layer.groups)
-    weight = convolved(output_grads, inputs, geometry, records=site.inputs.shape[0])
+    weight = Convolved(output_grads, inputs, geometry, site.inputs.shape[0])
     return {"weight": weight, "bias": bias_grads(site)}
 
 
