@@ -157,9 +157,12 @@ def _constant(parameters: list[nn.Parameter]) -> Iterator[None]:
 
 def _tapped(heard: Heard, place: Place, inputs: Tensor, output: Tensor) -> Tensor:
     heard.put_inputs(place, inputs, output)
-    rooted = output if output.requires_grad else _rooted(output)
-    rooted.register_hook(partial(heard.add_output_grads, place.key))  # type: ignore[no-untyped-call]
-    return rooted
+    if not output.requires_grad:
+        output = _rooted(output)
+    elif output._is_view():
+        output = output.clone()  # a hook on a view hears the wrong gradient once a later layer has written into it
+    output.register_hook(partial(heard.add_output_grads, place.key))  # type: ignore[no-untyped-call]
+    return output
 
 
 def _rooted(values: Tensor) -> Tensor:
