@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.gradients.ghost import GhostEngine
-from lehr.gradients.one_by_one import OneByOneEngine
+from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import CoordinateGradients, RecordGradients
 
 SIZES = (3, 2)
@@ -44,7 +44,7 @@ def gradients(grads_BP: Tensor, *, precision: str = "as_model", mask_B: Tensor |
 
 def stored_gradients(grads_BP: Tensor, *, mask_B: Tensor | None = None) -> CoordinateGradients:  # noqa: N803
     """The same records, with gradients that can be looked at coordinate by coordinate."""
-    engine = OneByOneEngine(model(grads_BP.dtype), losses)
+    engine = MaterialisedEngine(model(grads_BP.dtype), losses)
     return engine.gradients(grads_BP, torch.zeros(grads_BP.shape[0]), mask_B)
 
 
