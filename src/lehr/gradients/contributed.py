@@ -41,7 +41,9 @@ class ContributedGradients:
             weights, groups = weights.unsqueeze(1), [self.names]
         weight_of = {name: weights[:, index] for index, group in enumerate(groups) for name in group}
         return {
-            name: part.weighted_sum(weight_of[name], self._counted_B) for name, part in self._contributions.items()
+            # In the parameter's own memory order, so that noise and update can go through all of it at once.
+            name: part.weighted_sum(weight_of[name], self._counted_B).contiguous()
+            for name, part in self._contributions.items()
         }
 
     def _norms(self, names: tuple[str, ...]) -> Tensor:

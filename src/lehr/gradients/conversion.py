@@ -86,6 +86,7 @@ def _fixed(path: str, layer: _BatchNorm) -> nn.Module:
 
 def _replaced(model: nn.Module, replacement: Callable[[str, _BatchNorm], nn.Module]) -> nn.Module:
     """A copy with every BatchNorm replaced; one that stands in several places is replaced by one in all of them."""
+    _refuse_without_shapes(model)
     copied = nn.ModuleList([copy.deepcopy(model)])  # so that a model that is itself a BatchNorm has a parent
     made: dict[nn.Module, nn.Module] = {}
     for parent_name, parent in list(copied.named_modules()):
@@ -94,19 +95,19 @@ def _replaced(model: nn.Module, replacement: Callable[[str, _BatchNorm], nn.Modu
                 continue
             if child not in made:
                 path = f"{parent_name}.{child_name}".removeprefix("0").removeprefix(".")
-                made[child] = _in_the_mode_of(child, replacement(path, _built(path, child)))
+                made[child] = _in_the_mode_of(child, replacement(path, child))
             setattr(parent, child_name, made[child])
     return copied[0]
 
 
-def _built(path: str, layer: _BatchNorm) -> _BatchNorm:
-    if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
-        raise NotPrivate(
-            layer=described(path, layer),
-            reason="its parameters have no shape yet",
-            instead="run the model once on records that are public or made up, then convert it",
-        )
-    return layer
+def _refuse_without_shapes(model: nn.Module) -> None:
+    for path, layer in model.named_modules():
+        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+            raise NotPrivate(
+                layer=described(path, layer),
+                reason="its parameters have no shape yet",
+                instead="run the model once on records that are public or made up, then convert it",
+            )
 
 
 def _in_the_mode_of(layer: nn.Module, replacement: nn.Module) -> nn.Module:

@@ -29,6 +29,7 @@ from lehr.gradients.heard import Heard, Passage
 from lehr.gradients.layers import Layers
 from lehr.gradients.listening import Listening, by_copies, by_rule, in_passes
 from lehr.gradients.masks import checked_mask
+from lehr.gradients.mixing import refuse_mixed_records
 from lehr.gradients.precision import margin
 from lehr.gradients.refusals import described, refuse_what_cannot_be_private
 from lehr.interfaces import Site
@@ -45,8 +46,9 @@ class HookedEngine:
     and their gradients are averaged before a norm is taken. ``num_passes`` is how often the model is run over the same
     records for one loss, as a Siamese network is.
 
-    The record axis comes first, in the model's inputs and at every layer. Physical batches are asked for one by one:
-    call ``gradients()`` after each ``backward()`` and add up what comes of it.
+    The record axis comes first, in the model's inputs and at every layer. Whether records are kept apart is tried once,
+    by three more runs of the model on two records of the first batch. Physical batches are asked for one by one: call
+    ``gradients()`` after each ``backward()`` and add up what comes of it.
     """
 
     def __init__(self, model: nn.Module, *, loss_reduction: str = "mean", views: int = 1, num_passes: int = 1) -> None:
@@ -57,6 +59,7 @@ class HookedEngine:
         self._num_passes = validate.count(num_passes=num_passes)
         self._heard = Heard()
         self._without_rule = _leaves_with(model, self._layers.without_rule())
+        self._was_tried = False
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> HookedEngine:
@@ -135,11 +138,23 @@ class HookedEngine:
         runs = {name: by_rule(name, model.get_submodule(name), rule) for name, rule in self._layers._rules.items()}
         for name, trained in self._without_rule.items():
             runs[name] = by_copies(name, model.get_submodule(name), trained)
-        runs[""] = in_passes(model, runs.get(""), at_most=self._num_passes)
+        runs[""] = in_passes(model, runs.get(""), at_most=self._num_passes, check=self._try_for_mixing)
         for name, run in runs.items():
             self._replace_forward(model.get_submodule(name), run)
         for name, parameter in batches.trainable(model).items():
             self._guard(name, parameter)
+
+    def _try_for_mixing(self, num_images: int, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        """Once, on the first batch with two records."""
+        if self._was_tried or num_images < 2 * self._views:
+            return
+
+        def run(inputs: Any) -> Any:
+            args, kwargs = inputs
+            return type(self._model).forward(self._model, *args, **kwargs)
+
+        refuse_mixed_records(self._model, run, inputs, num_images=num_images, views=self._views)
+        self._was_tried = True
 
     def _replace_forward(self, layer: nn.Module, run: Any) -> None:
         before = vars(layer).get("forward")

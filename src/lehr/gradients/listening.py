@@ -96,11 +96,18 @@ def by_copies(path: str, layer: nn.Module, trained: Mapping[str, str]) -> Callab
     return run
 
 
-def in_passes(model: nn.Module, run: Callable[..., Any] | None, *, at_most: int) -> Callable[..., Any]:
-    """Runs the model as a whole, and counts how often that is done before a backward pass."""
+def in_passes(
+    model: nn.Module, run: Callable[..., Any] | None, *, at_most: int, check: Callable[..., None]
+) -> Callable[..., Any]:
+    """Runs the model as a whole, and counts how often that is done before a backward pass.
+
+    ``check(num_images, inputs)`` is called before each pass, with the arguments and the keywords.
+    """
 
     def passing(heard: Heard, *args: Any, **kwargs: Any) -> Any:
-        heard.begin_pass(heard.images_of(pytree.tree_leaves((args, kwargs))), at_most=at_most)
+        num_images = heard.images_of(pytree.tree_leaves((args, kwargs)))
+        heard.begin_pass(num_images, at_most=at_most)
+        check(num_images, (args, kwargs))
         return type(model).forward(model, *args, **kwargs) if run is None else run(heard, *args, **kwargs)
 
     return passing

@@ -58,9 +58,10 @@ class OneByOneEngine:
         target = batches.each(lambda leaf: leaf[index : index + 1].expand(self._views, *leaf.shape[1:]), targets)
         with torch.enable_grad():
             losses = self._loss_fn(batches.call(self._model, own), target)
+            loss = losses.mean()
         if losses.shape != (self._views,):
             raise InvalidValue("loss_fn", allowed="a function with one loss per record", given=tuple(losses.shape))
-        found = torch.autograd.grad(losses.mean(), list(parameters.values()), allow_unused=True)
+        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         return {
             name: _or_zeros(grad, parameter) for (name, parameter), grad in zip(parameters.items(), found, strict=True)
         }

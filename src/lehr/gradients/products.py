@@ -8,7 +8,7 @@ from torch import Tensor
 from lehr.interfaces import at_least_float32
 
 _HALF = (torch.bfloat16, torch.float16)
-_ROUNDINGS = 4  # measured on sums that cancel, with a reserve, by tests/gradients/contributions/test_outer.py
+_ROUNDINGS = 16  # measured on sums that cancel, with a reserve, by tests/gradients/contributions/test_outer.py
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
@@ -55,11 +55,11 @@ def _like(values_B: Tensor, other: Tensor) -> Tensor:  # noqa: N803
     return values_B.reshape(-1, *(1 for _ in other.shape[1:]))
 
 
-def rounding_of(magnitudes_B: Tensor) -> Tensor:  # noqa: N803
-    """How far rounding can move a square that was added up from products of both signs.
+def rounding_of(squares_apart_B: Tensor) -> Tensor:  # noqa: N803
+    """How far rounding can move a square that is the sum of products between positions, of both signs.
 
-    ``magnitudes`` is what the root would be if nothing cancelled. Where nearly everything cancels, such a sum comes out
-    too small by an error in proportion to what was added up, not to what is left; and what is reported too small is
-    clipped too little, so this is added to the square.
+    ``squares_apart`` adds up each position's square alone, which is where the rounding comes from: where nearly all of
+    it cancels, the error is in proportion to what was added up and not to what is left. A norm that is reported too
+    small is clipped too little, so this is added to the square. Errors are taken to be independent between positions.
     """
-    return _ROUNDINGS * torch.finfo(magnitudes_B.dtype).eps * magnitudes_B.square()
+    return _ROUNDINGS * torch.finfo(squares_apart_B.dtype).eps * squares_apart_B

@@ -45,9 +45,9 @@ class Lookup:
     def taken(self, first: int, last: int) -> Lookup:
         return Lookup(self.rows_BT[first:last], self.output_grads_BTD[first:last], self.num_rows)
 
-    def magnitudes(self) -> Tensor:
-        """What the norm would be, at most, if no two positions cancelled."""
-        return self._exact().square().sum(2).sqrt().sum(1)
+    def squares_apart(self) -> Tensor:
+        """What the squared norm would be if no two positions met."""
+        return sum_of_squares(self.output_grads_BTD)
 
     def _row_by_row(self) -> Tensor:
         """What each record adds to each different row that it looks up, in as many slots as there are positions."""

@@ -37,9 +37,9 @@ class Outer:
             return sum_of_squares(self.output_grads_BTO) * sum_of_squares(self.inputs_BTI)
         if positions * (outputs + inputs) >= outputs * inputs:
             return sum_of_squares(self.materialised())
-        left_BTT, right_BTT = self.left_gram(self), self.right_gram(self)  # noqa: N806
-        lengths_BT = (left_BTT.diagonal(dim1=1, dim2=2) * right_BTT.diagonal(dim1=1, dim2=2)).sqrt()  # noqa: N806
-        return (left_BTT * right_BTT).sum((1, 2)).clamp_min(0) + rounding_of(lengths_BT.sum(1))
+        products_BTT = self.left_gram(self) * self.right_gram(self)  # noqa: N806
+        squares_apart_B = products_BTT.diagonal(dim1=1, dim2=2).sum(1)  # noqa: N806
+        return products_BTT.sum((1, 2)).clamp_min(0) + rounding_of(squares_apart_B)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
         scaled = weigh(self.output_grads_BTO, weights_B, counted_B).flatten(0, 1)
@@ -51,11 +51,11 @@ class Outer:
     def taken(self, first: int, last: int) -> Outer:
         return Outer(self.output_grads_BTO[first:last], self.inputs_BTI[first:last])
 
-    def magnitudes(self) -> Tensor:
-        """What the norm would be, at most, if no two positions cancelled."""
+    def squares_apart(self) -> Tensor:
+        """What the squared norm would be if no two positions met."""
         exact = at_least_float32(self.inputs_BTI.dtype)
         left, right = (values.to(exact).square().sum(2) for values in (self.output_grads_BTO, self.inputs_BTI))
-        return (left * right).sqrt().sum(1)
+        return (left * right).sum(1)
 
     def left_gram(self, other: Outer) -> Tensor:
         """The products of this one's output gradients with another's, position by position."""

@@ -35,8 +35,8 @@ class Shared:
             return squared_norms_by_forming(self.uses, sum_of)
         own = torch.stack([use.squared_norms() for use in factored]).sum(0)
         between = torch.stack([_inner(one, other) for one, other in combinations(factored, 2)]).sum(0)
-        magnitudes = torch.stack([use.magnitudes() for use in factored]).sum(0)
-        return (own + 2 * between).clamp_min(0) + rounding_of(magnitudes)
+        squares_apart = torch.stack([use.squares_apart() for use in factored]).sum(0)
+        return (own + 2 * between).clamp_min(0) + rounding_of(squares_apart)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
         return torch.stack([use.weighted_sum(weights_B, counted_B) for use in self.uses]).sum(0)

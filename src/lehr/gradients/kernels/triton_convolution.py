@@ -124,7 +124,8 @@ def splits(inputs: Tensor, output_grads: Tensor, kernel: list[int]) -> int:
     """Into how many partial sums the images are divided, so that a GPU is filled; public shape alone decides."""
     from lehr.gradients.kernels import triton_kernels
 
-    return triton_kernels.splits(inputs.shape[0], inputs.shape[1], output_grads.shape[1], prod(kernel))
+    places = prod(output_grads.shape[2:])
+    return triton_kernels.splits(inputs.shape[0], inputs.shape[1], output_grads.shape[1], prod(kernel), places)
 
 
 @torch.library.custom_op("lehr::weighted_convolution_parts", mutates_args=())

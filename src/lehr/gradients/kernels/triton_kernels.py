@@ -166,8 +166,12 @@ def _at_most(value: int, largest: int) -> int:
 
 def norm_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
     """The fastest found on an H200 for the shapes of the benchmark."""
-    tile_o = _at_most(outputs, 128)
-    return Tiling(tile_o, _at_most(channels * filter_places, 128), _at_most(places, 64), 8 if tile_o == 128 else 4, 3)
+    tile_o, columns = _at_most(outputs, 128), channels * filter_places
+    if channels < 64 and tile_o <= 32:
+        return Tiling(tile_o, _at_most(columns, 128), _at_most(places, 128), 4, 2)
+    if channels < 64:
+        return Tiling(_at_most(outputs, 64), _at_most(columns, 64), _at_most(places, 64), 4, 3)
+    return Tiling(tile_o, _at_most(columns, 128), _at_most(places, 64), 8 if tile_o == 128 else 4, 3)
 
 
 def gram_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
@@ -178,17 +182,19 @@ def gram_tiling(channels: int, outputs: int, filter_places: int, places: int) ->
 
 def sum_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
     """As ``norm_tiling``, for the weighted sum."""
-    return Tiling(_at_most(outputs, 64), _at_most(channels * filter_places, 64), _at_most(places, 64), 4, 4)
+    widest, most_places = (128, 128) if places > 64 else (64, 64)
+    return Tiling(_at_most(outputs, 64), _at_most(channels * filter_places, widest), _at_most(places, most_places), 4, 3)
 
 
 def _tiles(tiling: Tiling, outputs: int, columns: int) -> int:
     return ceil(outputs / tiling.tile_o) * ceil(columns / tiling.tile_w)
 
 
-def splits(images: int, channels: int, outputs: int, filter_places: int) -> int:
-    """Enough partial sums for about eight blocks on each of a large GPU's 132 multiprocessors."""
-    tiles = _tiles(sum_tiling(channels, outputs, filter_places, 64), outputs, channels * filter_places)
-    together = ceil(images / min(images, ceil(8 * 132 / tiles)))
+def splits(images: int, channels: int, outputs: int, filter_places: int, places: int) -> int:
+    """Enough partial sums to give each of a large GPU's 132 multiprocessors a few blocks."""
+    tiles = _tiles(sum_tiling(channels, outputs, filter_places, places), outputs, channels * filter_places)
+    blocks = 132 * (4 if places > 64 else 8)
+    together = ceil(images / min(images, ceil(blocks / tiles)))
     return ceil(images / together)
 
 
@@ -246,7 +252,7 @@ def weighted_parts(
     (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
     columns = channels * prod(kernel)
     tiling = tiling or sum_tiling(channels, outputs, prod(kernel), prod(output_grads.shape[2:]))
-    parts = parts or splits(images, channels, outputs, prod(kernel))
+    parts = parts or splits(images, channels, outputs, prod(kernel), prod(output_grads.shape[2:]))
     sums = inputs.new_empty(parts, outputs, columns, dtype=torch.float32)
     _weighted_parts[(_tiles(tiling, outputs, columns), parts)](
         inputs, output_grads, weights, sums, height, width, *_strides(inputs, output_grads),
