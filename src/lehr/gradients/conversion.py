@@ -13,12 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from lehr import validate
 from lehr.errors import NotPrivate
 from lehr.gradients.fixed_statistics import FixedStatistics
-from lehr.gradients.refusals import described
+from lehr.gradients.refusals import described, lacks_shapes
 
 NUM_GROUPS = 32
 CHANNELS_PER_GROUP = 4
@@ -102,7 +101,7 @@ def _replaced(model: nn.Module, replacement: Callable[[str, _BatchNorm], nn.Modu
 
 def _refuse_without_shapes(model: nn.Module) -> None:
     for path, layer in model.named_modules():
-        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+        if lacks_shapes(layer):
             raise NotPrivate(
                 layer=described(path, layer),
                 reason="its parameters have no shape yet",

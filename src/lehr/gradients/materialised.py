@@ -24,7 +24,7 @@ from lehr.gradients.masks import checked_mask
 from lehr.gradients.precision import first_dtype, margin
 from lehr.gradients.products import keep, rows, sum_of_squares
 from lehr.gradients.refusals import refuse_what_cannot_be_private
-from lehr.gradients.replay import Replay
+from lehr.gradients.same_draws import SameDraws
 from lehr.interfaces import Clip, Groups, Tensors, at_least_float32
 
 KEPT_BYTES = 2**28
@@ -121,7 +121,7 @@ class ChunkedGradients:
         chunk_records: int,
         kept: bool,
     ) -> None:
-        self._replay = Replay(compute, device=mask_B.device)
+        self._gradients_of = SameDraws(compute, device=mask_B.device)
         self._shapes = shapes
         self._mask_B = mask_B
         self._margin = margin
@@ -185,9 +185,9 @@ class ChunkedGradients:
 
     def _found(self) -> Iterator[dict[str, Tensor]]:
         if self._kept is None:
-            return self._replay(self._chunks)
+            return self._gradients_of(self._chunks)
         if not self._kept:
-            self._kept = list(self._replay(self._chunks))
+            self._kept = list(self._gradients_of(self._chunks))
         return iter(self._kept)
 
     def _empty_sums(self) -> dict[str, Tensor]:

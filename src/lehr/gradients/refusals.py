@@ -39,8 +39,13 @@ def described(name: str, layer: nn.Module) -> str:
     return f"{name or 'the model itself'} ({type(layer).__name__})"
 
 
+def lacks_shapes(layer: nn.Module) -> bool:
+    """A lazy layer that has not been run yet."""
+    return isinstance(layer, LazyModuleMixin) and bool(layer.has_uninitialized_params())
+
+
 def _not_built_yet(layer: nn.Module) -> tuple[str, str] | None:
-    if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+    if lacks_shapes(layer):
         return "its parameters have no shape yet", "run the model once on records that are public or made up"
     return None
 
