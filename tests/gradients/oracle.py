@@ -16,7 +16,7 @@ LossFn = Callable[[Any, Tensor], Tensor]
 
 def squared_distance(outputs: Any, targets_B: Tensor) -> Tensor:  # noqa: N803
     """A loss for outputs of any shape and one number per record as its target."""
-    rows = outputs.flatten(1)
+    rows: Tensor = outputs.flatten(1)
     return (rows - targets_B.to(rows.dtype).unsqueeze(1)).square().mean(1)
 
 
@@ -27,22 +27,33 @@ def batch(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tup
     return inputs, torch.randn(shape[0], generator=generator, dtype=torch.float64).to(dtype)
 
 
-def loop(
-    model: nn.Module, inputs: Any, targets_B: Tensor, *, views: int = 1, loss_fn: LossFn = squared_distance  # noqa: N803
-) -> dict[str, Tensor]:
+def loop(model: nn.Module, inputs: Any, targets_B: Tensor, *, views: int = 1) -> dict[str, Tensor]:  # noqa: N803
     """Every record's gradient, ``{name: grads_B...}``, the views of a record averaged."""
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     rows = []
     for index in range(targets_B.shape[0]):
-        own = [values[index] if views > 1 else values[index : index + 1] for values in _as_tuple(inputs)]
-        losses = loss_fn(model(*own), targets_B[index : index + 1].expand(views))
-        rows.append(torch.autograd.grad(losses.mean(), list(parameters.values()), allow_unused=True))
+        columns = inputs if isinstance(inputs, tuple) else (inputs,)
+        own = [values[index] if views > 1 else values[index : index + 1] for values in columns]
+        losses = squared_distance(model(*own), targets_B[index : index + 1].expand(views))
+        rows.append(torch.autograd.grad(losses.mean(), list(parameters.values()), materialize_grads=True))
     return {
-        name: torch.stack([torch.zeros_like(parameter) if row[place] is None else row[place] for row in rows])
-        if rows
-        else parameter.new_zeros(0, *parameter.shape)
+        name: torch.stack([row[place] for row in rows]) if rows else parameter.new_zeros(0, *parameter.shape)
         for place, (name, parameter) in enumerate(parameters.items())
     }
+
+
+def ghost(
+    model: nn.Module,
+    inputs: Any,
+    targets_B: Tensor,  # noqa: N803
+    *,
+    mask_B: Tensor | None = None,  # noqa: N803
+    views: int = 1,
+    precision: str = "as_model",
+) -> ContributedGradients:
+    """The gradients as the ghost engine has them, not compiled."""
+    engine = GhostEngine(model, squared_distance, views=views, precision=precision, compiled=False)
+    return engine.gradients(inputs, targets_B, mask_B)
 
 
 def assert_agrees(
@@ -52,34 +63,34 @@ def assert_agrees(
     *,
     views: int = 1,
     tolerance: float = 1e-10,
-    loss_fn: LossFn = squared_distance,
 ) -> None:
     """Norms and weighted sums of the ghost engine are those of the loop, relative to the largest."""
-    expected = loop(model, inputs, targets_B, views=views, loss_fn=loss_fn)
-    found = ghost(model, inputs, targets_B, views=views, loss_fn=loss_fn)
-    assert found.names == tuple(expected)
-    assert_same(found, expected, tolerance=tolerance)
-
-
-def ghost(model: nn.Module, inputs: Any, targets_B: Tensor, *, loss_fn: LossFn = squared_distance, **settings: Any) -> ContributedGradients:  # noqa: N803, E501
-    """The gradients as the ghost engine has them, not compiled; ``mask_B`` goes with the batch."""
-    mask = settings.pop("mask_B", None)
-    return GhostEngine(model, loss_fn, compiled=False, **settings).gradients(inputs, targets_B, mask)
+    expected = loop(model, inputs, targets_B, views=views)
+    assert_same(ghost(model, inputs, targets_B, views=views), expected, tolerance=tolerance)
 
 
 def assert_same(found: ContributedGradients, expected: dict[str, Tensor], *, tolerance: float) -> None:
-    """Norms, per parameter and of all, and sums with weights of all sizes."""
+    """Names, norms per parameter and of all together, and sums with weights of all sizes."""
+    assert found.names == tuple(expected)
     records = next(iter(expected.values())).shape[0]
-    norms_BG = torch.stack([grads.reshape(records, -1 if records else 1).norm(dim=1) for grads in expected.values()], dim=1)  # noqa: E501, N806
+    norms_BG = torch.stack([_norms(grads) for grads in expected.values()], dim=1)  # noqa: N806
     assert_close(found.norms([[name] for name in expected]), norms_BG, tolerance=tolerance)
     assert_close(found.norms(), norms_BG.norm(dim=1), tolerance=tolerance)
-    weights_B = torch.rand(records, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(norms_BG.dtype)  # noqa: E501, N806
-    summed = found.weighted_sum(weights_B)
-    assert list(summed) == list(expected)
-    together = {name: torch.tensordot(weights_B, grads, dims=1) for name, grads in expected.items()}
-    for name, total in together.items():
-        assert summed[name].shape == total.shape, name
-    assert_close(*(torch.cat([part.flatten() for part in parts.values()]) for parts in (summed, together)), tolerance=tolerance)  # noqa: E501
+    weights_B = batch(records, seed=1)[1].abs().to(norms_BG.dtype)  # noqa: N806
+    assert_same_sums(
+        found.weighted_sum(weights_B),
+        {name: torch.tensordot(weights_B, grads, dims=1) for name, grads in expected.items()},
+        tolerance=tolerance,
+    )
+
+
+def assert_same_sums(found: dict[str, Tensor], expected: dict[str, Tensor], *, tolerance: float) -> None:
+    """The shape of every parameter, and the largest difference of all relative to the largest number of all."""
+    assert {name: total.shape for name, total in found.items()} == {
+        name: total.shape for name, total in expected.items()
+    }
+    flat = [torch.cat([sums[name].flatten() for name in expected]) for sums in (found, expected)]
+    assert_close(flat[0], flat[1], tolerance=tolerance)
 
 
 def assert_close(found: Tensor, expected: Tensor, *, tolerance: float) -> None:
@@ -91,5 +102,6 @@ def assert_close(found: Tensor, expected: Tensor, *, tolerance: float) -> None:
         assert difference <= tolerance * largest, f"{difference / largest:.2g} of the largest, {tolerance:g} allowed"
 
 
-def _as_tuple(inputs: Any) -> tuple[Tensor, ...]:
-    return inputs if isinstance(inputs, tuple) else (inputs,)
+def _norms(grads: Tensor) -> Tensor:
+    norms: Tensor = grads.reshape(grads.shape[0], grads.shape[1:].numel()).norm(dim=1)
+    return norms

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lehr.gradients.contributions.lookup import Lookup
+from tests.gradients.contributions.parts import assert_consistent, drawn
+
+
+@settings(max_examples=25)
+@given(records=st.integers(0, 3), positions=st.integers(0, 6), num_rows=st.integers(1, 4))
+def test_rows_that_are_looked_up_again_and_again_add_up(records: int, positions: int, num_rows: int) -> None:
+    generator = torch.Generator().manual_seed(positions)
+    rows = torch.randint(0, num_rows, (records, positions), generator=generator)
+    part = Lookup(rows, drawn(records, positions, 3), num_rows)
+    assert part.materialised().shape == (records, *part.shape)
+    assert_consistent(part)
+
+
+def test_gradients_that_cancel_in_one_row_have_no_norm() -> None:
+    grads = drawn(1, 1, 3, dtype=torch.float32)
+    part = Lookup(torch.tensor([[2, 2]]), torch.cat([grads, -grads], dim=1), 4)
+    assert part.squared_norms().tolist() == [0.0]
+
+
+def test_sums_of_bfloat16_gradients_are_kept_in_float32() -> None:
+    ones = torch.ones(1000, 1, 2, dtype=torch.bfloat16)
+    part = Lookup(torch.zeros(1000, 1, dtype=torch.long), ones, 3)
+    assert part.weighted_sum(torch.ones(1000), torch.ones(1000, dtype=torch.bool))[0].tolist() == [1000.0, 1000.0]
+    assert Lookup(torch.zeros(1, 1000, dtype=torch.long), ones.transpose(0, 1), 3).squared_norms().item() == 2e6

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lehr.gradients.contributions.outer import Outer
+from tests.gradients.contributions.parts import assert_consistent, drawn
+
+
+@settings(max_examples=20)
+@given(records=st.integers(0, 3), positions=st.integers(0, 6), outputs=st.integers(1, 20), inputs=st.integers(1, 20))
+def test_any_shape_is_consistent(records: int, positions: int, outputs: int, inputs: int) -> None:
+    part = Outer(drawn(records, positions, outputs), drawn(records, positions, inputs, seed=1))
+    assert part.materialised().shape == (records, *part.shape)
+    assert_consistent(part)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_norms_of_half_precision_are_those_of_the_tensors_as_they_are(dtype: torch.dtype) -> None:
+    for positions in (1, 3, 40):
+        part = Outer(drawn(2, positions, 16, dtype=dtype), drawn(2, positions, 16, dtype=dtype, seed=1))
+        squares = part.materialised().double().flatten(1).square().sum(1)
+        torch.testing.assert_close(part.squared_norms().double(), squares, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("positions", [2, 5, 30, 100])
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1e-4, 1e-3, 1e-2, 1.0])
+def test_a_norm_is_never_reported_too_small_however_much_cancels(positions: int, spread: float) -> None:
+    """Nearly equal inputs meet output gradients that add up to nothing, as before a normalisation."""
+    inputs = drawn(16, 1, 256, dtype=torch.float32) + spread * drawn(16, positions, 256, dtype=torch.float32, seed=1)
+    output_grads = drawn(16, positions, 256, dtype=torch.float32, seed=2)
+    output_grads = output_grads - output_grads.mean(1, keepdim=True)
+    true = Outer(output_grads.double(), inputs.double()).materialised().flatten(1).norm(dim=1)
+    found = Outer(output_grads, inputs).squared_norms().double().sqrt()
+    assert (found >= true * (1 - 1e-5)).all()
+
+
+def test_where_nothing_cancels_the_norm_is_hardly_larger_than_it_is() -> None:
+    output_grads, inputs = (drawn(8, 100, 512, dtype=torch.float32, seed=seed) for seed in (0, 1))
+    true = Outer(output_grads.double(), inputs.double()).materialised().flatten(1).norm(dim=1)
+    found = Outer(output_grads, inputs).squared_norms().double().sqrt()
+    torch.testing.assert_close(found, true, rtol=5e-6, atol=0)

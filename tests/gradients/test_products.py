@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lehr.gradients.products import batched_product, keep, product, rounding_of, rows, sum_of_squares, weigh
+
+HALF = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_products_of_half_precision_are_summed_in_float32(dtype: torch.dtype) -> None:
+    """In bfloat16 and float16 themselves a sum of ones stands still long before 4096."""
+    ones = torch.ones(1, 1, 4097, dtype=dtype)
+    assert batched_product(ones, ones.transpose(1, 2)).item() == 4097
+    assert product(ones[0], ones[0].T).item() == 4097
+    assert sum_of_squares(ones).item() == 4097
+
+
+def test_double_precision_is_kept() -> None:
+    values = torch.ones(2, 3, 4, dtype=torch.float64)
+    assert batched_product(values, values.transpose(1, 2)).dtype == torch.float64
+    assert sum_of_squares(values).dtype == torch.float64
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2,), (2, 0), (0,), (2, 3, 4)])
+def test_there_is_one_row_for_each_record_whatever_it_holds(shape: tuple[int, ...]) -> None:
+    assert rows(torch.ones(shape)).shape == (shape[0], torch.Size(shape[1:]).numel())
+    assert sum_of_squares(torch.ones(shape)).shape == shape[:1]
+
+
+def test_a_record_that_is_not_counted_is_exactly_zero_whatever_it_and_its_weight_are() -> None:
+    values = torch.tensor([[1.0, 2.0], [torch.inf, torch.nan]])
+    weights_B, counted_B = torch.tensor([0.5, torch.nan]), torch.tensor([True, False])  # noqa: N806
+    assert weigh(values, weights_B, counted_B).tolist() == [[0.5, 1.0], [0.0, 0.0]]
+    assert keep(values, counted_B).tolist() == [[1.0, 2.0], [0.0, 0.0]]
+
+
+def test_a_weight_is_not_rounded_to_the_type_of_the_values_before_it_is_used() -> None:
+    weight = torch.tensor([1.003])
+    values = torch.tensor([[1.0078125 * 3]], dtype=torch.bfloat16)
+    expected = (values.float() * weight).to(torch.bfloat16)
+    assert weigh(values, weight, torch.tensor([True])).item() == expected.item()
+    assert expected.item() != (values * weight.to(torch.bfloat16)).item()
+
+
+def test_nothing_has_no_rounding() -> None:
+    assert rounding_of(torch.zeros(2)).tolist() == [0.0, 0.0]
