@@ -90,6 +90,7 @@ class HookedEngine:
         """Drop what was heard, for a batch that is skipped."""
         self._heard = Heard()
 
+    @torch.no_grad()
     def gradients(self, mask_B: Tensor | None = None) -> ContributedGradients:  # noqa: N803
         """The gradients of the batch that ``backward()`` was called for. They are given once and forgotten here."""
         self._refuse_another_model()

@@ -1,0 +1,184 @@
+"""What every engine that is given a batch promises, for every engine that is found by crawling.
+
+The engine for loops that call ``backward`` themselves is given no batch; see tests/gradients/test_hooked.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lehr.gradients
+from lehr.errors import NotPrivate
+from lehr.gradients.one_by_one import OneByOneEngine
+from tests.gradients.small_models import CASES, assert_same_gradients, loss_fn, untouched
+
+
+def engines() -> dict[str, type[Any]]:
+    """Every class of the package that is built from a model and a loss, and gives gradients."""
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.iter_modules(lehr.gradients.__path__, "lehr.gradients.")
+    ]
+    classes = {thing for module in modules for _, thing in inspect.getmembers(module, inspect.isclass)}
+    return {thing.__name__: thing for thing in classes if _is_an_engine(thing)}
+
+
+def _is_an_engine(thing: type[Any]) -> bool:
+    own = thing.__module__.startswith("lehr.gradients.") and "gradients" in vars(thing)
+    return own and list(inspect.signature(thing).parameters)[:2] == ["model", "loss_fn"]
+
+
+ENGINES = engines()
+every_engine = pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES.keys())
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def build(kind: type[Any], model: nn.Module, **settings: Any) -> Any:
+    """An engine that need not be compiled, since that takes longer than all of these tests together."""
+    if "compiled" in inspect.signature(kind).parameters:
+        settings["compiled"] = False
+    return kind(model, loss_fn, **settings)
+
+
+def test_the_crawl_finds_the_engines() -> None:
+    assert {"GhostEngine", "MaterialisedEngine", "OneByOneEngine"} <= set(ENGINES)
+
+
+@every_engine
+@every_case
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("records", [0, 1, 5])
+def test_the_oracle_agrees(kind: type[Any], case: Any, views: int, records: int) -> None:
+    model = case.model()
+    inputs, targets = case.batch(records, views=views)
+    mask = torch.arange(records) != 2
+    expected = OneByOneEngine(model, loss_fn, views=views).gradients(inputs, targets, mask)
+    found = build(kind, model, views=views).gradients(inputs, targets, mask)
+    assert_same_gradients(found, expected, records=records)
+    assert 0 <= found.margin < 0.1
+
+
+@every_engine
+@every_case
+def test_the_model_is_bit_for_bit_as_it_was(kind: type[Any], case: Any) -> None:
+    model = case.model()
+    before = untouched(model)
+    gradients = build(kind, model).gradients(*case.batch(3))
+    gradients.weighted_sum(gradients.norms())
+    assert untouched(model) == before
+
+
+@every_engine
+@every_case
+def test_an_empty_batch_gives_exact_zeros(kind: type[Any], case: Any) -> None:
+    model = case.model()
+    gradients = build(kind, model).gradients(*case.batch(0))
+    assert gradients.norms().shape == (0,)
+    sums = gradients.weighted_sum(gradients.norms())
+    assert {name: value.shape for name, value in sums.items()} == {n: p.shape for n, p in model.named_parameters()}
+    assert all(torch.equal(value, torch.zeros_like(value)) for value in sums.values())
+
+
+@every_engine
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("name", ["images", "sequences", "without rule"])
+def test_a_record_that_is_not_finite_counts_as_zero_whatever_its_weight(kind: type[Any], name: str, bad: float) -> None:
+    case = CASES[name]
+    model = case.model()
+    inputs, targets = case.batch(4)
+    inputs[1] = bad
+    gradients = build(kind, model).gradients(inputs, targets)
+    others = OneByOneEngine(model, loss_fn).gradients(inputs[[0, 2, 3]], targets[[0, 2, 3]])
+    assert gradients.norms()[1] == 0
+    assert torch.allclose(gradients.norms()[[0, 2, 3]], others.norms(), rtol=1e-10)
+    found = gradients.weighted_sum(torch.tensor([1, float("inf"), 1, 1]))
+    for parameter, expected in others.weighted_sum(torch.ones(3)).items():
+        assert torch.allclose(found[parameter], expected, rtol=1e-10, atol=1e-12)
+
+
+@every_engine
+def test_a_record_that_the_mask_leaves_out_counts_as_zero_whatever_it_holds(kind: type[Any]) -> None:
+    case = CASES["sequences"]
+    model = case.model()
+    inputs, targets = case.batch(3)
+    mask = torch.tensor([True, False, True])
+    expected = build(kind, model).gradients(inputs, targets, mask)
+    inputs[1] = float("nan")
+    found = build(kind, model).gradients(inputs, targets, mask)
+    assert_same_gradients(found, expected, records=3)
+    assert found.norms()[1] == 0
+
+
+@every_engine
+@every_case
+def test_physical_batches_add_up_to_the_drawn_one(kind: type[Any], case: Any) -> None:
+    engine = build(kind, case.model())
+    inputs, targets = case.batch(5)
+    weights = torch.linspace(0, 1, 5, dtype=torch.float64)
+    whole = engine.gradients(inputs, targets).weighted_sum(weights)
+    parts = [
+        engine.gradients(inputs[part], targets[part]).weighted_sum(weights[part]) for part in (slice(3), slice(3, 5))
+    ]
+    for name in whole:
+        assert torch.allclose(whole[name], parts[0][name] + parts[1][name], rtol=1e-10, atol=1e-14)
+
+
+@every_engine
+@every_case
+def test_a_frozen_parameter_has_no_gradient_and_changes_no_other(kind: type[Any], case: Any) -> None:
+    model = case.model()
+    inputs, targets = case.batch(3)
+    whole = OneByOneEngine(model, loss_fn).gradients(inputs, targets)
+    frozen = next(name for name, _ in model.named_parameters())
+    model.get_parameter(frozen).requires_grad_(False)
+    gradients = build(kind, model).gradients(inputs, targets)
+    assert gradients.names == tuple(name for name in whole.names if name != frozen)
+    expected = whole.weighted_sum(torch.ones(3))
+    for name, value in gradients.weighted_sum(torch.ones(3)).items():
+        assert torch.allclose(value, expected[name], rtol=1e-10, atol=1e-14)
+
+
+@every_engine
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+def test_norms_and_sums_are_in_float32_or_better(kind: type[Any], dtype: torch.dtype, tolerance: float) -> None:
+    case = CASES["images"]
+    inputs, targets = case.batch(4, dtype=dtype)
+    gradients = build(kind, case.model(dtype)).gradients(inputs, targets)
+    exact = OneByOneEngine(case.model().to(dtype).double(), loss_fn).gradients(inputs.double(), targets)
+    assert gradients.norms().dtype is torch.float32
+    assert torch.allclose(gradients.norms().double(), exact.norms(), rtol=tolerance)
+    for name, value in gradients.weighted_sum(torch.ones(4)).items():
+        assert value.dtype is torch.float32
+        expected = exact.weighted_sum(torch.ones(4))[name]
+        assert (value.double() - expected).norm() <= tolerance * max(expected.norm(), exact.norms().max())
+
+
+@every_engine
+def test_inputs_may_be_several_positional_or_named(kind: type[Any]) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 5)
+
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            return self.layer(left) - self.layer(right)  # type: ignore[no-any-return]
+
+    model = Two().double()
+    left, right, targets = torch.randn(4, 3).double(), torch.randn(4, 3).double(), torch.arange(4)
+    expected = OneByOneEngine(model, loss_fn).gradients((left, right), targets)
+    assert_same_gradients(build(kind, model).gradients((left, right), targets), expected, records=4)
+    named = build(kind, model).gradients({"right": right, "left": left}, targets)
+    assert_same_gradients(named, expected, records=4)
+
+
+@every_engine
+def test_what_mixes_records_is_refused_when_the_engine_is_built(kind: type[Any]) -> None:
+    with pytest.raises(NotPrivate, match="BatchNorm1d"):
+        build(kind, nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))

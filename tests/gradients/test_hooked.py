@@ -1,0 +1,412 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
+
+from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients.hooked import HookedEngine
+from lehr.gradients.one_by_one import OneByOneEngine
+from tests.gradients.small_models import (
+    CASES,
+    NUM_CLASSES,
+    Gain,
+    Recurrent,
+    assert_close,
+    assert_same_gradients,
+    loss_fn,
+    untouched,
+)
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def differentiate(loss: Tensor, *, retain_graph: bool = False) -> None:
+    """As the user's own loop does it."""
+    loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+
+
+def images_of(inputs: Tensor, targets: Tensor, *, views: int) -> tuple[Tensor, Tensor]:
+    return (inputs.flatten(0, 1), targets.repeat_interleave(views)) if views > 1 else (inputs, targets)
+
+
+def heard(engine: HookedEngine, model: nn.Module, inputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Any:
+    """The gradients of one batch with a mean loss."""
+    with engine:
+        differentiate(loss_fn(model(inputs), targets).mean())
+        return engine.gradients(mask)
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(3, NUM_CLASSES).double()
+
+
+@every_case
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("records", [0, 1, 5])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_oracle_agrees(case: Any, views: int, records: int, reduction: str) -> None:
+    model = case.model()
+    inputs, targets = case.batch(records, views=views)
+    mask = torch.arange(records) != 2
+    engine = HookedEngine(model, views=views, loss_reduction=reduction)
+    images, labels = images_of(inputs, targets, views=views)
+    with engine:
+        differentiate(functional.cross_entropy(model(images), labels, reduction=reduction))
+        found = engine.gradients(mask)
+    expected = OneByOneEngine(model, loss_fn, views=views).gradients(inputs, targets, mask)
+    assert_same_gradients(found, expected, records=records)
+
+
+@every_case
+def test_the_model_is_as_it_was_afterwards_and_no_grad_was_written(case: Any) -> None:
+    model = case.model()
+    before = untouched(model)
+    heard(HookedEngine(model), model, *case.batch(3))
+    assert untouched(model) == before
+
+
+@every_case
+def test_the_model_is_as_it_was_after_an_exception_in_the_loop(case: Any) -> None:
+    model = case.model()
+    before = untouched(model)
+    inputs, targets = case.batch(3)
+
+    def loop() -> None:
+        with HookedEngine(model):
+            loss_fn(model(inputs), targets).mean()
+            raise RuntimeError("in the loop")
+
+    with pytest.raises(RuntimeError, match="in the loop"):
+        loop()
+    assert untouched(model) == before
+
+
+def test_a_plain_training_loop_with_physical_batches_goes_the_way_of_the_oracle() -> None:
+    case = CASES["images"]
+    models = [case.model(), case.model()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9) for model in models]
+    inputs, targets = case.batch(6)
+    oracle = OneByOneEngine(models[1], loss_fn)
+    engine = HookedEngine(models[0])
+    with engine:
+        for _ in range(3):
+            sums = [torch.zeros_like(parameter) for parameter in models[0].parameters()]
+            for part in (slice(4), slice(4, 6)):
+                differentiate(loss_fn(models[0](inputs[part]), targets[part]).mean())
+                gradients = engine.gradients()
+                clipped = gradients.weighted_sum(1 / gradients.norms().clamp_min(0.1))
+                sums = [total + value for total, value in zip(sums, clipped.values(), strict=True)]
+            expected = oracle.gradients(inputs, targets)
+            wanted = expected.weighted_sum(1 / expected.norms().clamp_min(0.1))
+            for optimizer, model, grads in zip(optimizers, models, (sums, wanted.values()), strict=True):
+                for parameter, grad in zip(model.parameters(), grads, strict=True):
+                    parameter.grad = grad
+                optimizer.step()
+                optimizer.zero_grad()
+    for parameter, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert_close(parameter.detach(), other.detach(), 1e-9)
+
+
+def test_a_record_that_is_not_finite_counts_as_zero() -> None:
+    case = CASES["sequences"]
+    model = case.model()
+    inputs, targets = case.batch(4)
+    inputs[1] = float("nan")
+    with HookedEngine(model, loss_reduction="sum") as engine:
+        differentiate(loss_fn(model(inputs), targets).sum())
+        found = engine.gradients()
+    expected = OneByOneEngine(model, loss_fn).gradients(inputs, targets)
+    assert found.norms()[1] == 0
+    assert_same_gradients(found, expected, records=4)
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    case = CASES["images"]
+    model = case.model()
+    model.get_submodule("features.0").requires_grad_(False)
+    inputs, targets = case.batch(3)
+    found = heard(HookedEngine(model), model, inputs, targets)
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=3)
+
+
+class Centred(nn.Module):
+    """A weight whose rows have mean zero."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight - weight.mean(1, keepdim=True)
+
+
+def test_computed_weights_are_trained_through_their_computation() -> None:
+    model = linear()
+    parametrize.register_parametrization(model, "weight", Centred())
+    inputs, targets = torch.randn(4, 3).double(), torch.arange(4)
+    before = untouched(model)
+    found = heard(HookedEngine(model), model, inputs, targets)
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=4)
+    assert untouched(model) == before
+
+
+def test_a_model_that_is_a_single_layer_without_a_rule() -> None:
+    model = Gain(NUM_CLASSES).double()
+    inputs, targets = torch.randn(4, NUM_CLASSES).double(), torch.arange(4)
+    found = heard(HookedEngine(model), model, inputs, targets)
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=4)
+
+
+def test_two_backward_passes_through_one_graph_add_up() -> None:
+    model = linear()
+    inputs, targets = torch.randn(4, 3).double(), torch.arange(4)
+    with HookedEngine(model) as engine:
+        losses = loss_fn(model(inputs), targets)
+        differentiate(losses.mean() / 4, retain_graph=True)
+        differentiate(losses.mean() * 3 / 4)
+        found = engine.gradients()
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=4)
+
+
+def test_several_passes_over_the_same_records_make_one_gradient() -> None:
+    model = linear()
+    left, right, targets = torch.randn(4, 3).double(), torch.randn(4, 3).double(), torch.arange(4)
+    with HookedEngine(model, num_passes=2) as engine:
+        differentiate(loss_fn(model(left) * model(right), targets).mean())
+        found = engine.gradients()
+
+    class Siamese(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return self.model(left) * self.model(right)  # type: ignore[no-any-return]
+
+    expected = OneByOneEngine(Siamese(), loss_fn).gradients((left, right), targets)
+    weights = torch.rand(4).double()
+    assert_close(found.norms(), expected.norms(), 1e-10)
+    assert_close(found.weighted_sum(weights)["weight"], expected.weighted_sum(weights)["model.weight"], 1e-10)
+
+
+def test_a_second_pass_that_was_not_announced_is_refused() -> None:
+    model = linear()
+    with HookedEngine(model), pytest.raises(InvalidValue, match="num_passes"):
+        model(torch.randn(2, 3).double()) + model(torch.randn(2, 3).double())
+
+
+def test_accumulation_without_asking_for_the_gradients_is_refused() -> None:
+    model = linear()
+    with HookedEngine(model) as engine:
+        differentiate(model(torch.randn(2, 3).double()).sum())
+        with pytest.raises(InvalidValue, match=r"gradients\(\) is called between"):
+            model(torch.randn(2, 3).double())
+        engine.forget()
+        differentiate(model(torch.randn(2, 3).double()).sum())
+        assert engine.gradients().norms().shape == (2,)
+
+
+def test_a_pass_without_gradients_does_not_count() -> None:
+    case = CASES["images"]
+    model = case.model()
+    inputs, targets = case.batch(3)
+    with HookedEngine(model) as engine:
+        with torch.no_grad():
+            model(inputs)
+        differentiate(loss_fn(model(inputs), targets).mean())
+        with torch.no_grad():
+            model(inputs[:2])
+        found = engine.gradients()
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=3)
+
+
+def test_parts_of_the_model_may_be_called_by_themselves() -> None:
+    model = nn.Sequential(linear(), nn.Tanh(), nn.Linear(NUM_CLASSES, NUM_CLASSES).double())
+    inputs, targets = torch.randn(4, 3).double(), torch.arange(4)
+    with HookedEngine(model) as engine:
+        differentiate(loss_fn(model[2](torch.tanh(model[0](inputs))), targets).mean())
+        found = engine.gradients()
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=4)
+
+
+def test_gradients_before_the_backward_pass_are_refused() -> None:
+    model = linear()
+    with HookedEngine(model) as engine:
+        model(torch.randn(2, 3).double())
+        with pytest.raises(InvalidValue, match="no backward pass"):
+            engine.gradients()
+
+
+def test_gradients_are_given_once() -> None:
+    model = linear()
+    engine = HookedEngine(model)
+    heard(engine, model, torch.randn(4, 3).double(), torch.arange(4))
+    with pytest.raises(InvalidValue, match="no backward pass"):
+        engine.gradients()
+
+
+def test_a_mask_of_another_length_is_refused() -> None:
+    model = linear()
+    with pytest.raises(InvalidValue, match="mask_B"):
+        heard(HookedEngine(model), model, torch.randn(4, 3).double(), torch.arange(4), torch.ones(3, dtype=torch.bool))
+
+
+def test_images_that_are_no_whole_number_of_records_are_refused() -> None:
+    model = linear()
+    with pytest.raises(InvalidValue, match="2 views of every record"):
+        heard(HookedEngine(model, views=2), model, torch.randn(3, 3).double(), torch.arange(3))
+
+
+def test_two_engines_do_not_listen_to_one_model() -> None:
+    model = linear()
+    before = untouched(model)
+    with HookedEngine(model):
+        other = HookedEngine(model)
+        with pytest.raises(InvalidValue, match="no engine listens to"):
+            other.attach()
+    assert untouched(model) == before
+
+
+def test_an_average_of_the_weights_that_is_copied_inside_the_loop_is_a_model_of_its_own() -> None:
+    case = CASES["without rule"]
+    model = case.model()
+    inputs, targets = case.batch(3)
+    with HookedEngine(model) as engine:
+        average = copy.deepcopy(model)
+        for parameter in average.parameters():
+            nn.init.zeros_(parameter)
+        assert torch.equal(average(inputs), torch.zeros(3, NUM_CLASSES).double())
+        differentiate(loss_fn(model(inputs), targets).mean())
+        found = engine.gradients()
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=3)
+
+
+class BehindItsBack(nn.Module):
+    """Uses the weight of a layer without calling it, as tied weights often are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(NUM_CLASSES, NUM_CLASSES)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return functional.linear(self.layer(values), self.layer.weight)
+
+
+def test_a_weight_that_is_used_behind_its_layers_back_is_refused_and_no_grad_is_written() -> None:
+    model = BehindItsBack()
+    with HookedEngine(model), pytest.raises(NotPrivate, match=r"layer\.weight.*outside the forward pass"):
+        differentiate(loss_fn(model(torch.randn(4, NUM_CLASSES)), torch.arange(4)).mean())
+    assert model.layer.weight.grad is None
+
+
+class ClassToken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(3))
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(values + self.token)
+        return outputs
+
+
+def test_a_parameter_beside_layers_is_refused_by_name_with_ways_out() -> None:
+    with pytest.raises(NotPrivate, match=r"the model itself \(ClassToken\).*parameter token.*ghost"):
+        HookedEngine(ClassToken())
+
+
+def test_a_recurrent_layer_is_sent_to_the_materialised_engine() -> None:
+    with pytest.raises(NotPrivate, match=r"layer \(GRU\).*materialised engine"):
+        HookedEngine(Recurrent(nn.GRU(3, 4)))
+
+
+class Flattened(nn.Module):
+    """Puts positions onto the record axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, NUM_CLASSES)
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(values.flatten(0, 1)).unflatten(0, values.shape[:2])
+        return outputs.mean(1)
+
+
+def test_records_that_are_folded_into_another_axis_are_refused() -> None:
+    model = Flattened()
+    with pytest.raises(NotPrivate, match=r"layer \(Linear\).*\(8, 3\), which does not begin with the 4 records"):
+        heard(HookedEngine(model), model, torch.randn(4, 2, 3), torch.arange(4))
+
+
+def test_a_layer_of_the_users_own_that_mixes_records_is_refused() -> None:
+    class CentredOverTheBatch(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+            return super().forward(input - input.mean(0))
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), CentredOverTheBatch(3, NUM_CLASSES))
+    with pytest.raises(NotPrivate, match="changes with the other records"):
+        heard(HookedEngine(model), model, torch.randn(4, 3), torch.arange(4))
+
+
+def test_an_input_that_is_written_over_is_refused() -> None:
+    class WritesOver(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, values: Tensor) -> Tensor:
+            values = values * 1
+            outputs: Tensor = self.layer(values)
+            return outputs + values.zero_()
+
+    model = WritesOver()
+    with pytest.raises(NotPrivate, match=r"layer \(Linear\).*changed in place"):
+        heard(HookedEngine(model), model, torch.randn(3, 3), torch.arange(3))
+
+
+def test_checkpointed_activations_are_refused() -> None:
+    layers = nn.Sequential(nn.Sequential(linear(), nn.Tanh()), nn.Linear(NUM_CLASSES, NUM_CLASSES).double())
+    with HookedEngine(layers):
+        outputs = layers[1](checkpoint(layers[0], torch.randn(4, 3).double(), use_reentrant=False))
+        with pytest.raises(InvalidValue, match="activation checkpointing is not supported"):
+            differentiate(outputs.sum())
+
+
+def test_batch_norm_that_is_put_back_into_training_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, NUM_CLASSES), nn.BatchNorm1d(NUM_CLASSES)).eval()
+    engine = HookedEngine(model)
+    model.train()
+    with pytest.raises(NotPrivate, match="BatchNorm1d"):
+        engine.attach()
+
+
+def test_a_parameter_that_is_thawed_later_is_refused() -> None:
+    model = linear()
+    model.bias.requires_grad_(False)
+    engine = HookedEngine(model)
+    model.bias.requires_grad_(True)
+    with pytest.raises(InvalidValue, match=r"trainable at first.*bias"):
+        engine.attach()
+
+
+def test_under_autocast_the_margin_is_that_of_the_narrow_type() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, NUM_CLASSES))
+    inputs, targets = torch.randn(4, 3), torch.arange(4)
+    with HookedEngine(model) as engine:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = model(inputs)
+        differentiate(loss_fn(outputs.float(), targets).mean())
+        found = engine.gradients()
+    expected = OneByOneEngine(model, loss_fn).gradients(inputs, targets)
+    assert found.margin > expected.margin
+    assert found.norms().dtype is torch.float32
+    assert torch.allclose(found.norms(), expected.norms(), rtol=0.05)
+
+
+@pytest.mark.parametrize("settings", [{"loss_reduction": "none"}, {"views": 0}, {"num_passes": 0}])
+def test_a_setting_out_of_range_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(settings))):
+        HookedEngine(linear(), **settings)
