@@ -337,8 +337,27 @@ class Flattened(nn.Module):
 
 def test_records_that_are_folded_into_another_axis_are_refused() -> None:
     model = Flattened()
-    with pytest.raises(NotPrivate, match=r"layer \(Linear\).*\(8, 3\), which does not begin with the 4 records"):
+    with pytest.raises(NotPrivate, match=r"layer \(Linear\).*record axis does not come first.*\[4, 3\]"):
         heard(HookedEngine(model), model, torch.randn(4, 2, 3), torch.arange(4))
+
+
+class TimeFirst(nn.Module):
+    """Gives its layer sequences with the records on the second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, NUM_CLASSES)
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(values.transpose(0, 1)).mean(0)
+        return outputs
+
+
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_time_before_records_is_refused_also_where_both_are_as_long(length: int) -> None:
+    model = TimeFirst()
+    with pytest.raises(NotPrivate, match=r"layer \(Linear\).*record axis does not come first"):
+        heard(HookedEngine(model), model, torch.randn(length, length, 3), torch.arange(length))
 
 
 def test_a_layer_of_the_users_own_that_mixes_records_is_refused() -> None:

@@ -40,9 +40,16 @@ KEEPING = {
 
 
 def check(function: Any, values: Tensor, **settings: Any) -> Function:
+    """As if a layer inside were given nothing but the model's input."""
     model = Function(function)
-    refuse_mixed_records(model, model, values, num_images=len(values), **settings)
+    refuse_mixed_records(model, lambda values: (model(values), []), values, num_images=len(values), **settings)
     return model
+
+
+def check_layer(given: Any, values: Tensor) -> None:
+    """As if the layer "inner" were given this of the model's input, and the model made nothing of it."""
+    model = nn.ModuleDict({"inner": nn.Identity()})
+    refuse_mixed_records(model, lambda values: (values, [("inner", given(values))]), values, num_images=len(values))
 
 
 @pytest.mark.parametrize("function", MIXING.values(), ids=MIXING.keys())
@@ -51,6 +58,26 @@ def test_a_model_that_mixes_records_is_refused(function: Any, views: int) -> Non
     values = torch.linspace(3, -1, 24).reshape(6, 4)
     with pytest.raises(NotPrivate, match=r"changes with the other records.*materialised engine"):
         check(function, values, views=views)
+
+
+@pytest.mark.parametrize("function", MIXING.values(), ids=MIXING.keys())
+def test_a_layer_that_is_given_mixed_records_is_refused_by_its_path(function: Any) -> None:
+    def given(values: Tensor) -> Any:
+        result = function(values)
+        return result[1]["other"] if isinstance(result, tuple) else result
+
+    with pytest.raises(NotPrivate, match=r"inner \(Identity\).*changes with the other records"):
+        check_layer(given, torch.linspace(3, -1, 24).reshape(6, 4))
+
+
+@pytest.mark.parametrize("records", [2, 3, 4])
+def test_another_axis_that_is_as_long_as_the_batch_by_chance_is_found_out(records: int) -> None:
+    with pytest.raises(NotPrivate, match=r"inner \(Identity\).*record axis does not come first"):
+        check_layer(lambda values: values.transpose(0, 1), torch.randn(records, records))
+
+
+def test_a_layer_that_is_given_records_apart_is_accepted() -> None:
+    check_layer(lambda values: values.unsqueeze(1) * 2, torch.randn(2, 2))
 
 
 @pytest.mark.parametrize("function", KEEPING.values(), ids=KEEPING.keys())
@@ -75,4 +102,4 @@ def test_one_record_is_not_tried() -> None:
 
 
 def test_a_model_that_cannot_be_run_on_two_records_is_left_to_the_run_that_follows() -> None:
-    check(lambda values: values.reshape(5, 3), torch.ones(5, 3))
+    check(lambda values: values.reshape(5, 3) - values.mean(0), torch.ones(5, 3))

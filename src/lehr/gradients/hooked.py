@@ -29,7 +29,7 @@ from lehr.gradients.heard import Heard, Passage
 from lehr.gradients.layers import Layers
 from lehr.gradients.listening import Listening, by_copies, by_rule, in_passes
 from lehr.gradients.masks import checked_mask
-from lehr.gradients.mixing import refuse_mixed_records
+from lehr.gradients.mixing import Sites, refuse_mixed_records
 from lehr.gradients.precision import margin
 from lehr.gradients.refusals import described, refuse_what_cannot_be_private
 from lehr.interfaces import Site
@@ -47,7 +47,7 @@ class HookedEngine:
     records for one loss, as a Siamese network is.
 
     The record axis comes first, in the model's inputs and at every layer. Whether records are kept apart is tried once,
-    by three more runs of the model on two records of the first batch. Physical batches are asked for one by one: call
+    by a few more runs of the model on two records of the first batch. Physical batches are asked for one by one: call
     ``gradients()`` after each ``backward()`` and add up what comes of it.
     """
 
@@ -150,12 +150,21 @@ class HookedEngine:
         if self._was_tried or num_images < 2 * self._views:
             return
 
-        def run(inputs: Any) -> Any:
-            args, kwargs = inputs
-            return type(self._model).forward(self._model, *args, **kwargs)
-
-        refuse_mixed_records(self._model, run, inputs, num_images=num_images, views=self._views)
+        refuse_mixed_records(self._model, self._heard_apart, inputs, num_images=num_images, views=self._views)
         self._was_tried = True
+
+    def _heard_apart(self, inputs: Any) -> tuple[Any, Sites]:
+        """Outputs as the model gives them unheard, and what its layers are given, in a run that no batch knows of."""
+        heard, self._heard = self._heard, Heard()
+        args, kwargs = inputs
+        try:
+            outputs = type(self._model).forward(self._model, *args, **kwargs)
+            with torch.enable_grad():
+                type(self._model).forward(self._model, *args, **kwargs)
+            passages = self._heard.passages.values()
+            return outputs, [(passage.place.layer, passage.inputs) for passage in passages]
+        finally:
+            self._heard = heard
 
     def _replace_forward(self, layer: nn.Module, run: Any) -> None:
         before = vars(layer).get("forward")

@@ -1,13 +1,13 @@
-"""A try whether a model mixes records: another neighbour in the batch must not change what comes out for a record.
+"""A try whether a model mixes records: another neighbour in the batch must not change what a record meets at any layer.
 
-It finds layers of the user's own that look across the batch, and models whose first axis is not the record axis. It is
-a check on one pair of records with the weights of the moment, no proof.
+It finds layers of the user's own that look across the batch, and layers to which the record axis does not come first.
+It is a check on one pair of records with the weights of the moment, no proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,45 +15,65 @@ from torch.utils import _pytree as pytree
 
 from lehr.errors import NotPrivate
 from lehr.gradients.precision import margin
+from lehr.gradients.refusals import described
+
+Sites: TypeAlias = Sequence[tuple[str, Tensor]]
+Run: TypeAlias = Callable[[Any], tuple[Any, Sites]]
+
+_APART = (
+    "keep the record axis first and apart, and let no layer look along it (positions that all records share are given to "
+    "each, by positions.expand(num_records, -1)); or use the materialised engine, which runs every record alone"
+)
 
 
-def refuse_mixed_records(
-    model: nn.Module, run: Callable[[Any], Any], inputs: Any, *, num_images: int, views: int = 1
-) -> None:
-    """Raise where ``run(inputs)`` gives one of two records something else when the other one is changed.
+def refuse_mixed_records(model: nn.Module, run: Run, inputs: Any, *, num_images: int, views: int = 1) -> None:
+    """Raise where one of two records meets something else when the other one is changed.
 
-    ``model`` is what is run: its buffers are put back afterwards. Nothing is tried where there is only one record, or
-    where the model cannot be run on two, as with a mask that is as long as the batch and does not belong to records.
+    ``run(inputs)`` runs the model and returns its outputs, and the path and the input of every layer that was listened
+    to. The model's buffers are put back afterwards. Nothing is tried where there is only one record, or where the model
+    cannot be run on a few, as with a mask that is as long as the batch and does not belong to records.
     """
     if num_images < 2 * views:
         return
+    # A number of images that is not the batch's own: an axis that has the same length by chance will not follow it.
+    few = 3 if num_images == 2 else 2
+    choices = ([0, *[views] * (few - 1)], [0] * few, [views] * few)
     try:
-        both, *alone = (
-            _run_apart(model, run, _chosen(inputs, num_images, rows)) for rows in ((0, views), (0, 0), (views, views))
-        )
+        both, *alone = (_run_apart(model, run, _chosen(inputs, num_images, rows)) for rows in choices)
     except Exception:  # whatever is wrong with the model itself will be said by the run that follows
         return
-    if not all(_agree(both, other, row) for row, other in enumerate(alone)):
-        raise NotPrivate(
-            layer=f"the model ({type(model).__name__})",
-            reason="what it gives for one record changes with the other records of the batch",
-            instead="keep the record axis first, and let no layer look along it; or use the materialised engine, which "
-            "runs every record alone",
-        )
+    for path, values in both[1]:
+        if values.shape[:1] != (few,):
+            _refuse(
+                model, path, f"the record axis does not come first in its input: {few} records give {[*values.shape]}"
+            )
+    for row, other in enumerate(alone):
+        for (path, values), (_, others) in zip(both[1], other[1], strict=True):
+            if not _close(values[row], others[row]):
+                _refuse(model, path, "what it is given of one record changes with the other records of the batch")
+        if not _agree(both[0], other[0], row, few):
+            _refuse(model, "", "what it gives for one record changes with the other records of the batch")
 
 
-def _chosen(inputs: Any, num_images: int, rows: tuple[int, int]) -> Any:
+def _refuse(model: nn.Module, path: str, reason: str) -> None:
+    raise NotPrivate(layer=described(path, model.get_submodule(path)), reason=reason, instead=_APART)
+
+
+def _chosen(inputs: Any, num_images: int, rows: list[int]) -> Any:
     def choose(leaf: Tensor) -> Tensor:
-        return leaf[list(rows)] if leaf.shape[:1] == (num_images,) else leaf
+        return leaf[rows] if leaf.shape[:1] == (num_images,) else leaf
 
     return pytree.tree_map_only(Tensor, choose, inputs)
 
 
-def _agree(some: Any, others: Any, row: int) -> bool:
+def _agree(some: Any, others: Any, row: int, few: int) -> bool:
+    """Of the outputs, those that begin with the records; a loss or a summary beside them need not."""
     pairs = zip(pytree.tree_leaves(some), pytree.tree_leaves(others), strict=True)
-    return all(
-        _close(one[row], other[row]) for one, other in pairs if isinstance(one, Tensor) and one.shape[:1] == (2,)
-    )
+    return all(_close(one[row], other[row]) for one, other in pairs if _begins_with(one, few))
+
+
+def _begins_with(value: Any, few: int) -> bool:
+    return isinstance(value, Tensor) and value.shape[:1] == (few,)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
@@ -64,7 +84,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=margin(one.dtype) * scale, equal_nan=True)
 
 
-def _run_apart(model: nn.Module, run: Callable[[Any], Any], inputs: Any) -> Any:
+def _run_apart(model: nn.Module, run: Run, inputs: Any) -> tuple[Any, Sites]:
     """A run that leaves no trace in torch's generators and the model's buffers, and so repeats its random numbers."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
