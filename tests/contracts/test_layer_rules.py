@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import lehr.gradients.rules  # noqa: F401  (teaches the rules)
 from lehr.clipping.flat import FlatClip
 from lehr.gradients.ghost import GhostEngine
-from lehr.interfaces import layer_rules
+from lehr.interfaces import layer_rule, layer_rules
 from tests.gradients.oracle import (
     assert_agrees,
     assert_close,
@@ -203,7 +203,7 @@ def test_inputs_may_lie_in_memory_in_any_order(kind: type[nn.Module]) -> None:
 
 
 class Everything(nn.Module):
-    """A layer of every kind, a computed weight and a shared one, in one model of images and words."""
+    """A layer by every rule, a computed weight and a shared one, in one model of images and words."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,13 +213,8 @@ class Everything(nn.Module):
             nn.PReLU(4),
             standardised_convolution(4, 4),
             nn.InstanceNorm2d(4, affine=True),
-            nn.ConvTranspose2d(4, 6, 2, stride=2, groups=2),
+            nn.ConvTranspose2d(4, 6, 2, groups=2),
             nn.Flatten(2),
-        )
-        self.lines = nn.Sequential(nn.Conv1d(6, 6, 3, stride=4), nn.InstanceNorm1d(6, affine=True))
-        self.stripes = nn.Sequential(nn.ConvTranspose1d(6, 6, 1), nn.Unflatten(2, (1, 4, 4)))
-        self.blocks = nn.Sequential(
-            nn.Conv3d(6, 6, (1, 2, 3)), nn.InstanceNorm3d(6, affine=True), nn.ConvTranspose3d(6, 6, 1), nn.Flatten(2)
         )
         self.words = nn.Embedding(7, 6, padding_idx=0)
         self.bag = nn.EmbeddingBag(7, 6, mode="sum")
@@ -229,7 +224,7 @@ class Everything(nn.Module):
         self.scores.weight = self.words.weight
 
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
-        seen = self.blocks(self.stripes(self.lines(self.images(images)))).transpose(1, 2)
+        seen = self.images(images).transpose(1, 2)
         queries = self.first(self.words(words)) + self.bag(words).unsqueeze(1)
         attended, _ = self.attention(queries, seen, seen, need_weights=False)
         scores: Tensor = self.scores(self.last(attended))
@@ -237,11 +232,12 @@ class Everything(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_all_rules_together_compile_into_one_graph() -> None:
     torch.manual_seed(0)
     model = Everything()
-    kinds = {kind for layer in model.modules() for kind in type(layer).__mro__}
-    assert kinds >= set(LAYERS)
+    used = {rule.contributions for layer in model.modules() if (rule := layer_rule(layer)) is not None}
+    assert used == {layer_rules()[kind].contributions for kind in LAYERS}
     images, targets_B = batch(3, 1, 4, 4, dtype=torch.float32)  # noqa: N806
     words = torch.tensor([[1, 2, 2, 0], [3, 3, 3, 1], [6, 5, 4, 0]])
     clip = FlatClip(clip_norm=0.1)
