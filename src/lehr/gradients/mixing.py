@@ -21,8 +21,8 @@ Sites: TypeAlias = Sequence[tuple[str, Tensor]]
 Run: TypeAlias = Callable[[Any], tuple[Any, Sites]]
 
 _APART = (
-    "keep the record axis first and apart, and let no layer look along it (positions that all records share are given to "
-    "each, by positions.expand(num_records, -1)); or use the materialised engine, which runs every record alone"
+    "keep the record axis first and apart, and let no layer look along it (positions that all records share are given "
+    "to each, by positions.expand(num_records, -1)); or use the materialised engine, which runs every record alone"
 )
 
 
