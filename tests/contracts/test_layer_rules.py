@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 import lehr.gradients.rules  # noqa: F401  (teaches the rules)
 from lehr.clipping.flat import FlatClip
+from lehr.gradients.fixed_statistics import FixedStatistics
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import layer_rule, layer_rules
+from lehr.networks.gain import Gain
 from tests.gradients.oracle import (
     assert_agrees,
     assert_close,
@@ -24,6 +26,14 @@ from tests.gradients.oracle import (
     squared_distance,
 )
 from tests.gradients.standardised import standardised_convolution
+
+
+def with_statistics(layer: nn.Module) -> nn.Module:
+    """A BatchNorm that normalises with statistics that it was given, as it must to be private."""
+    layer.get_buffer("running_mean").copy_(torch.tensor([0.5, -1.0, 2.0]))
+    layer.get_buffer("running_var").copy_(torch.tensor([0.5, 1.0, 2.0]))
+    return layer.eval()
+
 
 # One layer of each kind, and the shape of one record's input.
 LAYERS: dict[type[nn.Module], tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -40,6 +50,15 @@ LAYERS: dict[type[nn.Module], tuple[Callable[[], nn.Module], tuple[int, ...]]] =
     nn.InstanceNorm1d: (lambda: nn.InstanceNorm1d(3, affine=True), (3, 6)),
     nn.InstanceNorm2d: (lambda: nn.InstanceNorm2d(3, affine=True), (3, 2, 6)),
     nn.InstanceNorm3d: (lambda: nn.InstanceNorm3d(3, affine=True), (3, 2, 2, 6)),
+    nn.BatchNorm1d: (lambda: with_statistics(nn.BatchNorm1d(3)), (3, 6)),
+    nn.BatchNorm2d: (lambda: with_statistics(nn.BatchNorm2d(3)), (3, 2, 6)),
+    nn.BatchNorm3d: (lambda: with_statistics(nn.BatchNorm3d(3)), (3, 2, 2, 6)),
+    nn.SyncBatchNorm: (lambda: with_statistics(nn.SyncBatchNorm(3)), (3, 6)),
+    FixedStatistics: (
+        lambda: FixedStatistics(torch.ones(3), torch.arange(1, 4), weight=torch.ones(3), bias=torch.ones(3)),
+        (3, 6),
+    ),
+    Gain: (lambda: Gain(0.5), (3, 6)),
     nn.PReLU: (lambda: nn.PReLU(3), (3, 6)),
     nn.Embedding: (lambda: nn.Embedding(7, 6, padding_idx=2), (4,)),
     nn.EmbeddingBag: (lambda: nn.EmbeddingBag(7, 6, mode="mean", padding_idx=2), (4,)),
@@ -99,7 +118,7 @@ def batch_of(kind: type[nn.Module], records: int, *, views: int = 1) -> tuple[Te
 
 
 def test_every_rule_is_tested_here() -> None:
-    known = {kind for kind in layer_rules() if kind.__module__.startswith("torch.")}
+    known = {kind for kind in layer_rules() if kind.__module__.startswith(("torch.", "lehr."))}
     assert known == set(LAYERS)
 
 
@@ -213,6 +232,8 @@ class Everything(nn.Module):
             nn.PReLU(4),
             standardised_convolution(4, 4),
             nn.InstanceNorm2d(4, affine=True),
+            nn.BatchNorm2d(4).eval(),
+            Gain(),
             nn.ConvTranspose2d(4, 6, 2, groups=2),
             nn.Flatten(2),
         )
