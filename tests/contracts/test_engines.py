@@ -17,7 +17,7 @@ from torch import nn
 import lehr.gradients
 from lehr.errors import NotPrivate
 from lehr.gradients.one_by_one import OneByOneEngine
-from tests.gradients.small_models import CASES, assert_same_gradients, loss_fn, untouched
+from tests.gradients.small_models import CASES, TOKEN, assert_close, assert_same_gradients, loss_fn, untouched
 
 
 def engines() -> dict[str, type[Any]]:
@@ -37,7 +37,8 @@ def _is_an_engine(thing: type[Any]) -> bool:
 
 ENGINES = engines()
 every_engine = pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES.keys())
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+every_case = pytest.mark.parametrize("case", [*CASES.values(), TOKEN], ids=[*CASES, "token"])
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def build(kind: type[Any], model: nn.Module, **settings: Any) -> Any:
@@ -63,6 +64,20 @@ def test_the_oracle_agrees(kind: type[Any], case: Any, views: int, records: int)
     found = build(kind, model, views=views).gradients(inputs, targets, mask)
     assert_same_gradients(found, expected, records=records)
     assert 0 <= found.margin < 0.1
+
+
+@on_a_gpu
+@every_engine
+@every_case
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_gpu_agrees_with_the_oracle_on_a_cpu(kind: type[Any], case: Any, views: int) -> None:
+    inputs, targets = case.batch(5, views=views)
+    expected = OneByOneEngine(case.model(), loss_fn, views=views).gradients(inputs, targets)
+    found = build(kind, case.model().cuda(), views=views).gradients(inputs.cuda(), targets.cuda())
+    weights = torch.linspace(0, 1, 5, dtype=torch.float64)
+    assert_close(found.norms().cpu(), expected.norms(), 1e-9)
+    for name, value in found.weighted_sum(weights.cuda()).items():
+        assert_close(value.cpu(), expected.weighted_sum(weights)[name], 1e-9)
 
 
 @every_engine

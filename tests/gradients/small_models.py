@@ -70,6 +70,35 @@ class Words(nn.Module):
         return outputs
 
 
+class Attention(nn.Module):
+    """A layer of a transformer over words and their positions, which are given to every record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(NUM_CLASSES, 4)
+        self.positions = nn.Embedding(3, 4)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(4, NUM_CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        positions = torch.arange(3, device=words.device).expand(words.shape)
+        outputs: Tensor = self.head(self.layer(self.words(words) + self.positions(positions)).mean(1))
+        return outputs
+
+
+class Token(nn.Module):
+    """A parameter that belongs to no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.linspace(0, 1, 3))
+        self.head = nn.Linear(3, NUM_CLASSES)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        outputs: Tensor = self.head(torch.tanh(sequences + self.token)).mean(1)
+        return outputs
+
+
 class Gain(nn.Module):
     """A layer that has no rule."""
 
@@ -135,8 +164,10 @@ CASES = {
     "images": Case(Images, (3, 6, 6)),
     "sequences": Case(Sequences, (4, 3)),
     "words": Case(Words, (4,), takes_words=True),
+    "attention": Case(Attention, (3,), takes_words=True),
     "without rule": Case(WithoutRule, (4, 3)),
 }
+TOKEN = Case(Token, (4, 3))
 
 
 def assert_same_gradients(some: Any, others: Any, *, records: int, tolerance: float = 1e-10) -> None:

@@ -64,6 +64,16 @@ def test_the_oracle_agrees(case: Any, views: int, records: int, reduction: str) 
     assert_same_gradients(found, expected, records=records)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@every_case
+def test_a_gpu_agrees_with_the_oracle_on_a_cpu(case: Any) -> None:
+    inputs, targets = case.batch(5)
+    expected = OneByOneEngine(case.model(), loss_fn).gradients(inputs, targets)
+    model = case.model().cuda()
+    found = heard(HookedEngine(model), model, inputs.cuda(), targets.cuda())
+    assert_close(found.norms().cpu(), expected.norms(), 1e-9)
+
+
 @every_case
 def test_the_model_is_as_it_was_afterwards_and_no_grad_was_written(case: Any) -> None:
     model = case.model()

@@ -26,6 +26,9 @@ RECURRENT = {
 }
 
 
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
 class Counted(nn.Module):
     """Counts how many records it is run on at once."""
 
@@ -54,6 +57,16 @@ def test_recurrent_layers_agree_with_the_oracle(
     expected = OneByOneEngine(model, loss_fn, views=views).gradients(inputs, targets)
     assert_same_gradients(found, expected, records=4, tolerance=tolerance)
     assert untouched(model) == before
+
+
+@on_a_gpu
+@pytest.mark.parametrize("kind, settings", RECURRENT.values(), ids=RECURRENT.keys())
+def test_recurrent_layers_on_a_gpu_agree_with_the_oracle_on_a_cpu(kind: Any, settings: dict[str, Any]) -> None:
+    model = Recurrent(kind(3, 4, **settings)).double()
+    inputs, targets = torch.randn(4, 5, 3).double(), torch.arange(4)
+    expected = OneByOneEngine(model, loss_fn).gradients(inputs, targets).norms()
+    found = MaterialisedEngine(model.cuda(), loss_fn).gradients(inputs.cuda(), targets.cuda())
+    assert_close(found.norms().cpu(), expected, 1e-9)
 
 
 def test_a_recurrent_layer_with_some_parameters_frozen() -> None:
@@ -105,14 +118,15 @@ def test_a_clip_never_sees_more_than_a_chunk() -> None:
     assert seen == [2, 2, 1]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
 @pytest.mark.parametrize("kept_bytes", [0, 2**20])
-def test_dropout_drops_the_same_in_norms_and_sums(kept_bytes: int) -> None:
-    model = nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.5), nn.Linear(64, NUM_CLASSES)).double()
+def test_dropout_drops_the_same_in_norms_and_sums(kept_bytes: int, device: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.5), nn.Linear(64, NUM_CLASSES)).double().to(device)
     engine = MaterialisedEngine(model, loss_fn, chunk_records=2, kept_bytes=kept_bytes)
-    gradients = engine.gradients(torch.randn(3, 3).double(), torch.arange(3))
+    gradients = engine.gradients(torch.randn(3, 3).double().to(device), torch.arange(3).to(device))
     norms = gradients.norms()
     for index in range(3):
-        alone = gradients.weighted_sum(torch.eye(3).double()[index])
+        alone = gradients.weighted_sum(torch.eye(3).double().to(device)[index])
         norm = torch.cat([grad.flatten() for grad in alone.values()]).norm()
         assert torch.allclose(norm, norms[index], rtol=1e-12)
 

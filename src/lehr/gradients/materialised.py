@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lehr import validate
 from lehr.errors import InvalidValue
@@ -88,7 +89,8 @@ class MaterialisedEngine:
             others = {name: each.get(name, state[name]) for name in state.keys() - names}
             axes = [{name: 0 if name in own else None for name in values} for values in (trained, others)]
             one_by_one = vmap(grad(self._loss), in_dims=(*axes, 0, 0), randomness="different")
-            with recurrent.plain_kernels(bool(own)):
+            # The fused attention kernels have no rule for vmap and would be run record after record.
+            with recurrent.plain_kernels(bool(own)), sdpa_kernel(SDPBackend.MATH):
                 found: dict[str, Tensor] = one_by_one(trained, others, part_inputs, part_targets)
             return {name: found[name] for name in state if name in names}
 
