@@ -3,7 +3,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lehr.gradients.products import batched_product, keep, product, rounding_of, rows, sum_of_squares, weigh
+from lehr.gradients.products import (
+    batched_product,
+    keep,
+    product,
+    rounding_of,
+    rounding_of_scaling,
+    rows,
+    sum_of_squares,
+    weigh,
+)
 
 HALF = [torch.bfloat16, torch.float16]
 
@@ -45,4 +54,11 @@ def test_a_weight_is_not_rounded_to_the_type_of_the_values_before_it_is_used() -
 
 
 def test_nothing_has_no_rounding() -> None:
-    assert rounding_of(torch.zeros(2)).tolist() == [0.0, 0.0]
+    assert rounding_of(torch.zeros(1)).item() == 0
+    assert rounding_of_scaling(torch.zeros(1), torch.bfloat16).item() == 0
+
+
+def test_rounding_is_a_small_part_of_what_does_not_cancel() -> None:
+    ones = torch.ones(1)
+    assert 0 < rounding_of(ones.double()) < rounding_of(ones) < 1e-5
+    assert 0 < rounding_of_scaling(ones, torch.float16) < rounding_of_scaling(ones, torch.bfloat16) < 1e-4

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from lehr.interfaces import at_least_float32
 
-_HALF = (torch.bfloat16, torch.float16)
-_ROUNDINGS = 16  # measured on sums that cancel, with a reserve, by tests/gradients/contributions/test_outer.py
+HALF = (torch.bfloat16, torch.float16)
+ROUNDINGS = 16  # measured on sums that cancel, with a reserve, by tests/gradients/contributions/test_outer.py
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right`` for each record, in float32 or better."""
-    if left.dtype not in _HALF:
+    if left.dtype not in HALF:
         return torch.bmm(left, right)
     if left.is_cuda:
         return torch.bmm(left, right, out_dtype=torch.float32)
@@ -22,7 +22,7 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right`` of two matrices, in float32 or better."""
-    if left.dtype not in _HALF:
+    if left.dtype not in HALF:
         return left @ right
     if left.is_cuda:
         return torch.mm(left, right, out_dtype=torch.float32)
@@ -56,10 +56,15 @@ def _like(values_B: Tensor, other: Tensor) -> Tensor:  # noqa: N803
 
 
 def rounding_of(squares_apart_B: Tensor) -> Tensor:  # noqa: N803
-    """How far rounding can move a square that is the sum of products between positions, of both signs.
+    """How far rounding can move a squared norm that is a sum of products between positions, of both signs.
 
-    ``squares_apart`` adds up each position's square alone, which is where the rounding comes from: where nearly all of
-    it cancels, the error is in proportion to what was added up and not to what is left. A norm that is reported too
-    small is clipped too little, so this is added to the square. Errors are taken to be independent between positions.
+    ``squares_apart`` adds up each position's square alone. Where positions nearly cancel, the error is in proportion to
+    these and not to what is left, and a norm that is reported too small is clipped too little; so this is added to the
+    square. Errors are taken to be independent between positions.
     """
-    return _ROUNDINGS * torch.finfo(squares_apart_B.dtype).eps * squares_apart_B
+    return ROUNDINGS * torch.finfo(squares_apart_B.dtype).eps * squares_apart_B
+
+
+def rounding_of_scaling(squares_apart_B: Tensor, factors: torch.dtype) -> Tensor:  # noqa: N803
+    """What scaling factors of half precision by a weight adds to the squared norm of what is summed, as above."""
+    return (torch.finfo(factors).eps / 2) ** 2 * squares_apart_B

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lehr.gradients.products import batched_product, keep, product, rounding_of, sum_of_squares, weigh
+from lehr.gradients.products import (
+    HALF,
+    batched_product,
+    keep,
+    product,
+    rounding_of,
+    rounding_of_scaling,
+    sum_of_squares,
+    weigh,
+)
 from lehr.interfaces import at_least_float32
 
 
@@ -36,10 +45,13 @@ class Outer:
         if positions == 1:
             return sum_of_squares(self.output_grads_BTO) * sum_of_squares(self.inputs_BTI)
         if positions * (outputs + inputs) >= outputs * inputs:
-            return sum_of_squares(self.materialised())
-        products_BTT = self.left_gram(self) * self.right_gram(self)  # noqa: N806
-        squares_apart_B = products_BTT.diagonal(dim1=1, dim2=2).sum(1)  # noqa: N806
-        return products_BTT.sum((1, 2)).clamp_min(0) + rounding_of(squares_apart_B)
+            squared_B = sum_of_squares(self.materialised())  # noqa: N806
+        else:
+            products_BTT = self.left_gram(self) * self.right_gram(self)  # noqa: N806
+            rounding_B = rounding_of(products_BTT.diagonal(dim1=1, dim2=2).sum(1))  # noqa: N806
+            squared_B = products_BTT.sum((1, 2)).clamp_min(0) + rounding_B  # noqa: N806
+        dtype = self.output_grads_BTO.dtype
+        return squared_B + rounding_of_scaling(self.squares_apart(), dtype) if dtype in HALF else squared_B
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
         scaled = weigh(self.output_grads_BTO, weights_B, counted_B).flatten(0, 1)
