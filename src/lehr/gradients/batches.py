@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -39,6 +40,27 @@ def num_records(inputs: Inputs, targets: Any) -> int:
         shapes = [tuple(leaf.shape) for leaf in [*leaves(inputs), *leaves(targets)]]
         raise InvalidValue("batch", allowed="tensors that begin with the same number of records", given=shapes)
     return next(iter(lengths))[0]
+
+
+def check_views(inputs: Inputs, *, views: int) -> None:
+    """With views, every input has them behind the record axis."""
+    for leaf in leaves(inputs):
+        if views > 1 and (leaf.dim() < 2 or leaf.shape[1] != views):
+            allowed = f"tensors whose second axis has the {views} views of a record"
+            raise InvalidValue("inputs", allowed=allowed, given=tuple(leaf.shape))
+
+
+def flat_views(inputs: Inputs, *, views: int) -> Inputs:
+    """The views of all records one after another on the first axis."""
+    flat: Inputs = each(lambda leaf: leaf.flatten(0, 1), inputs) if views > 1 else inputs
+    return flat
+
+
+@contextmanager
+def random_numbers_apart(device: torch.device) -> Iterator[None]:
+    """Draw what is drawn inside from torch's generators without leaving a trace in them."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
 
 
 def channels_last(values: Tensor) -> Tensor:

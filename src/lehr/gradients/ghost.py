@@ -3,179 +3,143 @@
 One forward pass, one backward pass to the outputs of the layers, norms from pairs of inputs and output gradients, and one
 weighted sum from the same pairs; ``private_sum`` compiles all of it, the clip rule included, into one graph.
 
-Axes: B records, K views of one record, N = B·K images.
+Axes: B records, K views of one record.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
 
 from lehr import validate
 from lehr.gradients import batches
 from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.compiling import compiled_step
 from lehr.gradients.contributed import ContributedGradients
+from lehr.gradients.differentiation import Differentiation
 from lehr.gradients.layers import Layers
-from lehr.gradients.precision import PRECISIONS, first_dtype, margin, narrow, widen
-from lehr.gradients.tape import Place
-from lehr.interfaces import ClipRule, PrivateSum, Site, Tensors
-
-
-@dataclass(frozen=True)
-class Outlet:
-    """What leaves one place, per record: ``[K, ...]``."""
-
-    place: Place
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    is_channels_last: bool
-
-    def tap(self, num_records: int, *, stacked: bool, device: torch.device) -> Tensor:
-        """Zeros in the shape and memory format of the output: all records stacked, or image after image."""
-        shape = (num_records, *self.shape) if stacked else (num_records * self.shape[0], *self.shape[1:])
-        zeros = torch.zeros(shape, dtype=self.dtype, device=device)
-        return zeros.contiguous(memory_format=torch.channels_last) if self.is_channels_last and not stacked else zeros
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a model is read: which places report, and which parameters are given to each record as a copy of its own."""
-
-    outlets: dict[str, Outlet]
-    bare: frozenset[str]
-    record_by_record: bool
+from lehr.gradients.masks import checked_mask
+from lehr.gradients.physical import physical_batches
+from lehr.gradients.precision import PRECISIONS
+from lehr.gradients.reading import Reading
+from lehr.gradients.replay import Replayed
+from lehr.gradients.trial import Manner, Trial
+from lehr.interfaces import ClipRule, PrivateSum, Tensors
 
 
 class GhostEngine:
     """Differentiates a model record by record.
 
     ``loss_fn(outputs, targets)`` returns one loss per record (``reduction="none"``). With ``views=K`` every input has a
-    second axis of K augmented copies, whose gradients are averaged before a norm is taken.
+    second axis of K augmented copies, whose gradients are averaged before a norm is taken. With
+    ``precision="bfloat16"`` the model runs in bfloat16 while its weights, the norms and the sums stay in float32.
+    ``physical_batch`` is the most records that are run at once; a larger batch is run in parts of that size, the last
+    one padded. ``compiled`` and, on a GPU, ``cuda_graphs`` can be switched off to look into a step.
+
+    Which parameters are trained is read once, here. The model itself is never touched: its weights are read where they
+    are whenever a batch comes, and its training flags are followed.
     """
 
     def __init__(
-        self, model: nn.Module, loss_fn: LossFn, *, views: int = 1, precision: str = "as_model", compiled: bool = True
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        *,
+        views: int = 1,
+        precision: str = "as_model",
+        physical_batch: int | None = None,
+        compiled: bool = True,
+        cuda_graphs: bool = True,
     ) -> None:
         self._model = model
         self._loss_fn = loss_fn
         self._views = validate.count(views=views)
-        self._dtype = PRECISIONS[validate.one_of(PRECISIONS, precision=precision)]
+        dtype = PRECISIONS[validate.one_of(PRECISIONS, precision=precision)]
+        self._physical_batch = None if physical_batch is None else validate.count(physical_batch=physical_batch)
+        self._is_compiled, self._has_graphs = compiled, cuda_graphs
         self._layers = Layers(model)
-        self._compiled = compiled
-        self._steps: dict[Any, Any] = {}
+        self._differentiation = Differentiation(self._layers, loss_fn, views=self._views, dtype=dtype)
+        self._manner: Manner | None = None
         self._readings: dict[Any, Reading] = {}
+        self._steps: dict[Any, Callable[..., dict[str, Tensor]]] = {}
 
     def gradients(self, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> ContributedGradients:  # noqa: N803
         """The gradients of a batch, computed at once and not compiled."""
-        reading, *arguments = self._prepared(inputs, targets, mask_B)
+        arguments = self._checked(inputs, targets, mask_B)
+        if not arguments[2].shape[0]:
+            parameters, _ = self._values()
+            return ContributedGradients(
+                self._layers.of_no_record(parameters),
+                mask_B=arguments[2],
+                margin=self._differentiation.margin(parameters),
+            )
         with torch.no_grad():
-            return self._differentiate(reading, *arguments)
+            return self._differentiation.gradients(self._reading(inputs, targets), *self._values(), *arguments)
 
     def private_sum(self, clip: ClipRule, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> PrivateSum:  # noqa: N803
-        """The clipped sum over a batch, in one compiled graph."""
-        reading, *arguments = self._prepared(inputs, targets, mask_B)
+        """The clipped sum over a batch, in one compiled graph; where the batch is larger than fits, in several runs of it."""
+        arguments = self._checked(inputs, targets, mask_B)
+        if not arguments[2].shape[0]:
+            return clip(self.gradients(inputs, targets, mask_B))
+        reading = self._reading(inputs, targets)
+        step = self._step(reading, clip)
+        total: dict[str, Tensor] | None = None
         with torch.no_grad():
-            values = self._step(reading, clip)(*arguments)
-        return PrivateSum(values=values, sensitivity=clip.sensitivity)
+            for part in physical_batches(arguments, size=self._physical_batch):
+                values = step(self._values(), part)
+                total = values if total is None else {name: total[name] + values[name] for name in values}
+        assert total is not None
+        return PrivateSum(values=total, sensitivity=clip.sensitivity)
 
-    def _step(self, reading: Reading, clip: ClipRule) -> Any:
+    def _step(self, reading: Reading, clip: ClipRule) -> Callable[..., dict[str, Tensor]]:
         key = (id(reading), id(clip))
         if key not in self._steps:
-            def step(*arguments: Any) -> dict[str, Tensor]:
-                return clip(self._differentiate(reading, *arguments)).values
 
-            self._steps[key] = torch.compile(step, fullgraph=True, dynamic=False) if self._compiled else step
+            def step(held: tuple[Tensors, Tensors], arguments: tuple[Any, Any, Tensor]) -> dict[str, Tensor]:
+                return clip(self._differentiation.gradients(reading, *held, *arguments)).values
+
+            self._steps[key] = self._made_fast(step)
         return self._steps[key]
 
-    def _prepared(self, inputs: Inputs, targets: Any, mask_B: Tensor | None) -> tuple[Any, ...]:  # noqa: N803
+    def _made_fast(self, step: Callable[..., dict[str, Tensor]]) -> Callable[..., dict[str, Tensor]]:
+        if not self._is_compiled:
+            return step
+        compiled = compiled_step(step)
+        if not self._has_graphs:
+            return compiled
+        replayed = Replayed(compiled)
+
+        def copied_out(held: Any, arguments: Any) -> dict[str, Tensor]:
+            # What a recording returns is overwritten by the next batch, and a sum must outlive that.
+            return {name: value.clone() for name, value in replayed(held, arguments).items()}
+
+        return copied_out
+
+    def _checked(self, inputs: Inputs, targets: Any, mask_B: Tensor | None) -> tuple[Inputs, Any, Tensor]:  # noqa: N803
         num_records = batches.num_records(inputs, targets)
+        batches.check_views(inputs, views=self._views)
+        device = next(self._model.parameters()).device
+        return inputs, targets, checked_mask(mask_B, num_records=num_records, device=device)
+
+    def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The weights and buffers of the moment; the training flags are followed along the way."""
+        for own, given in zip(self._layers.model.modules(), self._model.modules(), strict=True):
+            own.training = given.training
         parameters = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
-        buffers = dict(self._model.named_buffers())
-        if mask_B is None:
-            mask_B = torch.ones(num_records, dtype=torch.bool, device=next(iter(parameters.values())).device)  # noqa: N806
-        reading = self._reading(parameters, buffers, inputs, targets)
-        return reading, parameters, buffers, inputs, targets, mask_B
+        return parameters, dict(self._model.named_buffers())
 
-    def _reading(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> Reading:
-        key = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in batches.leaves(inputs))
+    def _reading(self, inputs: Inputs, targets: Any) -> Reading:
+        """How to read batches of this shape. How the model is run is found out at the first one, on made-up records."""
+        key = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in batches.leaves((inputs, targets)))
         if key not in self._readings:
-            bare = self._layers.without_rule()
-            outlets = self._outlets(parameters, buffers, inputs, targets)
-            self._readings[key] = Reading(outlets, bare, bool(bare))
+            values = self._values()
+            if self._manner is None:
+                trial = Trial(self._model, self._layers, self._loss_fn, views=self._views)
+                self._manner = trial.manner(*values, inputs, targets)
+                values = self._values()
+            outlets = self._differentiation.outlets(*values, inputs, targets)
+            self._readings[key] = Reading(outlets, self._manner.copied, self._manner.is_record_by_record)
         return self._readings[key]
-
-    def _outlets(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> dict[str, Outlet]:
-        one = batches.each(lambda leaf: leaf[:1], inputs)
-        one_target = batches.each(lambda leaf: leaf[:1], targets)
-        tape = self._layers.tape
-        tape.start(None)
-        with torch.no_grad():
-            self._losses(narrow({**parameters, **buffers}, self._dtype), self._images(one), self._repeated(one_target))
-        _, outputs = tape.stop()
-        return {
-            key: Outlet(
-                tape.places[key],
-                (self._views, *(output.reshape(self._views, -1, *output.shape[1:]).shape[2:])),
-                output.dtype,
-                output.dim() == 4 and output.is_contiguous(memory_format=torch.channels_last),
-            )
-            for key, output in outputs.items()
-        }
-
-    def _differentiate(
-        self, reading: Reading, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any, mask_B: Tensor  # noqa: N803
-    ) -> ContributedGradients:
-        num_records = mask_B.shape[0]
-        values = narrow({**parameters, **buffers}, self._dtype)
-        taps = {
-            key: outlet.tap(num_records, stacked=reading.record_by_record, device=mask_B.device)
-            for key, outlet in reading.outlets.items()
-        }
-        bare = {name: values[name].expand(num_records, *values[name].shape) for name in sorted(reading.bare)}
-
-        def run(taps: Tensors, bare: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
-            if reading.record_by_record:
-                one = lambda taps, bare, inputs, targets: self._listened({**values, **bare}, taps, inputs, targets)  # noqa: E731
-                split = batches.each(lambda leaf: leaf if self._views > 1 else leaf.unsqueeze(1), inputs)
-                again = batches.each(lambda leaf: leaf.unsqueeze(1).expand(-1, self._views, *leaf.shape[1:]), targets)
-                return vmap(one, randomness="different")(taps, bare, split, again)
-            return self._listened(values, taps, self._images(inputs), self._repeated(targets))
-
-        losses, pullback, seen = vjp(run, taps, bare, has_aux=True)
-        tap_grads, bare_grads = pullback(torch.full_like(losses, 1 / self._views))
-        sites = {
-            key: Site(self._by_record(seen[key], reading), self._by_record(tap_grads[key], reading))
-            for key in reading.outlets
-        }
-        places = {key: outlet.place for key, outlet in reading.outlets.items()}
-        contributions = self._layers.contributions(places, sites, parameters, bare=bare_grads)
-        return ContributedGradients(
-            contributions, mask_B=mask_B, margin=margin(self._dtype or first_dtype(parameters))
-        )
-
-    def _listened(self, values: Tensors, taps: Tensors, inputs: Inputs, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        tape = self._layers.tape
-        tape.start(taps)
-        losses = self._losses(values, inputs, targets)
-        seen, _ = tape.stop()
-        return losses, seen
-
-    def _losses(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
-        narrowed = narrow(inputs, self._dtype)
-        outputs = batches.call(lambda *args, **kwargs: functional_call(self._layers.model, dict(values), args, kwargs), narrowed)
-        return self._loss_fn(widen(outputs), targets)
-
-    def _images(self, inputs: Inputs) -> Inputs:
-        flat = batches.each(lambda leaf: leaf.flatten(0, 1), inputs) if self._views > 1 else inputs
-        return batches.each(batches.channels_last, flat)
-
-    def _repeated(self, targets: Any) -> Any:
-        return batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets) if self._views > 1 else targets
-
-    def _by_record(self, values: Tensor, reading: Reading) -> Tensor:
-        """Axes ``BK...``, whichever way the model was run."""
-        return values if reading.record_by_record else values.unflatten(0, (-1, self._views))

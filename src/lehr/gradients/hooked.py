@@ -110,7 +110,7 @@ class HookedEngine:
         places = {key: passage.place for key, passage in heard.passages.items()}
         types = {grads.dtype for grads in [*heard.output_grads.values(), *heard.own_grads.values()]}
         return ContributedGradients(
-            self._layers.contributions(places, sites, parameters, bare=own),
+            self._layers.contributions(places, sites, {**parameters, **dict(self._model.named_buffers())}, copied=own),
             mask_B=mask,
             margin=max(margin(dtype) for dtype in types),
         )
@@ -136,7 +136,7 @@ class HookedEngine:
 
     def _listen(self) -> None:
         model = self._model
-        runs = {name: by_rule(name, model.get_submodule(name), rule) for name, rule in self._layers._rules.items()}
+        runs = {name: by_rule(name, model.get_submodule(name), rule) for name, rule in self._layers.rules.items()}
         for name, trained in self._without_rule.items():
             runs[name] = by_copies(name, model.get_submodule(name), trained)
         runs[""] = in_passes(model, runs.get(""), at_most=self._num_passes, check=self._try_for_mixing)

@@ -21,6 +21,7 @@ from lehr.gradients.contributions.through import Through
 from lehr.gradients.contributions.together import together
 from lehr.gradients.contributions.unused import Unused
 from lehr.gradients.refusals import refuse_what_cannot_be_private
+from lehr.gradients.rules.written_out import written_out
 from lehr.gradients.tape import Place, Tape
 from lehr.interfaces import Contribution, LayerRule, Site, Tensors, layer_rule
 
@@ -32,51 +33,52 @@ class Layers:
         refuse_what_cannot_be_private(model)
         self.names = tuple(trainable(model))
         self.shapes = {name: parameter.shape for name, parameter in trainable(model).items()}
-        self.model = copy_without_memory(model)
+        self.model = written_out(copy_without_memory(model))
         self.tape = Tape()
         self._canonical = _canonical_names(self.model)
-        self._rules: dict[str, LayerRule] = {}
+        self.rules: dict[str, LayerRule] = {}
         for name, layer in self.model.named_modules():
             rule = layer_rule(layer)
             if rule is not None and any(self._owned(name, layer, rule)):
-                self._rules[name] = rule
+                self.rules[name] = rule
                 layer.forward = self.tape.listen(name, layer, rule)  # type: ignore[method-assign]
 
     def without_rule(self) -> frozenset[str]:
         """The trainable parameters that belong to no layer with a rule."""
         ruled = {
             owned
-            for name, rule in self._rules.items()
+            for name, rule in self.rules.items()
             for owned in self._owned(name, self.model.get_submodule(name), rule)
         }
         return frozenset(self.names) - ruled
 
     def contributions(
-        self, places: Mapping[str, Place], sites: Mapping[str, Site], parameters: Tensors, *, bare: Tensors
+        self, places: Mapping[str, Place], sites: Mapping[str, Site], parameters: Tensors, *, copied: Tensors
     ) -> dict[str, Contribution]:
-        """Every trainable parameter's part, all its uses together; ``bare`` has the gradients of those without a rule."""
+        """Every trainable parameter's part, all its uses together; ``copied`` has the gradients of those without a rule."""
         uses: dict[str, list[Contribution]] = {name: [] for name in self.names}
         calls: dict[tuple[str, int], dict[str, Site]] = {}
         for key, place in places.items():
             calls.setdefault((place.layer, place.call), {})[place.site] = sites[key]
         for (name, _), call_sites in calls.items():
             for parameter, part in self._of_call(name, call_sites, parameters):
-                if parameter in uses and parameter not in bare:
+                if parameter in uses and parameter not in copied:
                     uses[parameter].append(part)
-        for name, grads in bare.items():
+        for name, grads in copied.items():
             uses[name] = [Materialised(grads)]
-        records = next(iter(sites.values())).inputs.shape[0] if sites else next(iter(bare.values())).shape[0]
+        records = next(iter(sites.values())).inputs.shape[0] if sites else next(iter(copied.values())).shape[0]
         some = parameters[self.names[0]]
         return {
-            name: together(parts) if parts else Unused(self.shapes[name], records, some)
-            for name, parts in uses.items()
+            name: together(parts) if parts else Unused(self.shapes[name], records, some) for name, parts in uses.items()
         }
 
-    def _of_call(
-        self, name: str, sites: Mapping[str, Site], parameters: Tensors
-    ) -> Iterable[tuple[str, Contribution]]:
+    def of_no_record(self, parameters: Tensors) -> dict[str, Contribution]:
+        """Every trainable parameter's part where there is nobody to take part."""
+        return {name: Unused(shape, 0, parameters[name]) for name, shape in self.shapes.items()}
+
+    def _of_call(self, name: str, sites: Mapping[str, Site], parameters: Tensors) -> Iterable[tuple[str, Contribution]]:
         layer = self.model.get_submodule(name)
-        for tensor_name, found in self._rules[name].contributions(layer, sites).items():
+        for tensor_name, found in self.rules[name].contributions(layer, sites).items():
             part = Materialised(found) if isinstance(found, Tensor) else found
             if parametrize.is_parametrized(layer, tensor_name):
                 yield from self._behind(name, layer, tensor_name, part, parameters)
@@ -91,9 +93,10 @@ class Layers:
         prefix = _joined(name, f"parametrizations.{tensor_name}")
         canonical = {own: self._canonical[_joined(prefix, own)] for own, _ in computation.named_parameters()}
         values = {own: parameters[full] for own, full in canonical.items()}
+        buffers = {own: parameters[_joined(prefix, own)] for own, _ in computation.named_buffers()}
 
         def compute(values: Tensors) -> Tensor:
-            result: Tensor = functional_call(computation, dict(values), ())
+            result: Tensor = functional_call(computation, {**values, **buffers}, ())
             return result
 
         output, pullback = vjp(compute, values)

@@ -15,14 +15,14 @@ from torch.nn import functional
 
 from lehr.gradients.kernels import triton_convolution
 from lehr.gradients.kernels.geometry import Geometry
-from lehr.gradients.products import batched_product
+from lehr.gradients.products import batched_product, rounding_of
 from lehr.interfaces import at_least_float32
 
 # Unfolded inputs of this many bytes stay in a core's cache between being written and being multiplied.
 _CACHED_BYTES = 4 * 2**20
 _DEVICE_BYTES = 256 * 2**20
-# On a GPU, gradients that take fewer bytes than this are kept whatever else; with more places than this they are kept if
-# they take fewer bytes than the images.
+# On a GPU, gradients that take fewer bytes than this are kept whatever else; with more places than this they are kept
+# where they take about as many bytes as the images, or fewer.
 _LITTLE_BYTES = 32 * 2**20
 _MANY_PLACES = 512
 
@@ -64,7 +64,7 @@ def keeping_pays(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometr
     if not inputs_NCS.is_cuda:
         return kept <= 2 * held and not gram_is_cheaper(inputs_NCS, output_grads_NOP, geometry, records=records)
     many_places = views * prod(output_grads_NOP.shape[2:]) >= _MANY_PLACES
-    return kept * records <= _LITTLE_BYTES or (many_places and kept <= held)
+    return kept * records <= _LITTLE_BYTES or (many_places and 4 * kept <= 5 * held)
 
 
 def _listed(geometry: Geometry) -> tuple[list[int], list[int], list[int], list[int], int]:
@@ -78,7 +78,7 @@ def _listed(geometry: Geometry) -> tuple[list[int], list[int], list[int], list[i
 
 
 def gram_is_cheaper(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> bool:  # noqa: N803
-    """Whether the products of places take fewer multiplications than forming the gradient; all of it is public shape."""
+    """Whether the products of places take fewer multiplications than forming the gradient; it is all public shape."""
     views = inputs_NCS.shape[0] // records
     before = views * prod([s + 2 * p for s, p in zip(inputs_NCS.shape[2:], geometry.padding, strict=True)])
     after = views * prod(output_grads_NOP.shape[2:])
@@ -98,8 +98,10 @@ def by_gram(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *,
     sizes = (views, *output_grads_NOP.shape[2:])
     gram_after = batched_product(after, after.transpose(1, 2)).reshape(-1, *sizes, *sizes)
     met = sum(gram_before[_met(place, sizes, geometry)] for place in product(*map(range, geometry.kernel)))
-    # The sum of products can come out a rounding error below zero where the terms cancel.
-    return (gram_after * met).reshape(records, -1).sum(1).clamp_min(0)
+    places = after.shape[1]
+    squares = (gram_after * met).reshape(records, -1).sum(1).clamp_min(0)
+    own = [gram.reshape(-1, places, places).diagonal(dim1=1, dim2=2) for gram in (gram_after, met)]
+    return squares + rounding_of((own[0] * own[1]).reshape(records, -1).sum(1))
 
 
 @torch.library.custom_op("lehr::convolution_norms_by_forming", mutates_args=())
@@ -161,7 +163,9 @@ def _formed_from_padded(padded: Tensor, output_grads: Tensor, geometry: Geometry
 
 def _chunks(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, records: int) -> list[tuple[int, int]]:
     views = padded.shape[0] // records
-    record_bytes = views * prod(output_grads.shape[2:]) * padded.shape[1] * prod(geometry.kernel) * padded.element_size()
+    record_bytes = (
+        views * prod(output_grads.shape[2:]) * padded.shape[1] * prod(geometry.kernel) * padded.element_size()
+    )
     together = max(1, (_DEVICE_BYTES if padded.is_cuda else _CACHED_BYTES) // record_bytes)
     return [(first, min(first + together, records)) for first in range(0, records, together)]
 
@@ -191,7 +195,9 @@ def _unfolded(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, recor
     if geometry.groups == 1:
         return windows.reshape(records, -1, places * channels)
     split = windows.reshape(records, -1, after, places, geometry.groups, channels // geometry.groups)
-    return split.permute(0, 4, 1, 2, 3, 5).reshape(records * geometry.groups, -1, places * (channels // geometry.groups))
+    return split.permute(0, 4, 1, 2, 3, 5).reshape(
+        records * geometry.groups, -1, places * (channels // geometry.groups)
+    )
 
 
 def _met(place: tuple[int, ...], sizes: tuple[int, ...], geometry: Geometry) -> tuple[slice, ...]:

@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lehr.gradients.products import ROUNDINGS
+
 
 @triton.jit
 def _input_tile(
@@ -91,7 +93,7 @@ def _formed_norms(
 @triton.jit
 def _gram_norms(
     x_ptr, dy_ptr, out_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o,
-    places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    rounding: tl.constexpr, places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
     kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
     pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
     one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
@@ -112,7 +114,11 @@ def _gram_norms(
             columns, step_h, step_w, pad_h, pad_w, reach_h, reach_w, one_filter_place,
         )  # fmt: skip
         before = tl.dot(x, tl.trans(x), before)
-    tl.store(out_ptr + record, tl.maximum(tl.sum(before * after), 0.0))
+    # Where places nearly cancel, the error is in proportion to their own squares and not to what is left.
+    own_place = place[:, None] == place[None, :]
+    products = before * after
+    apart = tl.sum(tl.where(own_place, products, 0.0))
+    tl.store(out_ptr + record, tl.maximum(tl.sum(products), 0.0) + rounding * apart)
 
 
 @triton.jit
@@ -183,7 +189,9 @@ def gram_tiling(channels: int, outputs: int, filter_places: int, places: int) ->
 def sum_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
     """As ``norm_tiling``, for the weighted sum."""
     widest, most_places = (128, 128) if places > 64 else (64, 64)
-    return Tiling(_at_most(outputs, 64), _at_most(channels * filter_places, widest), _at_most(places, most_places), 4, 3)
+    return Tiling(
+        _at_most(outputs, 64), _at_most(channels * filter_places, widest), _at_most(places, most_places), 4, 3
+    )
 
 
 def _tiles(tiling: Tiling, outputs: int, columns: int) -> int:
@@ -214,6 +222,7 @@ def squared_norms(
         inputs, output_grads, norms, height, width, *_strides(inputs, output_grads),
         **_shape(inputs, output_grads, kernel, stride, padding, dilation),
         **_options(tiling or gram_tiling(channels, outputs, prod(kernel), places), channels),
+        rounding=ROUNDINGS * torch.finfo(torch.float32).eps,
     )  # fmt: skip
     return norms
 

@@ -1,0 +1,123 @@
+"""One forward pass, one backward pass to the taps, and every parameter's contributions from what was heard.
+
+Axes: B records, K views of one record.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lehr.gradients import batches
+from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.contributed import ContributedGradients
+from lehr.gradients.layers import Layers
+from lehr.gradients.precision import first_dtype, margin, narrow, widen
+from lehr.gradients.reading import Outlet, Reading
+from lehr.interfaces import Tensors
+
+
+class Differentiation:
+    """A model's layers, a loss per record, the number of views, and the type that the model is run in."""
+
+    def __init__(self, layers: Layers, loss_fn: LossFn, *, views: int, dtype: torch.dtype | None) -> None:
+        self._layers = layers
+        self._loss_fn = loss_fn
+        self._views = views
+        self._dtype = dtype
+
+    def outlets(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> dict[str, Outlet]:
+        """What the first record leaves at every place; its numbers are not looked at."""
+        one, one_target = batches.each(lambda leaf: leaf[:1], (inputs, targets))
+        tape = self._layers.tape
+        tape.start(None)
+        with torch.no_grad(), batches.random_numbers_apart(first_device(parameters)):
+            values = narrow({**parameters, **buffers}, self._dtype)
+            self._losses(values, self._images(one), self._repeated(one_target))
+        _, outputs = tape.stop()
+        return {key: Outlet.of(tape.places[key], output) for key, output in outputs.items()}
+
+    def gradients(
+        self,
+        reading: Reading,
+        parameters: Tensors,
+        buffers: Tensors,
+        inputs: Inputs,
+        targets: Any,
+        mask_B: Tensor,  # noqa: N803
+    ) -> ContributedGradients:
+        """Of every record; traceable as one graph."""
+        num_records = mask_B.shape[0]
+        values = narrow({**parameters, **buffers}, self._dtype)
+        taps = reading.taps(num_records, device=mask_B.device)
+        copies = reading.copies(values, num_records)
+
+        def run(taps: Tensors, copies: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+            if not reading.is_record_by_record:
+                return self._listened(values, taps, self._images(inputs), self._repeated(targets))
+            return self._each_alone(values, taps, copies, inputs, targets)
+
+        losses, pullback, heard = vjp(run, taps, copies, has_aux=True)
+        # A record's loss is the mean over its views, and so is its gradient.
+        tap_grads, copy_grads = pullback(torch.full_like(losses, 1 / self._views))
+        sites = reading.sites(heard, tap_grads, num_records)
+        contributions = self._layers.contributions(reading.places, sites, {**parameters, **buffers}, copied=copy_grads)
+        return ContributedGradients(contributions, mask_B=mask_B, margin=self.margin(parameters))
+
+    def margin(self, parameters: Tensors) -> float:
+        """See ``RecordGradients``."""
+        return margin(self._dtype or first_dtype(parameters))
+
+    def _each_alone(
+        self, values: Tensors, taps: Tensors, copies: Tensors, inputs: Inputs, targets: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        views = inputs if self._views > 1 else batches.each(lambda leaf: leaf.unsqueeze(1), inputs)
+        repeated = batches.each(lambda leaf: leaf.unsqueeze(1).expand(-1, self._views, *leaf.shape[1:]), targets)
+
+        def one(taps: Tensors, copies: Tensors, views: Inputs, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:
+            return self._listened({**values, **copies}, taps, views, targets)
+
+        with _attention_that_can_be_batched(first_device(values)):
+            result: tuple[Tensor, dict[str, Tensor]] = vmap(one, randomness="different")(taps, copies, views, repeated)
+        return result
+
+    def _listened(
+        self, values: Tensors, taps: Tensors, inputs: Inputs, targets: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        tape = self._layers.tape
+        tape.start(taps)
+        losses = self._losses(values, inputs, targets)
+        heard, _ = tape.stop()
+        return losses, heard
+
+    def _losses(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
+        def model(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(self._layers.model, dict(values), args, kwargs)
+
+        return self._loss_fn(widen(batches.call(model, narrow(inputs, self._dtype))), targets)
+
+    def _images(self, inputs: Inputs) -> Inputs:
+        """All views of all records, one after another."""
+        images: Inputs = batches.each(batches.channels_last, batches.flat_views(inputs, views=self._views))
+        return images
+
+    def _repeated(self, targets: Any) -> Any:
+        """Each record's target once for every view."""
+        if self._views == 1:
+            return targets
+        return batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)
+
+
+def first_device(values: Tensors) -> torch.device:
+    """Where a model's values are."""
+    return next(iter(values.values())).device
+
+
+def _attention_that_can_be_batched(device: torch.device) -> AbstractContextManager[None]:
+    """Under ``vmap`` torch's fused attention on a CPU runs record after record; the plain one runs them together."""
+    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()

@@ -1,0 +1,178 @@
+"""Finding out, on two made-up records, how a model can be read: the rules must give what a plain backward pass gives.
+
+The gradient of each record alone is compared with what the rules say when the two are run together. Where the record
+axis does not stay first in every layer, every record is run alone. A parameter that still does not agree, because it is
+also used where no rule sees it or because an input was changed in place after it was read, is given to each record as a
+copy of its own. A model for which even that does not agree is refused.
+
+No private record takes part, so what is found does not depend on any.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lehr.errors import NotPrivate
+from lehr.gradients import batches
+from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.differentiation import Differentiation, first_device
+from lehr.gradients.layers import Layers, copy_without_memory
+from lehr.gradients.mixing import refuse_mixed_records
+from lehr.gradients.reading import Reading
+from lehr.interfaces import Tensors
+
+LOG = logging.getLogger("lehr")
+_RECORDS = 2
+_TOLERANCE = 1e-3  # of a parameter's gradient, or of a hundredth of the whole one where that is more
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a model is run: which parameters each record has a copy of, and whether each record is run alone."""
+
+    copied: tuple[str, ...]
+    is_record_by_record: bool
+
+
+class Trial:
+    """Tries the manners in turn, the fastest first."""
+
+    def __init__(self, model: nn.Module, layers: Layers, loss_fn: LossFn, *, views: int) -> None:
+        self._layers = layers
+        self._loss_fn = loss_fn
+        self._views = views
+        self._plain = copy_without_memory(model).eval()  # whose layers report to nobody
+        self._differentiation = Differentiation(layers, loss_fn, views=views, dtype=None)
+
+    def manner(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> Manner:
+        """The fastest manner in which the model's gradients come out right, for batches that look like this one."""
+        copied = tuple(sorted(self._layers.without_rule()))
+        if copied:
+            LOG.warning("no layer rule for %s: their gradients are stored record by record", ", ".join(copied))
+        manner = Manner(copied, bool(copied))
+        made_up = batches.each(lambda leaf: _made_up(leaf, first_device(parameters)), (inputs, targets))
+        with batches.random_numbers_apart(first_device(parameters)):
+            expected = self._expected(parameters, buffers, *made_up)
+            if expected is None:
+                return manner
+            self._layers.model.eval()  # the engine brings back the user's flags before the next batch
+            return self._first_right(manner, expected, partial(self._found, parameters, buffers, *made_up))
+
+    def _first_right(self, manner: Manner, expected: list[Tensors], found: Callable[[Manner], list[Tensors]]) -> Manner:
+        wrong = _disagreeing(expected, lambda: found(manner), may_fail=True)
+        if wrong and not manner.is_record_by_record:
+            manner = replace(manner, is_record_by_record=True)
+            wrong = _disagreeing(expected, lambda: found(manner))
+            LOG.warning("the record axis does not stay first in every layer: each record is run alone, which is slower")
+        if wrong:
+            LOG.warning("used where no layer rule sees it: %s; stored record by record", ", ".join(sorted(wrong)))
+            manner = replace(manner, copied=tuple(sorted({*manner.copied, *wrong})))
+            wrong = _disagreeing(expected, lambda: found(manner))
+        if wrong:
+            raise NotPrivate(
+                layer=", ".join(sorted(wrong)),
+                reason="its gradient for one record alone is not the one that a plain backward pass gives",
+                instead="lehr.gradients.materialised.MaterialisedEngine, or freeze it",
+            )
+        return manner
+
+    def _expected(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> list[Tensors] | None:
+        """The gradients of each made-up record by itself; nothing where the model cannot be run on such records."""
+        try:
+            once, again = (self._alone(parameters, buffers, inputs, targets) for _ in range(2))
+        except Exception as error:
+            LOG.info(
+                "the model cannot be tried on made-up records (%s); its layer rules are taken at their word", error
+            )
+            return None
+        refuse_mixed_records(
+            self._plain,
+            lambda inputs: (self._outputs({**parameters, **buffers}, inputs), []),
+            batches.flat_views(inputs, views=self._views),
+            num_images=_RECORDS * self._views,
+            views=self._views,
+        )
+        if any(_differs(some[name], others[name]) for some, others in zip(once, again, strict=True) for name in some):
+            LOG.info("the model draws random numbers even in evaluation; its layer rules are taken at their word")
+            return None
+        return once
+
+    def _alone(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> list[Tensors]:
+        trained = {name: parameters[name].detach().requires_grad_() for name in self._layers.names}
+        values = {**parameters, **buffers, **trained}
+        found = []
+        with torch.enable_grad():
+            for at in range(_RECORDS):
+                record = batches.each(lambda leaf, at=at: leaf[at : at + 1], (inputs, targets))  # type: ignore[misc]
+                found.append(_gradient_of(self._loss(values, *record), trained))
+        return found
+
+    def _loss(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
+        repeated = batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)
+        return self._loss_fn(self._outputs(values, batches.flat_views(inputs, views=self._views)), repeated).mean()
+
+    def _outputs(self, values: Tensors, inputs: Inputs) -> Any:
+        return batches.call(lambda *args, **kwargs: functional_call(self._plain, dict(values), args, kwargs), inputs)
+
+    def _found(
+        self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any, manner: Manner
+    ) -> list[Tensors]:
+        outlets = self._differentiation.outlets(parameters, buffers, inputs, targets)
+        reading = Reading(outlets, manner.copied, manner.is_record_by_record)
+        every = torch.ones(_RECORDS, dtype=torch.bool, device=first_device(parameters))
+        with torch.no_grad():
+            gradients = self._differentiation.gradients(reading, parameters, buffers, inputs, targets, every)
+            return [gradients.weighted_sum(weights) for weights in torch.eye(_RECORDS, device=every.device)]
+
+
+def _made_up(leaf: Tensor, device: torch.device) -> Tensor:
+    """Two records of the same shape and type: numbers drawn at random, indices 0 and 1, nothing masked out."""
+    shape = (_RECORDS, *leaf.shape[1:])
+    if leaf.is_floating_point():
+        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=leaf.dtype)
+        return drawn.to(device)
+    if leaf.dtype is torch.bool:
+        return torch.ones(shape, dtype=leaf.dtype, device=device)
+    indices = torch.arange(_RECORDS, dtype=leaf.dtype, device=device)
+    return indices.reshape(-1, *(1 for _ in shape[1:])).expand(shape).clone()
+
+
+def _gradient_of(loss: Tensor, trained: dict[str, Tensor]) -> Tensors:
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(trained, found, strict=True))
+
+
+def _disagreeing(expected: list[Tensors], found: Callable[[], list[Tensors]], *, may_fail: bool = False) -> set[str]:
+    """The parameters whose gradient is not as expected for one of the records; all of them where it cannot be had."""
+    try:
+        got = found()
+    except Exception:
+        if not may_fail:
+            raise
+        return set(expected[0])
+    return {
+        name
+        for some, others in zip(expected, got, strict=True)
+        for name in some
+        if _differs(some[name], others[name], whole=_whole(some))
+    }
+
+
+def _whole(gradients: Tensors) -> float:
+    return float(torch.stack([grad.square().sum() for grad in gradients.values()]).sum().sqrt())
+
+
+def _differs(expected: Tensor, found: Tensor, *, whole: float = 0.0) -> bool:
+    """Numbers that are not finite say nothing, since such a record counts as zero."""
+    if not expected.isfinite().all():
+        return False
+    allowed = _TOLERANCE * max(float(expected.norm()), whole / 100)
+    return not float((expected - found).norm()) <= allowed
