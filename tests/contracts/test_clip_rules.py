@@ -148,8 +148,8 @@ def test_a_rule_can_be_traced_into_one_graph(rule: ClipRule) -> None:
     def step(inputs: Tensor) -> dict[str, Tensor]:
         return rule(engine.gradients(inputs, torch.zeros(2))).values
 
-    traced = torch.compile(step, fullgraph=True, backend="eager")(records)
-    torch.testing.assert_close(traced, step(records))
+    expected = step(records)  # the first batch is also when the engine finds out how the model can be read
+    torch.testing.assert_close(torch.compile(step, fullgraph=True, backend="eager")(records), expected)
 
 
 class Images(nn.Module):

@@ -26,8 +26,9 @@ from lehr.gradients.batches import Inputs, LossFn
 from lehr.gradients.differentiation import Differentiation, first_device
 from lehr.gradients.layers import Layers, copy_without_memory
 from lehr.gradients.mixing import refuse_mixed_records
+from lehr.gradients.precision import widen
 from lehr.gradients.reading import Reading
-from lehr.interfaces import Tensors
+from lehr.interfaces import Tensors, at_least_float32
 
 LOG = logging.getLogger("lehr")
 _RECORDS = 2
@@ -58,6 +59,7 @@ class Trial:
         if copied:
             LOG.warning("no layer rule for %s: their gradients are stored record by record", ", ".join(copied))
         manner = Manner(copied, bool(copied))
+        parameters, buffers = widen(parameters), widen(buffers)  # half precision would hide what is looked for
         made_up = batches.each(lambda leaf: _made_up(leaf, first_device(parameters)), (inputs, targets))
         with batches.random_numbers_apart(first_device(parameters)):
             expected = self._expected(parameters, buffers, *made_up)
@@ -137,8 +139,8 @@ def _made_up(leaf: Tensor, device: torch.device) -> Tensor:
     """Two records of the same shape and type: numbers drawn at random, indices 0 and 1, nothing masked out."""
     shape = (_RECORDS, *leaf.shape[1:])
     if leaf.is_floating_point():
-        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=leaf.dtype)
-        return drawn.to(device)
+        dtype = at_least_float32(leaf.dtype)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype).to(device)
     if leaf.dtype is torch.bool:
         return torch.ones(shape, dtype=leaf.dtype, device=device)
     indices = torch.arange(_RECORDS, dtype=leaf.dtype, device=device)

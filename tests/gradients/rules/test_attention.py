@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, NotPrivate
 from lehr.interfaces import layer_rule
 from tests.gradients.oracle import assert_agrees, batch, ghost
 
@@ -147,7 +147,9 @@ def test_a_causal_hint_without_its_mask_is_refused() -> None:
         ghost(Attention(batch_first=True, call={"is_causal": True}).double(), *batch(3, 4, 6))
 
 
-def test_an_input_without_an_axis_for_records_is_refused_by_its_shape() -> None:
+def test_an_input_without_an_axis_for_records_is_refused() -> None:
+    """The records would be taken for the positions of one sequence, and attend to one another."""
+
     class Alone(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -156,7 +158,7 @@ def test_an_input_without_an_axis_for_records_is_refused_by_its_shape() -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return torch.as_tensor(self.attention(inputs, inputs, inputs)[0])
 
-    with pytest.raises(InvalidValue, match="three axes"):
+    with pytest.raises(NotPrivate, match="changes with the other records"):
         ghost(Alone().double(), *batch(3, 6))
 
 
