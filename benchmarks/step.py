@@ -2,8 +2,8 @@
 
 Every side goes from a batch on the device to updated weights, in the same precision and the same run. *Plain* is a step
 of ordinary SGD, compiled, the fastest of both memory formats and, on a GPU, of launches and of a recorded CUDA graph.
-*Lehr* is the same step in private: mask, norms, flat clip, noise, update. *Opacus* is run in every mode it has. Sides are
-timed in turns, and the ratio is to plain. ``gib`` is the most memory that a step holds on top of weights and batch.
+*Lehr* is the same step in private: mask, norms, flat clip, noise, update. *Opacus* is run in every mode it has. Sides
+are timed in turns, and the ratio is to plain. ``gib`` is the most memory that a step holds on top of weights and batch.
 ``--json`` prints the rows as JSON instead of a table; ``--save FILE`` also writes them to a file, with the machine.
 """
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.memory import gib_of_one_step
 from lehr.clipping.flat import FlatClip
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.precision import narrow
@@ -36,6 +36,7 @@ from lehr.gradients.replay import Replayed
 from lehr.networks.convolutional import cifar_cnn, paper_cnn
 from lehr.networks.wide_resnet import wide_resnet
 
+GIB = 2**30
 LEARNING_RATE = 0.1
 NOISE_MULTIPLIER = 1.0
 CLIP_NORM = 1.0
@@ -173,7 +174,7 @@ def lehr_sides(case: Case) -> Iterator[Side]:
 
     def step(weights: list[Tensor], arguments: tuple[Tensor, Tensor, Tensor]) -> None:
         private = engine.private_sum(clip, *arguments)
-        drawn = torch.randn(sum(sizes), generator=noise, device=case.device).split(sizes)
+        drawn = torch.split(torch.randn(sum(sizes), generator=noise, device=case.device), sizes)
         with torch.no_grad():
             values = list(private.values.values())
             shaped = [one.view_as(value) for one, value in zip(drawn, values, strict=True)]
@@ -185,12 +186,16 @@ def lehr_sides(case: Case) -> Iterator[Side]:
 
 
 def launched_and_recorded(
-    who: str, step: Callable[[Any, Any], object], held: Any, arguments: Any, generators: list[torch.Generator] | None = None
+    who: str,
+    step: Callable[[Any, Any], object],
+    held: Any,
+    arguments: Any,
+    generators: list[torch.Generator] | None = None,
 ) -> Iterator[Side]:
     """On a GPU the step also as a CUDA graph."""
     yield Side(who=who, step=lambda: step(held, arguments))
     if arguments[0].is_cuda:
-        replayed = Replayed(step, generators=generators or [])
+        replayed = Replayed(step, generators=generators)
         yield Side(who=f"{who}, recorded", step=lambda: replayed(held, arguments))
 
 
@@ -282,13 +287,48 @@ def milliseconds(step: Callable[[], object], *, device: str) -> float:
         begun = time.perf_counter()
         step()
         return 1e3 * (time.perf_counter() - begun)
-    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    first.record()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
     for _ in range(10):
         step()
-    last.record()
-    last.synchronize()
-    return first.elapsed_time(last) / 10
+    torch.cuda.synchronize()
+    return 100 * (time.perf_counter() - begun)
+
+
+def gib_of_one_step(step: Callable[[], object], *, device: str) -> float:
+    """As torch's own allocators count it."""
+    step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / GIB
+    return _most_allocated(step) / GIB
+
+
+def _most_allocated(step: Callable[[], object]) -> int:
+    """The largest running total of what the step allocates and frees."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    total = most = 0
+    for _, size in sorted(_allocations(seen), key=lambda event: event[0]):
+        total += size
+        most = max(most, total)
+    return most
+
+
+def _allocations(seen: profile) -> Iterator[tuple[int, int]]:
+    """When, and how many bytes: below zero where they were given back."""
+    assert seen.profiler is not None
+    waiting: list[Any] = list(seen.profiler.kineto_results.experimental_event_tree())  # type: ignore[union-attr]
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        size = getattr(event.extra_fields, "alloc_size", None)
+        if size is not None:
+            yield event.start_time_ns, size
 
 
 def _shape(case: Case) -> dict[str, Any]:
@@ -314,7 +354,8 @@ def machine(device: str) -> dict[str, Any]:
 
 def table(rows: list[Row]) -> str:
     """What a person reads."""
-    head = f"{'network':<10} {'batch':>6} {'views':>5} {'device':<6} {'precision':<9} {'who':<16} {'ms':>9} {'GiB':>7} {'ratio':>6}"
+    head = f"{'network':<10} {'batch':>6} {'views':>5} {'device':<6} {'precision':<9} {'who':<16}"
+    head += f" {'ms':>9} {'GiB':>7} {'ratio':>6}"
     lines = [
         f"{row.network:<10} {row.batch:>6} {row.views:>5} {row.device:<6} {row.precision:<9} {row.who:<16}"
         f" {row.ms:>9.3f} {row.gib:>7.3f} {row.ratio:>6.2f}"
@@ -344,7 +385,9 @@ def main() -> None:
     for case in cases:
         rows += run(case, with_opacus=not given.without_opacus, rounds=given.rounds)
         if given.save:  # after every case, so that an interrupted run keeps what it has
-            given.save.write_text(json.dumps({**machine(given.device), "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+            given.save.write_text(
+                json.dumps({**machine(given.device), "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+            )
         torch._dynamo.reset()
     print(json.dumps([asdict(row) for row in rows], indent=1) if given.json else table(rows))
 

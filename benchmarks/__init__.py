@@ -1,0 +1,1 @@
+"""How fast Lehr is, and its peers in the same run."""
