@@ -2,9 +2,10 @@
 
     records ─► gradients ─► clipping ─► PrivateSum ─► noise ─► ReleasedSum ─► update
 
-An engine (``lehr.gradients``) turns a batch into ``RecordGradients``; a clip rule (``lehr.clipping``) turns those into a
-``PrivateSum``, which carries its own sensitivity; only adding noise turns that into a ``ReleasedSum``, and nothing else
-may reach the weights. The table of layer rules stands here as well, so that a layer defined anywhere can bring its own.
+An engine (``lehr.gradients``) turns a batch into ``RecordGradients``; a clip rule (``lehr.clipping``) turns those into
+a ``PrivateSum``, which carries its own sensitivity; only adding noise turns that into a ``ReleasedSum``, and nothing
+else may reach the weights. The table of layer rules stands here as well, so that a layer defined anywhere can bring
+its own.
 
 Axes: B records, K augmented views of one record, G groups of parameters.
 """
@@ -137,13 +138,14 @@ def register_layer_rule(kind: type[nn.Module], rule: LayerRule) -> None:
 
     The rule holds for the class itself and for subclasses that keep its ``forward``.
     """
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    given: object = kind
+    if not (isinstance(given, type) and issubclass(given, nn.Module)):
         raise InvalidValue("kind", allowed="a subclass of torch.nn.Module", given=kind)
     _LAYER_RULES[kind] = rule
 
 
 def layer_rule(layer: nn.Module) -> LayerRule | None:
-    """The rule for a layer, or nothing. A subclass with a ``forward`` of its own is another layer and needs another rule."""
+    """The rule for a layer, or nothing. A subclass with its own ``forward`` is another layer and needs another rule."""
     for kind in type(layer).__mro__:
         if kind in _LAYER_RULES and type(layer).forward is kind.forward:
             return _LAYER_RULES[kind]

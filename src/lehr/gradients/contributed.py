@@ -5,7 +5,7 @@ Axes: B records, G groups of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -46,6 +46,6 @@ class ContributedGradients:
             for name, part in self._contributions.items()
         }
 
-    def _norms(self, names: tuple[str, ...]) -> Tensor:
+    def _norms(self, names: Sequence[str]) -> Tensor:
         squared = torch.stack([self._squared[name] for name in names]).sum(0)
         return torch.where(self._counted_B, squared.sqrt(), 0)

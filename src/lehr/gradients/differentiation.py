@@ -62,7 +62,7 @@ class Differentiation:
                 return self._listened(values, taps, self._images(inputs), self._repeated(targets))
             return self._each_alone(values, taps, copies, inputs, targets)
 
-        losses, pullback, heard = vjp(run, taps, copies, has_aux=True)
+        losses, pullback, heard = vjp(run, taps, copies, has_aux=True)  # type: ignore[misc]
         # A record's loss is the mean over its views, and so is its gradient.
         tap_grads, copy_grads = pullback(torch.full_like(losses, 1 / self._views))
         sites = reading.sites(heard, tap_grads, num_records)

@@ -1,7 +1,7 @@
 """The fast engine: norms and weighted sums of per-record gradients without storing one of them.
 
-One forward pass, one backward pass to the outputs of the layers, norms from pairs of inputs and output gradients, and one
-weighted sum from the same pairs; ``private_sum`` compiles all of it, the clip rule included, into one graph.
+One forward pass, one backward pass to the outputs of the layers, norms from pairs of inputs and output gradients, and
+one weighted sum from the same pairs; ``private_sum`` compiles all of it, the clip rule included, into one graph.
 
 Axes: B records, K views of one record.
 """
@@ -80,7 +80,7 @@ class GhostEngine:
             return self._differentiation.gradients(self._reading(inputs, targets), *self._values(), *arguments)
 
     def private_sum(self, clip: ClipRule, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> PrivateSum:  # noqa: N803
-        """The clipped sum over a batch, in one compiled graph; where the batch is larger than fits, in several runs of it."""
+        """The clipped sum over a batch, in one compiled graph; where it is larger than fits, in several runs."""
         arguments = self._checked(inputs, targets, mask_B)
         if not arguments[2].shape[0]:
             return clip(self.gradients(inputs, targets, mask_B))

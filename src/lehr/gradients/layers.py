@@ -41,7 +41,7 @@ class Layers:
             rule = layer_rule(layer)
             if rule is not None and any(self._owned(name, layer, rule)):
                 self.rules[name] = rule
-                layer.forward = self.tape.listen(name, layer, rule)  # type: ignore[method-assign]
+                layer.forward = self.tape.listen(name, layer, rule)
 
     def without_rule(self) -> frozenset[str]:
         """The trainable parameters that belong to no layer with a rule."""
@@ -55,7 +55,7 @@ class Layers:
     def contributions(
         self, places: Mapping[str, Place], sites: Mapping[str, Site], parameters: Tensors, *, copied: Tensors
     ) -> dict[str, Contribution]:
-        """Every trainable parameter's part, all its uses together; ``copied`` has the gradients of those without a rule."""
+        """Every trainable parameter's part, all its uses together; ``copied`` has the gradients of copies."""
         uses: dict[str, list[Contribution]] = {name: [] for name in self.names}
         calls: dict[tuple[str, int], dict[str, Site]] = {}
         for key, place in places.items():
@@ -99,7 +99,7 @@ class Layers:
             result: Tensor = functional_call(computation, {**values, **buffers}, ())
             return result
 
-        output, pullback = vjp(compute, values)
+        output, pullback = vjp(compute, values)  # type: ignore[misc]
         for own, full in canonical.items():
             yield full, Through(part, lambda grad, own=own: pullback(grad.to(output.dtype))[0][own])  # type: ignore[misc]
 
@@ -110,7 +110,7 @@ class Layers:
         if parametrize.is_parametrized(layer):
             names += [
                 f"parametrizations.{inner}"
-                for inner, _ in layer.parametrizations.named_parameters(remove_duplicate=False)  # type: ignore[union-attr, operator]
+                for inner, _ in layer.parametrizations.named_parameters(remove_duplicate=False)  # type: ignore[union-attr]
             ]
         return {self._canonical[_joined(name, inner)] for inner in names} & set(self.names)
 

@@ -69,4 +69,4 @@ class Reading:
     def _by_record(self, values: Tensor, num_records: int) -> Tensor:
         if self.is_record_by_record:
             return values
-        return values.unflatten(0, (num_records, values.shape[0] // num_records))
+        return values.reshape(num_records, values.shape[0] // num_records, *values.shape[1:])

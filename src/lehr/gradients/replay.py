@@ -26,8 +26,8 @@ class _Recording:
 class Replayed:
     """A function of tensors, recorded per shape of its arguments.
 
-    ``function(held, arguments)`` may change the tensors in ``held`` in place, such as weights; those are used where they
-    are, and replacing one by another tensor records anew. ``arguments`` are copied in before each replay. What is
+    ``function(held, arguments)`` may change the tensors in ``held`` in place, such as weights; those are used where
+    they are, and replacing one by another tensor records anew. ``arguments`` are copied in before each replay. What is
     returned belongs to the recording and is overwritten by the next call. Generators that the function draws from must
     be named.
     """
@@ -56,7 +56,7 @@ class Replayed:
         arguments = pytree.tree_unflatten(inputs, structure)
         before = [(value, value.detach().clone()) for value in pytree.tree_leaves(held) if isinstance(value, Tensor)]
         states = [generator.get_state() for generator in self._generators]
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):

@@ -1,8 +1,8 @@
 """Listening to a model while it runs: what enters each layer, and a place to read the gradient of what leaves it.
 
 To every layer output a *tap* is added, a tensor of zeros that changes nothing; the gradient with respect to the tap is
-the gradient with respect to the output. One backward pass to the taps then gives every layer's output gradients, and the
-gradients of the weights follow from those and the inputs.
+the gradient with respect to the output. One backward pass to the taps then gives every layer's output gradients, and
+the gradients of the weights follow from those and the inputs.
 """
 
 from __future__ import annotations

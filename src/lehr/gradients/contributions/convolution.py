@@ -1,8 +1,8 @@
 """The weight of a convolution: each record's gradient is a correlation of its input with its output gradient.
 
-Two forms of the norm, and the cheaper is taken: the gradient is formed, squared and dropped, a few records at a time; or
-(Bu et al. 2022, "Scalable and Efficient Training of Large Convolutional Neural Networks with Differential Privacy") the
-products of positions among themselves are summed over the places of the filter, without ever unfolding the input.
+Two forms of the norm, and the cheaper is taken: the gradient is formed, squared and dropped, a few records at a time;
+or (Bu et al. 2022, "Scalable and Efficient Training of Large Convolutional Neural Networks with Differential Privacy")
+the products of positions among themselves are summed over the places of the filter, without ever unfolding the input.
 
 Axes: N images (records times views), C input channels, O output channels, S and P places before and after.
 """
@@ -84,7 +84,8 @@ class Convolved:
         return self._kept
 
     def _channels_first(self, grads_OFC: Tensor) -> Tensor:  # noqa: N803
-        return grads_OFC.movedim(-1, -2).unflatten(-1, self.geometry.kernel)
+        channels_first = grads_OFC.movedim(-1, -2)
+        return channels_first.reshape(*channels_first.shape[:-1], *self.geometry.kernel)
 
     def _has_anything(self) -> bool:
         return self.output_grads_NOP.numel() > 0

@@ -33,6 +33,7 @@ def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geomet
         return triton_convolution.squared_norms(inputs_NCS, output_grads_NOP, geometry, records=records)
     if gram_is_cheaper(inputs_NCS, output_grads_NOP, geometry, records=records):
         return by_gram(inputs_NCS, output_grads_NOP, geometry, records=records)
+    norms: Tensor
     norms, _ = _by_forming(inputs_NCS, output_grads_NOP, *_listed(geometry), records, is_kept=False)
     return norms
 
@@ -97,7 +98,9 @@ def by_gram(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *,
     gram_before = batched_product(before, before.transpose(1, 2)).reshape(-1, *sizes, *sizes)
     sizes = (views, *output_grads_NOP.shape[2:])
     gram_after = batched_product(after, after.transpose(1, 2)).reshape(-1, *sizes, *sizes)
-    met = sum(gram_before[_met(place, sizes, geometry)] for place in product(*map(range, geometry.kernel)))
+    met = torch.zeros_like(gram_after)
+    for place in product(*map(range, geometry.kernel)):
+        met = met + gram_before[_met(place, sizes, geometry)]
     places = after.shape[1]
     squares = (gram_after * met).reshape(records, -1).sum(1).clamp_min(0)
     own = [gram.reshape(-1, places, places).diagonal(dim1=1, dim2=2) for gram in (gram_after, met)]

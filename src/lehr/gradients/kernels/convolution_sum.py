@@ -36,6 +36,7 @@ def _sum(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry) -> Te
     dtype = at_least_float32(inputs_NCS.dtype)
     inputs_NCS, output_grads_NOP = inputs_NCS.to(dtype), output_grads_NOP.to(dtype)  # noqa: N806
     weight = inputs_NCS.new_empty(1).expand(geometry.weight_shape(inputs_NCS, output_grads_NOP))
+    summed: Tensor
     _, summed, _ = torch.ops.aten.convolution_backward(
         output_grads_NOP,
         inputs_NCS,

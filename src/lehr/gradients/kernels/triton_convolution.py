@@ -28,7 +28,8 @@ def takes(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry) -> b
 
 def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
     """As ``convolution_norms.squared_norms``."""
-    return _squared_norms(inputs_NCS, output_grads_NOP, *_numbers(geometry), records)
+    norms: Tensor = _squared_norms(inputs_NCS, output_grads_NOP, *_numbers(geometry), records)
+    return norms
 
 
 def formed(
@@ -39,7 +40,8 @@ def formed(
     records: int,
 ) -> tuple[Tensor, Tensor]:
     """As ``convolution_norms.formed_with_norms``."""
-    return _formed(inputs_NCS, output_grads_NOP, *_numbers(geometry), records)
+    grads_and_norms: tuple[Tensor, Tensor] = _formed(inputs_NCS, output_grads_NOP, *_numbers(geometry), records)
+    return grads_and_norms
 
 
 def weighted_sum(
@@ -53,7 +55,7 @@ def weighted_sum(
     """As ``convolution_sum.weighted_sum``."""
     # A weight that is not a number marks an image that is not counted; the kernel then does not load it at all.
     marked = torch.where(counted_N, weights_N.float(), torch.nan)
-    parts = _weighted_parts(inputs_NCS, output_grads_NOP, marked, *_numbers(geometry))
+    parts: Tensor = _weighted_parts(inputs_NCS, output_grads_NOP, marked, *_numbers(geometry))
     outputs, channels = output_grads_NOP.shape[1], inputs_NCS.shape[1]
     return parts.sum(0).reshape(outputs, *geometry.kernel, channels).permute(0, 3, 1, 2)
 

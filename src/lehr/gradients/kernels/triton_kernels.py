@@ -61,7 +61,8 @@ def _grad_tile(dy_ptr, image, place, output, in_range, stride_n, stride_p, strid
 @triton.jit
 def _formed_norms(
     x_ptr, dy_ptr, out_ptr, grads_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o,
-    is_kept: tl.constexpr, views: tl.constexpr, places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    is_kept: tl.constexpr, views: tl.constexpr,
+    places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
     kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
     pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
     one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
@@ -167,7 +168,7 @@ class Tiling:
 
 
 def _at_most(value: int, largest: int) -> int:
-    return min(max(16, triton.next_power_of_2(value)), largest)
+    return min(max(16, 1 << (value - 1).bit_length()), largest)
 
 
 def norm_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:

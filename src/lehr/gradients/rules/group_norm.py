@@ -1,8 +1,8 @@
 """GroupNorm, written so that it keeps the memory format of its input and its statistics in float32.
 
 Each image gets its own copy of gain and shift, and the taps are on those: the gradients that the copies receive are the
-per-record gradients. Statistics are taken channel by channel first and put together for each group afterwards, so that a
-backward pass reads the images once for sums over space and once more for the gradient that it passes on.
+per-record gradients. Statistics are taken channel by channel first and put together for each group afterwards, so that
+a backward pass reads the images once for sums over space and once more for the gradient that it passes on.
 """
 
 from __future__ import annotations
