@@ -214,6 +214,7 @@ def squared_norms(
     """Per record, in float32: by the products of places where that takes fewer multiplications, else by forming."""
     (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
     places, columns = prod(output_grads.shape[2:]), channels * prod(kernel)
+    output_grads = _in_rows(output_grads)
     if gram is None:
         gram = images == records and places <= 64 and places * (outputs + columns) < outputs * columns
     if not gram:
@@ -243,6 +244,7 @@ def _formed(
     padding: list[int], dilation: list[int], records: int, tiling: Tiling | None,
 ) -> Tensor:  # fmt: skip
     (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
+    output_grads = _in_rows(output_grads)
     tiling = tiling or norm_tiling(channels, outputs, prod(kernel), prod(output_grads.shape[2:]))
     tiles = _tiles(tiling, outputs, channels * prod(kernel))
     norms = inputs.new_empty(records, tiles, dtype=torch.float32)
@@ -261,6 +263,7 @@ def weighted_parts(
     """``[parts, outputs, columns]``: partial sums over the images, in float32."""
     (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
     columns = channels * prod(kernel)
+    output_grads = _in_rows(output_grads)
     tiling = tiling or sum_tiling(channels, outputs, prod(kernel), prod(output_grads.shape[2:]))
     parts = parts or splits(images, channels, outputs, prod(kernel), prod(output_grads.shape[2:]))
     sums = inputs.new_empty(parts, outputs, columns, dtype=torch.float32)
@@ -272,9 +275,18 @@ def weighted_parts(
     return sums
 
 
+def _in_rows(output_grads: Tensor) -> Tensor:
+    """Places at equal distances in memory, which the kernels count on; a backward pass may leave them otherwise."""
+    (height, width), (row, column) = output_grads.shape[2:], output_grads.stride()[2:]
+    if height == 1 or width == 1 or row == width * column:
+        return output_grads
+    return output_grads.contiguous(memory_format=torch.channels_last)
+
+
 def _strides(inputs: Tensor, output_grads: Tensor) -> tuple[int, ...]:
     x_n, x_c, x_h, x_w = inputs.stride()
-    return x_n, x_h, x_w, x_c, output_grads.stride(0), output_grads.stride(3), output_grads.stride(1)
+    place = output_grads.stride(3 if output_grads.shape[3] > 1 else 2)
+    return x_n, x_h, x_w, x_c, output_grads.stride(0), place, output_grads.stride(1)
 
 
 def _shape(
