@@ -190,7 +190,7 @@ def launched_and_recorded(
     step: Callable[[Any, Any], object],
     held: Any,
     arguments: Any,
-    generators: list[torch.Generator] | None = None,
+    generators: Sequence[torch.Generator] = (),
 ) -> Iterator[Side]:
     """On a GPU the step also as a CUDA graph."""
     yield Side(who=who, step=lambda: step(held, arguments))
@@ -335,9 +335,9 @@ def _shape(case: Case) -> dict[str, Any]:
     return {name: value for name, value in asdict(case).items() if name in Row.__dataclass_fields__}
 
 
-def machine(device: str) -> dict[str, Any]:
+def machine(device: str, *, commit: str | None) -> dict[str, Any]:
     """Where and with what this was measured."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     try:
         from opacus import __version__ as opacus_version
     except ImportError:
@@ -346,7 +346,7 @@ def machine(device: str) -> dict[str, Any]:
         "machine": torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads",
         "processor": platform.processor() or platform.machine(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "opacus": opacus_version},
-        "commit": commit or None,
+        "commit": commit or asked.stdout.strip() or None,
         "date": datetime.now(UTC).date().isoformat(),
         "settings": {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE},
     }
@@ -371,6 +371,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help="also write the rows and the machine to a JSON file")
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases whose name holds this, such as 'WRN'")
     parser.add_argument("--rounds", type=int, default=11, metavar="N", help="how often each side has its turn")
+    parser.add_argument("--commit", help="what to note as the commit, for a copy without git's history")
     parser.add_argument("--without-opacus", action="store_true", help="leave Opacus out")
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -386,7 +387,10 @@ def main() -> None:
         rows += run(case, with_opacus=not given.without_opacus, rounds=given.rounds)
         if given.save:  # after every case, so that an interrupted run keeps what it has
             given.save.write_text(
-                json.dumps({**machine(given.device), "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+                json.dumps(
+                    {**machine(given.device, commit=given.commit), "rows": [asdict(row) for row in rows]}, indent=1
+                )
+                + "\n"
             )
         torch._dynamo.reset()
     print(json.dumps([asdict(row) for row in rows], indent=1) if given.json else table(rows))

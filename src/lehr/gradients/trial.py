@@ -26,13 +26,13 @@ from lehr.gradients.batches import Inputs, LossFn
 from lehr.gradients.differentiation import Differentiation, first_device
 from lehr.gradients.layers import Layers, copy_without_memory
 from lehr.gradients.mixing import refuse_mixed_records
-from lehr.gradients.precision import widen
+from lehr.gradients.precision import narrow
 from lehr.gradients.reading import Reading
-from lehr.interfaces import Tensors, at_least_float32
+from lehr.interfaces import Tensors
 
 LOG = logging.getLogger("lehr")
 _RECORDS = 2
-_TOLERANCE = 1e-3  # of a parameter's gradient, or of a hundredth of the whole one where that is more
+_TOLERANCE = 1e-6  # of a parameter's gradient, or of a hundredth of the whole one where that is more
 
 
 @dataclass(frozen=True)
@@ -59,25 +59,31 @@ class Trial:
         if copied:
             LOG.warning("no layer rule for %s: their gradients are stored record by record", ", ".join(copied))
         manner = Manner(copied, bool(copied))
-        parameters, buffers = widen(parameters), widen(buffers)  # half precision would hide what is looked for
-        made_up = batches.each(lambda leaf: _made_up(leaf, first_device(parameters)), (inputs, targets))
+        # In float64, where nothing but a mistake makes a difference.
+        values = narrow((parameters, buffers), torch.float64)
+        made_up = batches.each(partial(_made_up, device=first_device(parameters)), (inputs, targets))
         with batches.random_numbers_apart(first_device(parameters)):
-            expected = self._expected(parameters, buffers, *made_up)
+            expected = self._expected(*values, *made_up)
             if expected is None:
                 return manner
             self._layers.model.eval()  # the engine brings back the user's flags before the next batch
-            return self._first_right(manner, expected, partial(self._found, parameters, buffers, *made_up))
+            return self._first_right(manner, partial(self._wrong, expected, *values, *made_up))
 
-    def _first_right(self, manner: Manner, expected: list[Tensors], found: Callable[[Manner], list[Tensors]]) -> Manner:
-        wrong = _disagreeing(expected, lambda: found(manner), may_fail=True)
+    def _first_right(self, manner: Manner, wrong_in: Callable[[Manner], set[str]]) -> Manner:
+        try:
+            wrong = wrong_in(manner)
+        except Exception:  # shapes that do not fit, where the record axis is not the first
+            if manner.is_record_by_record:
+                raise
+            wrong = set(self._layers.names)
         if wrong and not manner.is_record_by_record:
             manner = replace(manner, is_record_by_record=True)
-            wrong = _disagreeing(expected, lambda: found(manner))
+            wrong = wrong_in(manner)
             LOG.warning("the record axis does not stay first in every layer: each record is run alone, which is slower")
         if wrong:
             LOG.warning("used where no layer rule sees it: %s; stored record by record", ", ".join(sorted(wrong)))
             manner = replace(manner, copied=tuple(sorted({*manner.copied, *wrong})))
-            wrong = _disagreeing(expected, lambda: found(manner))
+            wrong = wrong_in(manner)
         if wrong:
             raise NotPrivate(
                 layer=", ".join(sorted(wrong)),
@@ -102,7 +108,8 @@ class Trial:
             num_images=_RECORDS * self._views,
             views=self._views,
         )
-        if any(_differs(some[name], others[name]) for some, others in zip(once, again, strict=True) for name in some):
+        pairs = zip(once, again, strict=True)
+        if any(_differs(some[name], others[name], whole=_whole(some)) for some, others in pairs for name in some):
             LOG.info("the model draws random numbers even in evaluation; its layer rules are taken at their word")
             return None
         return once
@@ -124,23 +131,35 @@ class Trial:
     def _outputs(self, values: Tensors, inputs: Inputs) -> Any:
         return batches.call(lambda *args, **kwargs: functional_call(self._plain, dict(values), args, kwargs), inputs)
 
-    def _found(
-        self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any, manner: Manner
-    ) -> list[Tensors]:
+    def _wrong(
+        self,
+        expected: list[Tensors],
+        parameters: Tensors,
+        buffers: Tensors,
+        inputs: Inputs,
+        targets: Any,
+        manner: Manner,
+    ) -> set[str]:
+        """The parameters whose gradient is not as expected for one of the records."""
         outlets = self._differentiation.outlets(parameters, buffers, inputs, targets)
         reading = Reading(outlets, manner.copied, manner.is_record_by_record)
         every = torch.ones(_RECORDS, dtype=torch.bool, device=first_device(parameters))
         with torch.no_grad():
             gradients = self._differentiation.gradients(reading, parameters, buffers, inputs, targets, every)
-            return [gradients.weighted_sum(weights) for weights in torch.eye(_RECORDS, device=every.device)]
+            found = [gradients.weighted_sum(weights) for weights in torch.eye(_RECORDS, device=every.device)]
+        return {
+            name
+            for some, others in zip(expected, found, strict=True)
+            for name in some
+            if _differs(some[name], others[name], whole=_whole(some))
+        }
 
 
-def _made_up(leaf: Tensor, device: torch.device) -> Tensor:
+def _made_up(leaf: Tensor, *, device: torch.device) -> Tensor:
     """Two records of the same shape and type: numbers drawn at random, indices 0 and 1, nothing masked out."""
     shape = (_RECORDS, *leaf.shape[1:])
     if leaf.is_floating_point():
-        dtype = at_least_float32(leaf.dtype)
-        return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype).to(device)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
     if leaf.dtype is torch.bool:
         return torch.ones(shape, dtype=leaf.dtype, device=device)
     indices = torch.arange(_RECORDS, dtype=leaf.dtype, device=device)
@@ -152,27 +171,11 @@ def _gradient_of(loss: Tensor, trained: dict[str, Tensor]) -> Tensors:
     return dict(zip(trained, found, strict=True))
 
 
-def _disagreeing(expected: list[Tensors], found: Callable[[], list[Tensors]], *, may_fail: bool = False) -> set[str]:
-    """The parameters whose gradient is not as expected for one of the records; all of them where it cannot be had."""
-    try:
-        got = found()
-    except Exception:
-        if not may_fail:
-            raise
-        return set(expected[0])
-    return {
-        name
-        for some, others in zip(expected, got, strict=True)
-        for name in some
-        if _differs(some[name], others[name], whole=_whole(some))
-    }
-
-
 def _whole(gradients: Tensors) -> float:
     return float(torch.stack([grad.square().sum() for grad in gradients.values()]).sum().sqrt())
 
 
-def _differs(expected: Tensor, found: Tensor, *, whole: float = 0.0) -> bool:
+def _differs(expected: Tensor, found: Tensor, *, whole: float) -> bool:
     """Numbers that are not finite say nothing, since such a record counts as zero."""
     if not expected.isfinite().all():
         return False
