@@ -16,27 +16,19 @@ from lehr.gradients.kernels import triton_convolution, triton_kernels
 from tests.gradients.kernels.convolutions import Convolution, in_order_of_columns
 
 SHAPES = {
-    "one channel, filter of 8": Convolution(
-        channels=1, outputs=16, sizes=(12, 12), kernel=8, records=2, stride=2, padding=3
-    ),
-    "one channel, filter of 4, views": Convolution(channels=1, outputs=5, sizes=(9, 9), kernel=4, records=2, views=2),
+    "one channel, filter of 8": Convolution(channels=1, outputs=16, sizes=(12, 12), kernel=8, stride=2, padding=3),
+    "one channel, filter of 4, views": Convolution(channels=1, outputs=5, sizes=(9, 9), kernel=4, views=2),
     "3 channels, stride, views": Convolution(
-        channels=3, outputs=16, sizes=(9, 7), kernel=3, records=2, stride=2, padding=1, views=2
+        channels=3, outputs=16, sizes=(9, 7), kernel=3, stride=2, padding=1, views=2
     ),
-    "3 channels, more places than a tile": Convolution(
-        channels=3, outputs=8, sizes=(13, 14), kernel=3, records=2, padding=1
-    ),
+    "3 channels, more places than a tile": Convolution(channels=3, outputs=8, sizes=(13, 14), kernel=3, padding=1),
     "16 channels": Convolution(channels=16, outputs=32, sizes=(8, 8), kernel=3, padding=1),
-    "16 channels, dilation": Convolution(channels=16, outputs=10, sizes=(7, 7), kernel=3, records=2, dilation=2),
-    "16 channels, filter of 1": Convolution(channels=16, outputs=20, sizes=(6, 6), kernel=1, records=2),
-    "64 channels, a column of tiles": Convolution(
-        channels=64, outputs=72, sizes=(5, 5), kernel=3, records=2, padding=1
-    ),
-    "64 channels, filter of 1, stride": Convolution(
-        channels=64, outputs=16, sizes=(6, 6), kernel=1, records=2, stride=2
-    ),
-    "one place": Convolution(channels=4, outputs=6, sizes=(3, 3), kernel=3, records=2),
-    "one column of places": Convolution(channels=4, outputs=6, sizes=(6, 3), kernel=3, records=2),
+    "16 channels, dilation": Convolution(channels=16, outputs=10, sizes=(7, 7), kernel=3, dilation=2),
+    "16 channels, filter of 1": Convolution(channels=16, outputs=20, sizes=(6, 6), kernel=1),
+    "64 channels, a column of tiles": Convolution(channels=64, outputs=72, sizes=(5, 5), kernel=3, padding=1),
+    "64 channels, filter of 1, stride": Convolution(channels=64, outputs=16, sizes=(6, 6), kernel=1, stride=2),
+    "one place": Convolution(channels=4, outputs=6, sizes=(3, 3), kernel=3),
+    "one column of places": Convolution(channels=4, outputs=6, sizes=(6, 3), kernel=3),
 }
 
 
