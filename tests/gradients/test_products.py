@@ -15,6 +15,7 @@ from lehr.gradients.products import (
 )
 
 HALF = [torch.bfloat16, torch.float16]
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -45,20 +46,35 @@ def test_a_record_that_is_not_counted_is_exactly_zero_whatever_it_and_its_weight
     assert keep(values, counted_B).tolist() == [[1.0, 2.0], [0.0, 0.0]]
 
 
-def test_a_weight_is_not_rounded_to_the_type_of_the_values_before_it_is_used() -> None:
-    weight = torch.tensor([1.003])
-    values = torch.tensor([[1.0078125 * 3]], dtype=torch.bfloat16)
-    expected = (values.float() * weight).to(torch.bfloat16)
-    assert weigh(values, weight, torch.tensor([True])).item() == expected.item()
-    assert expected.item() != (values * weight.to(torch.bfloat16)).item()
+@pytest.mark.parametrize("dtype", HALF)
+def test_scaling_rounds_neither_the_weight_nor_what_is_scaled_to_half_precision(dtype: torch.dtype) -> None:
+    weight = torch.tensor([1.0003])
+    values = torch.tensor([[1.0078125 * 3]], dtype=dtype)
+    found = weigh(values, weight, torch.tensor([True]))
+    assert found.dtype == torch.float32
+    assert found.item() == (values.float() * weight).item()
+
+
+def test_weights_of_double_precision_do_not_widen_what_is_scaled() -> None:
+    weights = torch.ones(2, dtype=torch.float64)
+    assert weigh(torch.ones(2, 3), weights, weights > 0).dtype == torch.float32
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_wider_left_factor_is_not_rounded_to_the_right_ones_type(dtype: torch.dtype, device: str) -> None:
+    left = torch.full((16, 16), 1 / 3, device=device)
+    right = torch.eye(16, dtype=dtype, device=device)
+    assert ((product(left, right) - left).abs() <= 2**-16 * left).all()
 
 
 def test_nothing_has_no_rounding() -> None:
     assert rounding_of(torch.zeros(1)).item() == 0
-    assert rounding_of_scaling(torch.zeros(1), torch.bfloat16).item() == 0
+    assert rounding_of_scaling(torch.zeros(1), torch.bfloat16, positions=3).item() == 0
 
 
 def test_rounding_is_a_small_part_of_what_does_not_cancel() -> None:
     ones = torch.ones(1)
     assert 0 < rounding_of(ones.double()) < rounding_of(ones) < 1e-5
-    assert 0 < rounding_of_scaling(ones, torch.float16) < rounding_of_scaling(ones, torch.bfloat16) < 1e-4
+    narrower, wider = (rounding_of_scaling(ones, dtype, positions=1000) for dtype in HALF)
+    assert 0 < wider < narrower < 1e-4

@@ -21,12 +21,15 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right`` of two matrices, in float32 or better."""
-    if left.dtype not in HALF:
+    """``left @ right`` of two matrices, in float32 or better, where the right one may be of half precision."""
+    if right.dtype not in HALF:
         return left @ right
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
+    if not right.is_cuda:
+        return left.float() @ right.float()
+    # What rounding the left factor leaves out is held by a second one: rounding that the record chose would add up.
+    rounded = left.to(right.dtype)
+    rest = (left - rounded).to(right.dtype)
+    return torch.mm(rounded, right, out_dtype=torch.float32) + torch.mm(rest, right, out_dtype=torch.float32)
 
 
 def sum_of_squares(values: Tensor) -> Tensor:
@@ -41,9 +44,14 @@ def rows(values: Tensor) -> Tensor:
 
 
 def weigh(values: Tensor, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
-    """Every record scaled by its weight; exact zeros where it is not counted, since 0 times infinity is no number."""
-    scaled = values * _like(weights_B, values)  # float32 weights are never rounded to the type of the values first
-    return torch.where(_like(counted_B, values), scaled, 0).to(values.dtype)
+    """Every record scaled by its weight, in float32 or better; exact zeros where it is not counted.
+
+    A record can be made so that rounding moves all its numbers in one direction. In half precision, and where positions
+    cancel, what is summed would then be many times longer than the norm that it was clipped by.
+    """
+    exact = values.to(at_least_float32(values.dtype))
+    scaled = (exact * _like(weights_B, values)).to(exact.dtype)
+    return torch.where(_like(counted_B, values), scaled, 0)  # by selection, since 0 times infinity is no number
 
 
 def keep(values: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
@@ -65,6 +73,12 @@ def rounding_of(squares_apart_B: Tensor) -> Tensor:  # noqa: N803
     return ROUNDINGS * torch.finfo(squares_apart_B.dtype).eps * squares_apart_B
 
 
-def rounding_of_scaling(squares_apart_B: Tensor, factors: torch.dtype) -> Tensor:  # noqa: N803
-    """What scaling factors of half precision by a weight adds to the squared norm of what is summed, as above."""
-    return (torch.finfo(factors).eps / 2) ** 2 * squares_apart_B
+def rounding_of_scaling(squares_apart_B: Tensor, factors: torch.dtype, *, positions: int) -> Tensor:  # noqa: N803
+    """What two factors of half precision that stand for a scaled one leave out, even if all of it points one way.
+
+    Each position is off by at most ``u ** 2`` of its length, all of them by at most ``u ** 2 * sqrt(positions)`` of the
+    root of the squares apart. With 64 times the square of that in the squared norm, the sum of the two lengths is at
+    most ``sqrt(1 + 1 / 64)`` times the root, which is half the margin of half precision.
+    """
+    left_out = (torch.finfo(factors).eps / 2) ** 2
+    return 64 * positions * left_out**2 * squares_apart_B

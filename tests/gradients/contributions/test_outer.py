@@ -9,6 +9,8 @@ from lehr.gradients.contributions.outer import Outer
 from lehr.gradients.precision import margin
 from tests.gradients.contributions.parts import assert_consistent, drawn
 
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
 
 @settings(max_examples=20)
 @given(records=st.integers(0, 3), positions=st.integers(0, 6), outputs=st.integers(1, 20), inputs=st.integers(1, 20))
@@ -38,6 +40,21 @@ def test_what_is_summed_is_no_longer_than_its_norm_said(positions: int, spread: 
     everyone = torch.ones(16, dtype=torch.bool)
     summed_B = torch.stack([part.weighted_sum(row, everyone).norm() for row in torch.diag(weights_B)])  # noqa: N806
     assert (summed_B <= norms_B * weights_B * (1 + margin(dtype) / 4)).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+@pytest.mark.parametrize("repeats", [1, 8, 64, 512])
+def test_a_record_that_is_made_to_round_one_way_is_still_no_longer_than_its_norm_said(
+    repeats: int, device: str
+) -> None:
+    """Scaled by this weight, 49 and 44 are rounded up and -93 is too, while the three add up to nothing."""
+    values = torch.tensor([49.0, 44, -93], dtype=torch.bfloat16, device=device).repeat(repeats)
+    part = Outer(
+        values.reshape(1, -1, 1).expand(1, -1, 32), torch.ones_like(values).reshape(1, -1, 1).expand(1, -1, 32)
+    )
+    weights_B, everyone = torch.tensor([0.7123], device=device), torch.ones(1, dtype=torch.bool, device=device)  # noqa: N806
+    summed = part.weighted_sum(weights_B, everyone).norm()
+    assert summed <= part.squared_norms().sqrt() * weights_B * (1 + margin(torch.bfloat16))
 
 
 @pytest.mark.parametrize("positions", [2, 5, 30, 100])

@@ -51,7 +51,9 @@ class Outer:
             rounding_B = rounding_of(products_BTT.diagonal(dim1=1, dim2=2).sum(1))  # noqa: N806
             squared_B = products_BTT.sum((1, 2)).clamp_min(0) + rounding_B  # noqa: N806
         dtype = self.output_grads_BTO.dtype
-        return squared_B + rounding_of_scaling(self.squares_apart(), dtype) if dtype in HALF else squared_B
+        if dtype not in HALF:
+            return squared_B
+        return squared_B + rounding_of_scaling(self.squares_apart(), dtype, positions=positions)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
         scaled = weigh(self.output_grads_BTO, weights_B, counted_B).flatten(0, 1)
