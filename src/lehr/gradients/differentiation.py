@@ -71,7 +71,7 @@ class Differentiation:
 
     def margin(self, parameters: Tensors) -> float:
         """See ``RecordGradients``."""
-        return margin(self._dtype or first_dtype(parameters))
+        return margin(self._dtype or first_dtype(parameters), first_device(parameters))
 
     def _each_alone(
         self, values: Tensors, taps: Tensors, copies: Tensors, inputs: Inputs, targets: Any

@@ -112,7 +112,7 @@ class HookedEngine:
         return ContributedGradients(
             self._layers.contributions(places, sites, {**parameters, **dict(self._model.named_buffers())}, copied=own),
             mask_B=mask,
-            margin=max(margin(dtype) for dtype in types),
+            margin=max(margin(dtype, mask.device) for dtype in types),
         )
 
     def _site(self, passage: Passage, grads: Tensor | None, num_images: int, share: float) -> Site:
