@@ -1,0 +1,274 @@
+"""The fast engine, compiled and not. What every engine promises is in tests/contracts/test_engines.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lehr.clipping.flat import FlatClip
+from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients.ghost import GhostEngine
+from lehr.gradients.one_by_one import OneByOneEngine
+from tests.gradients.small_models import CASES, NUM_CLASSES, assert_same_gradients, loss_fn, untouched
+
+IMAGES = CASES["images"]
+CLIP = FlatClip(clip_norm=0.5)
+RECORDS = 4
+
+
+def assert_same_sums(some: dict[str, Tensor], others: dict[str, Tensor], *, tolerance: float) -> None:
+    assert list(some) == list(others)
+    scale = max(float(value.abs().max()) for value in others.values())
+    for name, value in some.items():
+        assert value.shape == others[name].shape
+        torch.testing.assert_close(value, others[name], rtol=0, atol=tolerance * max(scale, 1e-3))
+
+
+def expected_sum(model: nn.Module, inputs: Any, targets: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+    return CLIP(OneByOneEngine(model, loss_fn).gradients(inputs, targets, mask)).values
+
+
+def eager(model: nn.Module, **settings: Any) -> GhostEngine:
+    return GhostEngine(model, loss_fn, compiled=False, **settings)
+
+
+class Compiled:
+    """A model, its engine, and the one graph that all tests of this kind run."""
+
+    def __init__(self) -> None:
+        self.model = IMAGES.model()
+        self.before = untouched(self.model)
+        self.engine = GhostEngine(self.model, loss_fn, physical_batch=RECORDS)
+
+    def sum(self, inputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        return self.engine.private_sum(CLIP, inputs, targets, mask).values
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[Compiled]:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield Compiled()
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+class TestCompiled:
+    def test_a_batch_gives_what_a_loop_gives(self, compiled: Compiled) -> None:
+        batch = IMAGES.batch(RECORDS)
+        assert_same_sums(compiled.sum(*batch), expected_sum(compiled.model, *batch), tolerance=1e-9)
+
+    def test_the_model_is_bit_for_bit_as_it_was(self, compiled: Compiled) -> None:
+        compiled.sum(*IMAGES.batch(RECORDS))
+        assert untouched(compiled.model) == compiled.before
+
+    @pytest.mark.parametrize("records", [1, 3, 5, 8, 9])
+    def test_a_batch_of_any_size_is_run_in_parts_of_one_size(self, compiled: Compiled, records: int) -> None:
+        batch = IMAGES.batch(records)
+        mask = torch.arange(records) != 2
+        found = compiled.sum(*batch, mask)
+        assert_same_sums(found, expected_sum(compiled.model, *batch, mask), tolerance=1e-9)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+    def test_a_record_that_is_not_finite_counts_as_zero(self, compiled: Compiled) -> None:
+        inputs, targets = IMAGES.batch(RECORDS)
+        inputs[1] = torch.inf
+        inputs[2] = torch.nan
+        kept = [0, 3]
+        expected = expected_sum(compiled.model, inputs[kept], targets[kept])
+        assert_same_sums(compiled.sum(inputs, targets), expected, tolerance=1e-9)
+
+    def test_a_mask_that_leaves_everyone_out_gives_exact_zeros(self, compiled: Compiled) -> None:
+        found = compiled.sum(*IMAGES.batch(RECORDS), torch.zeros(RECORDS, dtype=torch.bool))
+        assert all(torch.equal(value, torch.zeros_like(value)) for value in found.values())
+
+    def test_one_record_is_no_longer_than_the_sensitivity(self, compiled: Compiled) -> None:
+        for index in range(RECORDS):
+            found = compiled.sum(*IMAGES.batch(RECORDS), torch.arange(RECORDS) == index)
+            length = torch.stack([value.square().sum() for value in found.values()]).sum().sqrt()
+            assert 0.9 * CLIP.sensitivity < length <= CLIP.sensitivity
+
+    def test_a_sum_outlives_the_next_batch(self, compiled: Compiled) -> None:
+        first = compiled.sum(*IMAGES.batch(RECORDS))
+        kept = {name: value.clone() for name, value in first.items()}
+        compiled.sum(*IMAGES.batch(RECORDS + 1))
+        assert all(torch.equal(first[name], kept[name]) for name in kept)
+
+    def test_weights_that_an_optimizer_changed_in_place_are_the_ones_that_are_used(self, compiled: Compiled) -> None:
+        """Last, since it changes the model."""
+        batch = IMAGES.batch(RECORDS)
+        before = compiled.sum(*batch)
+        optimizer = torch.optim.SGD(compiled.model.parameters(), lr=0.5)
+        torch.autograd.backward(loss_fn(compiled.model(batch[0]), batch[1]).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        after = compiled.sum(*batch)
+        assert_same_sums(after, expected_sum(compiled.model, *batch), tolerance=1e-9)
+        assert not torch.allclose(before["head.weight"], after["head.weight"])
+
+
+@pytest.mark.slow
+def test_a_compiled_step_in_bfloat16_keeps_the_sensitivity() -> None:
+    """A compiler may round at other places than an eager run; the margin has room for it."""
+    torch._dynamo.reset()
+    model = IMAGES.model(torch.float32)
+    engine = GhostEngine(model, loss_fn, precision="bfloat16")
+    inputs, targets = IMAGES.batch(RECORDS, dtype=torch.float32)
+    for index in range(RECORDS):
+        found = engine.private_sum(CLIP, inputs, targets, torch.arange(RECORDS) == index).values
+        assert all(value.dtype is torch.float32 for value in found.values())
+        length = torch.stack([value.square().sum() for value in found.values()]).sum().sqrt()
+        assert 0.9 * CLIP.sensitivity < length <= CLIP.sensitivity
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("physical_batch", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("name", CASES)
+def test_physical_batches_of_any_size_give_the_same_sum(name: str, physical_batch: int, views: int) -> None:
+    model = CASES[name].model()
+    batch = CASES[name].batch(5, views=views)
+    mask = torch.tensor([True, True, False, True, True])
+    whole = CLIP(OneByOneEngine(model, loss_fn, views=views).gradients(*batch, mask)).values
+    parts = eager(model, views=views, physical_batch=physical_batch).private_sum(CLIP, *batch, mask)
+    assert parts.sensitivity == CLIP.sensitivity
+    assert_same_sums(parts.values, whole, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("physical_batch", [None, 4])
+def test_an_empty_batch_gives_exact_zeros_in_the_shape_of_the_parameters(physical_batch: int | None) -> None:
+    model = IMAGES.model()
+    found = GhostEngine(model, loss_fn, physical_batch=physical_batch).private_sum(CLIP, *IMAGES.batch(0))
+    assert {name: value.shape for name, value in found.values.items()} == {
+        name: parameter.shape for name, parameter in model.named_parameters()
+    }
+    assert all(torch.equal(value, torch.zeros_like(value)) for value in found.values.values())
+
+
+def test_an_empty_batch_first_is_no_obstacle_to_the_next() -> None:
+    model = IMAGES.model()
+    engine = eager(model)
+    engine.private_sum(CLIP, *IMAGES.batch(0))
+    found = engine.private_sum(CLIP, *IMAGES.batch(3)).values
+    assert_same_sums(found, expected_sum(model, *IMAGES.batch(3)), tolerance=1e-9)
+
+
+def test_images_of_another_size_are_read_anew() -> None:
+    model = IMAGES.model()
+    engine = eager(model)
+    for size in (6, 8, 6):
+        inputs = torch.randn(3, 3, size, size, dtype=torch.float64)
+        found = engine.private_sum(CLIP, inputs, torch.arange(3)).values
+        assert_same_sums(found, expected_sum(model, inputs, torch.arange(3)), tolerance=1e-9)
+
+
+def test_another_clip_rule_gets_a_step_of_its_own() -> None:
+    engine = eager(IMAGES.model())
+    batch = IMAGES.batch(3)
+    small, large = (engine.private_sum(FlatClip(clip_norm=norm), *batch) for norm in (0.1, 0.2))
+    assert (small.sensitivity, large.sensitivity) == (0.1, 0.2)
+    assert_same_sums(large.values, {name: 2 * value for name, value in small.values.items()}, tolerance=1e-9)
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, NUM_CLASSES))
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(values)
+        return outputs
+
+
+def test_training_flags_are_followed_from_batch_to_batch() -> None:
+    torch.manual_seed(0)
+    model = Dropped().double()
+    engine = eager(model)
+    inputs, targets = torch.randn(3, 6, dtype=torch.float64), torch.arange(3)
+    model.eval()
+    still = engine.gradients(inputs, targets)
+    assert_same_gradients(still, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=3)
+    model.train()
+    moving = [engine.gradients(inputs, targets).norms() for _ in range(2)]
+    assert not torch.allclose(moving[0], moving[1])
+    model.eval()
+    assert torch.equal(engine.gradients(inputs, targets).norms(), still.norms())
+    assert not model.training
+
+
+def test_dropout_draws_for_each_record_and_for_each_batch() -> None:
+    torch.manual_seed(0)
+    engine = eager(Dropped().double())
+    inputs = torch.randn(1, 6, dtype=torch.float64).expand(8, 6)
+    norms = engine.gradients(inputs, torch.zeros(8, dtype=torch.long)).norms()
+    assert len(set(norms.tolist())) > 1
+
+
+def test_finding_out_how_a_model_is_read_draws_no_random_numbers() -> None:
+    engine = eager(IMAGES.model())
+    state = torch.get_rng_state()
+    engine.gradients(*IMAGES.batch(2))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_layer_that_was_frozen_is_in_no_sum_and_changes_no_other() -> None:
+    model = IMAGES.model()
+    whole = OneByOneEngine(model, loss_fn).gradients(*IMAGES.batch(3)).weighted_sum(torch.ones(3))
+    model.get_submodule("features.0").requires_grad_(False)
+    found = eager(model).gradients(*IMAGES.batch(3)).weighted_sum(torch.ones(3))
+    assert not any(name.startswith("features.0.") for name in found)
+    assert_same_sums(found, {name: whole[name] for name in found}, tolerance=1e-9)
+
+
+def test_weights_that_were_loaded_are_the_ones_that_are_used() -> None:
+    model, other = IMAGES.model(), IMAGES.build().double()
+    engine = eager(model)
+    engine.gradients(*IMAGES.batch(3))
+    model.load_state_dict(other.state_dict(), assign=True)
+    expected = OneByOneEngine(other, loss_fn).gradients(*IMAGES.batch(3))
+    assert_same_gradients(engine.gradients(*IMAGES.batch(3)), expected, records=3)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"precision": "float8"}, r"precision must be .*as_model.*bfloat16.*float8"),
+        ({"views": 0}, r"views must be .*0"),
+        ({"physical_batch": 0}, r"physical_batch must be .*0"),
+        ({"physical_batch": 2.5}, r"physical_batch must be .*2\.5"),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        GhostEngine(IMAGES.model(), loss_fn, **settings)
+
+
+@pytest.mark.parametrize("method", ["gradients", "private_sum"])
+def test_a_batch_that_does_not_fit_is_refused_by_name(method: str) -> None:
+    inputs, targets = IMAGES.batch(3)
+
+    def run(engine: GhostEngine, *batch: Any) -> Any:
+        return engine.gradients(*batch) if method == "gradients" else engine.private_sum(CLIP, *batch)
+
+    with pytest.raises(InvalidValue, match=r"mask_B must be torch.bool \(3,\).*float32 \(3,\)"):
+        run(eager(IMAGES.model()), inputs, targets, torch.ones(3))
+    with pytest.raises(InvalidValue, match=r"mask_B must be torch.bool \(3,\).*bool \(2,\)"):
+        run(eager(IMAGES.model()), inputs, targets, torch.ones(2, dtype=torch.bool))
+    with pytest.raises(InvalidValue, match=r"inputs must be .*4 views.*\(3, 3, 6, 6\)"):
+        run(eager(IMAGES.model(), views=4), inputs, targets)
+    with pytest.raises(InvalidValue, match=r"batch must be .*same number of records.*\(2,\)"):
+        run(eager(IMAGES.model()), inputs, targets[:2])
+
+
+def test_a_model_with_nothing_to_train_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="at least one parameter that requires grad"):
+        eager(IMAGES.model().requires_grad_(False))
+
+
+def test_batch_norm_is_refused_with_the_way_out() -> None:
+    with pytest.raises(NotPrivate, match=r"1 \(BatchNorm2d\).*lehr\.gradients\.conversion"):
+        eager(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
