@@ -133,7 +133,8 @@ class GhostEngine:
 
     def _reading(self, inputs: Inputs, targets: Any) -> Reading:
         """How to read batches of this shape. How the model is run is found out at the first one, on made-up records."""
-        key = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in batches.leaves((inputs, targets)))
+        flags = tuple(layer.training for layer in self._model.modules())  # some layers are only used in training
+        key = (flags, *((tuple(leaf.shape[1:]), leaf.dtype) for leaf in batches.leaves((inputs, targets))))
         if key not in self._readings:
             values = self._values()
             if self._manner is None:

@@ -28,6 +28,7 @@ from lehr.gradients.layers import Layers, copy_without_memory
 from lehr.gradients.mixing import refuse_mixed_records
 from lehr.gradients.precision import narrow
 from lehr.gradients.reading import Reading
+from lehr.gradients.refusals import described
 from lehr.interfaces import Tensors
 
 LOG = logging.getLogger("lehr")
@@ -60,7 +61,7 @@ class Trial:
             LOG.warning("no layer rule for %s: their gradients are stored record by record", ", ".join(copied))
         manner = Manner(copied, bool(copied))
         # In float64, where nothing but a mistake makes a difference.
-        values = narrow((parameters, buffers), torch.float64)
+        values = narrow((_moved(parameters), buffers), torch.float64)
         made_up = batches.each(partial(_made_up, device=first_device(parameters)), (inputs, targets))
         with batches.random_numbers_apart(first_device(parameters)):
             expected = self._expected(*values, *made_up)
@@ -96,6 +97,8 @@ class Trial:
         """The gradients of each made-up record by itself; nothing where the model cannot be run on such records."""
         try:
             once, again = (self._alone(parameters, buffers, inputs, targets) for _ in range(2))
+        except NotPrivate:
+            raise
         except Exception as error:
             LOG.info(
                 "the model cannot be tried on made-up records (%s); its layer rules are taken at their word", error
@@ -121,8 +124,19 @@ class Trial:
         with torch.enable_grad():
             for at in range(_RECORDS):
                 record = batches.each(lambda leaf, at=at: leaf[at : at + 1], (inputs, targets))  # type: ignore[misc]
-                found.append(_gradient_of(self._loss(values, *record), trained))
+                found.append(self._gradient_of(self._loss(values, *record), trained))
         return found
+
+    def _gradient_of(self, loss: Tensor, trained: dict[str, Tensor]) -> Tensors:
+        try:
+            found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
+        except RuntimeError as error:
+            raise NotPrivate(
+                layer=described("", self._plain),
+                reason=f"a plain backward pass through it fails ({error})",
+                instead="operations that do not change in place what a layer was given",
+            ) from error
+        return dict(zip(trained, found, strict=True))
 
     def _loss(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         repeated = batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)
@@ -155,6 +169,15 @@ class Trial:
         }
 
 
+def _moved(parameters: Tensors) -> dict[str, Tensor]:
+    """A little away from where they are: behind a gain that begins at zero nothing would make a difference yet."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: value + 0.05 * torch.randn(value.shape, generator=generator).to(value.device, value.dtype)
+        for name, value in parameters.items()
+    }
+
+
 def _made_up(leaf: Tensor, *, device: torch.device) -> Tensor:
     """Two records of the same shape and type: numbers drawn at random, indices 0 and 1, nothing masked out."""
     shape = (_RECORDS, *leaf.shape[1:])
@@ -164,11 +187,6 @@ def _made_up(leaf: Tensor, *, device: torch.device) -> Tensor:
         return torch.ones(shape, dtype=leaf.dtype, device=device)
     indices = torch.arange(_RECORDS, dtype=leaf.dtype, device=device)
     return indices.reshape(-1, *(1 for _ in shape[1:])).expand(shape).clone()
-
-
-def _gradient_of(loss: Tensor, trained: dict[str, Tensor]) -> Tensors:
-    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(trained, found, strict=True))
 
 
 def _whole(gradients: Tensors) -> float:
