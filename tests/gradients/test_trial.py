@@ -1,0 +1,268 @@
+"""Models that are read in an unusual way: each comes out as a loop over records has it, or is refused by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lehr.errors import NotPrivate
+from lehr.gradients.ghost import GhostEngine
+from lehr.gradients.layers import Layers
+from lehr.gradients.one_by_one import OneByOneEngine
+from lehr.gradients.trial import Manner, Trial
+from tests.gradients.small_models import CASES, NUM_CLASSES, assert_same_gradients, loss_fn
+
+POSITIONS = 4
+
+
+class Two(nn.Module):
+    """Two layers with something unusual done between or around them."""
+
+    def __init__(self, run: Callable[[Two, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.run = run
+        self.first = nn.Linear(3, 6)
+        self.last = nn.Linear(6, NUM_CLASSES)
+        self.gain = nn.LayerNorm(6)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.run(self, values)
+
+
+class Words(nn.Module):
+    def __init__(self, run: Callable[[Words, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.run = run
+        self.table = nn.Embedding(NUM_CLASSES, 4)
+        self.positions = nn.Embedding(POSITIONS, 4)
+        self.middle = nn.Linear(4, 4)
+        self.head = nn.Linear(4, NUM_CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.run(self, words)
+
+
+def hidden(model: Two, values: Tensor) -> Tensor:
+    return torch.tanh(model.first(values))
+
+
+def behind_the_layers_back(model: Words, words: Tensor) -> Tensor:
+    return functional.linear(torch.tanh(model.middle(model.table(words))), model.table.weight).mean(1)
+
+
+def positions_without_records(model: Words, words: Tensor) -> Tensor:
+    outputs: Tensor = model.head(torch.tanh(model.table(words) + model.positions(torch.arange(words.shape[1])))).mean(1)
+    return outputs
+
+
+def time_first(model: Two, values: Tensor) -> Tensor:
+    outputs: Tensor = model.last(hidden(model, values.transpose(0, 1))).mean(0)
+    return outputs
+
+
+def folded(model: Two, values: Tensor) -> Tensor:
+    outputs: Tensor = model.last(hidden(model, values.flatten(0, 1)))
+    return outputs.reshape(*values.shape[:2], -1).mean(1)
+
+
+def folded_time_first(model: Two, values: Tensor) -> Tensor:
+    outputs: Tensor = model.last(hidden(model, values.transpose(0, 1).flatten(0, 1)))
+    return outputs.reshape(values.shape[1], values.shape[0], -1).mean(0)
+
+
+def once_again_behind_a_gain(model: Two, values: Tensor) -> Tensor:
+    again = model.gain(functional.linear(values, model.first.weight))
+    outputs: Tensor = model.last(hidden(model, values) + again).mean(1)
+    return outputs
+
+
+def in_training_only(model: Two, values: Tensor) -> Tensor:
+    outputs: Tensor = model.last(hidden(model, values)).mean(1)
+    more: Tensor = model.last(model.gain(model.first(values))).mean(1)
+    return outputs + more if model.training else outputs
+
+
+def changed_after_it_was_read(model: Two, values: Tensor) -> Tensor:
+    own = values.clone()
+    between = hidden(model, own)
+    own.zero_()
+    outputs: Tensor = model.last(between).mean(1)
+    return outputs
+
+
+def centred_over_records(model: Two, values: Tensor) -> Tensor:
+    between = hidden(model, values)
+    outputs: Tensor = model.last(between - between.mean(0)).mean(1)
+    return outputs
+
+
+def centred_behind_a_gain(model: Two, values: Tensor) -> Tensor:
+    between = hidden(model, values)
+    outputs: Tensor = model.last(between + model.gain(between - between.mean(0))).mean(1)
+    return outputs
+
+
+def with_random_numbers(model: Two, values: Tensor) -> Tensor:
+    outputs: Tensor = model.last(hidden(model, values)).mean(1)
+    return outputs * torch.rand(values.shape[0], 1, dtype=values.dtype)
+
+
+def with_random_numbers_that_do_not_matter(model: Two, values: Tensor) -> Tensor:
+    outputs: Tensor = model.last(hidden(model, values)).mean(1)
+    return outputs + 0 * torch.rand(values.shape[0], 1, dtype=values.dtype)
+
+
+def positive_numbers_only(model: Two, values: Tensor) -> Tensor:
+    if (values < 0).any():
+        raise ValueError("positive numbers only")
+    outputs: Tensor = model.last(hidden(model, values)).mean(1)
+    return outputs
+
+
+COME_OUT_RIGHT: dict[str, tuple[Callable[[], nn.Module], Manner]] = {
+    "a weight behind its layer's back": (lambda: Words(behind_the_layers_back), Manner(("table.weight",), True)),
+    "positions without records": (lambda: Words(positions_without_records), Manner((), True)),
+    "time first": (lambda: Two(time_first), Manner((), True)),
+    "records folded into positions": (lambda: Two(folded), Manner((), False)),
+    "positions folded into records": (lambda: Two(folded_time_first), Manner((), True)),
+    "random numbers": (lambda: Two(with_random_numbers_that_do_not_matter), Manner((), False)),
+}
+REFUSED: dict[str, tuple[Callable[[Two, Tensor], Tensor], str]] = {
+    "changed after it was read": (changed_after_it_was_read, r"plain backward pass.*in ?place.*Instead: .*in place"),
+    "centred over records": (centred_over_records, "changes with the other records.*Instead: keep the record axis"),
+    "centred behind a gain": (centred_behind_a_gain, "changes with the other records.*Instead: keep the record axis"),
+}
+
+
+def batch_for(model: nn.Module, records: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(records)
+    targets = torch.randint(NUM_CLASSES, (records,), generator=generator)
+    if isinstance(model, Words):
+        return torch.randint(NUM_CLASSES, (records, POSITIONS), generator=generator), targets
+    return torch.randn(records, POSITIONS, 3, generator=generator, dtype=torch.float64), targets
+
+
+def manner_of(model: nn.Module, records: int = 2) -> Manner:
+    trial = Trial(model, Layers(model), loss_fn, views=1)
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    return trial.manner(parameters, dict(model.named_buffers()), *batch_for(model, records))
+
+
+def assert_right(model: nn.Module, engine: GhostEngine, records: int) -> None:
+    batch = batch_for(model, records)
+    expected = OneByOneEngine(model, loss_fn).gradients(*batch)
+    assert_same_gradients(engine.gradients(*batch), expected, records=records)
+
+
+@pytest.mark.parametrize("name", COME_OUT_RIGHT)
+@pytest.mark.parametrize("first", [1, 2, POSITIONS, 5])
+def test_whatever_batch_comes_first_the_gradients_are_those_of_a_loop(name: str, first: int) -> None:
+    """A batch as long as the sequences is the one that a wrong axis could hide in."""
+    torch.manual_seed(0)
+    build, manner = COME_OUT_RIGHT[name]
+    model = build().double()
+    engine = GhostEngine(model, loss_fn, compiled=False)
+    for records in (first, 3, POSITIONS):
+        assert_right(model, engine, records)
+    assert manner_of(model) == manner
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_usual_model_is_run_all_records_together(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    case = CASES[name]
+    model = case.model()
+    trial = Trial(model, Layers(model), loss_fn, views=1)
+    parameters = {key: value.detach() for key, value in model.named_parameters()}
+    manner = trial.manner(parameters, {}, *case.batch(3))
+    assert manner == (Manner(("layers.1.gain",), True) if name == "without rule" else Manner((), False))
+    assert ("no layer rule for layers.1.gain" in caplog.text) is (name == "without rule")
+
+
+def test_a_use_behind_a_gain_that_begins_at_zero_is_found_before_the_gain_moves() -> None:
+    torch.manual_seed(0)
+    model = Two(once_again_behind_a_gain).double()
+    nn.init.zeros_(model.gain.weight)
+    engine = GhostEngine(model, loss_fn, compiled=False)
+    assert_right(model, engine, 3)
+    nn.init.ones_(model.gain.weight)
+    assert_right(model, engine, 3)
+
+
+def test_layers_that_are_only_used_in_training_are_read_when_they_are_used() -> None:
+    torch.manual_seed(0)
+    model = Two(in_training_only).double()
+    engine = GhostEngine(model, loss_fn, compiled=False)
+    for is_training in (False, True, False):
+        model.train(is_training)
+        assert_right(model, engine, 3)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("records", [1, 3, POSITIONS])
+def test_what_cannot_be_private_is_refused_with_a_way_out(name: str, records: int) -> None:
+    torch.manual_seed(0)
+    run, message = REFUSED[name]
+    model = Two(run).double()
+    nn.init.zeros_(model.gain.weight)
+    with pytest.raises(NotPrivate, match=rf"(?s)the model itself \(Two\).*{message}"):
+        GhostEngine(model, loss_fn, compiled=False).gradients(*batch_for(model, records))
+
+
+@pytest.mark.parametrize(
+    "run, said",
+    [
+        (with_random_numbers, "draws random numbers even in evaluation"),
+        (positive_numbers_only, "cannot be tried on made-up records (positive numbers only)"),
+    ],
+)
+def test_where_nothing_can_be_tried_the_rules_are_taken_at_their_word_and_it_is_said(
+    run: Callable[[Two, Tensor], Tensor], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = Two(run).double()
+    with caplog.at_level(logging.INFO, logger="lehr"):
+        assert manner_of(model) == Manner((), False)
+    assert said in caplog.text
+
+
+def test_a_model_that_cannot_be_tried_still_comes_out_right() -> None:
+    torch.manual_seed(0)
+    model = Two(positive_numbers_only).double()
+    inputs, targets = batch_for(model, 3)
+    found = GhostEngine(model, loss_fn, compiled=False).gradients(inputs.abs(), targets)
+    expected = OneByOneEngine(model, loss_fn).gradients(inputs.abs(), targets)
+    assert_same_gradients(found, expected, records=3)
+
+
+def test_a_trial_leaves_no_trace_in_generators_and_weights() -> None:
+    model = Two(with_random_numbers).double()
+    before, state = [parameter.clone() for parameter in model.parameters()], torch.get_rng_state()
+    manner_of(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+    assert model.training
+
+
+def test_no_number_of_the_batch_has_a_part_in_what_is_found() -> None:
+    model = Two(time_first).double()
+    trial = Trial(model, Layers(model), loss_fn, views=1)
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    inputs, targets = batch_for(model, 3)
+    of_nothing = trial.manner(parameters, {}, torch.full_like(inputs, torch.nan), torch.zeros_like(targets))
+    assert of_nothing == trial.manner(parameters, {}, inputs, targets)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_views_are_tried_as_views(views: int) -> None:
+    torch.manual_seed(0)
+    model = Two(time_first).double()
+    inputs = torch.randn(3, views, POSITIONS, 3, dtype=torch.float64)
+    inputs = inputs if views > 1 else inputs[:, 0]
+    found = GhostEngine(model, loss_fn, views=views, compiled=False).gradients(inputs, torch.arange(3))
+    expected = OneByOneEngine(model, loss_fn, views=views).gradients(inputs, torch.arange(3))
+    assert_same_gradients(found, expected, records=3)
