@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import lehr.gradients.rules  # noqa: F401  (teaches the rules)
+from lehr import interfaces
+from lehr.errors import InvalidValue
+from lehr.gradients.ghost import GhostEngine
+from lehr.gradients.one_by_one import OneByOneEngine
+from lehr.interfaces import (
+    Contributions,
+    LayerRule,
+    PrivateSum,
+    Site,
+    at_least_float32,
+    layer_rule,
+    layer_rules,
+    register_layer_rule,
+)
+from tests.gradients.small_models import Gain, assert_same_gradients, loss_fn
+
+
+class KeepsForward(nn.Linear):
+    pass
+
+
+class HasItsOwnForward(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return functional.linear(input, 2 * self.weight, self.bias)
+
+
+def gain_contributions(_: nn.Module, sites: Mapping[str, Site]) -> Contributions:
+    site = sites["output"]
+    return {"gain": (site.inputs * site.output_grads).sum((1, *range(2, site.inputs.dim() - 1)))}
+
+
+@pytest.fixture
+def taught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule of the user's own, for the length of one test."""
+    monkeypatch.setattr(interfaces, "_LAYER_RULES", dict(interfaces._LAYER_RULES))
+    register_layer_rule(Gain, LayerRule(contributions=gain_contributions))
+
+
+def test_a_subclass_that_keeps_forward_has_the_rule_of_its_parent() -> None:
+    assert layer_rule(KeepsForward(2, 2)) is layer_rules()[nn.Linear]
+
+
+def test_a_subclass_with_a_forward_of_its_own_has_no_rule() -> None:
+    assert layer_rule(HasItsOwnForward(2, 2)) is None
+
+
+def test_what_a_subclass_with_a_forward_of_its_own_computes_is_what_is_differentiated() -> None:
+    model = HasItsOwnForward(3, 5).double()
+    batch = torch.randn(4, 3, dtype=torch.float64), torch.arange(4)
+    expected = OneByOneEngine(model, loss_fn).gradients(*batch)
+    found = GhostEngine(model, loss_fn, compiled=False).gradients(*batch)
+    assert_same_gradients(found, expected, records=4)
+
+
+@pytest.mark.usefixtures("taught")
+def test_a_layer_defined_anywhere_can_bring_its_own_rule(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), Gain(5)).double()
+    batch = torch.randn(4, 3, dtype=torch.float64), torch.arange(4)
+    found = GhostEngine(model, loss_fn, compiled=False).gradients(*batch)
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(*batch), records=4)
+    assert "no layer rule" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", [nn.Linear(1, 1), "Linear", dict, None])
+def test_a_rule_is_for_a_class_of_layers(kind: object) -> None:
+    with pytest.raises(InvalidValue, match=r"kind must be a subclass of torch\.nn\.Module"):
+        register_layer_rule(kind, LayerRule(contributions=gain_contributions))  # type: ignore[arg-type]
+
+
+def test_the_table_of_rules_cannot_be_changed_through_what_is_handed_out() -> None:
+    handed_out = dict(layer_rules())
+    assert isinstance(layer_rules(), dict)
+    handed_out.clear()
+    assert nn.Linear in layer_rules()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_norms_and_sums_are_kept_in_float32(dtype: torch.dtype) -> None:
+    assert at_least_float32(dtype) is torch.float32
+
+
+def test_double_precision_is_kept() -> None:
+    assert at_least_float32(torch.float64) is torch.float64
+
+
+def test_a_sum_without_noise_cannot_be_given_another_sensitivity() -> None:
+    private = PrivateSum(values={}, sensitivity=1.0)
+    with pytest.raises(FrozenInstanceError):
+        private.sensitivity = 0.5  # type: ignore[misc]
