@@ -7,8 +7,6 @@ from torch import Tensor
 from lehr.gradients.kernels import convolution_norms
 from tests.gradients.kernels.convolutions import SHAPES, Convolution, every_shape, in_order_of_columns
 
-HUNDRED = Convolution(channels=2, outputs=3, sizes=(6, 6), kernel=3, records=100, views=2)
-
 
 def squares_by_loop(shape: Convolution, inputs: Tensor, output_grads: Tensor) -> Tensor:
     return shape.grads_by_loop(inputs, output_grads).flatten(1).square().sum(1)
@@ -48,26 +46,6 @@ def test_gradients_are_kept_where_they_are_small_beside_the_images() -> None:
         assert convolution_norms.keeping_pays(*shape.batch(), shape.geometry, records=shape.records) is is_kept
 
 
-@pytest.mark.parametrize("records_at_once", [1, 7, 33, 99, 100, 101])
-def test_in_how_many_chunks_gradients_are_formed_changes_nothing(
-    records_at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs, output_grads = HUNDRED.batch()
-    bytes_of_a_record = HUNDRED.views * 16 * HUNDRED.channels * 9 * inputs.element_size()
-    monkeypatch.setattr(convolution_norms, "_CACHED_BYTES", records_at_once * bytes_of_a_record)
-    grads, norms = convolution_norms.formed_with_norms(inputs, output_grads, HUNDRED.geometry, records=100)
-    torch.testing.assert_close(norms, squares_by_loop(HUNDRED, inputs, output_grads), rtol=1e-10, atol=0)
-    expected = in_order_of_columns(HUNDRED.grads_by_loop(inputs, output_grads))
-    torch.testing.assert_close(grads, expected, rtol=0, atol=1e-10)
-
-
-def test_a_record_larger_than_a_chunk_is_still_formed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution_norms, "_CACHED_BYTES", 1)
-    shape = SHAPES["volume"]
-    _, norms = convolution_norms.formed_with_norms(*shape.batch(), shape.geometry, records=shape.records)
-    torch.testing.assert_close(norms, squares_by_loop(shape, *shape.batch()), rtol=1e-10, atol=0)
-
-
 @pytest.mark.parametrize("form", ["gram", "forming"])
 def test_half_precision_is_added_up_in_float32(form: str) -> None:
     shape = Convolution(channels=4, outputs=6, sizes=(12, 12), kernel=3, padding=1)
@@ -90,11 +68,3 @@ def test_a_record_that_is_not_finite_spoils_no_other() -> None:
     for found in (by_gram, by_forming):
         assert not found[1].isfinite()
         torch.testing.assert_close(found[[0, 2]], expected[[0, 2]], rtol=1e-10, atol=0)
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_forming_is_a_sound_operator(is_kept: bool) -> None:
-    shape = SHAPES["image, views, groups"]
-    arguments = (*shape.batch(), [2, 2], [1, 1], [0, 0], [1, 1], 2, shape.records, is_kept)
-    operator = torch.ops.lehr.convolution_norms_by_forming.default
-    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))

@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lehr.gradients.kernels import triton_convolution
+from lehr.gradients.kernels import forming, triton_convolution
 from lehr.gradients.kernels.geometry import Geometry
 from lehr.gradients.products import batched_product, rounding_of
 from lehr.interfaces import at_least_float32
 
-# Unfolded inputs of this many bytes stay in a core's cache between being written and being multiplied.
-_CACHED_BYTES = 4 * 2**20
-_DEVICE_BYTES = 256 * 2**20
 # On a GPU, gradients that take fewer bytes than this are kept whatever else; with more places than this they are kept
 # where they take about as many bytes as the images, or fewer.
 _LITTLE_BYTES = 32 * 2**20
@@ -33,8 +30,7 @@ def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geomet
         return triton_convolution.squared_norms(inputs_NCS, output_grads_NOP, geometry, records=records)
     if gram_is_cheaper(inputs_NCS, output_grads_NOP, geometry, records=records):
         return by_gram(inputs_NCS, output_grads_NOP, geometry, records=records)
-    norms: Tensor
-    norms, _ = _by_forming(inputs_NCS, output_grads_NOP, *_listed(geometry), records, is_kept=False)
+    norms, _ = forming.form(inputs_NCS, output_grads_NOP, geometry, records=records, is_kept=False)
     return norms
 
 
@@ -49,7 +45,7 @@ def formed_with_norms(
     if triton_convolution.takes(inputs_NCS, output_grads_NOP, geometry):
         grads, norms = triton_convolution.formed(inputs_NCS, output_grads_NOP, geometry, records=records)
     else:
-        norms, grads = _by_forming(inputs_NCS, output_grads_NOP, *_listed(geometry), records, is_kept=True)
+        norms, grads = forming.form(inputs_NCS, output_grads_NOP, geometry, records=records, is_kept=True)
     return grads.reshape(records, output_grads_NOP.shape[1], prod(geometry.kernel), -1), norms
 
 
@@ -60,22 +56,12 @@ def keeping_pays(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometr
     images that need not be kept then; on a CPU wherever they had to be formed for their norms anyway.
     """
     views = inputs_NCS.shape[0] // records
-    kept = at_least_float32(inputs_NCS.dtype).itemsize * _numbers(inputs_NCS, output_grads_NOP, geometry)
+    kept = at_least_float32(inputs_NCS.dtype).itemsize * prod(geometry.weight_shape(inputs_NCS, output_grads_NOP))
     held = inputs_NCS.element_size() * views * (inputs_NCS[0].numel() + output_grads_NOP[0].numel())
     if not inputs_NCS.is_cuda:
         return kept <= 2 * held and not gram_is_cheaper(inputs_NCS, output_grads_NOP, geometry, records=records)
     many_places = views * prod(output_grads_NOP.shape[2:]) >= _MANY_PLACES
     return kept * records <= _LITTLE_BYTES or (many_places and 4 * kept <= 5 * held)
-
-
-def _listed(geometry: Geometry) -> tuple[list[int], list[int], list[int], list[int], int]:
-    return (
-        list(geometry.kernel),
-        list(geometry.stride),
-        list(geometry.padding),
-        list(geometry.dilation),
-        geometry.groups,
-    )
 
 
 def gram_is_cheaper(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> bool:  # noqa: N803
@@ -107,72 +93,6 @@ def by_gram(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *,
     return squares + rounding_of((own[0] * own[1]).reshape(records, -1).sum(1))
 
 
-@torch.library.custom_op("lehr::convolution_norms_by_forming", mutates_args=())
-def _by_forming(
-    inputs: Tensor,
-    output_grads: Tensor,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    records: int,
-    is_kept: bool,
-) -> tuple[Tensor, Tensor]:
-    geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
-    padded = _padded(inputs, geometry).movedim(1, -1).contiguous().movedim(-1, 1)
-    views = inputs.shape[0] // records
-    dtype = at_least_float32(inputs.dtype)
-    kept = inputs.new_empty(records if is_kept else 0, _numbers(inputs, output_grads, geometry), dtype=dtype)
-    norms = inputs.new_empty(records, dtype=dtype)
-    for first, last in _chunks(padded, output_grads, geometry, records=records):
-        images = slice(first * views, last * views)
-        grads = _formed_from_padded(padded[images], output_grads[images], geometry, views=views)
-        norms[first:last] = torch.linalg.vecdot(grads, grads)
-        if is_kept:
-            kept[first:last] = grads
-    return norms, kept
-
-
-@_by_forming.register_fake
-def _(
-    inputs: Tensor,
-    output_grads: Tensor,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    records: int,
-    is_kept: bool,
-) -> tuple[Tensor, Tensor]:
-    geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
-    dtype = at_least_float32(inputs.dtype)
-    kept = inputs.new_empty(records if is_kept else 0, _numbers(inputs, output_grads, geometry), dtype=dtype)
-    return inputs.new_empty(records, dtype=dtype), kept
-
-
-def _numbers(inputs: Tensor, output_grads: Tensor, geometry: Geometry) -> int:
-    """How many there are in one record's gradient."""
-    return prod(geometry.weight_shape(inputs, output_grads))
-
-
-def _formed_from_padded(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, views: int) -> Tensor:
-    records = padded.shape[0] // views
-    unfolded = _unfolded(padded, output_grads, geometry, records=records)
-    after = _places_first(output_grads, records=records, groups=geometry.groups)
-    return batched_product(after.transpose(1, 2), unfolded).reshape(records, -1)
-
-
-def _chunks(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, records: int) -> list[tuple[int, int]]:
-    views = padded.shape[0] // records
-    record_bytes = (
-        views * prod(output_grads.shape[2:]) * padded.shape[1] * prod(geometry.kernel) * padded.element_size()
-    )
-    together = max(1, (_DEVICE_BYTES if padded.is_cuda else _CACHED_BYTES) // record_bytes)
-    return [(first, min(first + together, records)) for first in range(0, records, together)]
-
-
 def _padded(inputs: Tensor, geometry: Geometry) -> Tensor:
     if not any(geometry.padding):
         return inputs
@@ -184,23 +104,6 @@ def _places_first(values_NCS: Tensor, *, records: int, groups: int) -> Tensor:  
     images, channels = values_NCS.shape[:2]
     split = values_NCS.reshape(records, images // records, groups, channels // groups, -1)
     return split.permute(0, 2, 1, 4, 3).reshape(records * groups, -1, channels // groups)
-
-
-def _unfolded(padded: Tensor, output_grads: Tensor, geometry: Geometry, *, records: int) -> Tensor:
-    """``[B * groups, views * places, filter places * channels of one group]``: what each output place meets."""
-    spatial = padded.stride()[2:]
-    images, channels = padded.shape[:2]
-    sizes = (images, *output_grads.shape[2:], *geometry.kernel, channels)
-    steps = [step * stride for step, stride in zip(spatial, geometry.stride, strict=True)]
-    reach = [step * dilation for step, dilation in zip(spatial, geometry.dilation, strict=True)]
-    windows = padded.as_strided(sizes, (padded.stride(0), *steps, *reach, padded.stride(1)), padded.storage_offset())
-    after, places = prod(output_grads.shape[2:]), prod(geometry.kernel)
-    if geometry.groups == 1:
-        return windows.reshape(records, -1, places * channels)
-    split = windows.reshape(records, -1, after, places, geometry.groups, channels // geometry.groups)
-    return split.permute(0, 4, 1, 2, 3, 5).reshape(
-        records * geometry.groups, -1, places * (channels // geometry.groups)
-    )
 
 
 def _met(place: tuple[int, ...], sizes: tuple[int, ...], geometry: Geometry) -> tuple[slice, ...]:
