@@ -16,8 +16,8 @@ from lehr.interfaces import Tensors, at_least_float32
 # take the norm of a number before it is rounded and the sum after, which in bfloat16 is 2 ** -8, a quarter of the
 # margin; and on a GPU half of the margin covers what products.rounding_of_scaling describes.
 MARGINS = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 2**-6, torch.float16: 2**-6}
-# On a GPU, torch lets convolutions, and where it is asked to also matrices, round both factors of a product to TF32, by
-# 2 ** -11 each. The norm may be too small by as much as the sum is too large: 2 ** -9 in all.
+# On a GPU, where it is asked to, torch rounds both factors of a product of matrices to TF32, by 2 ** -11 each. The norm
+# may be too small by as much as the sum is too large: 2 ** -9 in all. Convolutions are summed without TF32.
 TF32_MARGIN = 2**-7
 PRECISIONS = {"as_model": None, "bfloat16": torch.bfloat16}
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lehr.gradients.kernels import convolution_sum
-from tests.gradients.kernels.convolutions import Convolution, every_shape
+from tests.gradients.kernels.convolutions import SHAPES, Convolution, every_shape
 
 IMAGE = Convolution(channels=3, outputs=5, sizes=(7, 6), kernel=3, padding=1, views=2)
 
@@ -52,3 +52,27 @@ def test_half_precision_is_added_up_in_float32() -> None:
     expected = shape.grads_by_loop(*batch).sum(0)
     assert found.dtype is torch.float32
     assert (found.double() - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("shape", [SHAPES["sequence, groups"], SHAPES["image, views, groups"], SHAPES["volume"]])
+def test_the_sum_without_tf32_is_the_same_and_a_sound_operator_that_leaves_torchs_settings(shape: Convolution) -> None:
+    batch, geometry = shape.batch(torch.float32), shape.geometry
+    numbers = (list(geometry.kernel), list(geometry.stride), list(geometry.padding), list(geometry.dilation))
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark
+    operator = torch.ops.lehr.convolution_sum.default
+    expected = summed(shape, *batch, torch.ones(shape.records), torch.ones(shape.records, dtype=torch.bool))
+    torch.testing.assert_close(operator(*batch, *numbers, shape.groups), expected)
+    torch.library.opcheck(operator, (*batch, *numbers, shape.groups), test_utils=("test_schema", "test_faketensor"))
+    assert before == (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_sums_without_tf32_whatever_torch_is_set_to(dtype: torch.dtype) -> None:
+    assert torch.backends.cudnn.allow_tf32
+    shape = Convolution(channels=64, outputs=64, sizes=(16, 16), kernel=3, groups=2, records=8)
+    batch = shape.batch(dtype, "cuda")
+    weights_B = torch.linspace(0.1, 1, 8)  # noqa: N806
+    found = summed(shape, *batch, weights_B.cuda(), weights_B.cuda() > 0)
+    expected = torch.tensordot(weights_B.double(), shape.grads_by_loop(*batch), dims=1)
+    assert (found.cpu().double() - expected).norm() <= 1e-5 * expected.norm()

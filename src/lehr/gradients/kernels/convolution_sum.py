@@ -34,20 +34,54 @@ def weighted_sum(
 def _sum(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry) -> Tensor:  # noqa: N803
     # A sum that is rounded to bfloat16 moves by more than one record's worth, so the factors are widened first.
     dtype = at_least_float32(inputs_NCS.dtype)
-    inputs_NCS, output_grads_NOP = inputs_NCS.to(dtype), output_grads_NOP.to(dtype)  # noqa: N806
-    weight = inputs_NCS.new_empty(1).expand(geometry.weight_shape(inputs_NCS, output_grads_NOP))
+    numbers = (list(geometry.kernel), list(geometry.stride), list(geometry.padding), list(geometry.dilation))
+    factors = (inputs_NCS.to(dtype), output_grads_NOP.to(dtype))
+    summed: Tensor = (_unrounded_sum if inputs_NCS.is_cuda else _plain_sum)(*factors, *numbers, geometry.groups)
+    return summed
+
+
+@torch.library.custom_op("lehr::convolution_sum", mutates_args=())
+def _unrounded_sum(
+    inputs: Tensor,
+    output_grads: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    """Without TF32, which torch uses for convolutions unless told otherwise: a record can be made to round one way."""
+    as_they_are = {"enabled": None, "benchmark": None, "benchmark_limit": None, "deterministic": None}
+    with torch.backends.cudnn.flags(allow_tf32=False, fp32_precision=None, **as_they_are):
+        return _plain_sum(inputs, output_grads, kernel, stride, padding, dilation, groups).contiguous()
+
+
+@_unrounded_sum.register_fake
+def _(
+    inputs: Tensor,
+    output_grads: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    return inputs.new_empty(output_grads.shape[1], inputs.shape[1] // groups, *kernel)
+
+
+def _plain_sum(
+    inputs: Tensor,
+    output_grads: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    weight = inputs.new_empty(1).expand(output_grads.shape[1], inputs.shape[1] // groups, *kernel)
+    settings = (stride, padding, dilation, False, [0] * len(kernel), groups)
     summed: Tensor
     _, summed, _ = torch.ops.aten.convolution_backward(
-        output_grads_NOP,
-        inputs_NCS,
-        weight,
-        None,
-        geometry.stride,
-        geometry.padding,
-        geometry.dilation,
-        False,
-        (0,) * len(geometry.stride),
-        geometry.groups,
-        (False, True, False),
+        output_grads, inputs, weight, None, *settings, (False, True, False)
     )
     return summed
