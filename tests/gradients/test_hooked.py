@@ -380,6 +380,117 @@ def test_a_layer_of_the_users_own_that_mixes_records_is_refused() -> None:
         heard(HookedEngine(model), model, torch.randn(4, 3), torch.arange(4))
 
 
+class Around(nn.Module):
+    """A function of all records between two layers."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(4, NUM_CLASSES)
+        self.function = function
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = self.second(self.function(self.first(values)))
+        return outputs
+
+
+@pytest.mark.parametrize("first", [torch.zeros(4, 3), torch.full((4, 3), torch.nan)], ids=["equal", "not numbers"])
+def test_mixing_is_found_whatever_the_records_of_the_first_batch_are(first: Tensor) -> None:
+    model = Around(lambda hidden: hidden - hidden.mean(0))
+    with pytest.raises(NotPrivate, match=r"second \(Linear\).*changes with the other records"):
+        heard(HookedEngine(model), model, first, torch.arange(4))
+
+
+def test_records_that_are_not_finite_do_not_get_a_model_refused() -> None:
+    model = Around(lambda hidden: hidden.clamp(-1, 1))
+    found = heard(HookedEngine(model), model, torch.full((4, 3), torch.inf), torch.arange(4))
+    assert found.norms().tolist() == [0.0] * 4
+
+
+def test_mixing_in_training_only_is_found_when_training_begins() -> None:
+    class InTraining(Around):
+        def forward(self, values: Tensor) -> Tensor:
+            return super().forward(values - values.mean(0) if self.training else values)
+
+    model = InTraining(torch.tanh).eval()
+    engine = HookedEngine(model)
+    assert heard(engine, model, torch.randn(4, 3), torch.arange(4)).norms().isfinite().all()
+    with pytest.raises(NotPrivate, match="changes with the other records"):
+        heard(engine, model.train(), torch.randn(4, 3), torch.arange(4))
+
+
+def test_mixing_behind_a_gain_that_begins_at_zero_is_found() -> None:
+    model = Around(lambda hidden: hidden - hidden.mean(0))
+    nn.init.zeros_(model.second.weight)
+    whole = nn.Sequential(model, nn.Linear(NUM_CLASSES, NUM_CLASSES))
+    with pytest.raises(NotPrivate, match="changes with the other records"):
+        heard(HookedEngine(whole), whole, torch.randn(4, 3), torch.arange(4))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda hidden: hidden * 0, lambda hidden: hidden / 0, lambda hidden: hidden.sqrt() + (-hidden).sqrt()],
+    ids=["the same for all", "infinite", "not numbers"],
+)
+def test_a_model_of_which_a_try_says_nothing_is_refused(function: Any) -> None:
+    model = Around(function)
+    with pytest.raises(NotPrivate, match=r"cannot be seen on made-up records.*materialised engine"):
+        heard(HookedEngine(model), model, torch.randn(4, 3), torch.arange(4))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda hidden: hidden.abs().log(), lambda hidden: hidden.float().to(hidden.dtype)]
+)
+def test_a_model_for_numbers_of_another_kind_is_tried_on_them(function: Any) -> None:
+    model = Around(function)
+    assert heard(HookedEngine(model), model, torch.rand(4, 3), torch.arange(4)).norms().isfinite().all()
+
+
+def test_what_is_wrong_with_the_model_itself_is_said_first() -> None:
+    model = linear()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        heard(HookedEngine(model), model, torch.randn(4, 7).double(), torch.arange(4))
+
+
+def test_a_buffer_that_learns_from_the_records_is_refused_by_name() -> None:
+    class Remembers(Around):
+        centre: Tensor
+
+        def forward(self, values: Tensor) -> Tensor:
+            self.centre = 0.9 * self.centre + 0.1 * values.mean(0)
+            return super().forward(values)
+
+    model = Remembers(torch.tanh)
+    model.register_buffer("centre", torch.zeros(3))
+    with pytest.raises(NotPrivate, match=r"centre of.*no noise is added"):
+        heard(HookedEngine(model), model, torch.randn(4, 3), torch.arange(4))
+
+
+def test_a_buffer_that_counts_batches_is_accepted_and_counts_them() -> None:
+    class Counts(Around):
+        seen: Tensor
+
+        def forward(self, values: Tensor) -> Tensor:
+            self.seen += 1
+            return super().forward(values)
+
+    model = Counts(torch.tanh)
+    model.register_buffer("seen", torch.zeros(()))
+    heard(HookedEngine(model), model, torch.randn(4, 3), torch.arange(4))
+    assert model.seen == 1
+
+
+@pytest.mark.parametrize("path", ["", "0"])
+def test_a_forward_that_was_put_on_a_layer_itself_is_refused_by_name(path: str) -> None:
+    model = nn.Sequential(nn.Linear(3, NUM_CLASSES), nn.Tanh())
+    layer = model.get_submodule(path)
+    replaced = layer.forward
+    layer.forward = lambda values: 3 * replaced(values)
+    with pytest.raises(NotPrivate, match=rf"{path or 'the model itself'} .*forward was replaced"):
+        heard(HookedEngine(model), model, torch.randn(4, 3), torch.arange(4))
+    assert type(layer).forward is not layer.forward
+
+
 def test_an_input_that_is_written_over_is_refused() -> None:
     class WritesOver(nn.Module):
         def __init__(self) -> None:

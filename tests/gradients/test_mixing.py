@@ -39,10 +39,14 @@ KEEPING = {
 }
 
 
-def check(function: Any, values: Tensor, **settings: Any) -> Function:
+def said(model: nn.Module, values: Tensor, **settings: Any) -> str | None:
     """As if a layer inside were given nothing but the model's input."""
+    return refuse_mixed_records(model, lambda values: (model(values), []), values, num_images=len(values), **settings)
+
+
+def check(function: Any, values: Tensor, **settings: Any) -> Function:
     model = Function(function)
-    refuse_mixed_records(model, lambda values: (model(values), []), values, num_images=len(values), **settings)
+    said(model, values, **settings)
     return model
 
 
@@ -95,6 +99,36 @@ def test_nothing_is_left_behind() -> None:
 def test_words_are_checked_as_well() -> None:
     with pytest.raises(NotPrivate):
         check(lambda words: words.sum(0, keepdim=True) + words, torch.arange(6).reshape(3, 2))
+
+
+SAYS_NOTHING = {
+    "not finite": (lambda values: values / 0 * 0, torch.randn(4, 3)),
+    "gives the same": (lambda values: values - values.mean(0), torch.ones(4, 3)),
+    "cannot be run": (lambda values: values.reshape(5, 3) - values.mean(0), torch.randn(5, 3)),
+    "only one record": (MIXING["centred over the batch"], torch.ones(1, 3)),
+}
+
+
+@pytest.mark.parametrize("reason", SAYS_NOTHING)
+def test_a_try_in_which_nothing_could_make_a_difference_says_so(reason: str) -> None:
+    function, values = SAYS_NOTHING[reason]
+    answer = said(Function(function), values)
+    assert answer is not None
+    assert reason in answer
+
+
+def test_a_try_that_says_something_gives_no_reason() -> None:
+    assert said(Function(KEEPING["each for itself"]), torch.randn(4, 3)) is None
+
+
+def test_where_a_model_returns_no_records_what_its_layers_were_given_counts() -> None:
+    model = nn.ModuleDict({"inner": nn.Identity()})
+
+    def run(values: Tensor) -> Any:
+        return values.sum(), [("inner", values)]
+
+    assert refuse_mixed_records(model, run, torch.randn(4, 3), num_images=4) is None
+    assert refuse_mixed_records(model, run, torch.ones(4, 3), num_images=4) == "it gives the same for all of them"
 
 
 def test_one_record_is_not_tried() -> None:

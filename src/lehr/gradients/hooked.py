@@ -13,12 +13,15 @@ left, the model is as it was. Axes: B records, K views of one record, N = B·K i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.parameter import Parameter
+from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from lehr import validate
@@ -27,12 +30,13 @@ from lehr.gradients import batches
 from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.heard import Heard, Passage
 from lehr.gradients.layers import Layers
-from lehr.gradients.listening import Listening, by_copies, by_rule, in_passes
+from lehr.gradients.listening import BareWithBuffers, Listening, by_copies, by_rule, in_passes
+from lehr.gradients.made_up import ATTEMPTS, MadeUp
 from lehr.gradients.masks import checked_mask
-from lehr.gradients.mixing import Sites, refuse_mixed_records
+from lehr.gradients.mixing import Sites, other_number, refuse_mixed_images
 from lehr.gradients.precision import margin
 from lehr.gradients.refusals import described, refuse_what_cannot_be_private
-from lehr.interfaces import Site
+from lehr.interfaces import Site, Tensors
 
 REDUCTIONS = ("mean", "sum")
 
@@ -47,8 +51,8 @@ class HookedEngine:
     records for one loss, as a Siamese network is.
 
     The record axis comes first, in the model's inputs and at every layer. Whether records are kept apart is tried once,
-    by a few more runs of the model on two records of the first batch. Physical batches are asked for one by one: call
-    ``gradients()`` after each ``backward()`` and add up what comes of it.
+    by a few more runs of the model on images that are made up; a model that cannot be tried is refused. Physical
+    batches are asked for one by one: call ``gradients()`` after each ``backward()`` and add up what comes of it.
     """
 
     def __init__(self, model: nn.Module, *, loss_reduction: str = "mean", views: int = 1, num_passes: int = 1) -> None:
@@ -59,7 +63,7 @@ class HookedEngine:
         self._num_passes = validate.count(num_passes=num_passes)
         self._heard = Heard()
         self._without_rule = _leaves_with(model, self._layers.without_rule())
-        self._was_tried = False
+        self._tried: set[Any] = set()
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> HookedEngine:
@@ -74,6 +78,7 @@ class HookedEngine:
         self._refuse_another_model()
         if any(isinstance(vars(layer).get("forward"), Listening) for layer in self._model.modules()):
             raise InvalidValue("model", allowed="a model that no engine listens to", given="a listened one")
+        _refuse_replaced_forward(self._model)
         self.forget()
         try:
             self._listen()
@@ -146,30 +151,62 @@ class HookedEngine:
             self._guard(name, parameter)
 
     def _try_for_mixing(self, num_images: int, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-        """Once, on the first batch with two records."""
-        if self._was_tried or num_images < 2 * self._views:
+        """Once for every way in which the model is run, at its first batch of two records, on made-up images."""
+        way = self._way(inputs)
+        if way in self._tried or num_images < 2 * self._views:
             return
+        says_nothing: str | None = None
+        for attempt, few in product(ATTEMPTS, (other_number(num_images), num_images)):
+            says_nothing = self._tried_on(attempt, inputs, num_images=num_images, few=few)
+            if says_nothing is None:
+                self._tried.add(way)
+                return
+        reason = f"it cannot be seen on made-up records whether it keeps records apart ({says_nothing})"
+        instead = "the materialised engine, which runs every record alone"
+        raise NotPrivate(layer=described("", self._model), reason=reason, instead=instead)
 
-        refuse_mixed_records(self._model, self._heard_apart, inputs, num_images=num_images, views=self._views)
-        self._was_tried = True
+    def _tried_on(self, attempt: MadeUp, inputs: Any, *, num_images: int, few: int) -> str | None:
+        left: list[Tensors] = []
 
-    def _heard_apart(self, inputs: Any) -> tuple[Any, Sites]:
-        """Outputs as the model gives them unheard, and what its layers are given, in a run that no batch knows of."""
+        def batch(rows: Sequence[int]) -> Any:
+            return attempt.batch(inputs, num_images=num_images, rows=rows)
+
+        def run(inputs: Any) -> tuple[Any, Sites]:
+            outputs, sites, buffers = self._heard_apart(attempt.values(self._model), inputs)
+            left.append(buffers)
+            return outputs, sites
+
+        says_nothing = refuse_mixed_images(self._model, run, batch, few=few)
+        if says_nothing is None:
+            _refuse_written_buffers(self._model, *left[1:])
+        return says_nothing
+
+    def _way(self, inputs: Any) -> Any:
+        """What decides how a model is run: its training flags, and what kind of inputs it is given."""
+        leaves, structure = pytree.tree_flatten(inputs)
+        kinds = tuple((leaf.dim(), leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves)
+        return structure, kinds, tuple(layer.training for layer in self._model.modules())
+
+    def _heard_apart(self, values: Tensors, inputs: Any) -> tuple[Any, Sites, Tensors]:
+        """Outputs as the model gives them unheard, what its layers are given, and its buffers then.
+
+        No batch knows of this run, and the model's own weights and buffers take no part in it.
+        """
         heard, self._heard = self._heard, Heard()
-        args, kwargs = inputs
+        bare = BareWithBuffers(self._model)
+        named = {f"layer.{name}": value for name, value in values.items()}
         try:
-            outputs = type(self._model).forward(self._model, *args, **kwargs)
+            outputs, buffers = functional_call(bare, named, *inputs)
             with torch.enable_grad():
-                type(self._model).forward(self._model, *args, **kwargs)
+                functional_call(bare, named, *inputs)
             passages = self._heard.passages.values()
-            return outputs, [(passage.place.layer, passage.inputs) for passage in passages]
+            return outputs, [(passage.place.layer, passage.inputs) for passage in passages], buffers
         finally:
             self._heard = heard
 
     def _replace_forward(self, layer: nn.Module, run: Any) -> None:
-        before = vars(layer).get("forward")
         layer.forward = Listening(layer, lambda: self._heard, run)
-        self._undo.append(lambda: _put_back(layer, before))
+        self._undo.append(lambda: _put_back(layer))
 
     def _guard(self, name: str, parameter: Parameter) -> None:
         """Gradients reach a parameter itself only where it is used behind its layer's back."""
@@ -217,10 +254,28 @@ def _refuse_unless_a_leaf(path: str, layer: nn.Module, own: dict[str, str]) -> N
         raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead)
 
 
-def _put_back(layer: nn.Module, before: Any) -> None:
+def _refuse_written_buffers(model: nn.Module, first: Tensors, second: Tensors) -> None:
+    """Two images alone leave different numbers in a buffer: it learns from the records without noise."""
+    for name, value in first.items():
+        if not torch.equal(value, second[name]):
+            raise NotPrivate(
+                layer=f"{name} of {described('', model)}",
+                reason="the forward pass writes numbers of the records into this buffer, and no noise is added to it",
+                instead="eval() for the layer that does it, or a layer that keeps no statistics",
+            )
+
+
+def _refuse_replaced_forward(model: nn.Module) -> None:
+    """What listens runs the forward pass of a layer's class, and one that was put on the layer itself would be lost."""
+    for path, layer in model.named_modules():
+        if "forward" in vars(layer):
+            reason = "its forward was replaced on the layer itself, and a rule knows only that of its class"
+            instead = "a subclass with this forward in its place, or the materialised engine"
+            raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead)
+
+
+def _put_back(layer: nn.Module) -> None:
     del layer.forward
-    if before is not None:
-        layer.forward = before
 
 
 def _remove_guard(parameter: Parameter, handle: RemovableHandle, *, had_none: bool) -> None:

@@ -71,7 +71,7 @@ def by_copies(path: str, layer: nn.Module, trained: Mapping[str, str]) -> Callab
 
     ``trained`` has the names of its trainable parameters, as the layer calls them and as the model does.
     """
-    bare = _Bare(layer)
+    bare = Bare(layer)
 
     def run(heard: Heard, *args: Any, **kwargs: Any) -> Any:
         values, structure = pytree.tree_flatten((args, kwargs))
@@ -101,14 +101,16 @@ def in_passes(
 ) -> Callable[..., Any]:
     """Runs the model as a whole, and counts how often that is done before a backward pass.
 
-    ``check(num_images, inputs)`` is called before each pass, with the arguments and the keywords.
+    ``check(num_images, inputs)`` is called after each pass, with the arguments and the keywords: what is wrong with the
+    model itself is said first.
     """
 
     def passing(heard: Heard, *args: Any, **kwargs: Any) -> Any:
         num_images = heard.images_of(pytree.tree_leaves((args, kwargs)))
         heard.begin_pass(num_images, at_most=at_most)
+        outputs = type(model).forward(model, *args, **kwargs) if run is None else run(heard, *args, **kwargs)
         check(num_images, (args, kwargs))
-        return type(model).forward(model, *args, **kwargs) if run is None else run(heard, *args, **kwargs)
+        return outputs
 
     return passing
 
@@ -116,7 +118,7 @@ def in_passes(
 _OTHER_ENGINE = "the ghost or the materialised engine, or freeze its parameters"
 
 
-class _Bare(nn.Module):
+class Bare(nn.Module):
     """A layer's forward pass without the hooks that its user may have put around it."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -125,6 +127,14 @@ class _Bare(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return type(self.layer).forward(self.layer, *args, **kwargs)
+
+
+class BareWithBuffers(Bare):
+    """The same, and beside its outputs the buffers as they are after it."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = super().forward(*args, **kwargs)
+        return outputs, {name: buffer.clone() for name, buffer in self.layer.named_buffers()}
 
 
 def _copies(heard: Heard, layer: nn.Module, trained: Mapping[str, str], num_images: int) -> dict[str, Tensor]:

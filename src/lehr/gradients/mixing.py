@@ -1,7 +1,7 @@
 """A try whether a model mixes records: another neighbour in the batch must not change what a record meets at any layer.
 
 It finds layers of the user's own that look across the batch, and layers to which the record axis does not come first.
-It is a check on one pair of records with the weights of the moment, no proof.
+It is a check on one pair of records, no proof, and a try in which nothing could have made a difference says nothing.
 """
 
 from __future__ import annotations
@@ -26,22 +26,33 @@ _APART = (
 )
 
 
-def refuse_mixed_records(model: nn.Module, run: Run, inputs: Any, *, num_images: int, views: int = 1) -> None:
-    """Raise where one of two records meets something else when the other one is changed.
+def refuse_mixed_records(model: nn.Module, run: Run, inputs: Any, *, num_images: int, views: int = 1) -> str | None:
+    """Raise where one of two records of a batch meets something else when the other one is changed.
 
     ``run(inputs)`` runs the model and returns its outputs, and the path and the input of every layer that was listened
-    to. The model's buffers are put back afterwards. Nothing is tried where there is only one record, or where the model
-    cannot be run on a few, as with a mask that is as long as the batch and does not belong to records.
+    to. The model's buffers are put back afterwards. Returns why the try says nothing, where it says nothing.
     """
     if num_images < 2 * views:
-        return
-    # A number of images that is not the batch's own: an axis that has the same length by chance will not follow it.
-    few = 3 if num_images == 2 else 2
-    choices = ([0, *[views] * (few - 1)], [0] * few, [views] * few)
+        return "there is only one record"
+
+    def batch(rows: Sequence[int]) -> Any:
+        return _chosen(inputs, num_images, [views * row for row in rows])
+
+    return refuse_mixed_images(model, run, batch, few=other_number(num_images))
+
+
+def other_number(num_images: int) -> int:
+    """A number of images that is not the batch's own: an axis that has the same length by chance will not follow it."""
+    return 3 if num_images == 2 else 2
+
+
+def refuse_mixed_images(model: nn.Module, run: Run, batch: Callable[[Sequence[int]], Any], *, few: int) -> str | None:
+    """The same for two images, of which ``batch(rows)`` makes a batch: each of its ``few`` rows is image 0 or 1."""
+    choices = ([0, *[1] * (few - 1)], [0] * few, [1] * few)
     try:
-        both, *alone = (_run_apart(model, run, _chosen(inputs, num_images, rows)) for rows in choices)
-    except Exception:  # whatever is wrong with the model itself will be said by the run that follows
-        return
+        both, *alone = (_run_apart(model, run, batch(rows)) for rows in choices)
+    except Exception as error:  # what is wrong with the model itself is said where it is run on its own records
+        return f"it cannot be run on them: {error}"
     for path, values in both[1]:
         if values.shape[:1] != (few,):
             _refuse(
@@ -53,15 +64,32 @@ def refuse_mixed_records(model: nn.Module, run: Run, inputs: Any, *, num_images:
                 _refuse(model, path, "what it is given of one record changes with the other records of the batch")
         if not _agree(both[0], other[0], row, few):
             _refuse(model, "", "what it gives for one record changes with the other records of the batch")
+    return _says_nothing(*alone, few=few)
+
+
+def _says_nothing(first: tuple[Any, Sites], second: tuple[Any, Sites], *, few: int) -> str | None:
+    """Numbers that are not finite agree with everything, and so do outputs that do not depend on the record at all."""
+    told = [_told(*one, few) for one in (first, second)]
+    if not all(bool(value.isfinite().all()) for values in told for value in values):
+        return "what it gives for them is not finite"
+    if all(torch.equal(one[0], other[1]) for one, other in zip(*told, strict=True)):
+        return "it gives the same for all of them"
+    return None
+
+
+def _told(outputs: Any, sites: Sites, few: int) -> list[Tensor]:
+    """The outputs that begin with the records; where the model returns none, what its layers were given."""
+    found = [value for value in pytree.tree_leaves(outputs) if _begins_with(value, few)]
+    return found or [values for _, values in sites]
 
 
 def _refuse(model: nn.Module, path: str, reason: str) -> None:
     raise NotPrivate(layer=described(path, model.get_submodule(path)), reason=reason, instead=_APART)
 
 
-def _chosen(inputs: Any, num_images: int, rows: list[int]) -> Any:
+def _chosen(inputs: Any, num_images: int, rows: Sequence[int]) -> Any:
     def choose(leaf: Tensor) -> Tensor:
-        return leaf[rows] if leaf.shape[:1] == (num_images,) else leaf
+        return leaf[list(rows)] if leaf.shape[:1] == (num_images,) else leaf
 
     return pytree.tree_map_only(Tensor, choose, inputs)
 
