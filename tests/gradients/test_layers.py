@@ -9,7 +9,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.ghost import GhostEngine
-from lehr.gradients.layers import Layers, copy_without_memory
+from lehr.gradients.layers import Layers, sharing_copy
 from lehr.gradients.one_by_one import OneByOneEngine
 from tests.gradients.small_models import CASES, TOKEN, Gain, assert_same_gradients, loss_fn, untouched
 
@@ -32,7 +32,7 @@ def test_the_copy_that_is_listened_to_takes_no_memory_and_the_model_is_not_touch
 
 def test_shared_parameters_stay_shared_in_the_copy() -> None:
     model = CASES["words"].model()
-    copied: Any = copy_without_memory(model)
+    copied: Any = sharing_copy(model)
     assert copied.head.weight is copied.table.weight
     assert copied.head.weight is not model.get_parameter("table.weight")
 
@@ -40,7 +40,7 @@ def test_shared_parameters_stay_shared_in_the_copy() -> None:
 def test_frozen_parameters_stay_frozen_in_the_copy() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].requires_grad_(False)
-    assert [parameter.requires_grad for parameter in copy_without_memory(model).parameters()] == [False] * 2 + [
+    assert [parameter.requires_grad for parameter in sharing_copy(model).parameters()] == [False] * 2 + [
         True
     ] * 2
 

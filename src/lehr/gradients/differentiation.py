@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lehr.gradients import batches
 from lehr.gradients.batches import Inputs, LossFn
 from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.layers import Layers
-from lehr.gradients.precision import first_dtype, margin, narrow, widen
-from lehr.gradients.reading import Outlet, Reading
+from lehr.gradients.precision import margin, narrow, widen
+from lehr.gradients.reading import Manner, Outlet, Reading
 from lehr.interfaces import Tensors
 
 
@@ -31,16 +31,17 @@ class Differentiation:
         self._views = views
         self._dtype = dtype
 
-    def outlets(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> dict[str, Outlet]:
-        """What the first record leaves at every place; its numbers are not looked at."""
+    def reading(self, manner: Manner, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> Reading:
+        """What the first record leaves at every place when it is run so; its numbers are not looked at."""
         one, one_target = batches.each(lambda leaf: leaf[:1], (inputs, targets))
         tape = self._layers.tape
         tape.start(None)
         with torch.no_grad(), batches.random_numbers_apart(first_device(parameters)):
-            values = narrow({**parameters, **buffers}, self._dtype)
-            self._losses(values, self._images(one), self._repeated(one_target))
+            apart = {name: buffer.clone() for name, buffer in buffers.items()}  # should a layer write to one
+            values = narrow({**parameters, **apart}, self._dtype)
+            self._losses(values, self._images(one, manner), self._repeated(one_target))
         _, outputs = tape.stop()
-        return {key: Outlet.of(tape.places[key], output) for key, output in outputs.items()}
+        return Reading({key: Outlet.of(tape.places[key], output) for key, output in outputs.items()}, manner)
 
     def gradients(
         self,
@@ -58,8 +59,8 @@ class Differentiation:
         copies = reading.copies(values, num_records)
 
         def run(taps: Tensors, copies: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
-            if not reading.is_record_by_record:
-                return self._listened(values, taps, self._images(inputs), self._repeated(targets))
+            if not reading.manner.is_record_by_record:
+                return self._listened(values, taps, self._images(inputs, reading.manner), self._repeated(targets))
             return self._each_alone(values, taps, copies, inputs, targets)
 
         losses, pullback, heard = vjp(run, taps, copies, has_aux=True)  # type: ignore[misc]
@@ -71,7 +72,7 @@ class Differentiation:
 
     def margin(self, parameters: Tensors) -> float:
         """See ``RecordGradients``."""
-        return margin(self._dtype or first_dtype(parameters), first_device(parameters))
+        return max(margin(self._dtype or value.dtype, value.device) for value in parameters.values())
 
     def _each_alone(
         self, values: Tensors, taps: Tensors, copies: Tensors, inputs: Inputs, targets: Any
@@ -97,13 +98,15 @@ class Differentiation:
 
     def _losses(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         def model(*args: Any, **kwargs: Any) -> Any:
-            return functional_call(self._layers.model, dict(values), args, kwargs)
+            return self._layers.called(values, args, kwargs)
 
         return self._loss_fn(widen(batches.call(model, narrow(inputs, self._dtype))), targets)
 
-    def _images(self, inputs: Inputs) -> Inputs:
+    def _images(self, inputs: Inputs, manner: Manner) -> Inputs:
         """All views of all records, one after another."""
-        images: Inputs = batches.each(batches.channels_last, batches.flat_views(inputs, views=self._views))
+        images = batches.flat_views(inputs, views=self._views)
+        if manner.is_channels_last and not manner.is_record_by_record:
+            images = batches.each(batches.channels_last, images)
         return images
 
     def _repeated(self, targets: Any) -> Any:

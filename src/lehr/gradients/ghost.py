@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from lehr import validate
+from lehr.errors import InvalidValue
 from lehr.gradients import batches
 from lehr.gradients.batches import Inputs, LossFn
 from lehr.gradients.compiling import compiled_step
@@ -24,9 +26,9 @@ from lehr.gradients.layers import Layers
 from lehr.gradients.masks import checked_mask
 from lehr.gradients.physical import physical_batches
 from lehr.gradients.precision import PRECISIONS
-from lehr.gradients.reading import Reading
+from lehr.gradients.reading import Manner, Reading
 from lehr.gradients.replay import Replayed
-from lehr.gradients.trial import Manner, Trial
+from lehr.gradients.trial import Trial
 from lehr.interfaces import ClipRule, PrivateSum, Tensors
 
 
@@ -61,8 +63,13 @@ class GhostEngine:
         self._physical_batch = None if physical_batch is None else validate.count(physical_batch=physical_batch)
         self._is_compiled, self._has_graphs = compiled, cuda_graphs
         self._layers = Layers(model)
+        self._all_names = [name for name, _ in model.named_parameters()]
         self._differentiation = Differentiation(self._layers, loss_fn, views=self._views, dtype=dtype)
-        self._manner: Manner | None = None
+        self._attributes = [_plain_attributes(layer) for layer in model.modules()]
+        for own, known in zip(self._layers.model.modules(), self._attributes, strict=True):
+            own.__dict__.update({name: value for name, value in known.items() if isinstance(value, Tensor)})
+        self._changes = 0
+        self._manners: dict[Any, Manner] = {}
         self._readings: dict[Any, Reading] = {}
         self._steps: dict[Any, Callable[..., dict[str, Tensor]]] = {}
 
@@ -84,18 +91,20 @@ class GhostEngine:
         arguments = self._checked(inputs, targets, mask_B)
         if not arguments[2].shape[0]:
             return clip(self.gradients(inputs, targets, mask_B))
+        values = self._values()
         reading = self._reading(inputs, targets)
-        step = self._step(reading, clip)
+        step = self._step(reading, clip, self._physical_batch or arguments[2].shape[0])
         total: dict[str, Tensor] | None = None
         with torch.no_grad():
             for part in physical_batches(arguments, size=self._physical_batch):
-                values = step(self._values(), part)
-                total = values if total is None else {name: total[name] + values[name] for name in values}
+                found = step(values, part)
+                total = found if total is None else {name: total[name] + found[name] for name in found}
         assert total is not None
         return PrivateSum(values=total, sensitivity=clip.sensitivity)
 
-    def _step(self, reading: Reading, clip: ClipRule) -> Callable[..., dict[str, Tensor]]:
-        key = (id(reading), id(clip))
+    def _step(self, reading: Reading, clip: ClipRule, num_records: int) -> Callable[..., dict[str, Tensor]]:
+        # A recording would not know of a rule, or of a layer's setting, that was changed in place.
+        key = (id(reading), clip, clip.sensitivity, num_records, self._changes)
         if key not in self._steps:
 
             def step(held: tuple[Tensors, Tensors], arguments: tuple[Any, Any, Tensor]) -> dict[str, Tensor]:
@@ -125,22 +134,40 @@ class GhostEngine:
         return inputs, targets, checked_mask(mask_B, num_records=num_records, device=device)
 
     def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The weights and buffers of the moment; the training flags are followed along the way."""
-        for own, given in zip(self._layers.model.modules(), self._model.modules(), strict=True):
-            own.training = given.training
+        """The weights and buffers of the moment; flags and other plain attributes are followed along the way."""
+        names = [name for name, _ in self._model.named_parameters()]
+        if names != self._all_names:
+            allowed = "one with the parameters, shared or not, that it had when the engine was built"
+            raise InvalidValue("model", allowed=allowed, given=sorted({*names} ^ {*self._all_names}))
+        pairs = zip(self._layers.model.modules(), self._model.modules(), self._attributes, strict=True)
+        for own, given, known in pairs:
+            for name, value in _plain_attributes(given).items():
+                if _is_another(value, known.get(name)):
+                    known[name] = own.__dict__[name] = value
+                    self._changes += name != "training"  # which is part of a reading anyway
         parameters = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
         return parameters, dict(self._model.named_buffers())
 
     def _reading(self, inputs: Inputs, targets: Any) -> Reading:
         """How to read batches of this shape. How the model is run is found out at the first one, on made-up records."""
         flags = tuple(layer.training for layer in self._model.modules())  # some layers are only used in training
-        key = (flags, *((tuple(leaf.shape[1:]), leaf.dtype) for leaf in batches.leaves((inputs, targets))))
+        leaves, structure = pytree.tree_flatten((inputs, targets))
+        way = (structure, flags, tuple((leaf.dim(), leaf.dtype) for leaf in batches.leaves(leaves)))
+        key = (way, tuple(tuple(leaf.shape[1:]) for leaf in batches.leaves(leaves)))
         if key not in self._readings:
             values = self._values()
-            if self._manner is None:
+            if way not in self._manners:
                 trial = Trial(self._model, self._layers, self._loss_fn, views=self._views)
-                self._manner = trial.manner(*values, inputs, targets)
+                self._manners[way] = trial.manner(*values, inputs, targets)
                 values = self._values()
-            outlets = self._differentiation.outlets(*values, inputs, targets)
-            self._readings[key] = Reading(outlets, self._manner.copied, self._manner.is_record_by_record)
+            self._readings[key] = self._differentiation.reading(self._manners[way], *values, inputs, targets)
         return self._readings[key]
+
+
+def _plain_attributes(layer: nn.Module) -> dict[str, Any]:
+    """Training flags, rates of dropout and other numbers and tensors that may be changed between batches."""
+    return {name: value for name, value in vars(layer).items() if isinstance(value, bool | int | float | str | Tensor)}
+
+
+def _is_another(value: object, before: object) -> bool:
+    return value is not before and (isinstance(value, Tensor) or value != before)

@@ -1,6 +1,6 @@
 """The layers of a model that have rules, listened to on a copy, and what their rules say about each parameter.
 
-The copy has shapes and no memory: the user's own model is never touched.
+The copy has the model's own weights, in the same memory; the model itself is never touched.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp
+from torch.func import vjp
 from torch.nn.utils import parametrize
 
 import lehr.gradients.rules  # noqa: F401  (teaches the rules)
 from lehr.gradients.batches import trainable
+from lehr.gradients.calling import Called
 from lehr.gradients.contributions.materialised import Materialised
 from lehr.gradients.contributions.through import Through
 from lehr.gradients.contributions.together import together
@@ -33,7 +33,8 @@ class Layers:
         refuse_what_cannot_be_private(model)
         self.names = tuple(trainable(model))
         self.shapes = {name: parameter.shape for name, parameter in trainable(model).items()}
-        self.model = written_out(copy_without_memory(model))
+        self.model = written_out(sharing_copy(model))
+        self.called = Called(self.model)
         self.tape = Tape()
         self._canonical = _canonical_names(self.model)
         self.rules: dict[str, LayerRule] = {}
@@ -96,7 +97,7 @@ class Layers:
         buffers = {own: parameters[_joined(prefix, own)] for own, _ in computation.named_buffers()}
 
         def compute(values: Tensors) -> Tensor:
-            result: Tensor = functional_call(computation, {**values, **buffers}, ())
+            result: Tensor = Called(computation)({**values, **buffers}, (), {})
             return result
 
         output, pullback = vjp(compute, values)  # type: ignore[misc]
@@ -115,13 +116,13 @@ class Layers:
         return {self._canonical[_joined(name, inner)] for inner in names} & set(self.names)
 
 
-def copy_without_memory(model: nn.Module) -> nn.Module:
-    """The model with parameters and buffers that have shapes and no values; shared ones stay shared."""
+def sharing_copy(model: nn.Module) -> nn.Module:
+    """The model's layers over again, whose parameters and buffers lie in the same memory as the model's own."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+        memo[id(parameter)] = nn.Parameter(parameter.detach(), parameter.requires_grad)
     for buffer in model.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+        memo[id(buffer)] = buffer.detach()
     return copy.deepcopy(model, memo)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -82,3 +86,26 @@ def rounding_of_scaling(squares_apart_B: Tensor, factors: torch.dtype, *, positi
     """
     left_out = (torch.finfo(factors).eps / 2) ** 2
     return 64 * positions * left_out**2 * squares_apart_B
+
+
+def rounding_of_sum(lengths_B: Tensor, factors: torch.dtype, device: torch.device) -> Tensor:  # noqa: N803
+    """What a sum over positions, each scaled before it is added, can be off by, in the squared norm.
+
+    ``lengths`` adds up each position's length. Every position is off by a rounding of its own, whatever is left of the
+    sum, and a record can be made so that all of them point one way: nothing smaller than this bounds it.
+    """
+    is_tf32 = factors is torch.float32 and device.type == "cuda"
+    unit = 2**-10 if is_tf32 else torch.finfo(at_least_float32(factors)).eps
+    return (2 * unit * lengths_B).square()
+
+
+def squares_at_most(values: Tensor, axes: Sequence[int]) -> Tensor:
+    """Squares added up along the axes, and as much as may have been lost where they underflowed."""
+    exact = values.to(at_least_float32(values.dtype))
+    lost = prod([exact.shape[axis] for axis in axes]) * torch.finfo(exact.dtype).tiny
+    return exact.square().sum(tuple(axes)) + lost
+
+
+def uncast(device: torch.device) -> AbstractContextManager[None]:
+    """Where the caller has autocast on, sums would be taken, and rounded, in half precision."""
+    return torch.autocast(device.type, enabled=False)

@@ -18,6 +18,16 @@ from lehr.interfaces import Site, Tensors
 
 
 @dataclass(frozen=True)
+class Manner:
+    """How a model is run: which parameters each record has a copy of, whether each record is run alone, and whether
+    images have their channels innermost, which is how convolutions and the kernels here read them fastest."""
+
+    copied: tuple[str, ...] = ()
+    is_record_by_record: bool = False
+    is_channels_last: bool = True
+
+
+@dataclass(frozen=True)
 class Outlet:
     """What left one place when one record was run."""
 
@@ -34,11 +44,10 @@ class Outlet:
 
 @dataclass(frozen=True)
 class Reading:
-    """The outlets, the parameters that each record has a copy of, and whether each record is run alone."""
+    """The outlets, and how the model is run."""
 
     outlets: Mapping[str, Outlet]
-    copied: tuple[str, ...] = ()
-    is_record_by_record: bool = False
+    manner: Manner
 
     @property
     def places(self) -> dict[str, Place]:
@@ -50,7 +59,7 @@ class Reading:
 
     def copies(self, parameters: Tensors, num_records: int) -> dict[str, Tensor]:
         """One for each record, which takes no memory."""
-        return {name: parameters[name].expand(num_records, *parameters[name].shape) for name in self.copied}
+        return {name: parameters[name].expand(num_records, *parameters[name].shape) for name in self.manner.copied}
 
     def sites(self, inputs: Tensors, output_grads: Tensors, num_records: int) -> dict[str, Site]:
         """What passed every place, the record axis first and whatever belongs to one record behind it."""
@@ -60,13 +69,13 @@ class Reading:
         }
 
     def _tap(self, outlet: Outlet, num_records: int, device: torch.device) -> Tensor:
-        if self.is_record_by_record:
+        if self.manner.is_record_by_record:
             return torch.zeros((num_records, *outlet.shape), dtype=outlet.dtype, device=device)
         first, *rest = outlet.shape
         zeros = torch.zeros((num_records * first, *rest), dtype=outlet.dtype, device=device)
         return zeros.contiguous(memory_format=torch.channels_last) if outlet.is_channels_last else zeros
 
     def _by_record(self, values: Tensor, num_records: int) -> Tensor:
-        if self.is_record_by_record:
+        if self.manner.is_record_by_record:
             return values
         return values.reshape(num_records, values.shape[0] // num_records, *values.shape[1:])

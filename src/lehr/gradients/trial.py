@@ -11,23 +11,24 @@ No private record takes part, so what is found does not depend on any.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lehr.errors import NotPrivate
 from lehr.gradients import batches
 from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.calling import Called
 from lehr.gradients.differentiation import Differentiation, first_device
-from lehr.gradients.layers import Layers, copy_without_memory
+from lehr.gradients.layers import Layers
 from lehr.gradients.mixing import refuse_mixed_records
 from lehr.gradients.precision import narrow
-from lehr.gradients.reading import Reading
+from lehr.gradients.reading import Manner
 from lehr.gradients.refusals import described
 from lehr.interfaces import Tensors
 
@@ -37,11 +38,61 @@ _TOLERANCE = 1e-6  # of a parameter's gradient, or of a hundredth of the whole o
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How a model is run: which parameters each record has a copy of, and whether each record is run alone."""
+class Attempt:
+    """Numbers that a model is tried with: with any or positive ones, and in float64 or, untouched, in its own type."""
 
-    copied: tuple[str, ...]
-    is_record_by_record: bool
+    is_positive: bool
+    is_plain: bool
+
+    def values(self, parameters: Tensors, buffers: Tensors) -> tuple[Tensors, Tensors]:
+        """What begins as zero hides everything behind it, so that it is given numbers of its own."""
+        if self.is_plain:
+            return parameters, {name: buffer.clone() for name, buffer in buffers.items()}
+        wide, wide_buffers = narrow((dict(parameters), dict(buffers)), torch.float64)
+        return _moved(wide), wide_buffers
+
+    def made_up(self, leaf: Tensor, *, device: torch.device) -> Tensor:
+        """Two records of the same shape and type: numbers drawn at random, indices 0 and 1, masks of one value."""
+        shape = (_RECORDS, *leaf.shape[1:])
+        if leaf.is_floating_point():
+            drawn = _drawn(shape)
+            drawn = drawn.abs().clamp(0.05, 0.95) if self.is_positive else drawn
+            return drawn.to(device, leaf.dtype if self.is_plain else torch.float64)
+        if leaf.dtype is torch.bool:
+            return torch.full(shape, not self.is_positive, device=device)
+        indices = torch.arange(_RECORDS, device=device).to(leaf.dtype)
+        return indices.reshape(-1, *(1 for _ in shape[1:])).expand(shape).clone()
+
+    def differing(self, expected: Tensors, found: Tensors) -> set[str]:
+        """The parameters whose gradient is not as expected."""
+        kind = next(iter(expected.values())).dtype
+        tolerance = _TOLERANCE if kind is torch.float64 else 1e-3 if kind is torch.float32 else 5e-2
+        least = _whole(expected) / 100
+        return {
+            name
+            for name, grad in expected.items()
+            if not float((grad - found[name]).norm()) <= tolerance * max(float(grad.norm()), least)
+        }
+
+
+_ATTEMPTS = tuple(Attempt(is_positive, is_plain) for is_plain in (False, True) for is_positive in (False, True))
+
+
+def _drawn(shape: Sequence[int]) -> Tensor:
+    return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@contextmanager
+def _flags(model: nn.Module, flags: Sequence[bool]) -> Iterator[None]:
+    layers = list(model.modules())
+    before = [layer.training for layer in layers]
+    for layer, training in zip(layers, flags, strict=True):
+        layer.training = training
+    try:
+        yield
+    finally:
+        for layer, training in zip(layers, before, strict=True):
+            layer.training = training
 
 
 class Trial:
@@ -51,7 +102,8 @@ class Trial:
         self._layers = layers
         self._loss_fn = loss_fn
         self._views = views
-        self._plain = copy_without_memory(model).eval()  # whose layers report to nobody
+        self._plain = model  # whose layers report to nobody
+        self._called = Called(model)
         self._differentiation = Differentiation(layers, loss_fn, views=views, dtype=None)
 
     def manner(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> Manner:
@@ -60,23 +112,20 @@ class Trial:
         if copied:
             LOG.warning("no layer rule for %s: their gradients are stored record by record", ", ".join(copied))
         manner = Manner(copied, bool(copied))
-        # In float64, where nothing but a mistake makes a difference.
-        values = narrow((_moved(parameters), buffers), torch.float64)
-        made_up = batches.each(partial(_made_up, device=first_device(parameters)), (inputs, targets))
         with batches.random_numbers_apart(first_device(parameters)):
-            expected = self._expected(*values, *made_up)
-            if expected is None:
-                return manner
-            self._layers.model.eval()  # the engine brings back the user's flags before the next batch
-            return self._first_right(manner, partial(self._wrong, expected, *values, *made_up))
+            for attempt in _ATTEMPTS:
+                values = attempt.values(parameters, buffers)
+                made_up = batches.each(partial(attempt.made_up, device=first_device(parameters)), (inputs, targets))
+                flags, expected = self._expected(attempt, *values, *made_up)
+                if expected is not None:
+                    for own, training in zip(self._layers.model.modules(), flags, strict=True):
+                        own.training = training  # the engine brings back the user's flags before the next batch
+                    return self._first_right(manner, partial(self._wrong, attempt, expected, *values, *made_up))
+        LOG.warning("the model cannot be tried on made-up records: each record is run alone, which is slower")
+        return replace(manner, is_record_by_record=True)
 
     def _first_right(self, manner: Manner, wrong_in: Callable[[Manner], set[str]]) -> Manner:
-        try:
-            wrong = wrong_in(manner)
-        except Exception:  # shapes that do not fit, where the record axis is not the first
-            if manner.is_record_by_record:
-                raise
-            wrong = set(self._layers.names)
+        manner, wrong = self._first_that_runs(manner, wrong_in)
         if wrong and not manner.is_record_by_record:
             manner = replace(manner, is_record_by_record=True)
             wrong = wrong_in(manner)
@@ -93,38 +142,68 @@ class Trial:
             )
         return manner
 
-    def _expected(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> list[Tensors] | None:
-        """The gradients of each made-up record by itself; nothing where the model cannot be run on such records."""
-        try:
-            once, again = (self._alone(parameters, buffers, inputs, targets) for _ in range(2))
-        except NotPrivate:
-            raise
-        except Exception as error:
-            LOG.info(
-                "the model cannot be tried on made-up records (%s); its layer rules are taken at their word", error
-            )
-            return None
+    def _first_that_runs(self, manner: Manner, wrong_in: Callable[[Manner], set[str]]) -> tuple[Manner, set[str]]:
+        """Together with channels innermost; together as they come, for a model that views images as rows; or alone."""
+        if not manner.is_record_by_record:
+            for is_channels_last in (True, False):
+                together = replace(manner, is_channels_last=is_channels_last)
+                try:
+                    return together, wrong_in(together)
+                except Exception as error:  # a view of another layout, or a record axis that is not the first
+                    LOG.info("cannot be run together: %s", error)
+            manner = replace(manner, is_record_by_record=True, is_channels_last=False)
+            LOG.warning("the model cannot be run on several records at once: each is run alone, which is slower")
+        return manner, wrong_in(manner)
+
+    def _expected(
+        self, attempt: Attempt, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
+    ) -> tuple[list[bool], list[Tensors] | None]:
+        """The gradients of each made-up record by itself, and the training flags that they were had with.
+
+        In the user's own flags, and where the model then draws random numbers, in evaluation; nothing where the model
+        cannot be run on such records, or gives numbers for them that are not finite.
+        """
+        given = [layer.training for layer in self._plain.modules()]
+        for flags in (given, [False] * len(given)):
+            with _flags(self._plain, flags):
+                try:
+                    once, again = (self._alone(attempt, parameters, buffers, inputs, targets) for _ in range(2))
+                except NotPrivate:
+                    raise
+                except Exception as error:
+                    LOG.info("the model cannot be tried on made-up records: %s", error)
+                    return flags, None
+                if not all(grad.isfinite().all() for record in once for grad in record.values()):
+                    return flags, None
+                self._refuse_mixed(attempt, {**parameters, **buffers}, inputs)
+                pairs = zip(once, again, strict=True)
+                if not any(attempt.differing(some, others) for some, others in pairs):
+                    return flags, once
+        return flags, None
+
+    def _refuse_mixed(self, attempt: Attempt, values: Tensors, inputs: Inputs) -> None:
         refuse_mixed_records(
             self._plain,
-            lambda inputs: (self._outputs({**parameters, **buffers}, inputs), []),
+            lambda inputs: (self._outputs(attempt, values, inputs), []),
             batches.flat_views(inputs, views=self._views),
             num_images=_RECORDS * self._views,
             views=self._views,
         )
-        pairs = zip(once, again, strict=True)
-        if any(_differs(some[name], others[name], whole=_whole(some)) for some, others in pairs for name in some):
-            LOG.info("the model draws random numbers even in evaluation; its layer rules are taken at their word")
-            return None
-        return once
 
-    def _alone(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> list[Tensors]:
-        trained = {name: parameters[name].detach().requires_grad_() for name in self._layers.names}
+    def _alone(
+        self, attempt: Attempt, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
+    ) -> list[Tensors]:
+        given = dict(self._plain.named_parameters())
+        trained = {
+            name: given[name] if attempt.is_plain else parameters[name].detach().requires_grad_()
+            for name in self._layers.names
+        }
         values = {**parameters, **buffers, **trained}
         found = []
         with torch.enable_grad():
             for at in range(_RECORDS):
                 record = batches.each(lambda leaf, at=at: leaf[at : at + 1], (inputs, targets))  # type: ignore[misc]
-                found.append(self._gradient_of(self._loss(values, *record), trained))
+                found.append(self._gradient_of(self._loss(attempt, values, *record), trained))
         return found
 
     def _gradient_of(self, loss: Tensor, trained: dict[str, Tensor]) -> Tensors:
@@ -138,15 +217,20 @@ class Trial:
             ) from error
         return dict(zip(trained, found, strict=True))
 
-    def _loss(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
+    def _loss(self, attempt: Attempt, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         repeated = batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)
-        return self._loss_fn(self._outputs(values, batches.flat_views(inputs, views=self._views)), repeated).mean()
+        return self._loss_fn(
+            self._outputs(attempt, values, batches.flat_views(inputs, views=self._views)), repeated
+        ).mean()
 
-    def _outputs(self, values: Tensors, inputs: Inputs) -> Any:
-        return batches.call(lambda *args, **kwargs: functional_call(self._plain, dict(values), args, kwargs), inputs)
+    def _outputs(self, attempt: Attempt, values: Tensors, inputs: Inputs) -> Any:
+        if attempt.is_plain:
+            return batches.call(self._plain, inputs)
+        return batches.call(lambda *args, **kwargs: self._called(values, args, kwargs), inputs)
 
     def _wrong(
         self,
+        attempt: Attempt,
         expected: list[Tensors],
         parameters: Tensors,
         buffers: Tensors,
@@ -155,18 +239,13 @@ class Trial:
         manner: Manner,
     ) -> set[str]:
         """The parameters whose gradient is not as expected for one of the records."""
-        outlets = self._differentiation.outlets(parameters, buffers, inputs, targets)
-        reading = Reading(outlets, manner.copied, manner.is_record_by_record)
+        reading = self._differentiation.reading(manner, parameters, buffers, inputs, targets)
         every = torch.ones(_RECORDS, dtype=torch.bool, device=first_device(parameters))
         with torch.no_grad():
             gradients = self._differentiation.gradients(reading, parameters, buffers, inputs, targets, every)
             found = [gradients.weighted_sum(weights) for weights in torch.eye(_RECORDS, device=every.device)]
-        return {
-            name
-            for some, others in zip(expected, found, strict=True)
-            for name in some
-            if _differs(some[name], others[name], whole=_whole(some))
-        }
+        pairs = zip(expected, found, strict=True)
+        return {name for some, others in pairs for name in attempt.differing(some, others)}
 
 
 def _moved(parameters: Tensors) -> dict[str, Tensor]:
@@ -178,24 +257,5 @@ def _moved(parameters: Tensors) -> dict[str, Tensor]:
     }
 
 
-def _made_up(leaf: Tensor, *, device: torch.device) -> Tensor:
-    """Two records of the same shape and type: numbers drawn at random, indices 0 and 1, nothing masked out."""
-    shape = (_RECORDS, *leaf.shape[1:])
-    if leaf.is_floating_point():
-        return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
-    if leaf.dtype is torch.bool:
-        return torch.ones(shape, dtype=leaf.dtype, device=device)
-    indices = torch.arange(_RECORDS, dtype=leaf.dtype, device=device)
-    return indices.reshape(-1, *(1 for _ in shape[1:])).expand(shape).clone()
-
-
 def _whole(gradients: Tensors) -> float:
     return float(torch.stack([grad.square().sum() for grad in gradients.values()]).sum().sqrt())
-
-
-def _differs(expected: Tensor, found: Tensor, *, whole: float) -> bool:
-    """Numbers that are not finite say nothing, since such a record counts as zero."""
-    if not expected.isfinite().all():
-        return False
-    allowed = _TOLERANCE * max(float(expected.norm()), whole / 100)
-    return not float((expected - found).norm()) <= allowed

@@ -10,12 +10,15 @@ Axes: N images (records times views), C input channels, O output channels, S and
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
+import torch
 from torch import Tensor
 
 from lehr.gradients.contributions.materialised import Materialised
 from lehr.gradients.kernels import convolution_norms, convolution_sum
 from lehr.gradients.kernels.geometry import Geometry
+from lehr.gradients.products import rounding_of_sum, squares_at_most
 from lehr.interfaces import at_least_float32
 
 
@@ -45,9 +48,25 @@ class Convolved:
             return self._zeros(self.records)
         if self._keeping_pays():
             return self._formed()[1]
-        return convolution_norms.squared_norms(
+        squared_B = convolution_norms.squared_norms(  # noqa: N806
             self.inputs_NCS, self.output_grads_NOP, self.geometry, records=self.records
         )
+        return squared_B + self._lost()
+
+    def _lost(self) -> Tensor:
+        """What rounding and underflow can hide from a norm that is had apart from the sum (Cauchy and Schwarz)."""
+        before_B = prod(self.geometry.kernel) * self._squares(self.inputs_NCS)  # noqa: N806
+        after_B = self._squares(self.output_grads_NOP)  # noqa: N806
+        tiny = torch.finfo(before_B.dtype).tiny
+        before, after = (tiny * values[0].numel() * self.views for values in (self.inputs_NCS, self.output_grads_NOP))
+        lengths_B = before_B.sqrt() * after_B.sqrt()  # noqa: N806
+        rounding_B = rounding_of_sum(lengths_B, self.output_grads_NOP.dtype, self.output_grads_NOP.device)  # noqa: N806
+        return after * before_B + before * after_B + rounding_B
+
+    def _squares(self, values_NCS: Tensor) -> Tensor:  # noqa: N803
+        """Of each record. Image by image first, since that leaves the memory format alone."""
+        of_images = squares_at_most(values_NCS, range(1, values_NCS.dim()))
+        return of_images.reshape(self.records, self.views).sum(1)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
         if not self._has_anything():

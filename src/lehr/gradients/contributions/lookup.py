@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lehr.gradients.products import sum_of_squares, weigh
+from lehr.gradients.products import rounding_of_sum, squares_at_most, sum_of_squares, weigh
 from lehr.interfaces import at_least_float32
 
 
@@ -31,7 +31,11 @@ class Lookup:
         return (self.num_rows, self.output_grads_BTD.shape[2])
 
     def squared_norms(self) -> Tensor:
-        return sum_of_squares(self._exact() if self.rows_BT.shape[1] == 1 else self._row_by_row())
+        if self.rows_BT.shape[1] == 1:
+            return sum_of_squares(self._exact())
+        lengths_B = squares_at_most(self._exact(), [2]).sqrt().sum(1)  # noqa: N806
+        # Rows are added up, not multiplied, so that TF32 has no part in it.
+        return sum_of_squares(self._row_by_row()) + rounding_of_sum(lengths_B, lengths_B.dtype, torch.device("cpu"))
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
         scaled = weigh(self._exact(), weights_B, counted_B).flatten(0, 1)

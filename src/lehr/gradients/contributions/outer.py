@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lehr.gradients.products import (
@@ -19,6 +20,8 @@ from lehr.gradients.products import (
     product,
     rounding_of,
     rounding_of_scaling,
+    rounding_of_sum,
+    squares_at_most,
     sum_of_squares,
     weigh,
 )
@@ -42,15 +45,20 @@ class Outer:
 
     def squared_norms(self) -> Tensor:
         positions, (outputs, inputs) = self.output_grads_BTO.shape[1], self.shape
+        left_BT, right_BT = squares_at_most(self.output_grads_BTO, [2]), squares_at_most(self.inputs_BTI, [2])  # noqa: N806
         if positions == 1:
-            return sum_of_squares(self.output_grads_BTO) * sum_of_squares(self.inputs_BTI)
+            return (left_BT * right_BT).sum(1)
         if positions * (outputs + inputs) >= outputs * inputs:
             squared_B = sum_of_squares(self.materialised())  # noqa: N806
         else:
             products_BTT = self.left_gram(self) * self.right_gram(self)  # noqa: N806
             rounding_B = rounding_of(products_BTT.diagonal(dim1=1, dim2=2).sum(1))  # noqa: N806
-            squared_B = products_BTT.sum((1, 2)).clamp_min(0) + rounding_B  # noqa: N806
+            tiny = positions * torch.finfo(left_BT.dtype).tiny
+            lost_B = (outputs * tiny) * right_BT.sum(1) + (inputs * tiny) * left_BT.sum(1)  # noqa: N806
+            squared_B = products_BTT.sum((1, 2)).clamp_min(0) + rounding_B + lost_B  # noqa: N806
         dtype = self.output_grads_BTO.dtype
+        lengths_B = (left_BT.sqrt() * right_BT.sqrt()).sum(1)  # noqa: N806
+        squared_B = squared_B + rounding_of_sum(lengths_B, dtype, left_BT.device)  # noqa: N806
         if dtype not in HALF:
             return squared_B
         return squared_B + rounding_of_scaling(self.squares_apart(), dtype, positions=positions)
