@@ -1,7 +1,8 @@
 """Running a model with other weights than its own.
 
-torch's ``functional_call`` puts values in and takes them out again name by name; where one layer has two names it leaves
-the values behind. So every place that holds a parameter or buffer is named once here, and shared ones are shared by hand.
+torch's ``functional_call`` puts values in and takes them out again name by name; where one layer has two names it
+leaves the values behind. So every place that holds a parameter or buffer is named once here, and what is shared is
+shared by hand.
 """
 
 from __future__ import annotations

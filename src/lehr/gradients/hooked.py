@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.parameter import Parameter
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
@@ -27,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 from lehr import validate
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients import batches
+from lehr.gradients.calling import Called
 from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.heard import Heard, Passage
 from lehr.gradients.layers import Layers
@@ -193,12 +193,12 @@ class HookedEngine:
         No batch knows of this run, and the model's own weights and buffers take no part in it.
         """
         heard, self._heard = self._heard, Heard()
-        bare = BareWithBuffers(self._model)
+        called = Called(BareWithBuffers(self._model))
         named = {f"layer.{name}": value for name, value in values.items()}
         try:
-            outputs, buffers = functional_call(bare, named, *inputs)
+            outputs, buffers = called(named, *inputs)
             with torch.enable_grad():
-                functional_call(bare, named, *inputs)
+                called(named, *inputs)
             passages = self._heard.passages.values()
             return outputs, [(passage.place.layer, passage.inputs) for passage in passages], buffers
         finally:

@@ -14,16 +14,17 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lehr import validate
-from lehr.errors import InvalidValue
 from lehr.gradients import batches, recurrent
 from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.calling import Called
+from lehr.gradients.grouping import checked_groups, weight_of_each
 from lehr.gradients.masks import checked_mask
-from lehr.gradients.precision import first_dtype, margin
-from lehr.gradients.products import keep, rows, sum_of_squares
+from lehr.gradients.precision import margin
+from lehr.gradients.products import keep, rows, sum_of_squares, uncast
 from lehr.gradients.refusals import refuse_what_cannot_be_private
 from lehr.gradients.same_draws import SameDraws
 from lehr.interfaces import Clip, Groups, Tensors, at_least_float32
@@ -52,6 +53,7 @@ class MaterialisedEngine:
     ) -> None:
         refuse_what_cannot_be_private(model)
         self._model = model
+        self._called = Called(model)
         self._loss_fn = loss_fn
         self._views = validate.count(views=views)
         self._chunk_records = None if chunk_records is None else validate.count(chunk_records=chunk_records)
@@ -63,13 +65,14 @@ class MaterialisedEngine:
         refuse_what_cannot_be_private(self._model)
         parameters = batches.trainable(self._model)
         num_records = batches.num_records(inputs, targets)
+        batches.check_views(inputs, views=self._views)
         mask = checked_mask(mask_B, num_records=num_records, device=next(iter(parameters.values())).device)
         fitting = self._kept_bytes // max(1, bytes_per_record(parameters))
         return ChunkedGradients(
             self._computation(inputs, targets),
             shapes={name: parameter.detach() for name, parameter in parameters.items()},
             mask_B=mask,
-            margin=margin(first_dtype(parameters)),
+            margin=max(margin(parameter.dtype, parameter.device) for parameter in parameters.values()),
             chunk_records=self._chunk_records or max(1, fitting),
             kept=num_records <= fitting,
         )
@@ -102,12 +105,10 @@ class MaterialisedEngine:
         again = batches.each(lambda leaf: leaf.unsqueeze(0).expand(self._views, *leaf.shape), targets)
 
         def model(*args: Any, **kwargs: Any) -> Any:
-            return functional_call(self._model, {**trained, **others}, args, kwargs)
+            return self._called({**trained, **others}, args, kwargs)
 
         losses = self._loss_fn(batches.call(model, split), again)
-        if losses.shape != (self._views,):
-            raise InvalidValue("loss_fn", allowed="a function with one loss per record", given=tuple(losses.shape))
-        return losses.mean()
+        return batches.one_each(losses, num_records=self._views).mean()
 
 
 class ChunkedGradients:
@@ -143,19 +144,19 @@ class ChunkedGradients:
         if self._squared_BP is None:
             found = [_squared(grads, self.names) for _, grads, _ in self._counted_chunks()]
             self._squared_BP = torch.cat(found) if found else self._zeros(0, len(self.names))
-        of_group = [[self.names.index(name) for name in group] for group in groups or [self.names]]
+        whole = checked_groups(groups, names=self.names)
+        of_group = [[self.names.index(name) for name in group] for group in whole]
         norms_BG = torch.stack([self._squared_BP[:, index].sum(1) for index in of_group], dim=1).sqrt()  # noqa: N806
         return norms_BG[:, 0] if groups is None else norms_BG
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
-        if groups is None:
-            weights, groups = weights.unsqueeze(1), [self.names]
-        group_of = {name: index for index, group in enumerate(groups) for name in group}
+        weight_of = weight_of_each(weights, groups, names=self.names, num_records=len(self._mask_B))
         sums = self._empty_sums()
         for chunk, grads, counted_B in self._counted_chunks():  # noqa: N806
-            for name in group_of:
-                chosen = torch.where(counted_B, weights[chunk, group_of[name]], 0).to(sums[name].dtype)
-                sums[name] += (chosen @ rows(grads[name])).reshape(sums[name].shape)
+            for name, weights_B in weight_of.items():  # noqa: N806
+                chosen = torch.where(counted_B, weights_B[chunk], 0).to(sums[name].dtype)
+                with uncast(chosen.device):
+                    sums[name] += (chosen @ rows(grads[name])).reshape(sums[name].shape)
         return sums
 
     def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
