@@ -118,9 +118,8 @@ class Trial:
                 made_up = batches.each(partial(attempt.made_up, device=first_device(parameters)), (inputs, targets))
                 flags, expected = self._expected(attempt, *values, *made_up)
                 if expected is not None:
-                    for own, training in zip(self._layers.model.modules(), flags, strict=True):
-                        own.training = training  # the engine brings back the user's flags before the next batch
-                    return self._first_right(manner, partial(self._wrong, attempt, expected, *values, *made_up))
+                    with _flags(self._layers.model, flags):
+                        return self._first_right(manner, partial(self._wrong, attempt, expected, *values, *made_up))
         LOG.warning("the model cannot be tried on made-up records: each record is run alone, which is slower")
         return replace(manner, is_record_by_record=True)
 
