@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,8 @@ class RecordGradients(Protocol):
 
     A record that the mask leaves out, and one whose gradient is not finite, counts as zero: its norm is zero and it
     adds nothing to any sum, whatever its weight. ``margin`` bounds how far rounding can put the norm of what is summed
-    above the norm that was reported, relative to it; a clip rule divides by ``norms * (1 + margin)``.
+    above the norm that was reported, relative to it; a clip rule divides by ``norms * (1 + margin)``. Groups name every
+    parameter exactly once, and there is one weight for each record, or for each record and group.
     """
 
     @property
@@ -49,6 +50,7 @@ class RecordGradients(Protocol):
         """The sum over records, each scaled by its weight: ``weights_B``, or ``weights_BG`` with one per group."""
 
 
+@runtime_checkable
 class CoordinateGradients(RecordGradients, Protocol):
     """Gradients that can also be looked at coordinate by coordinate; only the materialised engine offers them."""
 

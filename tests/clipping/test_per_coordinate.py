@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from lehr.clipping.flat import FlatClip
 from lehr.clipping.per_coordinate import PerCoordinateClip
 from lehr.errors import InvalidValue
-from tests.clipping.chosen import as_vector, stored_gradients
+from tests.clipping.chosen import as_vector, gradients, stored_gradients
 
 
 def bounds(first: list[float], second: list[float]) -> dict[str, Tensor]:
@@ -38,6 +39,34 @@ def test_bounds_changed_after_the_rule_was_built_change_nothing() -> None:
     for bound in given.values():
         bound.mul_(100)
     assert as_vector(rule(stored_gradients(torch.full((1, 5), 1e3))).values).norm() == 5.0
+
+
+def test_bounds_that_were_handed_out_and_changed_change_nothing() -> None:
+    rule = PerCoordinateClip(bounds([1, 2, 2], [4, 0]))
+    handed_out = rule(stored_gradients(torch.ones(1, 5))).bounds
+    assert handed_out is not None
+    for bound in (*handed_out.values(), *rule.bounds.values()):
+        bound.mul_(100)
+    assert as_vector(rule(stored_gradients(torch.full((1, 5), 1e3))).values).norm() == rule.sensitivity == 5.0
+
+
+def test_rules_are_equal_where_their_bounds_are() -> None:
+    rule = PerCoordinateClip(bounds([1, 2, 2], [4, 0]))
+    assert rule == PerCoordinateClip(bounds([1, 2, 2], [4, 0]))
+    assert hash(rule) == hash(PerCoordinateClip(bounds([1, 2, 2], [4, 0])))
+    others = [bounds([2, 1, 2], [4, 0]), bounds([1, 2, 2, 0], [4, 0]), {"first.weight": torch.ones(1, 25)}]
+    assert rule not in [PerCoordinateClip(other) for other in others]
+    assert rule != FlatClip(5.0)
+
+
+def test_gradients_that_cannot_be_looked_at_by_coordinates_are_refused_with_the_engine_that_offers_them() -> None:
+    with pytest.raises(InvalidValue, match=r"MaterialisedEngine.*given: 'ContributedGradients'"):
+        PerCoordinateClip(bounds([1, 2, 2], [4, 0]))(gradients(torch.ones(1, 5)))
+
+
+def test_what_is_no_tensor_is_refused_by_name() -> None:
+    with pytest.raises(InvalidValue, match=r"tensors of floating point numbers; given: 'weight: 1.0'"):
+        PerCoordinateClip({"weight": 1.0})  # type: ignore[dict-item]
 
 
 def test_a_bound_is_not_rounded_up_to_a_narrower_type() -> None:

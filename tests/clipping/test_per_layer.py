@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +38,21 @@ def test_shares_are_proportions_of_one_clip_norm() -> None:
     other = PerLayerClip(2.0, shares=(("first", 6), ("second", 8)))(gradients(10 * RECORD)).values
     torch.testing.assert_close(one, other)
     torch.testing.assert_close(one["first.weight"].norm().item(), 1.2)
+
+
+def test_shares_in_lists_are_those_in_tuples() -> None:
+    given = [["first", 3], ["second", 4]]
+    rule = PerLayerClip(2.0, shares=given)  # type: ignore[arg-type]
+    given[0][1] = 100
+    expected = PerLayerClip(2.0, shares=(("first", 3), ("second", 4)))
+    assert rule == expected
+    assert hash(rule) == hash(expected)
+
+
+@pytest.mark.parametrize("shares", [1.0, ["first"], {"first": 1.0}, [("first", 1.0, 2.0)]])
+def test_shares_that_are_no_pairs_are_refused(shares: Any) -> None:
+    with pytest.raises(InvalidValue, match="shares must be pairs of a layer and its share"):
+        PerLayerClip(2.0, shares=shares)
 
 
 class Doubled(nn.Module):
@@ -77,3 +93,8 @@ def test_what_bounds_nothing_is_refused(clip_norm: float, shares: tuple[tuple[st
 def test_a_bound_that_is_no_clip_norm_is_refused() -> None:
     with pytest.raises(InvalidValue, match="clip_norms must be"):
         PerLayerClip.with_norms({"first": math.nan})
+
+
+def test_a_clip_norm_that_leaves_a_layer_too_little_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="clip_norm must be at least 1e-09 for each of 2 layers"):
+        PerLayerClip(1e-9)(gradients(RECORD))

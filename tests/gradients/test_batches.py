@@ -91,3 +91,24 @@ def test_a_shared_parameter_is_trained_once_and_a_frozen_one_not_at_all() -> Non
 def test_nothing_to_train_is_refused() -> None:
     with pytest.raises(InvalidValue, match="at least one parameter that requires grad"):
         batches.trainable(nn.Flatten())
+
+
+def test_losses_that_are_one_per_record_are_taken_as_they_are() -> None:
+    losses = torch.rand(3)
+    assert batches.one_each(losses, num_records=3) is losses
+
+
+@pytest.mark.parametrize("losses", [torch.ones(()), torch.ones(6), torch.ones(3, 1), 1.0, None])
+def test_losses_that_are_not_one_per_record_are_refused(losses: object) -> None:
+    with pytest.raises(InvalidValue, match=r"loss_fn must be a function with one loss per record, of shape \(3,\)"):
+        batches.one_each(losses, num_records=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
+def test_a_trained_parameter_that_is_of_no_type_with_a_margin_is_refused_by_name(dtype: torch.dtype) -> None:
+    model = nn.Linear(2, 2)
+    model.gain = nn.Parameter(torch.ones(2).to(dtype))
+    with pytest.raises(InvalidValue, match=rf"torch.float64.*given: 'gain: {dtype}'"):
+        batches.trainable(model)
+    model.gain.requires_grad_(False)
+    assert set(batches.trainable(model)) == {"weight", "bias"}

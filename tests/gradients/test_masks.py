@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -19,8 +21,16 @@ def test_a_mask_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "mask", [torch.ones(3), torch.ones(2, dtype=torch.bool), torch.ones(3, 1, dtype=torch.bool), torch.tensor(True)]
+    "mask",
+    [
+        torch.ones(3),
+        torch.ones(2, dtype=torch.bool),
+        torch.ones(3, 1, dtype=torch.bool),
+        torch.tensor(True),
+        [True, True, True],
+        True,
+    ],
 )
-def test_a_mask_of_another_type_or_shape_is_refused(mask: torch.Tensor) -> None:
+def test_a_mask_of_another_type_or_shape_is_refused(mask: Any) -> None:
     with pytest.raises(InvalidValue, match=r"mask_B must be torch.bool \(3,\)"):
         checked_mask(mask, num_records=3, device=CPU)

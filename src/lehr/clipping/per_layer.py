@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lehr.clipping.clip_norm import a_clip_norm
+from lehr.clipping.clip_norm import SMALLEST_CLIP_NORM, a_clip_norm
 from lehr.errors import InvalidValue
 from lehr.interfaces import PrivateSum, RecordGradients
 
@@ -33,6 +33,7 @@ class PerLayerClip:
 
     def __post_init__(self) -> None:
         a_clip_norm(clip_norm=self.clip_norm)
+        object.__setattr__(self, "shares", _pairs(self.shares))
         names = [layer for layer, _ in self.shares]
         if len(set(names)) != len(names):
             raise InvalidValue("shares", allowed="every layer once", given=names)
@@ -65,7 +66,18 @@ class PerLayerClip:
         bounds = _bounds(self.sensitivity, self.shares or tuple((layer, 1.0) for layer in layers))
         if set(bounds) != set(layers):
             raise InvalidValue("shares", allowed=f"one for each of the layers {list(layers)}", given=sorted(bounds))
+        if not min(bounds.values()) >= SMALLEST_CLIP_NORM:
+            allowed = f"at least {SMALLEST_CLIP_NORM:g} for each of {len(layers)} layers"
+            raise InvalidValue("clip_norm", allowed=allowed, given=self.clip_norm)
         return [bounds[layer] for layer in layers]
+
+
+def _pairs(shares: object) -> tuple[tuple[str, float], ...]:
+    """As tuples, which nobody can change and which can be hashed."""
+    try:
+        return tuple((str(layer), share) for layer, share in shares)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise InvalidValue("shares", allowed="pairs of a layer and its share", given=shares) from None
 
 
 def _layers(names: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from lehr.errors import InvalidValue
 
 Inputs: TypeAlias = "Tensor | tuple[Tensor, ...] | dict[str, Tensor]"
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
+TRAINED_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def leaves(values: Any) -> list[Tensor]:
@@ -40,6 +41,18 @@ def num_records(inputs: Inputs, targets: Any) -> int:
         shapes = [tuple(leaf.shape) for leaf in [*leaves(inputs), *leaves(targets)]]
         raise InvalidValue("batch", allowed="tensors that begin with the same number of records", given=shapes)
     return next(iter(lengths))[0]
+
+
+def one_each(losses: object, *, num_records: int) -> Tensor:
+    """The losses themselves: one for each record, or for each view where these are run apart."""
+    if not isinstance(losses, Tensor) or losses.shape != (num_records,):
+        allowed = f"a function with one loss per record, of shape {(num_records,)} (reduction='none')"
+        raise InvalidValue("loss_fn", allowed=allowed, given=_shape(losses))
+    return losses
+
+
+def _shape(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 def check_views(inputs: Inputs, *, views: int) -> None:
@@ -73,4 +86,8 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not found:
         raise InvalidValue("model", allowed="a model with at least one parameter that requires grad", given="none")
+    for name, parameter in found.items():
+        if parameter.dtype not in TRAINED_TYPES:
+            allowed = f"one whose trained parameters are of {', '.join(map(str, TRAINED_TYPES))}"
+            raise InvalidValue("model", allowed=allowed, given=f"{name}: {parameter.dtype}")
     return found

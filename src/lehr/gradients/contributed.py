@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from lehr.gradients.grouping import checked_groups, weight_of_each
+from lehr.gradients.products import uncast
 from lehr.interfaces import Contribution, Groups
 
 
@@ -18,7 +20,8 @@ class ContributedGradients:
 
     def __init__(self, contributions: Mapping[str, Contribution], *, mask_B: Tensor, margin: float) -> None:  # noqa: N803
         self._contributions = contributions
-        self._squared = {name: part.squared_norms() for name, part in contributions.items()}
+        with uncast(mask_B.device):
+            self._squared = {name: part.squared_norms() for name, part in contributions.items()}
         self._margin = margin
         # A record with a gradient that is not finite, in whatever parameter, counts as zero in all of them.
         self._counted_B = mask_B & torch.stack(tuple(self._squared.values())).sum(0).isfinite()
@@ -32,14 +35,15 @@ class ContributedGradients:
         return self._margin
 
     def norms(self, groups: Groups | None = None) -> Tensor:
-        if groups is None:
-            return self._norms(self.names)
-        return torch.stack([self._norms(group) for group in groups], dim=1)
+        norms = [self._norms(group) for group in checked_groups(groups, names=self.names)]
+        return norms[0] if groups is None else torch.stack(norms, dim=1)
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
-        if groups is None:
-            weights, groups = weights.unsqueeze(1), [self.names]
-        weight_of = {name: weights[:, index] for index, group in enumerate(groups) for name in group}
+        weight_of = weight_of_each(weights, groups, names=self.names, num_records=len(self._counted_B))
+        with uncast(self._counted_B.device):
+            return self._sums(weight_of)
+
+    def _sums(self, weight_of: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {
             # In the parameter's own memory order, so that noise and update can go through all of it at once.
             name: part.weighted_sum(weight_of[name], self._counted_B).contiguous()

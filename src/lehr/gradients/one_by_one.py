@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from lehr import validate
-from lehr.errors import InvalidValue
 from lehr.gradients import batches
 from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.grouping import checked_groups, weight_of_each
 from lehr.gradients.masks import checked_mask
-from lehr.gradients.precision import first_dtype, margin
+from lehr.gradients.precision import margin
 from lehr.gradients.refusals import refuse_what_cannot_be_private
 from lehr.interfaces import Clip, Groups, at_least_float32
 
@@ -42,6 +43,7 @@ class OneByOneEngine:
         refuse_what_cannot_be_private(self._model)
         parameters = batches.trainable(self._model)
         num_records = batches.num_records(inputs, targets)
+        batches.check_views(inputs, views=self._views)
         device = next(iter(parameters.values())).device
         mask = checked_mask(mask_B, num_records=num_records, device=device)
         rows = [self._gradient(parameters, inputs, targets, index) for index in range(num_records)]
@@ -49,22 +51,28 @@ class OneByOneEngine:
             name: torch.stack([row[name] for row in rows]) if rows else _of_no_record(parameter)
             for name, parameter in parameters.items()
         }
-        return StoredGradients(grads, mask_B=mask, margin=margin(first_dtype(parameters)))
+        largest = max(margin(parameter.dtype, parameter.device) for parameter in parameters.values())
+        return StoredGradients(grads, mask_B=mask, margin=largest)
 
     def _gradient(
         self, parameters: dict[str, nn.Parameter], inputs: Inputs, targets: Any, index: int
     ) -> dict[str, Tensor]:
         own = batches.each(lambda leaf: leaf[index] if self._views > 1 else leaf[index : index + 1], inputs)
         target = batches.each(lambda leaf: leaf[index : index + 1].expand(self._views, *leaf.shape[1:]), targets)
-        with torch.enable_grad():
-            losses = self._loss_fn(batches.call(self._model, own), target)
-            loss = losses.mean()
-        if losses.shape != (self._views,):
-            raise InvalidValue("loss_fn", allowed="a function with one loss per record", given=tuple(losses.shape))
-        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        with torch.inference_mode(False), torch.enable_grad():
+            # What was made in inference mode can be differentiated only as a copy.
+            own, target = batches.each(lambda leaf: leaf.clone() if leaf.is_inference() else leaf, (own, target))
+            losses = self._loss_fn(batches.call(self._with_buffers_apart, own), target)
+            loss = batches.one_each(losses, num_records=self._views).mean()
+            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         return {
             name: _or_zeros(grad, parameter) for (name, parameter), grad in zip(parameters.items(), found, strict=True)
         }
+
+    def _with_buffers_apart(self, *args: Any, **kwargs: Any) -> Any:
+        """What a forward pass writes into a buffer reaches neither the model nor the next record."""
+        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        return functional_call(self._model, buffers, args, kwargs)
 
 
 def _or_zeros(grad: Tensor | None, parameter: Tensor) -> Tensor:
@@ -92,19 +100,13 @@ class StoredGradients:
         return self._margin
 
     def norms(self, groups: Groups | None = None) -> Tensor:
-        if groups is None:
-            return _norms(list(self._grads.values()))
-        return torch.stack([_norms([self._grads[name] for name in group]) for group in groups], dim=1)
+        whole = checked_groups(groups, names=self.names)
+        norms = [_norms([self._grads[name] for name in group]) for group in whole]
+        return norms[0] if groups is None else torch.stack(norms, dim=1)
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
-        if groups is None:
-            weights, groups = weights.unsqueeze(1), [self.names]
-        sums = {name: torch.zeros_like(grad.sum(0)) for name, grad in self._grads.items()}
-        for index, group in enumerate(groups):
-            for name in group:
-                scaled = torch.einsum("b,b...->b...", weights[:, index].to(sums[name].dtype), self._grads[name])
-                sums[name] = self._counted(scaled).sum(0)
-        return sums
+        weight_of = weight_of_each(weights, groups, names=self.names, num_records=len(self._counted_B))
+        return {name: self._counted(_scaled(grad, weight_of[name])).sum(0) for name, grad in self._grads.items()}
 
     def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
         return {name: self._counted(clipped).sum(0) for name, clipped in clip(dict(self._grads)).items()}
@@ -113,6 +115,10 @@ class StoredGradients:
         result = grads.clone()
         result[~self._counted_B] = 0
         return result
+
+
+def _scaled(grads: Tensor, weights_B: Tensor) -> Tensor:  # noqa: N803
+    return weights_B.to(grads.dtype).reshape(-1, *(1 for _ in grads.shape[1:])) * grads
 
 
 def _norms(grads: list[Tensor]) -> Tensor:
