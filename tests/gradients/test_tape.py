@@ -64,6 +64,7 @@ def test_a_run_that_broke_off_leaves_nothing_to_the_next() -> None:
     tape, forward = listened(nn.Linear(3, 2))
     tape.start(None)
     forward(torch.ones(1, 3))
+    forward(torch.ones(1, 3))
     tape.start(None)
     forward(torch.zeros(1, 3))
     inputs, _ = tape.stop()

@@ -41,8 +41,8 @@ class Tape:
 
     def start(self, taps: Mapping[str, Tensor] | None) -> None:
         """Begin a run, adding these taps; with none, only listen."""
+        self.stop()  # a run that failed half-way has left something behind
         self._taps = taps
-        self._calls.clear()
 
     def stop(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """End the run and forget it: the inputs and, where no taps were given, the outputs of every place."""
