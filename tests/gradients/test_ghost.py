@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from lehr.clipping.flat import FlatClip
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.one_by_one import OneByOneEngine
+from lehr.interfaces import PrivateSum, RecordGradients
 from tests.gradients.small_models import CASES, NUM_CLASSES, assert_same_gradients, loss_fn, untouched
 
 IMAGES = CASES["images"]
@@ -231,6 +232,228 @@ def test_weights_that_were_loaded_are_the_ones_that_are_used() -> None:
     model.load_state_dict(other.state_dict(), assign=True)
     expected = OneByOneEngine(other, loss_fn).gradients(*IMAGES.batch(3))
     assert_same_gradients(engine.gradients(*IMAGES.batch(3)), expected, records=3)
+
+
+class Viewed(nn.Module):
+    """Images that are viewed as rows, which fails where their channels are innermost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Conv2d(3, 4, 3)
+        self.head = nn.Linear(4 * 4 * 4, NUM_CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.head(torch.tanh(self.features(images)).view(images.size(0), -1))
+        return outputs
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_images_may_be_viewed_as_rows(views: int) -> None:
+    torch.manual_seed(0)
+    model = Viewed().double()
+    inputs, targets = IMAGES.batch(3, views=views)
+    expected = OneByOneEngine(model, loss_fn, views=views).gradients(inputs, targets)
+    assert_same_gradients(eager(model, views=views).gradients(inputs, targets), expected, records=3)
+
+
+def test_a_layer_under_two_names_keeps_the_users_weights() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(NUM_CLASSES, NUM_CLASSES)
+    model = nn.Sequential(layer, nn.Tanh(), layer).double()
+    before, weight = untouched(model), layer.weight
+    inputs, targets = torch.randn(3, NUM_CLASSES, dtype=torch.float64), torch.arange(3)
+    engine = eager(model)
+    found = engine.private_sum(CLIP, inputs, targets).values
+    with pytest.raises(RuntimeError, match="shape"):
+        engine.gradients(inputs[:, :2], targets)
+    assert layer.weight is weight
+    assert untouched(model) == before
+    assert_same_sums(found, expected_sum(model, inputs, targets), tolerance=1e-9)
+
+
+class Adjustable(nn.Module):
+    """What a user may change between batches without touching a parameter or a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 16)
+        self.dropout = nn.Dropout(0.0)
+        self.last = nn.Linear(16, NUM_CLASSES)
+        self.temperature = 1.0
+        self.shift = torch.zeros(6, dtype=torch.float64)
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.dropout(torch.tanh(self.first(values + self.shift))))
+        return outputs / self.temperature
+
+
+def is_cooler(model: Adjustable) -> None:
+    model.temperature = 0.5
+
+
+def has_another_tensor(model: Adjustable) -> None:
+    model.shift = torch.ones(6, dtype=torch.float64)
+
+
+def has_its_tensor_written_over(model: Adjustable) -> None:
+    model.shift.fill_(1)
+
+
+def drops_everything(model: Adjustable) -> None:
+    model.dropout.p = 1.0
+
+
+@pytest.mark.parametrize("change", [is_cooler, has_another_tensor, has_its_tensor_written_over, drops_everything])
+def test_what_is_changed_between_batches_is_followed(change: Callable[[Adjustable], None]) -> None:
+    torch.manual_seed(0)
+    model = Adjustable().double()
+    engine = eager(model)
+    batch = torch.randn(3, 6, dtype=torch.float64), torch.arange(3)
+    before = engine.private_sum(CLIP, *batch).values
+    assert_same_sums(before, expected_sum(model, *batch), tolerance=1e-9)
+    change(model)
+    expected = OneByOneEngine(model, loss_fn).gradients(*batch)
+    assert_same_gradients(engine.gradients(*batch), expected, records=3)
+    after = engine.private_sum(CLIP, *batch).values
+    assert_same_sums(after, expected_sum(model, *batch), tolerance=1e-9)
+    assert not torch.allclose(after["first.weight"], before["first.weight"])
+
+
+class Switched(nn.Module):
+    """A setting that decides what is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(NUM_CLASSES, NUM_CLASSES)
+        self.last = nn.Linear(NUM_CLASSES, NUM_CLASSES)
+        self.setting = "plain"
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = self.last(values if self.setting == "short" else torch.tanh(self.first(values)))
+        if self.setting == "behind the layer's back":
+            return outputs @ self.first.weight
+        return outputs - outputs.mean(0) if self.setting == "mixed" else outputs
+
+
+@pytest.mark.parametrize("setting", ["behind the layer's back", "short"])
+def test_a_setting_that_decides_what_is_run_has_the_model_read_anew(setting: str) -> None:
+    torch.manual_seed(0)
+    model = Switched().double()
+    engine = eager(model)
+    batch = torch.randn(3, NUM_CLASSES, dtype=torch.float64), torch.arange(3)
+    for each in ("plain", setting, "plain"):
+        model.setting = each
+        expected = OneByOneEngine(model, loss_fn).gradients(*batch)
+        assert_same_gradients(engine.gradients(*batch), expected, records=3)
+        found = engine.private_sum(CLIP, *batch).values
+        assert_same_sums(found, expected_sum(model, *batch), tolerance=1e-9)
+
+
+def test_a_setting_that_lets_records_meet_is_refused_when_it_is_made() -> None:
+    model = Switched().double()
+    engine = eager(model)
+    batch = torch.randn(3, NUM_CLASSES, dtype=torch.float64), torch.arange(3)
+    engine.private_sum(CLIP, *batch)
+    model.setting = "mixed"
+    with pytest.raises(NotPrivate, match="changes with the other records"):
+        engine.private_sum(CLIP, *batch)
+
+
+class Counting(nn.Linear):
+    """Notes how often it was run."""
+
+    runs = 0
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.runs += 1
+        return super().forward(values)
+
+
+def test_a_model_that_notes_something_when_it_is_run_is_tried_once() -> None:
+    model = nn.Sequential(Counting(6, NUM_CLASSES))
+    engine = eager(model)
+    counts = []
+    for _ in range(3):
+        engine.private_sum(CLIP, torch.randn(3, 6), torch.arange(3))
+        counts.append(model[0].runs)
+    assert counts[0] == counts[1] == counts[2] > 0  # only the trial runs the user's own model
+
+
+def test_a_parameter_that_was_replaced_is_followed() -> None:
+    model: Any = IMAGES.model()
+    engine = eager(model)
+    engine.private_sum(CLIP, *IMAGES.batch(3))
+    model.head.weight = nn.Parameter(2 * model.head.weight.detach())
+    found = engine.private_sum(CLIP, *IMAGES.batch(3)).values
+    assert_same_sums(found, expected_sum(model, *IMAGES.batch(3)), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("method", ["gradients", "private_sum"])
+def test_parameters_that_were_tied_untied_or_added_after_the_engine_was_built_are_refused(method: str) -> None:
+    """Which gradients belong together was read once; a tied weight's would be clipped as two."""
+    inputs, targets = torch.randn(3, NUM_CLASSES), torch.arange(3)
+
+    def assert_refused(model: Any, change: Callable[[Any], None], named: str) -> None:
+        engine = eager(model)
+        engine.gradients(inputs, targets)
+        change(model)
+        with pytest.raises(InvalidValue, match=rf"model must be one with the parameters.*{named}"):
+            engine.gradients(inputs, targets) if method == "gradients" else engine.private_sum(CLIP, inputs, targets)
+
+    def square() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(NUM_CLASSES, NUM_CLASSES), nn.Tanh(), nn.Linear(NUM_CLASSES, NUM_CLASSES))
+
+    tied = square()
+    tied[2].weight = tied[0].weight
+    assert_refused(square(), lambda model: setattr(model[2], "weight", model[0].weight), r"2\.weight")
+    assert_refused(tied, lambda model: setattr(model[2], "weight", nn.Parameter(torch.eye(5))), r"2\.weight")
+    assert_refused(square(), lambda model: model.append(nn.Linear(NUM_CLASSES, 2)), r"3\.bias")
+
+
+class Noting(FlatClip):
+    """A rule that can be told from an equal one by who was asked."""
+
+    asked: ClassVar[list[int]] = []
+
+    def __call__(self, gradients: RecordGradients) -> PrivateSum:
+        self.asked.append(id(self))
+        return super().__call__(gradients)
+
+
+def test_equal_clip_rules_share_one_step() -> None:
+    """A schedule that builds its rule anew for every batch must not have every batch compiled."""
+    Noting.asked.clear()
+    engine = eager(IMAGES.model())
+    rules = [Noting(clip_norm=0.5), Noting(clip_norm=0.5), Noting(clip_norm=0.25)]
+    sums = [engine.private_sum(rule, *IMAGES.batch(3)) for rule in rules]
+    assert Noting.asked == [id(rules[0]), id(rules[0]), id(rules[2])]
+    assert [found.sensitivity for found in sums] == [0.5, 0.5, 0.25]
+    assert_same_sums(sums[1].values, sums[0].values, tolerance=0)
+
+
+class FailsOnce(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = True
+        self.other = nn.Linear(6, 3)
+        self.last = nn.Linear(6, NUM_CLASSES)
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.fails:
+            self.other(values)
+            raise RuntimeError("half-way")
+        outputs: Tensor = self.last(values)
+        return outputs
+
+
+def test_a_batch_that_failed_half_way_leaves_nothing_to_the_next() -> None:
+    model = FailsOnce().double()
+    engine = eager(model)
+    batch = torch.randn(3, 6, dtype=torch.float64), torch.arange(3)
+    with pytest.raises(RuntimeError, match="half-way"):
+        engine.gradients(*batch)
+    model.fails = False
+    assert_same_gradients(engine.gradients(*batch), OneByOneEngine(model, loss_fn).gradients(*batch), records=3)
 
 
 @pytest.mark.parametrize(

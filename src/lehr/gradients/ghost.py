@@ -84,7 +84,9 @@ class GhostEngine:
                 margin=self._differentiation.margin(parameters),
             )
         with torch.no_grad():
-            return self._differentiation.gradients(self._reading(inputs, targets), *self._values(), *arguments)
+            values = self._values()
+            reading = self._reading(values, inputs, targets)
+            return self._differentiation.gradients(reading, *values, *arguments)
 
     def private_sum(self, clip: ClipRule, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> PrivateSum:  # noqa: N803
         """The clipped sum over a batch, in one compiled graph; where it is larger than fits, in several runs."""
@@ -92,7 +94,7 @@ class GhostEngine:
         if not arguments[2].shape[0]:
             return clip(self.gradients(inputs, targets, mask_B))
         values = self._values()
-        reading = self._reading(inputs, targets)
+        reading = self._reading(values, inputs, targets)
         step = self._step(reading, clip, self._physical_batch or arguments[2].shape[0])
         total: dict[str, Tensor] | None = None
         with torch.no_grad():
@@ -148,20 +150,29 @@ class GhostEngine:
         parameters = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
         return parameters, dict(self._model.named_buffers())
 
-    def _reading(self, inputs: Inputs, targets: Any) -> Reading:
-        """How to read batches of this shape. How the model is run is found out at the first one, on made-up records."""
-        flags = tuple(layer.training for layer in self._model.modules())  # some layers are only used in training
-        leaves, structure = pytree.tree_flatten((inputs, targets))
-        way = (structure, flags, tuple((leaf.dim(), leaf.dtype) for leaf in batches.leaves(leaves)))
-        key = (way, tuple(tuple(leaf.shape[1:]) for leaf in batches.leaves(leaves)))
-        if key not in self._readings:
+    def _reading(self, values: tuple[Tensors, Tensors], inputs: Inputs, targets: Any) -> Reading:
+        """How to read batches of this shape.
+
+        How the model is run is found out at the first one, on made-up records, and again after a setting was changed:
+        it may decide which layers are used, and what is used behind their backs.
+        """
+        way = self._way(inputs, targets)
+        if way not in self._manners:
+            trial = Trial(self._model, self._layers, self._loss_fn, views=self._views)
+            manner = trial.manner(*values, inputs, targets)
             values = self._values()
-            if way not in self._manners:
-                trial = Trial(self._model, self._layers, self._loss_fn, views=self._views)
-                self._manners[way] = trial.manner(*values, inputs, targets)
-                values = self._values()
+            way = self._way(inputs, targets)  # a model that notes something when it is run was changed by the trial
+            self._manners[way] = manner
+        key = (way, tuple(tuple(leaf.shape[1:]) for leaf in batches.leaves((inputs, targets))))
+        if key not in self._readings:
             self._readings[key] = self._differentiation.reading(self._manners[way], *values, inputs, targets)
         return self._readings[key]
+
+    def _way(self, inputs: Inputs, targets: Any) -> Any:
+        """What a manner is found out for."""
+        flags = tuple(layer.training for layer in self._model.modules())  # some layers are only used in training
+        leaves, structure = pytree.tree_flatten((inputs, targets))
+        return structure, flags, self._changes, tuple((leaf.dim(), leaf.dtype) for leaf in batches.leaves(leaves))
 
 
 def _plain_attributes(layer: nn.Module) -> dict[str, Any]:
