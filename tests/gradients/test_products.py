@@ -9,11 +9,15 @@ from lehr.gradients.products import (
     product,
     rounding_of,
     rounding_of_scaling,
+    rounding_of_sum,
     rows,
+    squares_at_most,
     sum_of_squares,
+    uncast,
     weigh,
 )
 
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 HALF = [torch.bfloat16, torch.float16]
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -78,3 +82,61 @@ def test_rounding_is_a_small_part_of_what_does_not_cancel() -> None:
     assert 0 < rounding_of(ones.double()) < rounding_of(ones) < 1e-5
     narrower, wider = (rounding_of_scaling(ones, dtype, positions=1000) for dtype in HALF)
     assert 0 < wider < narrower < 1e-4
+
+
+def test_what_a_sum_of_scaled_positions_may_be_off_by_is_a_rounding_of_each_length() -> None:
+    lengths = torch.tensor([0.0, 1.0, 10.0])
+    found = rounding_of_sum(lengths, torch.float32, CPU).sqrt() / torch.finfo(torch.float32).eps
+    torch.testing.assert_close(found, 2 * lengths)
+
+
+@pytest.mark.parametrize("weight", [0.1, 1 / 3, 0.7, 98765.4321])
+def test_positions_that_cancel_are_summed_to_less_than_is_said_after_they_are_scaled(weight: float) -> None:
+    grads = torch.randn(1000, 8, generator=torch.Generator().manual_seed(0))
+    positions = torch.cat([grads, -grads / 3, -(grads - grads / 3)])
+    summed = (positions * weight).sum(0).norm() / weight
+    said = rounding_of_sum(positions.norm(dim=1).sum(), torch.float32, CPU).sqrt()
+    assert 0 < summed <= said
+
+
+def test_what_half_precision_is_summed_in_decides_and_not_half_precision() -> None:
+    ones = torch.ones(1)
+    assert {rounding_of_sum(ones, dtype, CPU).item() for dtype in [*HALF, torch.float32]} == {2**-44}
+    assert rounding_of_sum(ones.double(), torch.float64, CPU).item() == 2**-102
+
+
+def test_on_a_gpu_a_float32_product_may_be_rounded_to_the_ten_bits_of_tf32() -> None:
+    """Half precision is exact in TF32, and float64 is never rounded to it."""
+    ones = torch.ones(1)
+    assert rounding_of_sum(ones, torch.float32, GPU).item() == 2**-18
+    for dtype in (*HALF, torch.float64):
+        assert rounding_of_sum(ones, dtype, GPU) == rounding_of_sum(ones, dtype, CPU)
+
+
+def test_squares_are_added_up_along_the_named_axes_only() -> None:
+    values = torch.arange(24.0, dtype=torch.float64).reshape(2, 3, 4)
+    torch.testing.assert_close(squares_at_most(values, [2]), values.square().sum(2))
+    torch.testing.assert_close(squares_at_most(values, [1, 2]), values.square().sum((1, 2)))
+
+
+@pytest.mark.parametrize("size", [1e-20, 3e-23, 1e-30, 1e-45])
+def test_squares_that_underflow_are_not_reported_too_small(size: float) -> None:
+    values = torch.full((1, 50, 4), size)
+    exact = values.double().square().sum((1, 2))
+    assert squares_at_most(values, [1, 2]).double() >= exact
+    assert squares_at_most(values[:, :, 0], [1]).double() >= exact / 4
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_squares_of_half_precision_are_added_up_in_float32(dtype: torch.dtype) -> None:
+    assert squares_at_most(torch.ones(1, 4097, dtype=dtype), [1]).tolist() == [4097.0]
+
+
+def test_a_caller_that_has_autocast_on_does_not_narrow_a_product() -> None:
+    values = torch.full((1, 4, 4), 1 / 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = torch.bmm(values, values)
+        with uncast(CPU):
+            wide = batched_product(values, values)
+    assert narrow.dtype is torch.bfloat16
+    assert torch.equal(wide, torch.bmm(values, values))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lehr.gradients.reading import Outlet, Reading
+from lehr.gradients.reading import Manner, Outlet, Reading
 from lehr.gradients.tape import Place
 
 CPU = torch.device("cpu")
@@ -11,7 +11,8 @@ PLACE = Place("layer", 0, "output")
 
 
 def reading_of(output: torch.Tensor, *, is_record_by_record: bool = False) -> Reading:
-    return Reading({PLACE.key: Outlet.of(PLACE, output)}, is_record_by_record=is_record_by_record)
+    manner = Manner(is_record_by_record=is_record_by_record)
+    return Reading({PLACE.key: Outlet.of(PLACE, output)}, manner)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -28,6 +29,11 @@ def test_what_one_record_leaves_on_several_rows_it_leaves_on_as_many_of_a_batch(
     """Views, or positions that were folded into the record axis."""
     [tap] = reading_of(torch.randn(4, 3)).taps(5, device=CPU).values()
     assert tap.shape == (20, 3)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 4), (1, 3, 4, 5, 6)])
+def test_only_images_can_have_their_channels_innermost(shape: tuple[int, ...]) -> None:
+    assert not Outlet.of(PLACE, torch.randn(shape)).is_channels_last
 
 
 def test_records_that_are_run_alone_have_an_axis_of_their_own() -> None:
@@ -51,7 +57,7 @@ def test_what_passed_when_records_were_run_alone_is_taken_as_it_is() -> None:
 
 def test_every_record_has_a_copy_that_takes_no_memory() -> None:
     parameters = {"copied": torch.randn(2, 3), "not": torch.randn(2)}
-    copies = Reading({}, ("copied",), True).copies(parameters, 1000)
+    copies = Reading({}, Manner(copied=("copied",), is_record_by_record=True)).copies(parameters, 1000)
     assert list(copies) == ["copied"]
     assert copies["copied"].shape == (1000, 2, 3)
     assert copies["copied"].data_ptr() == parameters["copied"].data_ptr()

@@ -14,7 +14,8 @@ from lehr.errors import NotPrivate
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.layers import Layers
 from lehr.gradients.one_by_one import OneByOneEngine
-from lehr.gradients.trial import Manner, Trial
+from lehr.gradients.reading import Manner
+from lehr.gradients.trial import Trial
 from tests.gradients.small_models import CASES, NUM_CLASSES, assert_same_gradients, loss_fn
 
 POSITIONS = 4
@@ -124,6 +125,23 @@ def positive_numbers_only(model: Two, values: Tensor) -> Tensor:
     return outputs
 
 
+def large_numbers_only(model: Two, values: Tensor) -> Tensor:
+    if (values < 10).any():
+        raise ValueError("large numbers only")
+    outputs: Tensor = model.last(hidden(model, values / 10)).mean(1)
+    return outputs
+
+
+def not_finite_for_small_numbers(model: Two, values: Tensor) -> Tensor:
+    outputs: Tensor = model.last(hidden(model, (values - 10).sqrt())).mean(1)
+    return outputs
+
+
+def single_precision_only(model: Two, values: Tensor) -> Tensor:
+    outputs: Tensor = model.last(hidden(model, values.float())).mean(1)
+    return outputs
+
+
 COME_OUT_RIGHT: dict[str, tuple[Callable[[], nn.Module], Manner]] = {
     "a weight behind its layer's back": (lambda: Words(behind_the_layers_back), Manner(("table.weight",), True)),
     "positions without records": (lambda: Words(positions_without_records), Manner((), True)),
@@ -169,7 +187,8 @@ def test_whatever_batch_comes_first_the_gradients_are_those_of_a_loop(name: str,
     engine = GhostEngine(model, loss_fn, compiled=False)
     for records in (first, 3, POSITIONS):
         assert_right(model, engine, records)
-    assert manner_of(model) == manner
+    found = manner_of(model)
+    assert (found.copied, found.is_record_by_record) == (manner.copied, manner.is_record_by_record)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -213,30 +232,85 @@ def test_what_cannot_be_private_is_refused_with_a_way_out(name: str, records: in
         GhostEngine(model, loss_fn, compiled=False).gradients(*batch_for(model, records))
 
 
-@pytest.mark.parametrize(
-    "run, said",
-    [
-        (with_random_numbers, "draws random numbers even in evaluation"),
-        (positive_numbers_only, "cannot be tried on made-up records (positive numbers only)"),
-    ],
-)
-def test_where_nothing_can_be_tried_the_rules_are_taken_at_their_word_and_it_is_said(
-    run: Callable[[Two, Tensor], Tensor], said: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("run", [with_random_numbers, large_numbers_only, not_finite_for_small_numbers])
+def test_a_model_that_cannot_be_tried_is_run_record_by_record_and_it_is_said(
+    run: Callable[[Two, Tensor], Tensor], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Nothing shows then that its records are kept apart; run alone, they cannot meet."""
+    torch.manual_seed(0)
+    assert manner_of(Two(run).double()) == Manner((), is_record_by_record=True)
+    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "cannot be tried on made-up records: each record is run alone, which is slower" in said
+
+
+def test_a_model_that_takes_only_positive_numbers_is_tried_on_those() -> None:
+    torch.manual_seed(0)
+    assert manner_of(Two(positive_numbers_only).double()) == Manner()
+
+
+def test_a_model_that_runs_only_in_its_own_type_is_tried_in_that() -> None:
+    torch.manual_seed(0)
+    assert manner_of(Two(single_precision_only)) == Manner()
+
+
+@pytest.mark.parametrize("run", [positive_numbers_only, not_finite_for_small_numbers])
+def test_a_model_that_takes_only_some_numbers_still_comes_out_right(run: Callable[[Two, Tensor], Tensor]) -> None:
     torch.manual_seed(0)
     model = Two(run).double()
-    with caplog.at_level(logging.INFO, logger="lehr"):
-        assert manner_of(model) == Manner((), False)
-    assert said in caplog.text
-
-
-def test_a_model_that_cannot_be_tried_still_comes_out_right() -> None:
-    torch.manual_seed(0)
-    model = Two(positive_numbers_only).double()
     inputs, targets = batch_for(model, 3)
-    found = GhostEngine(model, loss_fn, compiled=False).gradients(inputs.abs(), targets)
-    expected = OneByOneEngine(model, loss_fn).gradients(inputs.abs(), targets)
-    assert_same_gradients(found, expected, records=3)
+    large = inputs.abs() + 11
+    found = GhostEngine(model, loss_fn, compiled=False).gradients(large, targets)
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(large, targets), records=3)
+
+
+def centred_and_not_finite_for_small_numbers(model: Two, values: Tensor) -> Tensor:
+    between = hidden(model, (values - 10).sqrt())
+    outputs: Tensor = model.last(between + between.mean(0)).mean(1)
+    return outputs
+
+
+def test_records_that_meet_where_nothing_can_be_tried_are_kept_apart() -> None:
+    """A record's gradient is its own, whoever else is in the batch."""
+    torch.manual_seed(0)
+    model = Two(centred_and_not_finite_for_small_numbers).double()
+    inputs, targets = batch_for(model, 3)
+    engine = GhostEngine(model, loss_fn, compiled=False)
+    among_others = engine.gradients(inputs.abs() + 11, targets).norms()[0]
+    alone = engine.gradients(inputs[:1].abs() + 11, targets[:1]).norms()[0]
+    torch.testing.assert_close(among_others, alone)
+
+
+def viewed_as_rows(model: nn.Sequential, images: Tensor) -> Tensor:
+    outputs: Tensor = model[1](model[0](images).view(images.size(0), -1))
+    return outputs
+
+
+class Viewed(nn.Sequential):
+    def forward(self, images: Tensor) -> Tensor:
+        return viewed_as_rows(self, images)
+
+
+@pytest.mark.parametrize("is_viewed", [True, False])
+def test_images_that_are_viewed_as_rows_are_run_together_in_their_own_layout(is_viewed: bool) -> None:
+    """Such a view fails where channels are innermost, and running each record alone for it would be slow."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3), nn.Linear(4 * 2 * 2, NUM_CLASSES)
+    model = Viewed(*layers) if is_viewed else nn.Sequential(layers[0], nn.Flatten(), layers[1])
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    trial = Trial(model, Layers(model), loss_fn, views=1)
+    found = trial.manner(parameters, {}, torch.randn(3, 3, 4, 4), torch.arange(3))
+    assert found == Manner(is_channels_last=not is_viewed)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_training_flags_of_the_copy_are_what_they_were_also_after_a_trial_in_evaluation(rate: float) -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(rate), nn.Linear(8, NUM_CLASSES))
+    model[0].eval()
+    layers = Layers(model)
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+    Trial(model, layers, loss_fn, views=1).manner(parameters, {}, torch.randn(3, 3), torch.arange(3))
+    for tried in (model, layers.model):
+        assert [layer.training for layer in tried.modules()] == [True, False, True, True]
 
 
 def test_a_trial_leaves_no_trace_in_generators_and_weights() -> None:
