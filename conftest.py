@@ -1,10 +1,15 @@
-"""Settings for the examples in the Markdown pages."""
+"""Settings for the examples in the Markdown pages and in the modules."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+# Looking for examples loads every module, and these cannot be loaded without Triton.
+NEED_TRITON = ["src/lehr/gradients/kernels/triton_kernels.py", "tests/gradients/kernels/twins.py"]
+collect_ignore = [] if find_spec("triton") else NEED_TRITON
 
 
 @pytest.fixture(autouse=True)
