@@ -10,6 +10,7 @@ Axes: B records, K views of one record, G groups of parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -53,7 +54,6 @@ class MaterialisedEngine:
     ) -> None:
         refuse_what_cannot_be_private(model)
         self._model = model
-        self._called = Called(model)
         self._loss_fn = loss_fn
         self._views = validate.count(views=views)
         self._chunk_records = None if chunk_records is None else validate.count(chunk_records=chunk_records)
@@ -83,6 +83,7 @@ class MaterialisedEngine:
         values = [*self._model.named_parameters(), *self._model.named_buffers()]
         state = {name: value.detach().clone() for name, value in values}
         own = recurrent.parameters(self._model)
+        called = Called(self._model)  # anew for every batch: weights may have been tied since the last
 
         def compute(chunk: slice) -> dict[str, Tensor]:
             part_inputs, part_targets = batches.each(lambda leaf: leaf[chunk], (inputs, targets))
@@ -91,7 +92,7 @@ class MaterialisedEngine:
             trained = {name: each.get(name, state[name]) for name in names}
             others = {name: each.get(name, state[name]) for name in state.keys() - names}
             axes = [{name: 0 if name in own else None for name in values} for values in (trained, others)]
-            one_by_one = vmap(grad(self._loss), in_dims=(*axes, 0, 0), randomness="different")
+            one_by_one = vmap(grad(partial(self._loss, called)), in_dims=(*axes, 0, 0), randomness="different")
             # The fused attention kernels have no rule for vmap and would be run record after record.
             with recurrent.plain_kernels(bool(own)), sdpa_kernel(SDPBackend.MATH):
                 found: dict[str, Tensor] = one_by_one(trained, others, part_inputs, part_targets)
@@ -99,13 +100,13 @@ class MaterialisedEngine:
 
         return compute
 
-    def _loss(self, trained: Tensors, others: Tensors, inputs: Inputs, targets: Any) -> Tensor:
+    def _loss(self, called: Called, trained: Tensors, others: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         """The loss of one record, its views averaged."""
         split = inputs if self._views > 1 else batches.each(lambda leaf: leaf.unsqueeze(0), inputs)
         again = batches.each(lambda leaf: leaf.unsqueeze(0).expand(self._views, *leaf.shape), targets)
 
         def model(*args: Any, **kwargs: Any) -> Any:
-            return self._called({**trained, **others}, args, kwargs)
+            return called({**trained, **others}, args, kwargs)
 
         losses = self._loss_fn(batches.call(model, split), again)
         return batches.one_each(losses, num_records=self._views).mean()

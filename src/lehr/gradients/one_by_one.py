@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lehr import validate
 from lehr.gradients import batches
 from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.calling import Called
 from lehr.gradients.grouping import checked_groups, weight_of_each
 from lehr.gradients.masks import checked_mask
 from lehr.gradients.precision import margin
@@ -72,7 +72,7 @@ class OneByOneEngine:
     def _with_buffers_apart(self, *args: Any, **kwargs: Any) -> Any:
         """What a forward pass writes into a buffer reaches neither the model nor the next record."""
         buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
-        return functional_call(self._model, buffers, args, kwargs)
+        return Called(self._model)(buffers, args, kwargs)
 
 
 def _or_zeros(grad: Tensor | None, parameter: Tensor) -> Tensor:
