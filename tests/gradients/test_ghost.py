@@ -370,12 +370,12 @@ class Counting(nn.Linear):
 
 
 def test_a_model_that_notes_something_when_it_is_run_is_tried_once() -> None:
-    model = nn.Sequential(Counting(6, NUM_CLASSES))
-    engine = eager(model)
+    layer = Counting(6, NUM_CLASSES)
+    engine = eager(nn.Sequential(layer))
     counts = []
     for _ in range(3):
         engine.private_sum(CLIP, torch.randn(3, 6), torch.arange(3))
-        counts.append(model[0].runs)
+        counts.append(layer.runs)
     assert counts[0] == counts[1] == counts[2] > 0  # only the trial runs the user's own model
 
 
@@ -429,31 +429,6 @@ def test_equal_clip_rules_share_one_step() -> None:
     assert Noting.asked == [id(rules[0]), id(rules[0]), id(rules[2])]
     assert [found.sensitivity for found in sums] == [0.5, 0.5, 0.25]
     assert_same_sums(sums[1].values, sums[0].values, tolerance=0)
-
-
-class FailsOnce(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fails = True
-        self.other = nn.Linear(6, 3)
-        self.last = nn.Linear(6, NUM_CLASSES)
-
-    def forward(self, values: Tensor) -> Tensor:
-        if self.fails:
-            self.other(values)
-            raise RuntimeError("half-way")
-        outputs: Tensor = self.last(values)
-        return outputs
-
-
-def test_a_batch_that_failed_half_way_leaves_nothing_to_the_next() -> None:
-    model = FailsOnce().double()
-    engine = eager(model)
-    batch = torch.randn(3, 6, dtype=torch.float64), torch.arange(3)
-    with pytest.raises(RuntimeError, match="half-way"):
-        engine.gradients(*batch)
-    model.fails = False
-    assert_same_gradients(engine.gradients(*batch), OneByOneEngine(model, loss_fn).gradients(*batch), records=3)
 
 
 @pytest.mark.parametrize(
