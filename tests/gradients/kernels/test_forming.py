@@ -21,7 +21,8 @@ def test_in_how_many_chunks_gradients_are_formed_changes_nothing(
     inputs, output_grads = HUNDRED.batch()
     bytes_of_a_record = HUNDRED.views * 16 * HUNDRED.channels * 9 * inputs.element_size()
     monkeypatch.setattr(forming, "_CACHED_BYTES", records_at_once * bytes_of_a_record)
-    norms, grads = forming.form(inputs, output_grads, HUNDRED.geometry, records=100, is_kept=True)
+    grads = forming.formed(inputs, output_grads, HUNDRED.geometry, records=100)
+    norms = forming.squared_norms(inputs, output_grads, HUNDRED.geometry, records=100)
     torch.testing.assert_close(norms, squares_by_loop(HUNDRED, inputs, output_grads), rtol=1e-10, atol=0)
     expected = in_order_of_columns(HUNDRED.grads_by_loop(inputs, output_grads))
     torch.testing.assert_close(grads, expected.flatten(1), rtol=0, atol=1e-10)
@@ -30,7 +31,7 @@ def test_in_how_many_chunks_gradients_are_formed_changes_nothing(
 def test_a_record_larger_than_a_chunk_is_still_formed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forming, "_CACHED_BYTES", 1)
     shape = SHAPES["volume"]
-    norms, _ = forming.form(*shape.batch(), shape.geometry, records=shape.records, is_kept=False)
+    norms = forming.squared_norms(*shape.batch(), shape.geometry, records=shape.records)
     torch.testing.assert_close(norms, squares_by_loop(shape, *shape.batch()), rtol=1e-10, atol=0)
 
 

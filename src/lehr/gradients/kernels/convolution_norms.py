@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lehr.gradients.kernels import forming, triton_convolution
 from lehr.gradients.kernels.geometry import Geometry
-from lehr.gradients.products import batched_product, rounding_of
+from lehr.gradients.products import batched_product, rounding_of, sum_of_squares
 from lehr.interfaces import at_least_float32
 
 # On a GPU, gradients that take fewer bytes than this are kept whatever else; with more places than this they are kept
@@ -30,8 +30,7 @@ def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geomet
         return triton_convolution.squared_norms(inputs_NCS, output_grads_NOP, geometry, records=records)
     if gram_is_cheaper(inputs_NCS, output_grads_NOP, geometry, records=records):
         return by_gram(inputs_NCS, output_grads_NOP, geometry, records=records)
-    norms, _ = forming.form(inputs_NCS, output_grads_NOP, geometry, records=records, is_kept=False)
-    return norms
+    return forming.squared_norms(inputs_NCS, output_grads_NOP, geometry, records=records)
 
 
 def formed_with_norms(
@@ -45,7 +44,8 @@ def formed_with_norms(
     if triton_convolution.takes(inputs_NCS, output_grads_NOP, geometry):
         grads, norms = triton_convolution.formed(inputs_NCS, output_grads_NOP, geometry, records=records)
     else:
-        norms, grads = forming.form(inputs_NCS, output_grads_NOP, geometry, records=records, is_kept=True)
+        grads = forming.formed(inputs_NCS, output_grads_NOP, geometry, records=records)
+        norms = sum_of_squares(grads)
     return grads.reshape(records, output_grads_NOP.shape[1], prod(geometry.kernel), -1), norms
 
 

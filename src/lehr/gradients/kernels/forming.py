@@ -1,4 +1,4 @@
-"""Every record's gradient of a convolution's weight, formed in torch a few records at a time, and its squared norm.
+"""Every record's gradient of a convolution's weight, or its squared norm, formed in torch a few records at a time.
 
 What is padded and unfolded lies in buffers that are made once and are small enough to stay in a cache.
 
@@ -20,18 +20,21 @@ _CACHED_BYTES = 4 * 2**20
 _DEVICE_BYTES = 256 * 2**20
 
 
-def form(
-    inputs_NCS: Tensor,  # noqa: N803
-    output_grads_NOP: Tensor,  # noqa: N803
-    geometry: Geometry,
-    *,
-    records: int,
-    is_kept: bool,
-) -> tuple[Tensor, Tensor]:
-    """The squared norms and, where they are kept, the gradients: one row per record, axes ``OFC`` of all groups."""
-    numbers = (list(geometry.kernel), list(geometry.stride), list(geometry.padding), list(geometry.dilation))
-    norms, grads = _form(inputs_NCS, output_grads_NOP, *numbers, geometry.groups, records, is_kept)
-    return norms, grads
+def formed(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
+    """The gradients: one row per record, axes ``OFC`` of all groups."""
+    grads: Tensor = _form(inputs_NCS, output_grads_NOP, *_numbers(geometry), records, is_kept=True)
+    return grads
+
+
+def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
+    """Of gradients that are formed and dropped."""
+    norms: Tensor = _form(inputs_NCS, output_grads_NOP, *_numbers(geometry), records, is_kept=False)
+    return norms
+
+
+def _numbers(geometry: Geometry) -> tuple[list[int], list[int], list[int], list[int], int]:
+    lists = (list(axes) for axes in (geometry.kernel, geometry.stride, geometry.padding, geometry.dilation))
+    return (*lists, geometry.groups)  # type: ignore[return-value]
 
 
 @torch.library.custom_op("lehr::form_convolution", mutates_args=())
@@ -45,20 +48,21 @@ def _form(
     groups: int,
     records: int,
     is_kept: bool,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
-    norms, kept = _empty(inputs, output_grads, geometry, records, is_kept)
+    found = _empty(inputs, output_grads, geometry, records, is_kept)
     views = inputs.shape[0] // records
-    together = _together(inputs, output_grads, geometry, views)
-    window = _Window(inputs, output_grads, geometry, num_images=min(together, records) * views, views=views)
-    grads = norms.new_empty(0 if is_kept else min(together, records), prod(geometry.weight_shape(inputs, output_grads)))
+    together = min(_together(inputs, output_grads, geometry, views), records)
+    window = _Window(inputs, output_grads, geometry, num_images=together * views, views=views)
+    grads, squares = (found.new_empty(0 if is_kept else together, window.num_numbers) for _ in range(2))
     for first in range(0, records, together):
         last = min(first + together, records)
         images = slice(first * views, last * views)
-        own = kept[first:last] if is_kept else grads[: last - first]
+        own = found[first:last] if is_kept else grads[: last - first]
         window.multiply(inputs[images], output_grads[images], out=own)
-        norms[first:last] = torch.linalg.vecdot(own, own)
-    return norms, kept
+        if not is_kept:
+            torch.sum(torch.mul(own, own, out=squares[: last - first]), 1, out=found[first:last])
+    return found
 
 
 @_form.register_fake
@@ -72,17 +76,14 @@ def _(
     groups: int,
     records: int,
     is_kept: bool,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     geometry = Geometry(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
     return _empty(inputs, output_grads, geometry, records, is_kept)
 
 
-def _empty(
-    inputs: Tensor, output_grads: Tensor, geometry: Geometry, records: int, is_kept: bool
-) -> tuple[Tensor, Tensor]:
-    dtype = at_least_float32(inputs.dtype)
-    numbers = prod(geometry.weight_shape(inputs, output_grads))
-    return inputs.new_empty(records, dtype=dtype), inputs.new_empty(records if is_kept else 0, numbers, dtype=dtype)
+def _empty(inputs: Tensor, output_grads: Tensor, geometry: Geometry, records: int, is_kept: bool) -> Tensor:
+    shape = (records, prod(geometry.weight_shape(inputs, output_grads))) if is_kept else (records,)
+    return inputs.new_empty(shape, dtype=at_least_float32(inputs.dtype))
 
 
 def _together(inputs: Tensor, output_grads: Tensor, geometry: Geometry, views: int) -> int:
@@ -99,6 +100,7 @@ class _Window:
         self, inputs: Tensor, output_grads: Tensor, geometry: Geometry, *, num_images: int, views: int
     ) -> None:
         self._geometry, self._views, self._places = geometry, views, tuple(output_grads.shape[2:])
+        self.num_numbers = prod(geometry.weight_shape(inputs, output_grads))
         sizes = [size + 2 * more for size, more in zip(inputs.shape[2:], geometry.padding, strict=True)]
         dtype = at_least_float32(inputs.dtype)
         # The margin of zeros is written once; the images are written over one another within it.
