@@ -19,7 +19,7 @@ ROWS = [
 def test_the_page_says_what_was_measured() -> None:
     page = PAGE.read_text()
     assert filled(page) == page
-    assert page.count("<!-- end -->") == 4
+    assert page.count("<!-- end -->") == 6
 
 
 def test_a_line_compares_with_plain_and_with_the_best_of_the_peers() -> None:

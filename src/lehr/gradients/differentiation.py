@@ -38,7 +38,7 @@ class Differentiation:
         tape.start(None)
         with torch.no_grad(), batches.random_numbers_apart(first_device(parameters)):
             apart = {name: buffer.clone() for name, buffer in buffers.items()}  # should a layer write to one
-            values = narrow({**parameters, **apart}, self._dtype)
+            values = self._as_run({**parameters, **apart}, manner)
             self._losses(values, self._images(one, manner), self._repeated(one_target))
         _, outputs = tape.stop()
         return Reading({key: Outlet.of(tape.places[key], output) for key, output in outputs.items()}, manner)
@@ -54,7 +54,7 @@ class Differentiation:
     ) -> ContributedGradients:
         """Of every record; traceable as one graph."""
         num_records = mask_B.shape[0]
-        values = narrow({**parameters, **buffers}, self._dtype)
+        values = self._as_run({**parameters, **buffers}, reading.manner)
         taps = reading.taps(num_records, device=mask_B.device)
         copies = reading.copies(values, num_records)
 
@@ -72,7 +72,9 @@ class Differentiation:
 
     def margin(self, parameters: Tensors) -> float:
         """See ``RecordGradients``."""
-        return max(margin(self._dtype or value.dtype, value.device) for value in parameters.values())
+        # A frozen weight may be of whole numbers, as quantised ones are, which have no margin.
+        rounded = [value for value in parameters.values() if value.is_floating_point()]
+        return max(margin(self._dtype or value.dtype, value.device) for value in rounded)
 
     def _each_alone(
         self, values: Tensors, taps: Tensors, copies: Tensors, inputs: Inputs, targets: Any
@@ -100,7 +102,15 @@ class Differentiation:
         def model(*args: Any, **kwargs: Any) -> Any:
             return self._layers.called(values, args, kwargs)
 
-        return self._loss_fn(widen(batches.call(model, narrow(inputs, self._dtype))), targets)
+        losses = self._loss_fn(widen(batches.call(model, narrow(inputs, self._dtype))), targets)
+        return batches.one_each(losses, num_records=batches.leaves(inputs)[0].shape[0])
+
+    def _as_run(self, values: Tensors, manner: Manner) -> dict[str, Tensor]:
+        """Weights in the type and memory format that the model is run in, since images of one channel have no format."""
+        narrowed: dict[str, Tensor] = narrow(dict(values), self._dtype)
+        if not manner.is_channels_last or manner.is_record_by_record:
+            return narrowed
+        return {name: batches.channels_last(value) for name, value in narrowed.items()}
 
     def _images(self, inputs: Inputs, manner: Manner) -> Inputs:
         """All views of all records, one after another."""

@@ -77,12 +77,7 @@ class GhostEngine:
         """The gradients of a batch, computed at once and not compiled."""
         arguments = self._checked(inputs, targets, mask_B)
         if not arguments[2].shape[0]:
-            parameters, _ = self._values()
-            return ContributedGradients(
-                self._layers.of_no_record(parameters),
-                mask_B=arguments[2],
-                margin=self._differentiation.margin(parameters),
-            )
+            return self._of_no_record()
         with torch.no_grad():
             values = self._values()
             reading = self._reading(values, inputs, targets)
@@ -104,10 +99,18 @@ class GhostEngine:
         assert total is not None
         return PrivateSum(values=total, sensitivity=clip.sensitivity)
 
+    def _of_no_record(self) -> ContributedGradients:
+        parameters, _ = self._values()
+        nobody = torch.ones(0, dtype=torch.bool, device=next(iter(parameters.values())).device)
+        margin = self._differentiation.margin(parameters)
+        return ContributedGradients(self._layers.of_no_record(parameters), mask_B=nobody, margin=margin)
+
     def _step(self, reading: Reading, clip: ClipRule, num_records: int) -> Callable[..., dict[str, Tensor]]:
         # A recording would not know of a rule, or of a layer's setting, that was changed in place.
         key = (id(reading), clip, clip.sensitivity, num_records, self._changes)
         if key not in self._steps:
+            if self._is_compiled:
+                clip(self._of_no_record())  # a rule that refuses says so here, and not from inside the compiler
 
             def step(held: tuple[Tensors, Tensors], arguments: tuple[Any, Any, Tensor]) -> dict[str, Tensor]:
                 return clip(self._differentiation.gradients(reading, *held, *arguments)).values

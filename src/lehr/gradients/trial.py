@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr.errors import NotPrivate
+from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients import batches
 from lehr.gradients.batches import Inputs, LossFn
 from lehr.gradients.calling import Called
@@ -52,14 +52,17 @@ class Attempt:
         return _moved(wide), wide_buffers
 
     def made_up(self, leaf: Tensor, *, device: torch.device) -> Tensor:
-        """Two records of the same shape and type: numbers drawn at random, indices 0 and 1, masks of one value."""
+        """Two records of the same shape and type: random numbers, indices 0 and 1, masks that differ in one place."""
         shape = (_RECORDS, *leaf.shape[1:])
         if leaf.is_floating_point():
             drawn = _drawn(shape)
             drawn = drawn.abs().clamp(0.05, 0.95) if self.is_positive else drawn
             return drawn.to(device, leaf.dtype if self.is_plain else torch.float64)
         if leaf.dtype is torch.bool:
-            return torch.full(shape, not self.is_positive, device=device)
+            masks = torch.full(shape, not self.is_positive, device=device)
+            # They differ in the last place only: attention that is let see nothing has no finite output.
+            masks[1].view(-1)[-1:] = self.is_positive
+            return masks
         indices = torch.arange(_RECORDS, device=device).to(leaf.dtype)
         return indices.reshape(-1, *(1 for _ in shape[1:])).expand(shape).clone()
 
@@ -112,7 +115,8 @@ class Trial:
         if copied:
             LOG.warning("no layer rule for %s: their gradients are stored record by record", ", ".join(copied))
         manner = Manner(copied, bool(copied))
-        with batches.random_numbers_apart(first_device(parameters)):
+        # In inference mode nothing could be differentiated, and what is tried here has to be.
+        with torch.inference_mode(False), batches.random_numbers_apart(first_device(parameters)):
             for attempt in _ATTEMPTS:
                 values = attempt.values(parameters, buffers)
                 made_up = batches.each(partial(attempt.made_up, device=first_device(parameters)), (inputs, targets))
@@ -167,7 +171,7 @@ class Trial:
             with _flags(self._plain, flags):
                 try:
                     once, again = (self._alone(attempt, parameters, buffers, inputs, targets) for _ in range(2))
-                except NotPrivate:
+                except (InvalidValue, NotPrivate):
                     raise
                 except Exception as error:
                     LOG.info("the model cannot be tried on made-up records: %s", error)
@@ -218,9 +222,8 @@ class Trial:
 
     def _loss(self, attempt: Attempt, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         repeated = batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)
-        return self._loss_fn(
-            self._outputs(attempt, values, batches.flat_views(inputs, views=self._views)), repeated
-        ).mean()
+        losses = self._loss_fn(self._outputs(attempt, values, batches.flat_views(inputs, views=self._views)), repeated)
+        return batches.one_each(losses, num_records=self._views).mean()
 
     def _outputs(self, attempt: Attempt, values: Tensors, inputs: Inputs) -> Any:
         if attempt.is_plain:

@@ -16,7 +16,7 @@ from torch import Tensor
 from lehr.gradients.kernels.geometry import Geometry
 from lehr.interfaces import at_least_float32
 
-_CACHED_BYTES = 4 * 2**20
+_CACHED_BYTES = 8 * 2**20
 _DEVICE_BYTES = 256 * 2**20
 
 
