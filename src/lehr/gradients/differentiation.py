@@ -106,7 +106,7 @@ class Differentiation:
         return batches.one_each(losses, num_records=batches.leaves(inputs)[0].shape[0])
 
     def _as_run(self, values: Tensors, manner: Manner) -> dict[str, Tensor]:
-        """Weights in the type and memory format that the model is run in, since images of one channel have no format."""
+        """Weights in the type and memory format that the model is run in: images of one channel have no format."""
         narrowed: dict[str, Tensor] = narrow(dict(values), self._dtype)
         if not manner.is_channels_last or manner.is_record_by_record:
             return narrowed

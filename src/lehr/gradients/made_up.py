@@ -30,7 +30,7 @@ class MadeUp:
 
         def made_up(leaf: Tensor) -> Tensor:
             if leaf.shape[:1] == (num_images,):
-                return self._pair(leaf)[list(rows)].to(leaf.device)
+                return self.pair(leaf)[list(rows)].to(leaf.device)
             return self._typed(leaf) if leaf.is_floating_point() else leaf
 
         return pytree.tree_map_only(Tensor, made_up, inputs)
@@ -50,7 +50,8 @@ class MadeUp:
     def _typed(self, values: Tensor) -> Tensor:
         return values.double() if self.is_wide and values.is_floating_point() else values
 
-    def _pair(self, leaf: Tensor) -> Tensor:
+    def pair(self, leaf: Tensor) -> Tensor:
+        """Both images, in the shape that an image of this batch has."""
         shape = (2, *leaf.shape[1:])
         if leaf.is_floating_point():
             drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from lehr.gradients.batches import Inputs, LossFn
 from lehr.gradients.calling import Called
 from lehr.gradients.differentiation import Differentiation, first_device
 from lehr.gradients.layers import Layers
+from lehr.gradients.made_up import ATTEMPTS, MadeUp
 from lehr.gradients.mixing import refuse_mixed_records
 from lehr.gradients.precision import narrow
 from lehr.gradients.reading import Manner
@@ -35,54 +36,6 @@ from lehr.interfaces import Tensors
 LOG = logging.getLogger("lehr")
 _RECORDS = 2
 _TOLERANCE = 1e-6  # of a parameter's gradient, or of a hundredth of the whole one where that is more
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """Numbers that a model is tried with: with any or positive ones, and in float64 or, untouched, in its own type."""
-
-    is_positive: bool
-    is_plain: bool
-
-    def values(self, parameters: Tensors, buffers: Tensors) -> tuple[Tensors, Tensors]:
-        """What begins as zero hides everything behind it, so that it is given numbers of its own."""
-        if self.is_plain:
-            return parameters, {name: buffer.clone() for name, buffer in buffers.items()}
-        wide, wide_buffers = narrow((dict(parameters), dict(buffers)), torch.float64)
-        return _moved(wide), wide_buffers
-
-    def made_up(self, leaf: Tensor, *, device: torch.device) -> Tensor:
-        """Two records of the same shape and type: random numbers, indices 0 and 1, masks that differ in one place."""
-        shape = (_RECORDS, *leaf.shape[1:])
-        if leaf.is_floating_point():
-            drawn = _drawn(shape)
-            drawn = drawn.abs().clamp(0.05, 0.95) if self.is_positive else drawn
-            return drawn.to(device, leaf.dtype if self.is_plain else torch.float64)
-        if leaf.dtype is torch.bool:
-            masks = torch.full(shape, not self.is_positive, device=device)
-            # They differ in the last place only: attention that is let see nothing has no finite output.
-            masks[1].view(-1)[-1:] = self.is_positive
-            return masks
-        indices = torch.arange(_RECORDS, device=device).to(leaf.dtype)
-        return indices.reshape(-1, *(1 for _ in shape[1:])).expand(shape).clone()
-
-    def differing(self, expected: Tensors, found: Tensors) -> set[str]:
-        """The parameters whose gradient is not as expected."""
-        kind = next(iter(expected.values())).dtype
-        tolerance = _TOLERANCE if kind is torch.float64 else 1e-3 if kind is torch.float32 else 5e-2
-        least = _whole(expected) / 100
-        return {
-            name
-            for name, grad in expected.items()
-            if not float((grad - found[name]).norm()) <= tolerance * max(float(grad.norm()), least)
-        }
-
-
-_ATTEMPTS = tuple(Attempt(is_positive, is_plain) for is_plain in (False, True) for is_positive in (False, True))
-
-
-def _drawn(shape: Sequence[int]) -> Tensor:
-    return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 @contextmanager
@@ -117,9 +70,9 @@ class Trial:
         manner = Manner(copied, bool(copied))
         # In inference mode nothing could be differentiated, and what is tried here has to be.
         with torch.inference_mode(False), batches.random_numbers_apart(first_device(parameters)):
-            for attempt in _ATTEMPTS:
-                values = attempt.values(parameters, buffers)
-                made_up = batches.each(partial(attempt.made_up, device=first_device(parameters)), (inputs, targets))
+            for attempt in ATTEMPTS:
+                values = _values(attempt, parameters, buffers)
+                made_up = batches.each(lambda leaf, a=attempt: a.pair(leaf).to(leaf.device), (inputs, targets))  # type: ignore[misc]
                 flags, expected = self._expected(attempt, *values, *made_up)
                 if expected is not None:
                     with _flags(self._layers.model, flags):
@@ -159,7 +112,7 @@ class Trial:
         return manner, wrong_in(manner)
 
     def _expected(
-        self, attempt: Attempt, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
+        self, attempt: MadeUp, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
     ) -> tuple[list[bool], list[Tensors] | None]:
         """The gradients of each made-up record by itself, and the training flags that they were had with.
 
@@ -180,11 +133,11 @@ class Trial:
                     return flags, None
                 self._refuse_mixed(attempt, {**parameters, **buffers}, inputs)
                 pairs = zip(once, again, strict=True)
-                if not any(attempt.differing(some, others) for some, others in pairs):
+                if not any(_differing(some, others) for some, others in pairs):
                     return flags, once
         return flags, None
 
-    def _refuse_mixed(self, attempt: Attempt, values: Tensors, inputs: Inputs) -> None:
+    def _refuse_mixed(self, attempt: MadeUp, values: Tensors, inputs: Inputs) -> None:
         refuse_mixed_records(
             self._plain,
             lambda inputs: (self._outputs(attempt, values, inputs), []),
@@ -194,11 +147,11 @@ class Trial:
         )
 
     def _alone(
-        self, attempt: Attempt, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
+        self, attempt: MadeUp, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
     ) -> list[Tensors]:
         given = dict(self._plain.named_parameters())
         trained = {
-            name: given[name] if attempt.is_plain else parameters[name].detach().requires_grad_()
+            name: parameters[name].detach().requires_grad_() if attempt.is_wide else given[name]
             for name in self._layers.names
         }
         values = {**parameters, **buffers, **trained}
@@ -220,19 +173,19 @@ class Trial:
             ) from error
         return dict(zip(trained, found, strict=True))
 
-    def _loss(self, attempt: Attempt, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
+    def _loss(self, attempt: MadeUp, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         repeated = batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)
         losses = self._loss_fn(self._outputs(attempt, values, batches.flat_views(inputs, views=self._views)), repeated)
         return batches.one_each(losses, num_records=self._views).mean()
 
-    def _outputs(self, attempt: Attempt, values: Tensors, inputs: Inputs) -> Any:
-        if attempt.is_plain:
+    def _outputs(self, attempt: MadeUp, values: Tensors, inputs: Inputs) -> Any:
+        if not attempt.is_wide:
             return batches.call(self._plain, inputs)
         return batches.call(lambda *args, **kwargs: self._called(values, args, kwargs), inputs)
 
     def _wrong(
         self,
-        attempt: Attempt,
+        attempt: MadeUp,
         expected: list[Tensors],
         parameters: Tensors,
         buffers: Tensors,
@@ -247,7 +200,27 @@ class Trial:
             gradients = self._differentiation.gradients(reading, parameters, buffers, inputs, targets, every)
             found = [gradients.weighted_sum(weights) for weights in torch.eye(_RECORDS, device=every.device)]
         pairs = zip(expected, found, strict=True)
-        return {name for some, others in pairs for name in attempt.differing(some, others)}
+        return {name for some, others in pairs for name in _differing(some, others)}
+
+
+def _values(attempt: MadeUp, parameters: Tensors, buffers: Tensors) -> tuple[Tensors, Tensors]:
+    """In float64, away from where they are; or as they are, but for buffers that a run might write to."""
+    if not attempt.is_wide:
+        return parameters, {name: buffer.clone() for name, buffer in buffers.items()}
+    wide, wide_buffers = narrow((dict(parameters), dict(buffers)), torch.float64)
+    return _moved(wide), wide_buffers
+
+
+def _differing(expected: Tensors, found: Tensors) -> set[str]:
+    """The parameters whose gradient is not as expected."""
+    kind = next(iter(expected.values())).dtype
+    tolerance = _TOLERANCE if kind is torch.float64 else 1e-3 if kind is torch.float32 else 5e-2
+    least = _whole(expected) / 100
+    return {
+        name
+        for name, grad in expected.items()
+        if not float((grad - found[name]).norm()) <= tolerance * max(float(grad.norm()), least)
+    }
 
 
 def _moved(parameters: Tensors) -> dict[str, Tensor]:
