@@ -379,6 +379,22 @@ def test_a_model_that_notes_something_when_it_is_run_is_tried_once() -> None:
     assert counts[0] == counts[1] == counts[2] > 0  # only the trial runs the user's own model
 
 
+@pytest.mark.parametrize("change", ["frozen", "thawed", "another layer"])
+def test_a_model_that_trains_something_else_than_when_the_engine_was_built_is_refused(change: str) -> None:
+    first = nn.Linear(3, 4)
+    first.weight.requires_grad_(change != "thawed")
+    model = nn.Sequential(first, nn.Tanh(), nn.Linear(4, NUM_CLASSES))
+    engine = GhostEngine(model, loss_fn, compiled=False)
+    inputs, targets = torch.randn(2, 3), torch.tensor([0, 1])
+    engine.gradients(inputs, targets)
+    if change == "another layer":
+        model[1] = nn.ReLU()
+    else:
+        first.weight.requires_grad_(change == "thawed")
+    with pytest.raises(InvalidValue, match="when the engine was built"):
+        engine.gradients(inputs, targets)
+
+
 def test_a_parameter_that_was_replaced_is_followed() -> None:
     model: Any = IMAGES.model()
     engine = eager(model)
@@ -397,7 +413,7 @@ def test_parameters_that_were_tied_untied_or_added_after_the_engine_was_built_ar
         engine = eager(model)
         engine.gradients(inputs, targets)
         change(model)
-        with pytest.raises(InvalidValue, match=rf"model must be one with the parameters.*{named}"):
+        with pytest.raises(InvalidValue, match=rf"model must be one with the layers and parameters.*{named}"):
             engine.gradients(inputs, targets) if method == "gradients" else engine.private_sum(CLIP, inputs, targets)
 
     def square() -> nn.Sequential:

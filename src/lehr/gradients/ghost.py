@@ -63,7 +63,7 @@ class GhostEngine:
         self._physical_batch = None if physical_batch is None else validate.count(physical_batch=physical_batch)
         self._is_compiled, self._has_graphs = compiled, cuda_graphs
         self._layers = Layers(model)
-        self._all_names = [name for name, _ in model.named_parameters()]
+        self._built = _build(model)
         self._differentiation = Differentiation(self._layers, loss_fn, views=self._views, dtype=dtype)
         self._attributes = [_plain_attributes(layer) for layer in model.modules()]
         for own, known in zip(self._layers.model.modules(), self._attributes, strict=True):
@@ -140,10 +140,11 @@ class GhostEngine:
 
     def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The weights and buffers of the moment; flags and other plain attributes are followed along the way."""
-        names = [name for name, _ in self._model.named_parameters()]
-        if names != self._all_names:
-            allowed = "one with the parameters, shared or not, that it had when the engine was built"
-            raise InvalidValue("model", allowed=allowed, given=sorted({*names} ^ {*self._all_names}))
+        built = _build(self._model)
+        if built != self._built:
+            changed = sorted(" ".join(item) for item in built.symmetric_difference(self._built))
+            allowed = "one with the layers and parameters, trainable or frozen, that it had when the engine was built"
+            raise InvalidValue("model", allowed=allowed, given=changed)
         pairs = zip(self._layers.model.modules(), self._model.modules(), self._attributes, strict=True)
         for own, given, known in pairs:
             for name, value in _plain_attributes(given).items():
@@ -176,6 +177,13 @@ class GhostEngine:
         flags = tuple(layer.training for layer in self._model.modules())  # some layers are only used in training
         leaves, structure = pytree.tree_flatten((inputs, targets))
         return structure, flags, self._changes, tuple((leaf.dim(), leaf.dtype) for leaf in batches.leaves(leaves))
+
+
+def _build(model: nn.Module) -> frozenset[tuple[str, str]]:
+    """The paths of a model's layers and parameters, the first where one has several, and what kind each is of."""
+    layers = {(path or "model", type(layer).__name__) for path, layer in model.named_modules()}
+    parameters = model.named_parameters()
+    return frozenset(layers | {(path, "trainable" if value.requires_grad else "frozen") for path, value in parameters})
 
 
 def _plain_attributes(layer: nn.Module) -> dict[str, Any]:
