@@ -11,12 +11,12 @@ The map, in reading order. A module imports only what stands above it; only thos
         validate        checks for arguments: the message has the name, what is allowed, what was given
         events          what was done to the private records, as data
         claims          an (ε, δ), the theorem it rests on, and how each premise stands
-        interfaces ●    what the slots of a private step promise one another; the table of layer rules
+        interfaces      ● what the slots of a private step promise one another; the table of layer rules
 
     the flow
-        networks ●      the networks of the papers
-        gradients ●     gradients, record by record: engines, layer rules, kernels
-        clipping ●      clip rules that state their own sensitivity
+        networks        ● the networks of the papers
+        gradients       ● gradients, record by record: engines, layer rules, kernels
+        clipping        ● clip rules that state their own sensitivity
 
     counting
         accounting      from events to ε: accountants, calibration, the filter for adaptive runs
