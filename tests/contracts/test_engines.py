@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import lehr.gradients
-from lehr.errors import NotPrivate
+from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.one_by_one import OneByOneEngine
+from lehr.gradients.precision import margin
 from tests.gradients.small_models import CASES, TOKEN, assert_close, assert_same_gradients, loss_fn, untouched
 
 
@@ -197,3 +198,31 @@ def test_inputs_may_be_several_positional_or_named(kind: type[Any]) -> None:
 def test_what_mixes_records_is_refused_when_the_engine_is_built(kind: type[Any]) -> None:
     with pytest.raises(NotPrivate, match="BatchNorm1d"):
         build(kind, nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+
+
+class Casts(nn.Module):
+    """Three layers, each kept in another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2).double()
+        self.narrow = nn.Linear(2, 2).bfloat16()
+        self.last = nn.Linear(2, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.narrow(self.first(values).bfloat16()).float())
+        return outputs
+
+
+@every_engine
+def test_the_margin_is_that_of_the_narrowest_parameter_wherever_it_stands(kind: type[Any]) -> None:
+    settings = {"compiled": False} if "compiled" in inspect.signature(kind).parameters else {}
+    engine = kind(Casts(), lambda outputs, targets: outputs.sum(1), **settings)
+    assert engine.gradients(torch.ones(1, 2).double(), torch.ones(1)).margin == margin(torch.bfloat16)
+
+
+@every_engine
+@pytest.mark.parametrize("inputs", [torch.ones(4, 3), torch.ones(4, 3, 3), torch.ones(4)])
+def test_inputs_without_the_views_are_refused(kind: type[Any], inputs: Tensor) -> None:
+    with pytest.raises(InvalidValue, match="second axis has the 2 views"):
+        build(kind, nn.Linear(3, 2), views=2).gradients(inputs, torch.arange(4))

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.materialised import MaterialisedEngine, bytes_per_record
 from lehr.gradients.one_by_one import OneByOneEngine
-from lehr.gradients.precision import margin
 from tests.gradients.small_models import (
     CASES,
     NUM_CLASSES,
@@ -172,25 +171,3 @@ def test_a_layer_that_begins_to_mix_records_later_is_refused_then() -> None:
 def test_a_setting_out_of_range_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(settings))):
         MaterialisedEngine(nn.Linear(1, 1), loss_fn, **settings)
-
-
-def test_the_margin_is_that_of_the_narrowest_parameter_wherever_it_stands() -> None:
-    class Casts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(2, 2).double()
-            self.narrow = nn.Linear(2, 2).bfloat16()
-            self.last = nn.Linear(2, 2)
-
-        def forward(self, values: Tensor) -> Tensor:
-            outputs: Tensor = self.last(self.narrow(self.first(values).bfloat16()).float())
-            return outputs
-
-    engine = MaterialisedEngine(Casts(), lambda outputs, targets: outputs.sum(1))
-    assert engine.gradients(torch.ones(1, 2).double(), torch.ones(1)).margin == margin(torch.bfloat16)
-
-
-@pytest.mark.parametrize("inputs", [torch.ones(4, 3), torch.ones(4, 3, 3), torch.ones(4)])
-def test_inputs_without_the_views_are_refused(inputs: Tensor) -> None:
-    with pytest.raises(InvalidValue, match="second axis has the 2 views"):
-        MaterialisedEngine(nn.Linear(3, 2), loss_fn, views=2).gradients(inputs, torch.arange(4))

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.one_by_one import OneByOneEngine
-from lehr.gradients.precision import margin
 from tests.gradients.small_models import CASES, loss_fn
 
 
@@ -76,28 +75,6 @@ def test_a_layer_that_begins_to_mix_records_later_is_refused_then() -> None:
 def test_it_also_works_where_gradients_are_switched_off(line: nn.Linear) -> None:
     with torch.no_grad():
         assert OneByOneEngine(line, squares).gradients(torch.ones(1, 1).double(), torch.zeros(1)).norms().item() == 2
-
-
-def test_the_margin_is_that_of_the_narrowest_parameter_wherever_it_stands() -> None:
-    class Casts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(2, 2).double()
-            self.narrow = nn.Linear(2, 2).bfloat16()
-            self.last = nn.Linear(2, 2)
-
-        def forward(self, values: Tensor) -> Tensor:
-            outputs: Tensor = self.last(self.narrow(self.first(values).bfloat16()).float())
-            return outputs
-
-    engine = OneByOneEngine(Casts(), lambda outputs, targets: outputs.sum(1))
-    assert engine.gradients(torch.ones(1, 2).double(), torch.ones(1)).margin == margin(torch.bfloat16)
-
-
-@pytest.mark.parametrize("inputs", [torch.ones(4, 3), torch.ones(4, 3, 3), torch.ones(4)])
-def test_inputs_without_the_views_are_refused(inputs: Tensor) -> None:
-    with pytest.raises(InvalidValue, match="second axis has the 2 views"):
-        OneByOneEngine(nn.Linear(3, 2), loss_fn, views=2).gradients(inputs, torch.arange(4))
 
 
 def test_it_also_works_in_inference_mode_on_tensors_that_were_made_there(line: nn.Linear) -> None:

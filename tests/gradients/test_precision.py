@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.contributions.convolution import Convolved
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.kernels.geometry import Geometry
-from lehr.gradients.precision import MARGINS, PRECISIONS, TF32_MARGIN, first_dtype, margin, narrow, widen
+from lehr.gradients.precision import MARGINS, PRECISIONS, TF32_MARGIN, margin, narrow, widen
 from lehr.networks.convolutional import cifar_cnn, paper_cnn
 from tests.gradients.small_models import CASES, Case, loss_fn
 
@@ -96,7 +96,3 @@ def test_narrowing_changes_numbers_and_leaves_words_and_masks() -> None:
 def test_widening_goes_to_float32_or_better(given: torch.dtype, widened: torch.dtype) -> None:
     outputs, rest = widen((torch.ones(2, dtype=given), [torch.ones(1, dtype=given)]))
     assert outputs.dtype is rest[0].dtype is widened
-
-
-def test_the_type_of_a_model_is_that_of_its_parameters() -> None:
-    assert first_dtype(dict(nn.Linear(2, 2).double().named_parameters())) is torch.float64

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lehr.gradients.batches import each
-from lehr.interfaces import Tensors, at_least_float32
+from lehr.interfaces import at_least_float32
 
 # How much larger than its reported norm the gradient of a record can be when it is summed, relative to the norm. The
 # largest that tests/gradients/test_precision.py sees, which fails at a quarter of these: 4e-16 in float64, 1.3e-7 in
@@ -43,9 +42,3 @@ def narrow(values: Any, dtype: torch.dtype | None) -> Any:
 def widen(values: Any) -> Any:
     """Floating point tensors in float32 or better."""
     return each(lambda leaf: leaf.to(at_least_float32(leaf.dtype)) if leaf.is_floating_point() else leaf, values)
-
-
-def first_dtype(parameters: Tensors) -> torch.dtype:
-    """The type that the parameters are kept in."""
-    first: Tensor = next(iter(parameters.values()))
-    return first.dtype

@@ -23,19 +23,14 @@ _DEVICE_BYTES = 256 * 2**20
 
 def formed(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
     """The gradients: one row per record, axes ``OFC`` of all groups."""
-    grads: Tensor = _form(inputs_NCS, output_grads_NOP, *_numbers(geometry), records, is_kept=True)
+    grads: Tensor = _form(inputs_NCS, output_grads_NOP, *geometry.numbers(), geometry.groups, records, is_kept=True)
     return grads
 
 
 def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
     """Of gradients that are formed and dropped."""
-    norms: Tensor = _form(inputs_NCS, output_grads_NOP, *_numbers(geometry), records, is_kept=False)
+    norms: Tensor = _form(inputs_NCS, output_grads_NOP, *geometry.numbers(), geometry.groups, records, is_kept=False)
     return norms
-
-
-def _numbers(geometry: Geometry) -> tuple[list[int], list[int], list[int], list[int], int]:
-    lists = (list(axes) for axes in (geometry.kernel, geometry.stride, geometry.padding, geometry.dilation))
-    return (*lists, geometry.groups)  # type: ignore[return-value]
 
 
 @torch.library.custom_op("lehr::form_convolution", mutates_args=())

@@ -5,6 +5,7 @@ The kernels themselves are in ``triton_kernels``, which needs Triton; this file 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from math import prod
 
 import torch
@@ -12,13 +13,13 @@ from torch import Tensor
 
 from lehr.gradients.kernels.geometry import Geometry
 
-SWITCH = {"on": True}
+_HAS_TRITON = find_spec("triton") is not None
 
 
 def takes(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry) -> bool:  # noqa: N803
     """Whether the kernels know this convolution: two-dimensional, ungrouped, bfloat16, on a GPU with Triton."""
     return (
-        SWITCH["on"]
+        _HAS_TRITON
         and inputs_NCS.is_cuda
         and inputs_NCS.dtype == output_grads_NOP.dtype == torch.bfloat16
         and inputs_NCS.dim() == 4
@@ -28,7 +29,7 @@ def takes(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry) -> b
 
 def squared_norms(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry, *, records: int) -> Tensor:  # noqa: N803
     """As ``convolution_norms.squared_norms``."""
-    norms: Tensor = _squared_norms(inputs_NCS, output_grads_NOP, *_numbers(geometry), records)
+    norms: Tensor = _squared_norms(inputs_NCS, output_grads_NOP, *geometry.numbers(), records)
     return norms
 
 
@@ -40,7 +41,7 @@ def formed(
     records: int,
 ) -> tuple[Tensor, Tensor]:
     """As ``convolution_norms.formed_with_norms``."""
-    grads_and_norms: tuple[Tensor, Tensor] = _formed(inputs_NCS, output_grads_NOP, *_numbers(geometry), records)
+    grads_and_norms: tuple[Tensor, Tensor] = _formed(inputs_NCS, output_grads_NOP, *geometry.numbers(), records)
     return grads_and_norms
 
 
@@ -55,13 +56,9 @@ def weighted_sum(
     """As ``convolution_sum.weighted_sum``."""
     # A weight that is not a number marks an image that is not counted; the kernel then does not load it at all.
     marked = torch.where(counted_N, weights_N.float(), torch.nan)
-    parts: Tensor = _weighted_parts(inputs_NCS, output_grads_NOP, marked, *_numbers(geometry))
+    parts: Tensor = _weighted_parts(inputs_NCS, output_grads_NOP, marked, *geometry.numbers())
     outputs, channels = output_grads_NOP.shape[1], inputs_NCS.shape[1]
     return parts.sum(0).reshape(outputs, *geometry.kernel, channels).permute(0, 3, 1, 2)
-
-
-def _numbers(geometry: Geometry) -> tuple[list[int], list[int], list[int], list[int]]:
-    return list(geometry.kernel), list(geometry.stride), list(geometry.padding), list(geometry.dilation)
 
 
 @torch.library.custom_op("lehr::convolution_norms", mutates_args=())
