@@ -6,6 +6,8 @@ LehrError
 ├── AccountantFailed       an accountant can count the event, but not at this setting within its limits
 ├── Unreachable            a calibration target that no setting in the allowed range reaches
 ├── NotPrivate             a layer that cannot be trained privately as it is set up, with the way out
+├── BadRecord              a record that cannot be trained on: which one, and why
+├── Diverged               a training run whose weights are no longer numbers
 ├── BudgetExceeded         a reservation that would pass the budget of a data set
 ├── StoreError             a ledger or budget file that cannot be used; the file is left as it was
 │   ├── ForeignFile        it was not written by Lehr, or by another part of Lehr, or by a newer one
@@ -65,6 +67,19 @@ class NotPrivate(LehrError):
         self.reason = reason
         self.instead = instead
         super().__init__(f"{layer} cannot be trained privately: {reason}. Instead: {instead}")
+
+
+class BadRecord(LehrError):
+    """A record that cannot be trained on. The message says which and why; it is for the owner of the data alone."""
+
+    def __init__(self, record: object, *, reason: str) -> None:
+        self.record = record
+        self.reason = reason
+        super().__init__(f"record {record} cannot be used: {reason}")
+
+
+class Diverged(LehrError):
+    """The weights of a run are no longer finite. What was released until then stays charged."""
 
 
 class BudgetExceeded(LehrError):

@@ -22,8 +22,19 @@ from torch import Tensor, nn
 from lehr.errors import InvalidValue
 
 Tensors: TypeAlias = Mapping[str, Tensor]
+Inputs: TypeAlias = "Tensor | tuple[Tensor, ...] | dict[str, Tensor]"
 Groups: TypeAlias = Sequence[Sequence[str]]
 Clip: TypeAlias = Callable[[Tensors], Tensors]
+
+
+class Records(Protocol):
+    """Records that can be fetched by their places."""
+
+    def __len__(self) -> int:
+        """How many there are. A private number, where the records are."""
+
+    def batch(self, places_B: Tensor) -> tuple[Inputs, Any]:  # noqa: N803
+        """Inputs and targets of these records, each tensor beginning with the record axis."""
 
 
 class RecordGradients(Protocol):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lehr.errors import InvalidValue
+from lehr.interfaces import Inputs
 
-Inputs: TypeAlias = "Tensor | tuple[Tensor, ...] | dict[str, Tensor]"
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
 TRAINED_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

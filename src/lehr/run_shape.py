@@ -1,0 +1,161 @@
+"""The shape of a run on the disk and on the screen: its files, its public rows, and what callbacks are told.
+
+    RUN/
+        config.json         everything that was decided before the first step; public
+        ledger.db           what was done to the private records
+        metrics.jsonl       one ``Evaluation`` a line; public
+        checkpoints/        released weights and all that is needed to go on, as safetensors
+        model.safetensors   the weights at the end, averaged where that was asked for
+        certificate.json    what the model promises
+        report.html         the run as one page
+        private/            of mode 0700, for nobody else: the key, the split, the fingerprint, opt-in diagnostics
+
+Everything outside ``private/`` is either public beforehand or was released with noise and charged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from lehr import validate
+from lehr.errors import InvalidValue
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Where the files of a run are."""
+
+    directory: Path
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "config.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.directory / "ledger.db"
+
+    @property
+    def metrics(self) -> Path:
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.directory / "model.safetensors"
+
+    @property
+    def certificate(self) -> Path:
+        return self.directory / "certificate.json"
+
+    @property
+    def report(self) -> Path:
+        return self.directory / "report.html"
+
+    @property
+    def private(self) -> Path:
+        return self.directory / "private"
+
+    @property
+    def key(self) -> Path:
+        return self.private / "key"
+
+    @property
+    def attempts(self) -> Path:
+        return self.private / "attempts.jsonl"
+
+    @property
+    def fingerprint(self) -> Path:
+        return self.private / "fingerprint"
+
+    @property
+    def split(self) -> Path:
+        return self.private / "split.npy"
+
+    @property
+    def diagnostics(self) -> Path:
+        return self.private / "diagnostics.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What is known before the first step. ``first_step`` is above zero where a run is resumed."""
+
+    run: str
+    directory: Path
+    method: str
+    steps: int
+    first_step: int
+    expected_batch_size: float
+    epsilon: float  # of the whole plan; infinite where a method has no privacy
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where a run stands after a step. ``step`` counts candidates, accepted or not."""
+
+    step: int
+    accepted: int
+    epsilon_spent: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """How the model did after a step, on records that are public or with noise that was charged: a row of metrics."""
+
+    step: int
+    accepted: int
+    epsilon_spent: float
+    loss: float
+    accuracy: float
+    on: str  # which records: "test", "held out, noised"
+    learning_rate: float
+
+    def to_json(self) -> dict[str, object]:
+        """The JSON form."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, shape: object) -> Self:
+        """The row of a JSON form. Missing or surplus fields are refused."""
+        expected = {field.name for field in fields(cls)}
+        if not isinstance(shape, dict) or set(shape) != expected:
+            given = sorted(map(str, shape)) if isinstance(shape, dict) else shape
+            raise InvalidValue("evaluation", allowed=f"an object with the fields {sorted(expected)}", given=given)
+        checked: dict[str, Any] = {name: validate.count(minimum=0, **{name: shape[name]}) for name in _COUNTS}
+        return cls(**{**shape, **checked})
+
+
+_COUNTS = ("step", "accepted")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """How a run ended: ``reason`` is "plan completed", or why it stopped before."""
+
+    step: int
+    accepted: int
+    epsilon_spent: float
+    reason: str
+
+
+class Callback:
+    """Is told how a run goes. It sees public values only: every one is released, or was public before."""
+
+    def started(self, start: Start) -> None:
+        """Before the first step."""
+
+    def stepped(self, progress: Progress) -> None:
+        """After every step."""
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """After every evaluation."""
+
+    def ended(self, end: End) -> None:
+        """After the last step, or when the run stops before it."""
