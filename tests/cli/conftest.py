@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lehr.cli.main import app
+from lehr.files import json_file
 from lehr.planning.plan import Plan
-from lehr.reports import json_file
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]

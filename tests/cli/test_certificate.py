@@ -9,9 +9,9 @@ import pytest
 from typer.testing import Result
 
 from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
+from lehr.files import json_file
 from lehr.ledger import Ledger
 from lehr.planning.plan import Plan
-from lehr.reports import json_file
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]

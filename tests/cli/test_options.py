@@ -7,9 +7,9 @@ import pytest
 from lehr.cli.options import StepOptions, example, read_plan, refuse, refuse_other_adjacency, required, steps_of
 from lehr.errors import InvalidValue, StoreError
 from lehr.events import Adjacency, Composed, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
+from lehr.files import json_file
 from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
-from lehr.reports import json_file
 
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE
 

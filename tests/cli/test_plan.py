@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from lehr.files import json_file
 from lehr.planning.plan import Plan
-from lehr.reports import json_file
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]

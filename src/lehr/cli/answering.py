@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lehr.reports import strict_json
+from lehr.files import strict_json
 
 
 def as_json(shape: Mapping[str, object]) -> None:

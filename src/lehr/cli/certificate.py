@@ -67,7 +67,8 @@ def issue(
     json: Json = False,
 ) -> None:
     """Issue a certificate for the largest number of steps that a plan allows. Only a proven, finite ε is certified."""
-    from lehr.reports import certificate_file, issuing, whole_file
+    from lehr.files import whole_file
+    from lehr.reports import certificate_file, issuing
     from lehr.reports.certificate import NOT_STATED, Statements
 
     whole_file.refuse_to_replace(file, overwrite=overwrite)

@@ -77,8 +77,8 @@ def steps_of(whole: Event, **named: int) -> Event:
 
 def read_plan(path: Path) -> Plan:
     """The plan in a file that ``lehr plan --save`` wrote."""
+    from lehr.files import json_file, whole_file
     from lehr.planning.plan import Plan
-    from lehr.reports import json_file, whole_file
 
     try:
         return json_file.read(path, Plan.from_json)

@@ -51,8 +51,8 @@ def plan(
 
     The fourth is found so that the run never costs more than --epsilon.
     """
+    from lehr.files import whole_file
     from lehr.planning.plan import make_plan
-    from lehr.reports import whole_file
 
     for file in (save, html):
         if file is not None:
@@ -83,7 +83,7 @@ def plan(
 
 
 def _save(path: Path, plan: Plan, *, overwrite: bool) -> None:
-    from lehr.reports import json_file
+    from lehr.files import json_file
 
     json_file.write(path, plan.to_json(), overwrite=overwrite)
 
@@ -98,7 +98,8 @@ def _points(plan: Plan) -> tuple[Point, ...]:
 def _write_page(
     path: Path, plan: Plan, bound: Bound, claim: Claim, points: tuple[Point, ...], *, overwrite: bool
 ) -> None:
-    from lehr.reports import plan_page, whole_file
+    from lehr.files import whole_file
+    from lehr.reports import plan_page
 
     whole_file.write(path, plan_page.render(plan, bound=bound, claim=claim, points=points), overwrite=overwrite)
 

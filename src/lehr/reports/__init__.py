@@ -7,5 +7,5 @@
 - ``certificate_file``: certificate.json
 - ``curve``, ``terminal_chart``, ``plan_page``: ε against steps, in the terminal and as one web page
 - ``rounding``: fewer digits, and never a smaller number
-- ``json_file``, ``strict_json``, ``whole_file``, ``proof_file``: files written whole and read strictly
+- ``proof_file``: the hash of a proof
 """

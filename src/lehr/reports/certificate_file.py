@@ -15,7 +15,7 @@ from lehr import events, validate
 from lehr.claims import Claim, Premise, Standing
 from lehr.errors import InvalidValue
 from lehr.events import EVENT_TYPES, Adjacency, Event
-from lehr.reports import json_file, strict_json
+from lehr.files import json_file, strict_json
 from lehr.reports.certificate import (
     KINDS,
     AuditResult,

@@ -6,7 +6,7 @@ import pytest
 
 from lehr import events
 from lehr.errors import StoreError
-from lehr.reports import json_file
+from lehr.files import json_file
 
 
 def test_a_shape_comes_back_through_its_reader(tmp_path: Path) -> None:

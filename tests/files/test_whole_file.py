@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lehr.errors import StoreError
+from lehr.files import whole_file
 from lehr.planning.budget import Budget
-from lehr.reports import whole_file
 
 
 def test_text_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""A file that appears whole or not at all, and a reading that names the file when it fails.
+
+What is written goes to a new file in the same folder, is flushed to the disk, and then takes the name in one step: a crash
+or a full disk leaves what stood there before. Another file is replaced only where that is asked for, and a database (a
+budget, a ledger) never.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lehr.errors import StoreError
+
+_DATABASE = b"SQLite format 3\0"
+
+
+def write(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:
+    """Put ``text`` at ``path``. Raises ``StoreError``, and leaves what is there, if it cannot or must not."""
+    refuse_to_replace(path, overwrite=overwrite)
+    with _failing_by_name("write", path):
+        _replace(Path(path).resolve(), text.encode())  # a link stays a link: the file that it names is replaced
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Put ``content`` at ``path``, over whatever file is there."""
+    with _failing_by_name("write", path):
+        _replace(Path(path).resolve(), content)
+
+
+def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise ``StoreError`` where ``write`` would, before any work is put into what is to be written."""
+    with _failing_by_name("write", path):
+        target = Path(path).resolve()
+        if not target.exists():
+            return
+        if not target.is_file():
+            raise StoreError(f"cannot write {path}: it is there already and is not a file")
+        if is_database(target):
+            raise StoreError(f"cannot write {path}: a budget, a ledger or another database is there; it stays")
+        if not overwrite:
+            raise StoreError(f"cannot write {path}: it is there already, and is replaced only with --overwrite")
+
+
+def read(path: str | os.PathLike[str]) -> str:
+    """The text of a UTF-8 file. Raises ``StoreError`` where there is none to read."""
+    try:
+        with _failing_by_name("read", path):
+            return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise StoreError(f"cannot read {path}: it is not UTF-8 text") from error
+
+
+def is_database(path: str | os.PathLike[str]) -> bool:
+    """Whether the file begins as every SQLite database does."""
+    with _failing_by_name("read", path), open(path, "rb") as file:
+        return file.read(len(_DATABASE)) == _DATABASE
+
+
+@contextmanager
+def _failing_by_name(what: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot {what} {path}: {error.strerror}") from error
+    except RuntimeError as error:  # a loop of links, before Python 3.13
+        raise StoreError(f"cannot {what} {path}: {error}") from error
+
+
+def _replace(target: Path, content: bytes) -> None:
+    temporary = target.parent / f".{secrets.token_hex(8)}.part"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder(target.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
