@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
-
-import jinja2
-import plotly.offline
-from markupsafe import Markup
 
 from lehr.accounting import Bound, version
 from lehr.claims import Claim, Standing
 from lehr.planning.plan import Plan
+from lehr.reports import page_frame
 from lehr.reports.curve import Point
-from lehr.reports.rounding import at_most, exactly
+from lehr.reports.page_frame import Chart, Line
+from lehr.reports.rounding import exactly
 from lehr.reports.wording import guarantee
 
 TEMPLATE = "plan_page.html.jinja"
@@ -23,27 +20,31 @@ MILESTONES = 10  # rows of the table beside the chart, for readers without a scr
 
 def render(plan: Plan, *, bound: Bound, claim: Claim, points: Sequence[Point]) -> str:
     """The whole page. Everything but the script of plotly is escaped."""
-    return _template().render(
+    return page_frame.render(
+        TEMPLATE,
+        charts=[_curve(points)] if all(math.isfinite(point.epsilon) for point in points) else [],
         plan=_rows(plan),
         bound=bound,
         guarantee=_in_words(bound),
         claim=claim,
         assumed=[premise.statement for premise in claim.premises if premise.standing is Standing.ASSUMED],
-        curve={"steps": [point.steps for point in points], "epsilon": [_or_none(point.epsilon) for point in points]},
-        has_curve=all(math.isfinite(point.epsilon) for point in points),
         milestones=_milestones(points),
         version=version(),
-        # The bundle is a constant of plotly's package, not a value of ours; it holds no closing script tag.
-        plotly=Markup(plotly.offline.get_plotlyjs()),
     )
 
 
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+def _curve(points: Sequence[Point]) -> Chart:
+    return Chart(
+        element="curve",
+        x_title="steps",
+        y_title="ε",
+        x_format=",d",
+        y_format="",
+        point="%{x:,} steps<br>ε ≤ %{y:.4g}",
+        has_markers=False,
+        from_zero=True,
+        lines=(Line(name="ε", x=[point.steps for point in points], y=[point.epsilon for point in points]),),
     )
-    environment.filters |= {"at_most": at_most, "exactly": exactly}
-    return environment.from_string(files("lehr.reports").joinpath(TEMPLATE).read_text(encoding="utf-8"))
 
 
 def _rows(plan: Plan) -> Mapping[str, str]:
@@ -68,7 +69,3 @@ def _in_words(bound: Bound) -> str:
 def _milestones(points: Sequence[Point]) -> list[Point]:
     last = len(points) - 1
     return [points[index] for index in sorted({round(last * part / MILESTONES) for part in range(1, MILESTONES + 1)})]
-
-
-def _or_none(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None

@@ -1,0 +1,71 @@
+"""What the web pages of Lehr share: one file that needs no network, its style for light and dark, and its charts."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+
+import jinja2
+import plotly.offline
+from markupsafe import Markup
+
+from lehr.reports.rounding import at_most, exactly
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One line of a chart. A number that is not finite is a gap."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """A chart: the element that it is drawn in, its axes, what a point says, and its lines."""
+
+    element: str
+    x_title: str
+    y_title: str
+    x_format: str
+    y_format: str
+    point: str  # in plotly's words, such as "ε ≤ %{y:.4g}"
+    has_markers: bool
+    from_zero: bool
+    lines: tuple[Line, ...]
+
+
+def render(template: str, *, charts: Sequence[Chart], **values: object) -> str:
+    """The whole page. Everything but the script of plotly is escaped."""
+    # The bundle is a constant of plotly's package, not a value of ours; it holds no closing script tag.
+    bundle = Markup(plotly.offline.get_plotlyjs() if charts else "")
+    return _environment().get_template(template).render(charts=[*map(_shape, charts)], plotly=bundle, **values)
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: files("lehr.reports").joinpath(name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"at_most": at_most, "exactly": exactly}
+    return environment
+
+
+def _shape(chart: Chart) -> Mapping[str, object]:
+    lines = [
+        # Plotly reads a little HTML in names, and a name may come from anywhere.
+        {"name": html.escape(line.name), "x": [*map(_or_none, line.x)], "y": [*map(_or_none, line.y)]}
+        for line in chart.lines
+    ]
+    return {**asdict(chart), "lines": lines}
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

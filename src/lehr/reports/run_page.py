@@ -1,0 +1,194 @@
+"""A run as one web page that needs no network: what it promises, how it went, how it was set up, how ε was counted.
+
+It is made from public values only, can be made while the run goes on, and says which of the two it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from lehr import accounting
+from lehr.claims import Claim, Standing
+from lehr.reports import page_frame
+from lehr.reports.certificate import Certificate
+from lehr.reports.page_frame import Chart, Line
+from lehr.reports.rounding import at_most, exactly
+from lehr.reports.run_reading import SECTIONS, RunRecord, State
+from lehr.reports.wording import guarantee
+from lehr.run_shape import Evaluation
+
+TEMPLATE = "run_page.html.jinja"
+MILESTONES = 10
+NO_PRIVACY = (
+    "No privacy: this model was trained without noise, and may reveal any record that it was trained on. "
+    "Nothing is promised to anybody."
+)
+
+
+def render(record: RunRecord) -> str:
+    """The whole page. Text that comes from the run is escaped."""
+    claim = _claim(record)
+    return page_frame.render(
+        TEMPLATE,
+        charts=_charts(record),
+        run=record.run,
+        epsilon=math.inf if claim is None else claim.epsilon,
+        delta=None if claim is None else claim.delta,
+        promise=tuple(_promise(record, claim)),
+        state=record.state.value,
+        is_completed=record.state is State.COMPLETED,
+        standing=_standing(record),
+        milestones=_milestones(record.evaluations),
+        places=_places(record.evaluations),
+        settings={section: dict(_flat(record.config[section])) for section in SECTIONS},
+        plan={} if record.plan is None else dict(_flat(record.plan.to_json())),
+        claim=claim,
+        assumed=[] if claim is None else [p.statement for p in claim.premises if p.standing is Standing.ASSUMED],
+        certificate=record.certificate,
+        library_version=str(record.config.get("library_version", "")),
+        created_on=str(record.config.get("created_on", "")),
+        version=accounting.version(),
+    )
+
+
+def _claim(record: RunRecord) -> Claim | None:
+    """The claim of the certificate, or that of the plan while there is none; None where nothing is promised."""
+    if record.certificate is not None:
+        return record.certificate.claim.claim
+    return None if record.plan is None else record.plan.claim()
+
+
+def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
+    if claim is None:
+        yield NO_PRIVACY
+        return
+    stated = record.config["stated"]
+    unit = str(stated.get("unit_of_privacy", "one record"))
+    yield guarantee(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit)
+    yield _kind(claim, record.certificate)
+    yield "It is for every step that the plan allowed, however many were taken, accepted or rejected."
+    yield "Treated as public: " + ("; ".join(_public(record)) or "nothing was stated") + "."
+
+
+def _kind(claim: Claim, certificate: Certificate | None) -> str:
+    if not claim.is_proven:
+        return f"This is not proven: the claim is {claim.kind}."
+    if certificate is None:
+        return "This is proven for the plan. A certificate is written when the run ends."
+    return "This is proven. The certificate beside this page can be checked: lehr certificate check certificate.json"
+
+
+def _public(record: RunRecord) -> list[str]:
+    stated, data = record.config["stated"], record.config["data"]
+    seen_by_acceptance = data.get("public_records")
+    return [
+        *map(str, stated.get("treated_as_public") or ()),
+        *([str(seen_by_acceptance)] if seen_by_acceptance else []),
+    ]
+
+
+def _standing(record: RunRecord) -> dict[str, str]:
+    rows = {"State": record.state.value, "Method": record.method}
+    planned = "" if record.plan is None else f" of {record.plan.steps:,} planned"
+    rows["Steps charged" if record.plan is not None else "Steps"] = f"{record.steps_charged:,}{planned}"
+    last = record.last
+    if last is not None:
+        if last.accepted < last.step:
+            rows["Steps accepted"] = f"{last.accepted:,} of {last.step:,} ({last.accepted / last.step:.1%})"
+        rows["Accuracy"] = f"{last.accuracy:.2%}"
+        rows["Loss"] = f"{last.loss:.4f}"
+        rows["Evaluated"] = f"on {last.on}, after step {last.step:,}"
+    if record.state is State.STOPPED and record.certificate is not None and record.certificate.ex_post is not None:
+        rows["ε ex post (no guarantee)"] = at_most(record.certificate.ex_post.epsilon)
+    return rows
+
+
+def _charts(record: RunRecord) -> list[Chart]:
+    rows = record.evaluations
+    if not rows:
+        return []
+    charts = [
+        _chart(rows, "accuracy", y_title="accuracy", y_format=".0%", point="accuracy %{y:.2%}"),
+        _chart(rows, "loss", y_title="loss", y_format="", point="loss %{y:.4g}"),
+    ]
+    if any(row.accepted < row.step for row in rows):
+        taken = [row for row in rows if row.step]
+        line = Line(name="accepted", x=[row.step for row in taken], y=[row.accepted / row.step for row in taken])
+        charts.append(
+            Chart(
+                element="acceptance",
+                x_title="steps",
+                y_title="accepted so far",
+                x_format=",d",
+                y_format=".0%",
+                point="%{x:,} steps<br>%{y:.1%} accepted",
+                has_markers=True,
+                from_zero=False,
+                lines=(line,),
+            )
+        )
+    return charts
+
+
+def _chart(rows: Sequence[Evaluation], name: str, *, y_title: str, y_format: str, point: str) -> Chart:
+    """One quantity against ε, or against steps where there is no ε; a line for each set of records."""
+    by_epsilon = all(math.isfinite(row.epsilon_spent) for row in rows)
+    where = "ε ≤ %{x:.4g}<br>" if by_epsilon else "%{x:,} steps<br>"
+    return Chart(
+        element=name,
+        x_title="ε spent" if by_epsilon else "steps",
+        y_title=y_title,
+        x_format="" if by_epsilon else ",d",
+        y_format=y_format,
+        point=where + point,
+        has_markers=True,
+        from_zero=False,
+        lines=tuple(_line(rows, name, on=on, by_epsilon=by_epsilon) for on in _places(rows)),
+    )
+
+
+def _line(rows: Sequence[Evaluation], name: str, *, on: str, by_epsilon: bool) -> Line:
+    chosen = [row for row in rows if row.on == on]
+    return Line(
+        name=on,
+        x=[row.epsilon_spent if by_epsilon else row.step for row in chosen],
+        y=[getattr(row, name) for row in chosen],
+    )
+
+
+def _places(rows: Sequence[Evaluation]) -> tuple[str, ...]:
+    """Each set of records that the model was evaluated on."""
+    return tuple(dict.fromkeys(row.on for row in rows))
+
+
+def _milestones(rows: Sequence[Evaluation]) -> list[Evaluation]:
+    """Some rows, evenly spread, the first and the last among them."""
+    places = {round((len(rows) - 1) * part / MILESTONES) for part in range(MILESTONES + 1)}
+    return [rows[place] for place in sorted(places)] if rows else []
+
+
+def _flat(shape: Mapping[str, object], before: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values of nested settings, as words."""
+    for name, value in shape.items():
+        words = before + str(name).replace("_", " ")
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{words}: ")
+        else:
+            yield words, _words(value)
+
+
+def _words(value: object) -> str:
+    match value:
+        case None | {}:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return exactly(value)
+        case list() | tuple():
+            return ", ".join(map(_words, value)) or "–"
+        case _:
+            return str(value)

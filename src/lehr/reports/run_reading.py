@@ -1,0 +1,156 @@
+"""A run's directory, read: what was planned, what was charged, how the model did. Nothing is added to any file.
+
+A run may go on meanwhile: what is read is what was on the disk at some moment. Its last row of metrics may then be half
+written, as after a crash, and is left out; a row that is broken elsewhere is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from lehr import validate
+from lehr.errors import DamagedFile, InvalidValue, StoreError
+from lehr.events import NOTHING, Event, counted
+from lehr.files import json_file, lines_file
+from lehr.ledger import Ledger
+from lehr.planning.plan import Plan
+from lehr.reports import certificate_file
+from lehr.reports.certificate import Certificate
+from lehr.run_shape import Evaluation, RunFiles
+
+FORMAT = "lehr-run"
+FORMAT_VERSION = 1
+SECTIONS = ("method", "data", "model", "training", "stated")
+_NUMBERS = ("epsilon_spent", "loss", "accuracy", "learning_rate")
+_WORDS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
+
+
+class State(Enum):
+    """How far a run has come."""
+
+    GOING_ON = "still running, or interrupted"
+    STOPPED = "stopped before the plan's end"
+    COMPLETED = "finished: the plan was completed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """What the public files of a run say. ``plan`` is None where the method has no privacy."""
+
+    directory: Path
+    config: Mapping[str, Any]
+    plan: Plan | None
+    evaluations: tuple[Evaluation, ...]
+    certificate: Certificate | None
+    charged: Event
+    accepted: int
+    state: State
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return str(self.config["run"])
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.config["method"]["name"])
+
+    @property
+    def steps_charged(self) -> int:
+        """The steps of the plan that were charged, accepted or not."""
+        if self.plan is None:
+            return max((row.step for row in self.evaluations), default=0)
+        step = self.plan.step_event
+        return sum(count for atom, count in counted(self.charged).items() if atom == step)
+
+    @property
+    def last(self) -> Evaluation | None:
+        """The last evaluation."""
+        return self.evaluations[-1] if self.evaluations else None
+
+
+def read_run(directory: str | os.PathLike[str]) -> RunRecord:
+    """What is in a run's directory. ``StoreError`` where it is none, or where a file of it cannot be understood."""
+    files = RunFiles(Path(directory))
+    if not files.config.is_file():
+        raise StoreError(f"cannot use {directory}: it is not the directory of a run (there is no {files.config.name})")
+    config = json_file.read(files.config, config_from_json)
+    plan = None if config["plan"] is None else Plan.from_json(config["plan"])
+    charged, accepted, is_charged_whole = _charges(files)
+    return RunRecord(
+        directory=files.directory,
+        config=config,
+        plan=plan,
+        evaluations=_evaluations(files.metrics),
+        certificate=certificate_file.read(files.certificate) if files.certificate.is_file() else None,
+        charged=charged,
+        accepted=accepted,
+        state=_state(has_model=files.model.is_file(), is_charged_whole=is_charged_whole),
+    )
+
+
+def config_from_json(shape: object) -> dict[str, Any]:
+    """The configuration of a run, its parts where they are expected. Further keys are let pass."""
+    if not isinstance(shape, dict) or shape.get("format") != FORMAT:
+        given = shape.get("format") if isinstance(shape, dict) else type(shape).__name__
+        raise InvalidValue("configuration", allowed=f"an object whose format is {FORMAT}", given=given)
+    version = shape.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
+    for name in SECTIONS:
+        if not isinstance(shape.get(name), dict):
+            raise InvalidValue(name, allowed="an object", given=shape.get(name))
+    validate.text(run=shape.get("run"))
+    validate.text(method=shape["method"].get("name"))
+    if shape.setdefault("plan", None) is not None:
+        Plan.from_json(shape["plan"])
+    return shape
+
+
+def _charges(files: RunFiles) -> tuple[Event, int, bool]:
+    """What was charged, the steps accepted, and whether the whole plan was charged."""
+    if not files.ledger.is_file():
+        return NOTHING, 0, True
+    with Ledger.open(files.ledger) as ledger:
+        charged = ledger.charged()
+        return charged, ledger.accepted_count(), counted(charged) == counted(ledger.plan_event)
+
+
+def _state(*, has_model: bool, is_charged_whole: bool) -> State:
+    if not has_model:
+        return State.GOING_ON
+    return State.COMPLETED if is_charged_whole else State.STOPPED
+
+
+def _evaluations(path: Path) -> tuple[Evaluation, ...]:
+    rows: dict[tuple[int, str], Evaluation] = {}
+    for number, shape in enumerate(lines_file.read(path), start=1):
+        row = _evaluation(path, number, shape)
+        rows[row.step, row.on] = row  # a resumed run says again what it had said
+    return tuple(sorted(rows.values(), key=lambda row: row.step))
+
+
+def _evaluation(path: Path, number: int, shape: object) -> Evaluation:
+    try:
+        if isinstance(shape, dict):
+            shape |= {name: _number(name, shape[name]) for name in _NUMBERS if name in shape}
+            validate.text(on=shape.get("on"))
+        return Evaluation.from_json(shape)
+    except InvalidValue as error:
+        raise DamagedFile(f"line {number} of {path} cannot be understood: {error}") from error
+
+
+def _number(name: str, value: object) -> float:
+    """A number, or a word for one that JSON cannot write."""
+    if isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidValue(name, allowed="a number", given=value)
+    return float(value)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from lehr.reports.page_frame import Chart, Line, render
+from tests.reports.pages import Page
+
+EMPTY = "page_frame.html.jinja"
+
+
+def chart(*lines: Line) -> Chart:
+    return Chart(
+        element="curve",
+        x_title="steps",
+        y_title="loss",
+        x_format=",d",
+        y_format="",
+        point="%{y}",
+        has_markers=False,
+        from_zero=True,
+        lines=lines,
+    )
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    lines = Line(name="a", x=[1, 2, 3], y=[0.5, math.nan, math.inf]), Line(name="<b>&", x=[1], y=[2.0])
+    return render(EMPTY, charts=[chart(*lines)])
+
+
+def test_a_page_asks_the_network_for_nothing(page: str) -> None:
+    tags = Page(page).tags
+    assert not any("src" in attributes or "href" in attributes for _, attributes in tags)
+    [policy] = [str(a["content"]) for _, a in tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+
+
+def test_what_is_not_finite_is_a_gap_and_names_are_escaped_for_the_drawing_library(page: str) -> None:
+    [shape] = json.loads(Page(page).scripts[0])
+    assert [line["y"] for line in shape["lines"]] == [[0.5, None, None], [2.0]]
+    assert [line["name"] for line in shape["lines"]] == ["a", "&lt;b&gt;&amp;"]
+
+
+def test_a_page_without_charts_has_no_script() -> None:
+    assert Page(render(EMPTY, charts=[])).scripts == []

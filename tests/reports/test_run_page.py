@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lehr.reports.run_page import render
+from lehr.reports.run_reading import RunRecord, State, read_run
+from lehr.reports.wording import guarantee
+from tests.reports.pages import Page
+from tests.written_runs import PLAN, certificate, configuration, evaluations, write_run
+
+LARGEST = 5_000_000  # bytes; nearly all of it is the drawing library
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    write_run(directory, rows=evaluations(accepted=0.75))
+    return read_run(directory)
+
+
+@pytest.fixture(scope="module")
+def text(record: RunRecord) -> str:
+    return render(record)
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_the_page_is_one_file_that_asks_the_network_for_nothing(text: str, page: Page) -> None:
+    assert len(text.encode()) < LARGEST
+    assert not any("src" in attributes or "href" in attributes for _, attributes in page.tags)
+
+
+def test_the_promise_comes_first_and_in_words(page: Page) -> None:
+    promised = certificate(steps_taken=40)
+    words = guarantee(epsilon=promised.epsilon, delta=promised.delta, adjacency=promised.adjacency, unit="one image")
+    assert words in page.words
+    assert page.words.index(words) < page.words.index("How it went")
+    for expected in ("This is proven.", "the number of records", promised.claim.claim.theorem):
+        assert expected in page.words
+
+
+def test_steps_score_and_settings_are_in_the_words(page: Page) -> None:
+    for words in ("40 of 40 planned", "95.00%", "0.0500", "sa-dpsgd", "clip norm", "30 of 40 (75.0%)", "digits"):
+        assert words in page.words
+
+
+def test_the_charts_have_every_evaluation(page: Page) -> None:
+    charts = {chart["element"]: chart for chart in json.loads(page.scripts[0])}
+    assert set(charts) == {"accuracy", "loss", "acceptance"}
+    for name in ("accuracy", "loss"):
+        [line] = charts[name]["lines"]
+        rows = evaluations()
+        assert line["x"] == [row.epsilon_spent for row in rows]
+        assert line["y"] == [getattr(row, name) for row in rows]
+
+
+def test_acceptance_is_not_spoken_of_where_every_step_was_accepted(record: RunRecord) -> None:
+    page = Page(render(replace(record, evaluations=tuple(evaluations()))))
+    assert "acceptance" not in {chart["element"] for chart in json.loads(page.scripts[0])}
+    assert "Steps accepted" not in page.words
+
+
+def test_each_set_of_records_has_a_line_of_its_own(record: RunRecord) -> None:
+    rows = (*evaluations(), *evaluations((15,), on="held out, noised"))
+    page = Page(render(replace(record, evaluations=rows)))
+    assert [line["name"] for line in json.loads(page.scripts[0])[0]["lines"]] == ["test", "held out, noised"]
+
+
+@pytest.mark.parametrize("state", State)
+def test_the_page_says_how_far_the_run_has_come(record: RunRecord, state: State) -> None:
+    assert state.value.capitalize() in Page(render(replace(record, state=state))).words
+
+
+def test_before_the_end_the_promise_is_that_of_the_whole_plan(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", is_over=False, steps_taken=20)
+    words = Page(render(read_run(tmp_path / "run"))).words
+    claim = PLAN.claim()
+    assert guarantee(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit="one image") in words
+    assert "proven for the plan" in words
+
+
+def test_a_run_without_privacy_says_so_first_and_charts_against_steps(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", config=configuration(plan=None, method={"name": "sgd"}), rows=[])
+    record = read_run(tmp_path / "run")
+    rows = tuple(replace(row, epsilon_spent=math.inf) for row in evaluations())
+    page = Page(render(replace(record, evaluations=rows)))
+    assert "No privacy: this model was trained without noise" in page.words
+    assert "δ" not in page.words
+    assert json.loads(page.scripts[0])[0]["lines"][0]["x"] == [10, 20, 30, 40]
+
+
+def test_a_run_that_has_just_begun_has_a_page_too(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", is_over=False, rows=[])
+    assert Page(render(read_run(tmp_path / "run"))).scripts == []
+
+
+def test_hostile_names_are_words_and_nothing_else(tmp_path: Path, page: Page) -> None:
+    attack = "</title></script><script>alert('x')</script><b onclick=y>{{ 7 * 7 }}"
+    config = configuration(
+        run=attack,
+        method={"name": attack, attack: attack},
+        data={"name": attack, "public_records": attack},
+        stated={"unit_of_privacy": attack, "treated_as_public": [attack]},
+    )
+    write_run(tmp_path / "run", config=config, rows=evaluations(on=attack, accepted=0.5))
+    text = render(read_run(tmp_path / "run"))
+    hostile = Page(text)
+    assert attack not in text
+    assert "alert('x')" in hostile.words
+    assert "{{ 7 * 7 }}" in hostile.words
+    assert len(hostile.scripts) == len(page.scripts)
+    assert {tag for tag, _ in hostile.tags} == {tag for tag, _ in page.tags}

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lehr.errors import DamagedFile, StoreError
+from lehr.events import NOTHING, Repeated
+from lehr.ledger import Ledger
+from lehr.reports.run_reading import State, read_run
+from tests.written_runs import PLAN, certificate, configuration, evaluations, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def test_everything_that_was_written_is_read(run: Path) -> None:
+    write_run(run)
+    record = read_run(run)
+    assert record.config == configuration()
+    assert record.plan == PLAN
+    assert record.evaluations == tuple(evaluations())
+    assert record.certificate == certificate(steps_taken=40)
+    assert record.charged == Repeated(PLAN.step_event, 40)
+    assert (record.run, record.method, record.accepted, record.steps_charged) == ("first try", "sa-dpsgd", 40, 40)
+    assert record.state is State.COMPLETED
+
+
+def test_a_run_that_stopped_early_and_one_that_goes_on_are_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "stopped", steps_taken=20)
+    write_run(tmp_path / "going on", steps_taken=40, is_over=False)
+    assert read_run(tmp_path / "stopped").state is State.STOPPED
+    assert read_run(tmp_path / "going on").state is State.GOING_ON
+    assert read_run(tmp_path / "going on").certificate is None
+
+
+def test_reading_adds_nothing_to_any_file(run: Path) -> None:
+    write_run(run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    read_run(run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_is_read_while_its_ledger_is_open(run: Path) -> None:
+    files = write_run(run, steps_taken=20, is_over=False)
+    with Ledger.open(files.ledger) as ledger:
+        ledger.record(PLAN.step_event)
+        assert read_run(run).steps_charged == 21
+        ledger.record(PLAN.step_event)
+        assert read_run(run).steps_charged == 22
+
+
+def test_a_last_line_that_a_crash_cut_off_is_left_out(run: Path) -> None:
+    files = write_run(run)
+    with files.metrics.open("a") as file:
+        file.write('{"step": 50, "acc')
+    assert read_run(run).evaluations == tuple(evaluations())
+
+
+@pytest.mark.parametrize("line", ["{", '{"step": 1}', "[]", '{"step": -1}'])
+def test_a_broken_line_elsewhere_is_an_error_that_names_it(run: Path, line: str) -> None:
+    files = write_run(run)
+    first, *others = files.metrics.read_text().splitlines()
+    files.metrics.write_text("\n".join([first, line, *others]) + "\n")
+    with pytest.raises(DamagedFile, match=r"line 2 of .*metrics\.jsonl"):
+        read_run(run)
+
+
+@pytest.mark.parametrize("change", [{"loss": "high"}, {"accuracy": True}, {"on": ""}, {"accepted": 1.5}])
+def test_a_row_whose_values_are_of_the_wrong_kind_is_an_error(run: Path, change: dict[str, Any]) -> None:
+    files = write_run(run)
+    [row, *_] = evaluations()
+    files.metrics.write_text(json.dumps(row.to_json() | change) + "\n")
+    with pytest.raises(DamagedFile, match="line 1"):
+        read_run(run)
+
+
+def test_rows_that_a_resumed_run_wrote_again_count_once(run: Path) -> None:
+    write_run(run, rows=[*evaluations((10, 20)), *evaluations((20, 30)), *evaluations((20,), on="held out, noised")])
+    assert [(row.step, row.on) for row in read_run(run).evaluations] == [
+        (10, "test"),
+        (20, "test"),
+        (20, "held out, noised"),
+        (30, "test"),
+    ]
+
+
+def test_a_run_without_privacy_has_no_plan_and_an_infinite_epsilon(run: Path) -> None:
+    files = write_run(run, config=configuration(plan=None, method={"name": "sgd"}), rows=[])
+    [row] = evaluations((7,))
+    files.metrics.write_text(json.dumps(row.to_json() | {"epsilon_spent": "infinity"}) + "\n")
+    record = read_run(run)
+    assert (record.plan, record.certificate, record.charged) == (None, None, NOTHING)
+    assert record.last is not None
+    assert record.last.epsilon_spent == math.inf
+    assert record.steps_charged == 7
+    assert record.state is State.COMPLETED
+
+
+def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not the directory of a run"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "lehr-certificate"},
+        {"format_version": 2},
+        {"format_version": True},
+        {"method": {}},
+        {"method": None},
+        {"run": ""},
+        {"data": "mnist"},
+        {"plan": {"steps": 1}},
+    ],
+)
+def test_a_configuration_of_another_shape_is_refused(run: Path, change: dict[str, Any]) -> None:
+    files = write_run(run)
+    files.config.write_text(json.dumps(configuration() | change))
+    with pytest.raises(StoreError, match=r"config\.json"):
+        read_run(run)
