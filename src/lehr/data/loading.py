@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from lehr.data import cifar, digits, finding, idx
+from lehr.data import cifar, cifar_python, digits, finding, idx
 from lehr.data.data_set import DataSet
 from lehr.data.finding import Found
 from lehr.data.in_memory import InMemory
@@ -80,6 +80,10 @@ def _binary(num_labels: int) -> Callable[[Part], InMemory]:
     return lambda part: _joined([cifar.parsed(whole, num_labels=num_labels, path=path) for path, whole in part])
 
 
+def _pickled(labels: str) -> Callable[[Part], InMemory]:
+    return lambda part: _joined([cifar_python.parsed(whole, labels=labels, path=path) for path, whole in part])
+
+
 def _joined(parts: Sequence[InMemory]) -> InMemory:
     return InMemory(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]))
 
@@ -87,5 +91,7 @@ def _joined(parts: Sequence[InMemory]) -> InMemory:
 _READERS: dict[str, Callable[[Part], InMemory]] = {
     "idx": _idx,
     "cifar-10-binary": _binary(1),
+    "cifar-10-python": _pickled("labels"),
     "cifar-100-binary": _binary(2),
+    "cifar-100-python": _pickled("fine_labels"),
 }

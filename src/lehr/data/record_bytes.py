@@ -1,0 +1,25 @@
+"""The content of each record as bytes, by which records are told apart: its input, without its label.
+
+Two images that are the same image are the same record here, whatever they are labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from lehr.data.in_memory import InMemory
+
+
+def contents(records: InMemory) -> Iterator[memoryview]:
+    """The bytes of every record's input, in order."""
+    num_records = len(records)
+    if num_records == 0:
+        return
+    inputs = records.inputs.detach().cpu()
+    if inputs.is_floating_point():
+        inputs = inputs + 0.0  # -0.0 becomes 0.0: equal numbers have equal bytes
+    whole: memoryview = inputs.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    length = len(whole) // num_records
+    yield from (whole[place * length : (place + 1) * length] for place in range(num_records))

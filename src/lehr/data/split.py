@@ -1,0 +1,94 @@
+"""Private, public and test records, assigned record by record.
+
+Where a record goes is a keyed hash of its own content, so that one record more or less moves no other, and equal
+records go to the same part. A permutation of the places would not do: whether the last record is there would change
+the part of all others. ``split.proof.md`` has the claim.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lehr import validate
+from lehr.data import record_bytes
+from lehr.data.in_memory import InMemory
+from lehr.errors import DamagedFile, InvalidValue, StoreError
+from lehr.rng import RunKey
+
+PRIVATE, PUBLIC, TEST = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The part of each record, in the order of the records. It is as private as the records are."""
+
+    parts: Tensor
+
+    def __repr__(self) -> str:
+        return "Split(...)"
+
+    @property
+    def private(self) -> Tensor:
+        """The places of the records that are trained on."""
+        return self._places(PRIVATE)
+
+    @property
+    def public(self) -> Tensor:
+        """The places of the records that acceptance may score on; whoever asks for them declares them public."""
+        return self._places(PUBLIC)
+
+    @property
+    def test(self) -> Tensor:
+        """The places of the records that nothing but the last score sees."""
+        return self._places(TEST)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the parts to a new file that only its owner may read."""
+        whole = io.BytesIO()
+        np.save(whole, self.parts.numpy(), allow_pickle=False)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(whole.getvalue())
+                file.flush()
+                os.fsync(descriptor)
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The split in a file that ``save`` wrote."""
+        try:
+            parts = np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False)
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, EOFError, MemoryError) as error:
+            raise DamagedFile(f"cannot read {path}: it is not a split ({error})") from error
+        if not isinstance(parts, np.ndarray) or parts.dtype != np.uint8 or parts.ndim != 1 or (parts > TEST).any():
+            raise DamagedFile(f"cannot read {path}: it is not a split")
+        return cls(torch.from_numpy(parts))
+
+    def _places(self, part: int) -> Tensor:
+        return torch.nonzero(self.parts == part).flatten()
+
+
+def split(records: InMemory, *, key: RunKey, public_fraction: float = 0.0, test_fraction: float = 0.0) -> Split:
+    """Assign each record to a part by a keyed hash of its content; the fractions are what each part has on average."""
+    public = validate.non_negative(public_fraction=public_fraction)
+    held_out = public + validate.non_negative(test_fraction=test_fraction)
+    if not held_out < 1:
+        given = (public_fraction, test_fraction)
+        raise InvalidValue("public_fraction and test_fraction", allowed="below 1 together", given=given)
+    chances = key.uniforms_of(record_bytes.contents(records), "split")
+    parts = torch.full((len(records),), PRIVATE, dtype=torch.uint8)
+    parts[chances < held_out] = TEST
+    parts[chances < public] = PUBLIC
+    return Split(parts)
