@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
-from torch import optim
+from torch import nn, optim
 
 from lehr import validate
 from lehr.errors import InvalidValue
@@ -26,6 +27,13 @@ class NamedOptimizer:
     build: Callable[..., optim.Optimizer]
     arguments: Mapping[str, Check]
     conflict: Callable[[Mapping[str, object]], str | None] = field(default=lambda arguments: None)
+    fused: bool = False
+
+    def over(self, parameters: list[nn.Parameter], **settings: Any) -> optim.Optimizer:
+        """The optimizer over these parameters, in torch's fastest form of it for where they are."""
+        if self.fused and all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters):
+            return self.build(parameters, fused=True, **settings)
+        return self.build(parameters, foreach=True, **settings)
 
 
 def below_one(**named: object) -> float:
@@ -94,9 +102,10 @@ OPTIMIZERS: Mapping[str, NamedOptimizer] = {
             "nesterov": switch,
         },
         _nesterov_alone,
+        fused=True,
     ),
-    "adam": NamedOptimizer(optim.Adam, {**_ADAM, "amsgrad": switch}),
-    "adamw": NamedOptimizer(optim.AdamW, {**_ADAM, "amsgrad": switch}),
+    "adam": NamedOptimizer(optim.Adam, {**_ADAM, "amsgrad": switch}, fused=True),
+    "adamw": NamedOptimizer(optim.AdamW, {**_ADAM, "amsgrad": switch}, fused=True),
     "nadam": NamedOptimizer(
         optim.NAdam, {**_ADAM, "momentum_decay": validate.non_negative, "decoupled_weight_decay": switch}
     ),
@@ -129,7 +138,7 @@ OPTIMIZERS: Mapping[str, NamedOptimizer] = {
         {
             "beta2_decay": negative,
             "eps": smallest_terms,
-            "d": validate.positive,
+            "d": partial(validate.at_least, 1),
             "weight_decay": validate.non_negative,
         },
     ),

@@ -75,7 +75,7 @@ class Update:
 
     def build(self, parameters: list[nn.Parameter]) -> optim.Optimizer:
         """The optimizer over these parameters."""
-        return OPTIMIZERS[self.optimizer].build(parameters, lr=self.learning_rate, foreach=True, **self.arguments)
+        return OPTIMIZERS[self.optimizer].over(parameters, lr=self.learning_rate, **self.arguments)
 
     def to_json(self) -> dict[str, object]:
         """The JSON form."""
