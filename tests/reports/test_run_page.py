@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lehr import accounting
+from lehr.events import Composed, Gaussian
+from lehr.reports.rounding import at_most
 from lehr.reports.run_page import render
 from lehr.reports.run_reading import RunRecord, State, read_run
 from lehr.reports.wording import guarantee
@@ -85,6 +88,13 @@ def test_before_the_end_the_promise_is_that_of_the_whole_plan(tmp_path: Path) ->
     claim = PLAN.claim()
     assert guarantee(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit="one image") in words
     assert "proven for the plan" in words
+
+
+def test_the_promise_includes_what_is_done_beside_the_steps(record: RunRecord) -> None:
+    planned = Composed((PLAN.event, Gaussian(2.0)))
+    page = render(replace(record, certificate=None, planned=planned))
+    whole = accounting.claim(planned, delta=PLAN.delta, adjacency=PLAN.adjacency)
+    assert f"ε = {at_most(whole.epsilon)} at" in page
 
 
 def test_a_run_without_privacy_says_so_first_and_charts_against_steps(tmp_path: Path) -> None:

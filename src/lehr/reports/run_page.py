@@ -56,7 +56,8 @@ def _claim(record: RunRecord) -> Claim | None:
     """The claim of the certificate, or that of the plan while there is none; None where nothing is promised."""
     if record.certificate is not None:
         return record.certificate.claim.claim
-    return None if record.plan is None else record.plan.claim()
+    plan = record.plan
+    return None if plan is None else accounting.claim(record.planned, delta=plan.delta, adjacency=plan.adjacency)
 
 
 def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lehr import validate
 from lehr.errors import DamagedFile, InvalidValue, StoreError
@@ -41,11 +41,15 @@ class State(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
-    """What the public files of a run say. ``plan`` is None where the method has no privacy."""
+    """What the public files of a run say. ``plan`` is None where the method has no privacy.
+
+    ``planned`` is all that the run may do to the records: the steps of the plan, and noised evaluations beside them.
+    """
 
     directory: Path
     config: Mapping[str, Any]
     plan: Plan | None
+    planned: Event
     evaluations: tuple[Evaluation, ...]
     certificate: Certificate | None
     charged: Event
@@ -83,16 +87,18 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
         raise StoreError(f"cannot use {directory}: it is not the directory of a run (there is no {files.config.name})")
     config = json_file.read(files.config, config_from_json)
     plan = None if config["plan"] is None else Plan.from_json(config["plan"])
-    charged, accepted, is_charged_whole = _charges(files)
+    nothing_yet = _Charges(planned=NOTHING if plan is None else plan.event, charged=NOTHING, accepted=0)
+    charges = _charges(files.ledger) if files.ledger.is_file() else nothing_yet
     return RunRecord(
         directory=files.directory,
         config=config,
         plan=plan,
+        planned=charges.planned,
         evaluations=_evaluations(files.metrics),
         certificate=certificate_file.read(files.certificate) if files.certificate.is_file() else None,
-        charged=charged,
-        accepted=accepted,
-        state=_state(has_model=files.model.is_file(), is_charged_whole=is_charged_whole),
+        charged=charges.charged,
+        accepted=charges.accepted,
+        state=_state(charges, has_model=files.model.is_file()),
     )
 
 
@@ -114,19 +120,23 @@ def config_from_json(shape: object) -> dict[str, Any]:
     return shape
 
 
-def _charges(files: RunFiles) -> tuple[Event, int, bool]:
-    """What was charged, the steps accepted, and whether the whole plan was charged."""
-    if not files.ledger.is_file():
-        return NOTHING, 0, True
-    with Ledger.open(files.ledger) as ledger:
-        charged = ledger.charged()
-        return charged, ledger.accepted_count(), counted(charged) == counted(ledger.plan_event)
+class _Charges(NamedTuple):
+    """What a ledger says."""
+
+    planned: Event
+    charged: Event
+    accepted: int
 
 
-def _state(*, has_model: bool, is_charged_whole: bool) -> State:
+def _charges(path: Path) -> _Charges:
+    with Ledger.open(path) as ledger:
+        return _Charges(planned=ledger.plan_event, charged=ledger.charged(), accepted=ledger.accepted_count())
+
+
+def _state(charges: _Charges, *, has_model: bool) -> State:
     if not has_model:
         return State.GOING_ON
-    return State.COMPLETED if is_charged_whole else State.STOPPED
+    return State.COMPLETED if counted(charges.charged) == counted(charges.planned) else State.STOPPED
 
 
 def _evaluations(path: Path) -> tuple[Evaluation, ...]:
