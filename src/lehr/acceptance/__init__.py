@@ -3,3 +3,10 @@
 - ``always``: every candidate is
 - ``annealed``: by simulated annealing over a public energy, with its proof beside it
 """
+
+from __future__ import annotations
+
+from lehr.acceptance.always import Always
+from lehr.acceptance.annealed import Annealed
+
+__all__ = ["Always", "Annealed"]
