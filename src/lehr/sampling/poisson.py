@@ -36,6 +36,8 @@ class PoissonSampling:
     records: int
 
     adjacency: ClassVar[Adjacency] = Adjacency.ADD_OR_REMOVE_ONE
+    # How far a sum can move between neighbours, in units of what one record added or removed can do.
+    sensitivity_factor: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         validate.count(records=self.records)

@@ -26,6 +26,8 @@ class WithoutReplacement:
     records: int
 
     adjacency: ClassVar[Adjacency] = Adjacency.REPLACE_ONE
+    # How far a sum can move between neighbours, in units of what one record added or removed can do.
+    sensitivity_factor: ClassVar[float] = 2.0
 
     def __post_init__(self) -> None:
         validate.count(records=self.records)
@@ -52,7 +54,7 @@ class WithoutReplacement:
         """
         if isinstance(released, NonPrivate):
             return released
-        halved = Gaussian(noise_multiplier=released.noise_multiplier / 2)
+        halved = Gaussian(noise_multiplier=released.noise_multiplier / self.sensitivity_factor)
         return SampledWithoutReplacement(records=self.records, sample_size=self.sample_size, event=halved)
 
     def draw(self, num_held: int, randomness: StepRandomness) -> Tensor:

@@ -1,0 +1,117 @@
+"""What every sampler promises, tried on every one that is found in ``lehr.sampling``: its event is what it draws."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import pkgutil
+from typing import Any
+
+import pytest
+import torch
+
+import lehr.sampling
+from lehr.accounting.accountant import bound
+from lehr.events import Adjacency, Gaussian, NonPrivate, PoissonSampled, SampledWithoutReplacement
+from lehr.rng import RunKey
+from lehr.sampling import PoissonSampling, Sampling, WithoutReplacement
+
+RECORDS = 200
+STEPS = 2000
+KEY = RunKey(bytes(range(32)))
+EXAMPLES: dict[type, tuple[Sampling, ...]] = {
+    PoissonSampling: (PoissonSampling(20, RECORDS), PoissonSampling(0.5, RECORDS), PoissonSampling(180, RECORDS)),
+    WithoutReplacement: (WithoutReplacement(20, RECORDS), WithoutReplacement(1, RECORDS)),
+}
+SAMPLERS = [
+    pytest.param(sampling, id=f"{kind.__name__}-{index}")
+    for kind, own in EXAMPLES.items()
+    for index, sampling in enumerate(own)
+]
+
+
+def samplers_in_the_package() -> set[type]:
+    modules = [
+        importlib.import_module(f"lehr.sampling.{found.name}") for found in pkgutil.iter_modules(lehr.sampling.__path__)
+    ]
+    return {
+        kind
+        for module in modules
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__ == module.__name__ and "draw" in vars(kind)
+    }
+
+
+def stated_probability(sampling: Sampling) -> float:
+    match sampling.event(Gaussian(1.0)):
+        case PoissonSampled(sampling_probability=probability):
+            return probability
+        case SampledWithoutReplacement(records=records, sample_size=sample_size):
+            return sample_size / records
+
+
+def deviation(sampling: Sampling, probability: float) -> float:
+    """How far the number of records drawn in many steps is from what the probability says, in standard deviations."""
+    drawn = sum(len(sampling.draw(RECORDS, KEY.at(step=step, attempt=0))) for step in range(STEPS))
+    coins = RECORDS * STEPS
+    return abs(drawn - coins * probability) / math.sqrt(coins * probability * (1 - probability))
+
+
+def test_every_sampler_in_the_package_is_tried_here() -> None:
+    assert samplers_in_the_package() == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_records_are_drawn_with_the_probability_of_the_event(sampling: Sampling) -> None:
+    assert stated_probability(sampling) == sampling.sampling_probability
+    assert deviation(sampling, stated_probability(sampling)) < 4
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+@pytest.mark.parametrize("factor", [0.8, 1.25])
+def test_an_event_with_another_probability_is_found_out(sampling: Sampling, factor: float) -> None:
+    chance = factor * stated_probability(sampling)
+    assert deviation(sampling, chance if chance < 1 else 0.99) > 4.5
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_the_expected_batch_is_the_probability_of_all_records(sampling: Sampling) -> None:
+    assert sampling.sampling_probability == sampling.expected_batch_size / sampling.records
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_a_sampler_is_counted_by_an_accountant_under_its_own_adjacency(sampling: Sampling) -> None:
+    event = sampling.event(Gaussian(4.0))
+    assert 0 < bound(event, delta=1e-5, adjacency=sampling.adjacency).epsilon < 10
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_the_noise_of_the_event_is_measured_under_its_adjacency(sampling: Sampling) -> None:
+    factor = {Adjacency.ADD_OR_REMOVE_ONE: 1, Adjacency.REPLACE_ONE: 2}[sampling.adjacency]
+    assert sampling.sensitivity_factor == factor
+    event: Any = sampling.event(Gaussian(3.0 * factor))
+    assert event.event == Gaussian(3.0)
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_what_has_no_noise_is_not_made_private_by_sampling(sampling: Sampling) -> None:
+    assert sampling.event(NonPrivate("no noise")) == NonPrivate("no noise")
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_places_are_distinct_sorted_whole_numbers(sampling: Sampling) -> None:
+    for step in range(30):
+        places = sampling.draw(RECORDS, KEY.at(step=step, attempt=0))
+        assert places.dtype == torch.int64
+        assert places.tolist() == sorted(set(places.tolist()))
+        assert all(0 <= place < RECORDS for place in places.tolist())
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_a_sampler_is_frozen_and_can_be_a_key(sampling: Any) -> None:
+    assert {sampling: 1}[sampling] == 1
+    for field in dataclasses.fields(sampling):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(sampling, field.name, 1)
