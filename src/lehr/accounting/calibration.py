@@ -111,19 +111,19 @@ def largest_sample(
     return found
 
 
-def largest_steps(step: Event, target: Target) -> int:
-    """The largest number of steps that stays within the target."""
+def largest_steps(run_at: Callable[[int], Event], target: Target) -> int:
+    """The largest number of steps that stays within the target; ``run_at`` gives the run of so many steps."""
     found = last_within(
-        lambda count: target.log_ratio(Repeated(step, int(count))),
+        lambda count: target.log_ratio(run_at(int(count))),
         safe_end=1,
         other_end=LARGEST_STEPS,
         start=1000,
         whole=True,
     )
     if found is None:
-        raise Unreachable(f"{_named(target)} is passed by a single step: {step}")
+        raise Unreachable(f"{_named(target)} is passed by a single step: {run_at(1)}")
     if found == LARGEST_STEPS:
-        raise Unreachable(f"{_named(target)} is not used up even by {LARGEST_STEPS} steps of {step}")
+        raise Unreachable(f"{_named(target)} is not used up even by {LARGEST_STEPS} steps: {run_at(LARGEST_STEPS)}")
     return int(found)
 
 
@@ -145,9 +145,9 @@ def _found(
         steps, chance = validate.count(steps=count), _given(probability)
         return smallest_noise_multiplier(lambda value: _run(value, steps, chance), target), steps, chance
     if count is None:
-        step = PoissonSampled(_given(probability), Gaussian(sigma))
-        return sigma, largest_steps(step, target), _given(probability)
-    steps, noise = validate.count(steps=count), sigma
+        noise, chance = sigma, _given(probability)
+        return noise, largest_steps(lambda steps: _run(noise, steps, chance), target), chance
+    noise, steps = sigma, validate.count(steps=count)
     sample = largest_sample(
         lambda value: _run(noise, steps, value), target, smallest=SMALLEST_SAMPLING_PROBABILITY, largest=1.0
     )

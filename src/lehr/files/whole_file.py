@@ -1,8 +1,8 @@
 """A file that appears whole or not at all, and a reading that names the file when it fails.
 
-What is written goes to a new file in the same folder, is flushed to the disk, and then takes the name in one step: a crash
-or a full disk leaves what stood there before. Another file is replaced only where that is asked for, and a database (a
-budget, a ledger) never.
+What is written goes to a new file in the same folder, is flushed to the disk, and then takes the name in one step: a
+crash or a full disk leaves what stood there before. Another file is replaced only where that is asked for, and a
+database (a budget, a ledger) never.
 """
 
 from __future__ import annotations

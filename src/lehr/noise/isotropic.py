@@ -18,12 +18,17 @@ class IsotropicNoise:
         """What a release does to the records."""
         return Gaussian(noise_multiplier=validate.positive(noise_multiplier=noise_multiplier))
 
-    def release(self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness) -> ReleasedSum:
-        """The sum with its noise, once for everything that was drawn. It never looks at what the values are."""
+    def release(
+        self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, purpose: str = "noise"
+    ) -> ReleasedSum:
+        """The sum with its noise, once for everything that was drawn. It never looks at what the values are.
+
+        Two sums of one step need two purposes, for the noise of one must not be that of the other.
+        """
         noise_std = validate.positive(noise_multiplier=noise_multiplier) * validate.positive(
             sensitivity=private.sensitivity
         )
-        noise = randomness.normals("noise", private.values)
+        noise = randomness.normals(purpose, private.values)
         return ReleasedSum(
             values={
                 # In float64, where the noise is, and then rounded once.

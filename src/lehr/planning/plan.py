@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 from lehr import validate
 from lehr.accounting.accountant import Bound, bound, claim
@@ -26,7 +27,17 @@ from lehr.accounting.calibration import (
 from lehr.accounting.running import EpsilonCurve
 from lehr.claims import Claim
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement, an_adjacency
+from lehr.events import (
+    NOTHING,
+    Adjacency,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    Repeated,
+    SampledWithoutReplacement,
+    an_adjacency,
+    together,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,8 +118,11 @@ def make_plan(
     noise_multiplier: float | None = None,
     steps: int | None = None,
     expected_batch_size: float | None = None,
+    beside: Event = NOTHING,
 ) -> Plan:
-    """The plan of which exactly three of the last four numbers are given.
+    """The plan of which exactly three of ε, noise, steps and batch are given.
+
+    ``beside`` is what else the run does to the records: with it, too, the run stays within ``epsilon``.
 
     It never passes ``epsilon``, by the very bound that will be charged. Noise and batch come within 0.1 % of it (a
     batch drawn without replacement is a whole number); steps are the largest count that does not pass it.
@@ -128,18 +142,23 @@ def make_plan(
     if epsilon is None:
         return plan
     target = Target(epsilon, delta, adjacency)
+
+    def run_with(**number: Any) -> Event:
+        return together(replace(plan, **number).event, beside)
+
     if noise_multiplier is None:
-        sigma = smallest_noise_multiplier(lambda value: replace(plan, noise_multiplier=value).event, target)
+        sigma = smallest_noise_multiplier(lambda value: run_with(noise_multiplier=value), target)
         return replace(plan, noise_multiplier=sigma)
     if steps is None:
-        return replace(plan, steps=largest_steps(plan.step_event, target))
-    return replace(plan, expected_batch_size=_largest_batch(plan, target))
+        return replace(plan, steps=largest_steps(lambda count: run_with(steps=count), target))
+    batch = _largest_batch(plan, lambda value: run_with(expected_batch_size=value), target)
+    return replace(plan, expected_batch_size=batch)
 
 
-def _largest_batch(plan: Plan, target: Target) -> float:
+def _largest_batch(plan: Plan, run_at: Callable[[float], Event], target: Target) -> float:
     is_whole = plan.adjacency is Adjacency.REPLACE_ONE
     return largest_sample(
-        lambda batch: replace(plan, expected_batch_size=batch).event,
+        run_at,
         target,
         smallest=1 if is_whole else plan.records * SMALLEST_SAMPLING_PROBABILITY,
         largest=plan.records,

@@ -1,0 +1,173 @@
+"""Which steps may be taken again for free, and which are charged.
+
+Randomness is keyed by the step and by an attempt. A run that is resumed where everything that could change a single bit
+is as it was continues its attempt: steps that were charged, and perhaps taken, give the very same values again, which
+tells nobody anything new. Otherwise a new attempt begins at the checkpoint, with randomness of its own, and every one
+of its steps is charged, out of what the plan has left: the run then ends that many steps earlier.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lehr
+from lehr import validate
+from lehr.errors import DamagedFile, InvalidValue
+from lehr.events import NOTHING, Event, Repeated, counted, together
+from lehr.files import lines_file, strict_json
+from lehr.ledger import Ledger
+
+FEWEST_CHARGED_AT_ONCE, MOST_CHARGES = 50, 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A stretch of a run whose randomness is drawn once. ``environment`` has all that a bit may depend on."""
+
+    number: int
+    first_step: int
+    steps_before: int  # what the ledger had when it began: steps,
+    scores_before: int  # and scores on private records
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What a plan allows in all: so many steps, and a score after every so many of them and after the last."""
+
+    step_event: Event
+    steps: int
+    score_event: Event = NOTHING  # where scores are taken on public records
+    evaluate_every: int | None = None
+
+    @property
+    def event(self) -> Event:
+        """What the whole run may do to the records."""
+        steps = Repeated(self.step_event, self.steps)
+        return together(steps, Repeated(self.score_event, self.scores)) if self.is_scored_privately else steps
+
+    @property
+    def is_scored_privately(self) -> bool:
+        return self.score_event != NOTHING and self.evaluate_every is not None
+
+    @property
+    def scores(self) -> int:
+        """How many scores there are in a run that is never begun anew."""
+        return 0 if self.evaluate_every is None else math.ceil(self.steps / self.evaluate_every)
+
+    def is_due(self, step: int, *, last_step: int) -> bool:
+        """Whether a score is due after this step, counted from zero."""
+        return self.evaluate_every is not None and ((step + 1) % self.evaluate_every == 0 or step + 1 == last_step)
+
+
+class Charges:
+    """Charges the steps of an attempt, and its scores, to the ledger: some at once, each before it is taken."""
+
+    def __init__(self, ledger: Ledger, schedule: Schedule, attempt: Attempt) -> None:
+        self._ledger, self._schedule, self._first_step = ledger, schedule, attempt.first_step
+        self.last_step = attempt.first_step + schedule.steps - attempt.steps_before
+        self._at_once = max(FEWEST_CHARGED_AT_ONCE, math.ceil(schedule.steps / MOST_CHARGES))
+        self._most_scores = schedule.scores - attempt.scores_before
+        self.charged_until = attempt.first_step + _times(schedule.step_event, ledger) - attempt.steps_before
+
+    def covers(self, step: int) -> bool:
+        """Whether the step is charged."""
+        return step < self.charged_until
+
+    def charge(self) -> None:
+        """Charge the next steps; when this returns, that is on the disk."""
+        first, last = self.charged_until, min(self.charged_until + self._at_once, self.last_step)
+        event: Event = Repeated(self._schedule.step_event, last - first)
+        scores = sum(map(self.is_scored, range(first, last)))
+        if scores and self._schedule.is_scored_privately:
+            event = together(event, Repeated(self._schedule.score_event, scores))
+        self._ledger.record(event, note=f"steps {first} to {last - 1}")
+        self.charged_until = last
+
+    def is_scored(self, step: int) -> bool:
+        """Whether there is a score after this step. One that the plan cannot pay for, in a run begun anew, is not."""
+        if not self._schedule.is_due(step, last_step=self.last_step):
+            return False
+        if not self._schedule.is_scored_privately:
+            return True
+        earlier = range(self._first_step, step)
+        return sum(self._schedule.is_due(other, last_step=self.last_step) for other in earlier) < self._most_scores
+
+
+def going_on(
+    path: Path,
+    *,
+    first_step: int,
+    of_checkpoint: int,
+    ledger: Ledger,
+    schedule: Schedule,
+    environment: Mapping[str, str] | None,
+) -> Attempt:
+    """The attempt to go on with from a checkpoint: the one that wrote it where all is as it was, or a new one.
+
+    No ``environment`` means that nothing can be repeated bit by bit.
+    """
+    known = [_attempt(path, shape) for shape in lines_file.read(path)]
+    last = known[-1] if known else None
+    if last is not None and last.number == of_checkpoint and last.environment == environment:
+        return last
+    fresh = Attempt(
+        number=0 if last is None else last.number + 1,
+        first_step=first_step,
+        steps_before=_times(schedule.step_event, ledger),
+        scores_before=_times(schedule.score_event, ledger),
+        environment=dict(environment or {}),
+    )
+    # On the disk before anything is drawn: a number that was lost would be drawn from again.
+    lines_file.append(path, asdict(fresh), mode=0o600)
+    return fresh
+
+
+def _times(event: Event, ledger: Ledger) -> int:
+    """How often the ledger has this event."""
+    charged = counted(ledger.charged())
+    return sum(charged.get(atom, 0) for atom in counted(event))
+
+
+def environment(device: torch.device, **settings: object) -> dict[str, str] | None:
+    """All that the last bit of a step may depend on; none where the device does not promise to repeat itself."""
+    if device.type != "cpu" and not torch.are_deterministic_algorithms_enabled():
+        return None
+    return {
+        "lehr": lehr.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {_processor()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "vector instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        **{name: str(value) for name, value in settings.items()},
+    }
+
+
+def _processor() -> str:
+    """The model of the processor, which chooses the kernels of a mathematics library."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _attempt(path: Path, shape: object) -> Attempt:
+    try:
+        given: dict[str, Any] = strict_json.fields("attempt", shape, list(Attempt.__dataclass_fields__))
+        numbers = {name: validate.count(minimum=0, **{name: given[name]}) for name in _NUMBERS}
+        return Attempt(environment=dict(given["environment"]), **numbers)
+    except (InvalidValue, TypeError, ValueError) as error:
+        raise DamagedFile(f"{path} cannot be read: {error}") from error
+
+
+_NUMBERS = ("number", "first_step", "steps_before", "scores_before")

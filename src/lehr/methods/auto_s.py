@@ -1,0 +1,30 @@
+"""AUTO-S. Bu et al. (2023), "Automatic Clipping: Differentially Private Deep Learning Made Easier and Stronger".
+
+Every record's gradient is scaled to nearly the same norm, so that there is no threshold to tune.
+"""
+
+from __future__ import annotations
+
+from lehr.clipping.automatic import AutomaticClip
+from lehr.mechanism import Method
+from lehr.noise.isotropic import IsotropicNoise
+from lehr.update.schedules import Constant, Schedule
+from lehr.update.torch_optim import BuildsOptimizer, sgd
+
+
+def auto_s(
+    *,
+    learning_rate: float = 0.5,
+    clip_norm: float = 0.1,
+    stability: float = 0.01,
+    momentum: float = 0.9,
+    schedule: Schedule = Constant(),
+    update: BuildsOptimizer | None = None,
+) -> Method:
+    """DPSGD with each gradient scaled by ``clip_norm / (norm + stability)``."""
+    return Method(
+        name="auto-s",
+        clipping=AutomaticClip(clip_norm, stability=stability),
+        noise=IsotropicNoise(),
+        update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
+    )

@@ -1,0 +1,32 @@
+"""DPSGD. Abadi et al. (2016), "Deep Learning with Differential Privacy".
+
+Every record's gradient is clipped to a norm, Gaussian noise is added to the sum, and any optimizer takes the mean.
+"""
+
+from __future__ import annotations
+
+from lehr.clipping.flat import FlatClip
+from lehr.mechanism import Method
+from lehr.noise.isotropic import IsotropicNoise
+from lehr.update.schedules import Constant, Schedule
+from lehr.update.torch_optim import BuildsOptimizer, sgd
+
+
+def dpsgd(
+    *,
+    learning_rate: float = 0.5,
+    clip_norm: float = 0.1,
+    momentum: float = 0.9,
+    schedule: Schedule = Constant(),
+    update: BuildsOptimizer | None = None,
+) -> Method:
+    """Flat clip, isotropic noise, every candidate taken. ``update`` replaces SGD by another optimizer.
+
+    The defaults suit a small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``.
+    """
+    return Method(
+        name="dpsgd",
+        clipping=FlatClip(clip_norm),
+        noise=IsotropicNoise(),
+        update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
+    )

@@ -1,0 +1,58 @@
+"""The networks by their names, built from words and numbers that a configuration can hold.
+
+>>> network = build("paper_cnn", activation="relu")
+>>> default_for((3, 32, 32), num_classes=10)
+('cifar_cnn', {'num_classes': 10})
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from torch import nn
+
+from lehr import validate
+from lehr.errors import InvalidValue
+from lehr.networks.convolutional import Activation, cifar_cnn, paper_cnn
+from lehr.networks.nf_resnet import nf_resnet50
+from lehr.networks.small import small_cnn
+from lehr.networks.vision_transformer import vision_transformer
+from lehr.networks.wide_resnet import wide_resnet
+
+NETWORKS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+    {
+        function.__name__: function
+        for function in (cifar_cnn, nf_resnet50, paper_cnn, small_cnn, vision_transformer, wide_resnet)
+    }
+)
+ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
+    {"elu": nn.ELU, "gelu": nn.GELU, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "silu": nn.SiLU, "tanh": nn.Tanh}
+)
+
+
+def build(name: str, **arguments: object) -> nn.Module:
+    """The network of this name, with fresh weights from torch's generator."""
+    function = NETWORKS[validate.one_of(NETWORKS, network=name)]
+    known = inspect.signature(function).parameters
+    for argument in arguments:
+        if argument not in known:
+            raise InvalidValue(f"argument of {name}", allowed="one of " + ", ".join(known), given=argument)
+    if "activation" in arguments:
+        word = validate.one_of(ACTIVATIONS, activation=arguments["activation"])
+        arguments = {**arguments, "activation": ACTIVATIONS[word]}
+    return function(**arguments)
+
+
+def default_for(shape: Sequence[int], *, num_classes: int) -> tuple[str, dict[str, object]]:
+    """The name and the arguments of a network that suits images of this shape (channels, height, width)."""
+    match tuple(shape):
+        case (1, 28, 28):
+            return "paper_cnn", {"num_classes": num_classes}
+        case (3, 32, 32):
+            return "cifar_cnn", {"num_classes": num_classes}
+        case (channels, height, width) if height == width:
+            return "small_cnn", {"in_channels": channels, "image_side": height, "num_classes": num_classes}
+        case _:
+            raise InvalidValue("network", allowed="named where the records are no square images", given=tuple(shape))

@@ -1,0 +1,153 @@
+"""The folder of a run: made once, locked while somebody trains in it, and able to go on after any crash."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from lehr.errors import InvalidValue, StoreError
+from lehr.events import Adjacency, Event
+from lehr.files import json_file, lines_file, whole_file
+from lehr.ledger import Ledger
+from lehr.rng import RunKey
+from lehr.run_shape import Evaluation, RunFiles
+
+Fingerprint = Callable[[RunKey], str]
+
+
+class RunFolder:
+    """An open run folder, to be closed: it holds a lock, and the ledger."""
+
+    def __init__(self, files: RunFiles, *, lock: int, key: RunKey, ledger: Ledger, config: Mapping[str, Any]) -> None:
+        self.files, self.key, self.ledger, self.config = files, key, ledger, config
+        self._lock = lock
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        *,
+        config: Mapping[str, Any],
+        key: RunKey,
+        plan_event: Event,
+        delta: float,
+        adjacency: Adjacency,
+        fingerprint: Fingerprint,
+    ) -> Self:
+        """Make the folder of a new run. The configuration is written last: a folder without it never began."""
+        files = RunFiles(directory)
+        refuse_used(directory)
+        with _failing_by_name(directory):
+            files.checkpoints.mkdir(parents=True)
+            files.private.mkdir(mode=0o700)
+        key.save(files.key)
+        _write_private(files.fingerprint, fingerprint(key))
+        run = str(config["run"])
+        Ledger.create(files.ledger, run=run, plan_event=plan_event, delta=delta, adjacency=adjacency).close()
+        json_file.write(files.config, config)
+        return cls.open(directory)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """Open the folder of a run that began before."""
+        files = RunFiles(directory)
+        config = read_config(directory)
+        lock = _locked(files.private / "lock")
+        try:
+            return cls(files, lock=lock, key=RunKey.load(files.key), ledger=Ledger.open(files.ledger), config=config)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def close(self) -> None:
+        """Let others have it."""
+        self.ledger.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def refuse_other(self, *, config: Mapping[str, Any], fingerprint: Fingerprint) -> None:
+        """Refuse to go on with another model, plan, method or data than the run began with."""
+        differing = differences(self.config, config)
+        if differing:
+            raise InvalidValue("run", allowed=f"resumed as it began ({self.files.config})", given="; ".join(differing))
+        if whole_file.read(self.files.fingerprint) != fingerprint(self.key):
+            raise InvalidValue("data", allowed="the very records that the run began with", given="other records")
+
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """The rows of metrics so far."""
+        return tuple(Evaluation.from_json(shape) for shape in lines_file.read(self.files.metrics))
+
+    def forget_evaluations_after(self, step: int) -> None:
+        """Drop the rows of steps that will be taken again."""
+        kept = [row.to_json() for row in self.evaluations() if row.step <= step]
+        lines_file.rewrite(self.files.metrics, kept)
+
+
+def refuse_used(directory: Path) -> None:
+    """Refuse a folder that has something in it."""
+    with _failing_by_name(directory):
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise StoreError(f"{directory} is there already and not empty: resume that run, or name another folder")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The configuration of a run."""
+    files = RunFiles(directory)
+    if not files.config.exists():
+        raise StoreError(f"{directory} has no run that began: {files.config.name} is missing")
+    return json_file.read(files.config, _config)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
+    """What differs between two configurations, by its path. When and by which version is not looked at."""
+    found = []
+    for name in sorted({*before, *now} - ({"created_on", "library_version"} if not path else set())):
+        old, new, where = before.get(name), now.get(name), f"{path}{name}"
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{where}.")
+        elif old != new:
+            found.append(f"{where} was {old!r} and is {new!r}")
+    return found
+
+
+def _config(shape: object) -> dict[str, Any]:
+    if not isinstance(shape, dict) or shape.get("format") != "lehr-run" or shape.get("format_version") != 1:
+        raise InvalidValue("configuration", allowed="an object of the format lehr-run, version 1", given=type(shape))
+    return shape
+
+
+def _locked(path: Path) -> int:
+    with _failing_by_name(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise StoreError(f"{path.parent.parent} is being trained by another process") from error
+    return descriptor
+
+
+def _write_private(path: Path, text: str) -> None:
+    with _failing_by_name(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+
+
+@contextmanager
+def _failing_by_name(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot use {path}: {error.strerror}") from error

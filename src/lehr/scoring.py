@@ -1,0 +1,126 @@
+"""How good a model is: on public records as it is, on held-out private ones with noise that is charged.
+
+Records that acceptance or a search has looked at are never scored on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lehr import validate
+from lehr.errors import InvalidValue
+from lehr.events import NOTHING, Event
+from lehr.gradients.batches import LossFn, call
+from lehr.interfaces import Inputs, PrivateSum, Records
+from lehr.noise.isotropic import IsotropicNoise
+from lehr.rng import StepRandomness
+
+RECORDS_AT_ONCE = 1000
+Prepare = Callable[[Inputs], Inputs]
+
+
+class Score(NamedTuple):
+    """The mean loss and the share of records that are classified rightly."""
+
+    loss: float
+    accuracy: float
+
+
+class Scorer(Protocol):
+    """Scores a model, and says what that does to private records."""
+
+    @property
+    def on(self) -> str:
+        """Which records these are, in words."""
+
+    @property
+    def event(self) -> Event:
+        """What one score is charged as."""
+
+    def score(self, model: nn.Module, randomness: StepRandomness) -> Score:
+        """The score of a model that is in evaluation mode."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicScore:
+    """A score on records that are declared public."""
+
+    records: Records
+    loss_fn: LossFn
+    prepare: Prepare
+    on: str = "test"
+    event: Event = field(default=NOTHING, init=False)
+
+    def score(self, model: nn.Module, randomness: StepRandomness | None = None) -> Score:
+        """The mean over all records."""
+        losses, right = zip(*_judged(model, self.records, self.loss_fn, self.prepare), strict=True)
+        return Score(_mean(losses, len(self.records)), _mean(right, len(self.records)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoisyScore:
+    """A score on held-out private records, released with Gaussian noise and charged every time.
+
+    A record adds to two sums: whether it is classified rightly, and its loss, cut off at ``largest_loss``, as a share
+    of that. Each lies in [0, 1], so that one record moves the pair by at most √2. ``stated_records`` is the public
+    divisor.
+    """
+
+    records: Records
+    loss_fn: LossFn
+    prepare: Prepare
+    noise_multiplier: float
+    stated_records: float
+    largest_loss: float = 4.0
+
+    def __post_init__(self) -> None:
+        validate.positive(noise_multiplier=self.noise_multiplier)
+        validate.positive(stated_records=self.stated_records)
+        validate.positive(largest_loss=self.largest_loss)
+
+    @property
+    def on(self) -> str:
+        return "held out, noised"
+
+    @property
+    def event(self) -> Event:
+        return IsotropicNoise().event(self.noise_multiplier)
+
+    def score(self, model: nn.Module, randomness: StepRandomness) -> Score:
+        """The noisy sums over a public number. Noise can carry them out of their range, and they are put back."""
+        total = torch.zeros(2, dtype=torch.float64)
+        for losses, right in _judged(model, self.records, self.loss_fn, self.prepare):
+            shares = losses.nan_to_num(nan=math.inf).clamp(0, self.largest_loss) / self.largest_loss
+            total += torch.stack([shares.sum(), right.sum()]).cpu()
+        private = PrivateSum(values={"score": total}, sensitivity=math.sqrt(2))
+        released = IsotropicNoise().release(
+            private, noise_multiplier=self.noise_multiplier, randomness=randomness, purpose="score"
+        )
+        loss, accuracy = (released.values["score"] / self.stated_records).clamp(0, 1).tolist()
+        return Score(loss * self.largest_loss, accuracy)
+
+
+def _judged(model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare) -> Iterator[tuple[Tensor, Tensor]]:
+    """The loss of each record, and whether the largest output is the right one, in float64."""
+    with torch.no_grad():
+        for first in range(0, len(records), RECORDS_AT_ONCE):
+            places = torch.arange(first, min(first + RECORDS_AT_ONCE, len(records)))
+            inputs, targets = records.batch(places)
+            outputs = call(model, prepare(inputs))
+            yield loss_fn(outputs, targets).double(), _is_right(outputs, targets).double()
+
+
+def _is_right(outputs: Any, targets: Any) -> Tensor:
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.dim() == 2):
+        raise InvalidValue("model", allowed="one with an output for each class where it is scored", given=type(outputs))
+    return outputs.argmax(dim=1) == targets
+
+
+def _mean(parts: tuple[Tensor, ...], num_records: int) -> float:
+    return float(sum(float(part.sum()) for part in parts) / num_records)

@@ -1,0 +1,93 @@
+"""config.json: everything about a run that was decided before its first step. All of it is public."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from torch import nn
+
+import lehr
+from lehr.mechanism import Method
+from lehr.planning.plan import Plan
+from lehr.reports.certificate import Statements
+from lehr.training.given_records import GivenRecords
+
+FORMAT, FORMAT_VERSION = "lehr-run", 1
+
+
+def config(
+    *,
+    run: str,
+    method: Method,
+    plan: Plan,
+    data: GivenRecords,
+    model: Mapping[str, Any],
+    options: Mapping[str, Any],
+    public_records: str | None,
+    evaluated_on: str | None,
+    stated: Statements | None,
+) -> dict[str, Any]:
+    """The configuration of a run, as JSON has it."""
+    described = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "run": run,
+        "library_version": lehr.__version__,
+        "created_on": datetime.now(UTC).date().isoformat(),
+        "method": _method(method),
+        "plan": plan.to_json(),
+        "data": {
+            "name": data.name,
+            "num_classes": data.num_classes,
+            "shape": list(data.private.inputs.shape[1:]),
+            "preparation": data.preparation.to_json(),
+            "public_records": public_records,
+            "evaluated_on": evaluated_on,
+        },
+        "model": dict(model),
+        "training": dict(options),
+        "stated": None if stated is None else asdict(stated),
+    }
+    return _as_json(described)
+
+
+def model_words(model: nn.Module, network: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written down about a model: how to build it, or at least the names and shapes of what is trained."""
+    trained = {name: list(value.shape) for name, value in model.named_parameters() if value.requires_grad}
+    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
+    return {
+        "network": network,
+        "arguments": dict(arguments),
+        "parameters": sum(value.numel() for value in model.parameters() if value.requires_grad),
+        "trained": trained,
+        "frozen": frozen,
+    }
+
+
+def _method(method: Method) -> dict[str, Any]:
+    clipping: Any = method.clipping
+    bounds = asdict(clipping) if is_dataclass(clipping) else {}
+    return {
+        "name": method.name,
+        "settings": dict(method.settings),
+        "clipping": {"rule": type(clipping).__name__, **bounds},
+        "noise": type(method.noise).__name__,
+        "update": method.update.to_json(),
+        "acceptance": method.acceptance.to_json(),
+    }
+
+
+def _as_json(value: Any) -> Any:
+    """With lists for tuples, as it will be read back."""
+    match value:
+        case Mapping():
+            return {str(name): _as_json(part) for name, part in value.items()}
+        case list() | tuple():
+            return [_as_json(part) for part in value]
+        case _ if hasattr(value, "to_json"):
+            return _as_json(value.to_json())
+        case _:
+            return value

@@ -1,0 +1,65 @@
+"""What is left of a run that is over: weights, a certificate where one can be given, and a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from lehr.attempts import Schedule
+from lehr.files import whole_file
+from lehr.planning.budget import Budget
+from lehr.planning.plan import Plan
+from lehr.reports import certificate_file, issuing, run_page, run_reading
+from lehr.reports.certificate import Certificate, Statements
+from lehr.run_folder import RunFolder
+from lehr.run_shape import End, Evaluation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """A run that is over. ``certificate`` is missing where nobody stated how the settings were chosen."""
+
+    directory: Path
+    model: nn.Module
+    plan: Plan
+    end: End
+    evaluations: tuple[Evaluation, ...]
+    certificate: Certificate | None
+
+    @property
+    def accuracy(self) -> float | None:
+        """That of the last evaluation."""
+        return self.evaluations[-1].accuracy if self.evaluations else None
+
+
+def certificate_for(
+    schedule: Schedule, plan: Plan, stated: Statements, *, folder: RunFolder | None = None, budget: Path | None = None
+) -> Certificate:
+    """The certificate of a run at all that its plan allows; before the run it shows that there can be one."""
+    shared = None
+    if folder is not None and budget is not None:
+        with Budget.open(budget) as account:
+            account.settle(folder.ledger.run, ledger=folder.ledger)
+            shared = issuing.shared_budget(account.status(), run=folder.ledger.run)
+    return issuing.issue(
+        schedule.event,
+        delta=plan.delta,
+        adjacency=plan.adjacency,
+        stated=stated,
+        charged=None if folder is None else folder.ledger.charged(),
+        budget=shared,
+    )
+
+
+def write(folder: RunFolder, weights: dict[str, Tensor], certificate: Certificate | None) -> None:
+    """Put everything into the folder. Doing so again, after a crash in between, does no harm."""
+    content = save({name: value.detach().cpu().contiguous().clone() for name, value in weights.items()})
+    whole_file.write_bytes(folder.files.model, content)
+    if certificate is not None:
+        certificate_file.write(folder.files.certificate, certificate, overwrite=True)
+    folder.ledger.finish()
+    page = run_page.render(run_reading.read_run(folder.files.directory))
+    whole_file.write(folder.files.report, page, overwrite=True)

@@ -1,0 +1,134 @@
+"""Whatever was handed over as data, as records that were looked at before anything is spent.
+
+What is private, what is public and what is scored on is decided here. Records that acceptance looks at and records
+that are scored on never overlap; records that are held out are assigned one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lehr import validate
+from lehr.data import DataSet, InMemory, Preparation, load
+from lehr.data.checking import check
+from lehr.data.from_dataset import in_memory
+from lehr.data.overlap import overlap
+from lehr.data.split import split
+from lehr.errors import InvalidValue
+from lehr.rng import RunKey
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenRecords:
+    """The records of a run and what is public about them. ``records`` is stated, and never a length that was read."""
+
+    name: str
+    private: InMemory
+    records: int
+    num_classes: int
+    preparation: Preparation
+    test: InMemory | None = None  # declared public, scored on
+    public: InMemory | None = None  # declared public, seen by acceptance
+    held_out: InMemory | None = None  # private, scored on with noise
+
+    def fingerprint(self, key: RunKey) -> str:
+        """A keyed hash of everything, which says to nobody else whether two runs had the same records."""
+        parts = [part for part in (self.private, self.test, self.public) if part is not None]
+        tensors = [tensor for part in parts for tensor in (part.inputs, part.targets)]
+        return key.fingerprint(*(_bytes(tensor) for tensor in tensors))
+
+    def with_acceptance_part(self, key: RunKey, fraction: float) -> GivenRecords:
+        """With a part of the test records, chosen record by record, for acceptance instead."""
+        if self.test is None:
+            allowed = "given, or a part of test records: this method looks at the loss on public records"
+            raise InvalidValue("public", allowed=allowed, given=None)
+        parts = split(self.test, key=key, public_fraction=fraction)
+        return replace(self, test=self.test.at(parts.private), public=self.test.at(parts.public))
+
+    def with_held_out_part(self, key: RunKey, fraction: float) -> GivenRecords:
+        """With a part of the private records, chosen record by record, kept out of training for noisy scores."""
+        parts = split(self.private, key=key, test_fraction=fraction)
+        return replace(self, private=self.private.at(parts.private), held_out=self.private.at(parts.test))
+
+    def to(self, device: torch.device) -> GivenRecords:
+        """All of them on the device, where they fit."""
+        try:
+            return replace(
+                self,
+                private=self.private.to(device),
+                **{
+                    name: part.to(device)
+                    for name in ("test", "public", "held_out")
+                    if (part := getattr(self, name)) is not None
+                },
+            )
+        except torch.OutOfMemoryError:
+            return self
+
+
+def given_records(
+    data: object,
+    *,
+    records: int | None,
+    test: object,
+    public: object,
+    num_classes: int | None,
+    preparation: Preparation | None,
+    name: str | None,
+) -> GivenRecords:
+    """The records of a run, each looked at once: a bad one is named now and not after an hour."""
+    known = load(data) if isinstance(data, str) else data
+    if isinstance(known, DataSet):
+        records, num_classes = records or known.records, num_classes or known.num_classes
+        name, preparation = name or known.name, preparation or known.preparation
+        data, test = known.train, known.test if test is None else test
+    if records is None:
+        allowed = "the number of records, which you state in public (len(data) is private)"
+        raise InvalidValue("records", allowed=allowed, given=None)
+    if num_classes is None:
+        raise InvalidValue("num_classes", allowed="stated where the data set does not say it", given=None)
+    found = GivenRecords(
+        name=name or "unnamed",
+        private=_checked(data, num_classes, "data"),
+        records=validate.count(records=records),
+        num_classes=validate.count(num_classes=num_classes),
+        preparation=preparation or Preparation(),
+        test=None if test is None else _checked(test, num_classes, "test"),
+        public=None if public is None else _checked(public, num_classes, "public"),
+    )
+    _refuse_overlap(found)
+    return found
+
+
+def _checked(data: object, num_classes: int, name: str) -> InMemory:
+    held = _in_memory(data, name)
+    check(held, num_classes=num_classes)
+    return held
+
+
+def _in_memory(data: object, name: str) -> InMemory:
+    match data:
+        case InMemory():
+            return data
+        case (Tensor() as inputs, Tensor() as targets):
+            return InMemory(inputs, targets)
+        case Dataset():
+            return in_memory(data)
+        case _:
+            allowed = "a data set, its name, a pair of tensors or a torch Dataset"
+            raise InvalidValue(name, allowed=allowed, given=type(data).__name__)
+
+
+def _refuse_overlap(found: GivenRecords) -> None:
+    if found.test is not None and found.public is not None and overlap(found.test, found.public):
+        allowed = "other records than those that acceptance looks at"
+        raise InvalidValue("test", allowed=allowed, given="records that are in public too")
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return memoryview(tensor.detach().cpu().contiguous().view(torch.uint8).numpy()).cast("B")

@@ -1,0 +1,41 @@
+"""What the network sees of a record: bytes as numbers, augmented while it trains, normalised with public constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lehr.data import Preparation
+from lehr.errors import InvalidValue
+from lehr.gradients.batches import each
+from lehr.interfaces import Inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How inputs become what the model is called with. ``views`` copies of a record are averaged before clipping."""
+
+    preparation: Preparation
+    augmentation: Any
+    views: int
+    device: torch.device
+
+    def seen(self, inputs: Inputs) -> Inputs:
+        """As the model sees records that are scored."""
+        prepared: Inputs = each(lambda leaf: self.preparation.normalised(self._unit(leaf)), inputs)
+        return prepared
+
+    def trained(self, inputs: Inputs, generator: torch.Generator) -> Inputs:
+        """As the model sees records that it is trained on."""
+        if self.augmentation is None:
+            return self.seen(inputs)
+        if not isinstance(inputs, Tensor):
+            raise InvalidValue("augmentation", allowed="none where a record is not one image", given=type(inputs))
+        images = self.augmentation(self._unit(inputs), views=self.views, generator=generator)
+        return self.preparation.normalised(images if self.views > 1 else images.squeeze(1))
+
+    def _unit(self, leaf: Tensor) -> Tensor:
+        return self.preparation.unit(leaf.to(self.device, non_blocking=True))

@@ -1,0 +1,132 @@
+"""On which records a run is scored, what that costs, and which records acceptance looks at instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from lehr import validate
+from lehr.attempts import Schedule
+from lehr.errors import InvalidValue
+from lehr.events import NOTHING, Event, Repeated
+from lehr.gradients.batches import LossFn
+from lehr.mechanism import Method
+from lehr.noise.isotropic import IsotropicNoise
+from lehr.planning.plan import Plan
+from lehr.rng import RunKey
+from lehr.scoring import NoisyScore, Prepare, PublicScore, Scorer
+from lehr.training import public_plan
+from lehr.training.given_records import GivenRecords
+
+AnyScorer: TypeAlias = "PublicScore | NoisyScore | None"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """The choice, made from public words and numbers before a record is touched."""
+
+    given: GivenRecords
+    method: Method
+    held_out_fraction: float
+    noise_multiplier: float
+    acceptance_fraction: float
+    evaluate_every: int | None
+
+    def __post_init__(self) -> None:
+        if self.held_out_fraction:
+            validate.delta(held_out_fraction=self.held_out_fraction)
+            validate.positive(held_out_noise_multiplier=self.noise_multiplier)
+        if self.held_out_fraction and self.given.test is not None:
+            allowed = "left out where there are public test records"
+            raise InvalidValue("held_out_fraction", allowed=allowed, given=self.held_out_fraction)
+        if self.splits_test:
+            validate.delta(acceptance_fraction=self.acceptance_fraction)
+            if self.given.test is None:
+                allowed = f"given, or test records to take a part of: {self.method.name} looks at a public loss"
+                raise InvalidValue("public", allowed=allowed, given=None)
+        if self.evaluate_every is not None:
+            validate.count(evaluate_every=self.evaluate_every)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether scores are taken on private records, with noise."""
+        return bool(self.held_out_fraction)
+
+    @property
+    def splits_test(self) -> bool:
+        """Whether acceptance is given a part of the test records."""
+        return self.method.acceptance.needs_energy and self.given.public is None
+
+    @property
+    def on(self) -> str | None:
+        """What is scored on, in words."""
+        if self.is_private:
+            return "a held-out part of the private records, with noise that is charged"
+        return None if self.given.test is None else "test records, declared public"
+
+    @property
+    def public_records(self) -> str | None:
+        """What acceptance looks at, in words."""
+        if not self.method.acceptance.needs_energy:
+            return None
+        return "a part of the test records, not scored on" if self.splits_test else "public records that were given"
+
+    @property
+    def declared_public(self) -> tuple[str, ...]:
+        """What the user declared public by handing it over."""
+        parts = (("the test records", self.given.test), ("the records given as public", self.given.public))
+        return tuple(words for words, part in parts if part is not None)
+
+    @property
+    def records_trained_on(self) -> int:
+        """The stated number of records without those that are held out."""
+        return max(1, round(self.given.records * (1 - self.held_out_fraction)))
+
+    def event_beside(self, steps: int | None) -> Event:
+        """All that scores do to private records. Where the steps are still to be found, the scores are fixed."""
+        if not self.is_private:
+            return NOTHING
+        if steps is None and self.evaluate_every is not None:
+            allowed = "left out where steps is and scores are charged"
+            raise InvalidValue("evaluate_every", allowed=allowed, given=self.evaluate_every)
+        most = public_plan.EVALUATIONS if steps is None or self.evaluate_every is None else None
+        count = most or -(-steps // self.evaluate_every)  # type: ignore[operator]
+        return Repeated(self._score_event, count)
+
+    def schedule(self, plan: Plan) -> Schedule:
+        """The steps of the plan with the scores in between."""
+        every = self.evaluate_every or public_plan.evaluate_every(plan.steps)
+        return Schedule(
+            step_event=plan.step_event,
+            steps=plan.steps,
+            score_event=self._score_event if self.is_private else NOTHING,
+            evaluate_every=None if self.on is None else every,
+        )
+
+    def parts(self, key: RunKey) -> GivenRecords:
+        """The records, each in its part."""
+        if self.is_private:
+            return self.given.with_held_out_part(key, self.held_out_fraction)
+        return self.given.with_acceptance_part(key, self.acceptance_fraction) if self.splits_test else self.given
+
+    def scorer(self, parts: GivenRecords, loss_fn: LossFn, prepare: Prepare) -> Scorer | None:
+        """What scores the run."""
+        if parts.held_out is not None:
+            return NoisyScore(
+                records=parts.held_out,
+                loss_fn=loss_fn,
+                prepare=prepare,
+                noise_multiplier=self.noise_multiplier,
+                stated_records=self.given.records * self.held_out_fraction,
+            )
+        return None if parts.test is None else PublicScore(records=parts.test, loss_fn=loss_fn, prepare=prepare)
+
+    def energy(self, parts: GivenRecords, loss_fn: LossFn, prepare: Prepare) -> PublicScore | None:
+        """What acceptance looks at."""
+        if not self.method.acceptance.needs_energy or parts.public is None:
+            return None
+        return PublicScore(records=parts.public, loss_fn=loss_fn, prepare=prepare, on="public")
+
+    @property
+    def _score_event(self) -> Event:
+        return IsotropicNoise().event(self.noise_multiplier)
