@@ -18,6 +18,7 @@ from lehr.data.known import KnownDataSet, KnownFile, Layout
 from lehr.errors import StoreError
 
 VARIABLE = "LEHR_DATA"
+LARGEST_UNKNOWN = content.LARGEST // 8  # of a file whose size is not known
 _DEBIAN = Path("/usr/share/datasets")
 _USUAL = ("data", "datasets", "~/data", "~/datasets", "~/.cache/torchvision", "~/.cache/torch/datasets")
 
@@ -76,10 +77,19 @@ def wrong(found: Found) -> str | None:
     return None
 
 
+def is_genuine(file: KnownFile, path: Path) -> bool:
+    """Whether a file has the content that it should have."""
+    try:
+        verified(file, path)
+    except StoreError:
+        return False
+    return True
+
+
 def verified(file: KnownFile, path: Path) -> bytearray:
     """The content of a file, after its size and its hashes have been compared with what is known."""
     if file.num_bytes is None:
-        whole = content.read_up_to(path, at_most=content.LARGEST // 8)
+        whole = content.read_up_to(path, at_most=LARGEST_UNKNOWN)
     else:
         whole = content.read(path, num_bytes=file.num_bytes)
     for name, expected in (("sha256", file.sha256), ("md5", file.md5)):
