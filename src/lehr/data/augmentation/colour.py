@@ -18,6 +18,7 @@ from lehr.errors import InvalidValue
 
 # How bright the eye finds red, green and blue (Recommendation ITU-R BT.601).
 _BRIGHTNESS = (0.299, 0.587, 0.114)
+_SMALLEST_SPREAD = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def _grey(images_MCHW: Tensor) -> Tensor:  # noqa: N803
 
 def _away_from(base: Tensor, images_MCHW: Tensor, factor: Tensor) -> Tensor:  # noqa: N803
     """The distance of the images from a base multiplied, and kept within the range of images."""
-    return (base + factor * (images_MCHW - base)).clamp_(0, 1)
+    return torch.lerp(base, images_MCHW, factor).clamp_(0, 1)
 
 
 def _turned(images_MCHW: Tensor, turn: Tensor) -> Tensor:  # noqa: N803
@@ -91,14 +92,13 @@ def _turned(images_MCHW: Tensor, turn: Tensor) -> Tensor:  # noqa: N803
     red, green, blue = images_MCHW.unbind(1)
     most, least = images_MCHW.amax(1), images_MCHW.amin(1)
     spread = most - least
-    per_spread = 1 / torch.where(spread > 0, spread, 1)
-    sixths = torch.where(
-        most == red,
-        (green - blue) * per_spread,
-        torch.where(most == green, (blue - red) * per_spread + 2, (red - green) * per_spread + 4),
-    )
-    turned = sixths + 6 * turn[:, 0]
+    # Without spread all differences are zero, and so is their quotient by anything.
+    per_spread = spread.clamp_min(_SMALLEST_SPREAD).reciprocal_()
+    between = torch.where(most == green, (blue - red).mul_(per_spread).add_(2), (red - green).mul_(per_spread).add_(4))
+    sixths = torch.where(most == red, (green - blue).mul_(per_spread), between).add_(6 * turn[:, 0])
+    turned = torch.empty_like(images_MCHW)
     # A channel falls from the largest value to the smallest and back as the hue goes round, each at its own place.
-    around = [(turned + start) % 6 for start in (5, 3, 1)]
-    falls = [torch.minimum(place, 4 - place).clamp_(0, 1) for place in around]
-    return torch.stack([most - spread * fall for fall in falls], dim=1).clamp_(0, 1)
+    for channel, start in zip(turned.unbind(1), (5, 3, 1), strict=True):
+        fall = (sixths + start).remainder_(6).sub_(2).abs_().neg_().add_(2).clamp_(0, 1)
+        torch.addcmul(most, spread, fall, value=-1, out=channel)
+    return turned.clamp_(0, 1)
