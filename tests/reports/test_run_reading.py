@@ -102,6 +102,11 @@ def test_a_run_without_privacy_has_no_plan_and_an_infinite_epsilon(run: Path) ->
     assert record.state is State.COMPLETED
 
 
+def test_nothing_need_have_been_stated(run: Path) -> None:
+    write_run(run, config=configuration(stated=None))
+    assert read_run(run).config["stated"] == {}
+
+
 def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not the directory of a run"):
         read_run(tmp_path)

@@ -41,7 +41,7 @@ def render(record: RunRecord) -> str:
         standing=_standing(record),
         milestones=_milestones(record.evaluations),
         places=_places(record.evaluations),
-        settings={section: dict(_flat(record.config[section])) for section in SECTIONS},
+        settings={section: dict(_flat(_shown(section, record.config[section]))) for section in SECTIONS},
         plan={} if record.plan is None else dict(_flat(record.plan.to_json())),
         claim=claim,
         assumed=[] if claim is None else [p.statement for p in claim.premises if p.standing is Standing.ASSUMED],
@@ -57,7 +57,9 @@ def _claim(record: RunRecord) -> Claim | None:
     if record.certificate is not None:
         return record.certificate.claim.claim
     plan = record.plan
-    return None if plan is None else accounting.claim(record.planned, delta=plan.delta, adjacency=plan.adjacency)
+    if plan is None or not record.is_private:
+        return None
+    return accounting.claim(record.planned, delta=plan.delta, adjacency=plan.adjacency)
 
 
 def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
@@ -76,7 +78,7 @@ def _kind(claim: Claim, certificate: Certificate | None) -> str:
     if not claim.is_proven:
         return f"This is not proven: the claim is {claim.kind}."
     if certificate is None:
-        return "This is proven for the plan. A certificate is written when the run ends."
+        return "This is proven for the plan. There is no certificate of it yet."
     return "This is proven. The certificate beside this page can be checked: lehr certificate check certificate.json"
 
 
@@ -167,6 +169,14 @@ def _milestones(rows: Sequence[Evaluation]) -> list[Evaluation]:
     """Some rows, evenly spread, the first and the last among them."""
     places = {round((len(rows) - 1) * part / MILESTONES) for part in range(MILESTONES + 1)}
     return [rows[place] for place in sorted(places)] if rows else []
+
+
+def _shown(section: str, settings: Mapping[str, object]) -> Mapping[str, object]:
+    """The settings of a section without the shapes of all weights, which can be hundreds."""
+    return {name: value for name, value in settings.items() if section != "model" or name not in _LONG}
+
+
+_LONG = ("trained", "frozen")
 
 
 def _flat(shape: Mapping[str, object], before: str = "") -> Iterator[tuple[str, str]]:

@@ -67,6 +67,11 @@ class RunRecord:
         return str(self.config["method"]["name"])
 
     @property
+    def is_private(self) -> bool:
+        """Whether there is noise, without which nothing is promised to anybody."""
+        return self.plan is not None and self.plan.noise_multiplier > 0
+
+    @property
     def steps_charged(self) -> int:
         """The steps of the plan that were charged, accepted or not."""
         if self.plan is None:
@@ -110,6 +115,8 @@ def config_from_json(shape: object) -> dict[str, Any]:
     version = shape.get("format_version")
     if type(version) is not int or version != FORMAT_VERSION:
         raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
+    if shape.setdefault("stated", None) is None:
+        shape["stated"] = {}
     for name in SECTIONS:
         if not isinstance(shape.get(name), dict):
             raise InvalidValue(name, allowed="an object", given=shape.get(name))

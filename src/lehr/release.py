@@ -1,0 +1,225 @@
+"""From a run to a model that may leave the house: weights, certificate and card, and nothing private.
+
+Releasing ends the run. The folder is written whole or not at all; then the ledger is closed for good, and the key with
+everything else in the run's private folder is destroyed: whoever has the key could take the noise off the model again.
+A crash in between leaves a run that can be released again, to the same folder, which completes what was begun.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from lehr.errors import CertificateMismatch, InvalidValue, StoreError
+from lehr.events import is_part
+from lehr.files import strict_json
+from lehr.ledger import Ledger
+from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
+from lehr.reports import certificate_file, checking, model_card
+from lehr.reports.certificate import Certificate, Statements
+from lehr.reports.issuing import issue
+from lehr.reports.run_reading import RunRecord, State, read_run
+from lehr.rng import RunKey
+from lehr.run_shape import RunFiles
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released:
+    """What was released, and where. ``certificate`` is None where the model promises nothing."""
+
+    directory: Path
+    certificate: Certificate | None
+
+
+def release(
+    run_directory: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    settings_chosen_on: str | None = None,
+    allow_no_privacy: bool = False,
+) -> Released:
+    """Write the model of a run to the new folder ``to``, and destroy the run's key.
+
+    A run that stopped before the end of its plan may be released: its certificate is for the whole plan. One that is
+    still to be resumed, and one without a certificate that holds, are refused; one that was trained without privacy
+    is released only with ``allow_no_privacy``, and its card begins with that. Where it was not stated before the run
+    on which data its settings were chosen ("fixed", "public"), ``settings_chosen_on`` states it now.
+    """
+    files, target = RunFiles(Path(run_directory)), Path(to)
+    with _nobody_training(files):
+        record = read_run(files.directory)
+        _refuse_unfinished(record, target)
+        if record.is_private:
+            record = replace(record, certificate=_certificate(record, files, settings_chosen_on))
+        elif not allow_no_privacy:
+            allowed = "given for a run that was trained without privacy (--allow-no-privacy)"
+            raise InvalidValue("allow_no_privacy", allowed=allowed, given=allow_no_privacy)
+        _put(target, _contents(record, files))
+        _end(files)
+    return Released(directory=target, certificate=record.certificate)
+
+
+def public_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's configuration is released: how to build and feed the model, and how it was trained."""
+    return {name: config.get(name) for name in FIELDS} | {"format": FORMAT, "format_version": FORMAT_VERSION}
+
+
+def _refuse_unfinished(record: RunRecord, target: Path) -> None:
+    if record.state is State.GOING_ON:
+        raise StoreError(f"cannot release {record.directory}: the run is not over (resume it to its end)")
+    if target.resolve().is_relative_to(record.directory.resolve()):
+        raise InvalidValue("to", allowed="a folder outside the run's own", given=str(target))
+
+
+def _certificate(record: RunRecord, files: RunFiles, settings_chosen_on: str | None) -> Certificate:
+    """A certificate that holds for the run; it is issued now where there is none."""
+    promised = record.certificate
+    if promised is None:
+        promised = _issued(record, settings_chosen_on)
+        certificate_file.write(files.certificate, promised)
+    if settings_chosen_on not in (None, promised.stated.settings_chosen_on):
+        allowed = f"what the run's certificate says ({promised.stated.settings_chosen_on})"
+        raise InvalidValue("settings_chosen_on", allowed=allowed, given=settings_chosen_on)
+    checking.check(promised)
+    if record.plan is None or promised.adjacency is not record.plan.adjacency:
+        raise CertificateMismatch("the certificate in the run's folder is for another adjacency than its plan")
+    if not is_part(record.planned, of=promised.event):
+        raise CertificateMismatch("the certificate in the run's folder does not cover what its plan allowed")
+    return promised
+
+
+def _issued(record: RunRecord, settings_chosen_on: str | None) -> Certificate:
+    plan = record.plan
+    assert plan is not None  # a private run has one
+    if settings_chosen_on is None:
+        allowed = "stated, for the certificate (--settings-chosen-on fixed, or public)"
+        raise InvalidValue("settings_chosen_on", allowed=allowed, given=None)
+    public_records = record.config["data"].get("public_records")
+    stated = Statements(
+        settings_chosen_on=settings_chosen_on,
+        records=plan.records,
+        treated_as_public=("the number of records", *([str(public_records)] if public_records else [])),
+    )
+    return issue(record.planned, delta=plan.delta, adjacency=plan.adjacency, stated=stated, charged=record.charged)
+
+
+def _contents(record: RunRecord, files: RunFiles) -> dict[str, bytes]:
+    """Every file of the release by its name: the same bytes each time, so that a release can be repeated."""
+    names = ReleasedFiles(Path())
+    weights = read_weights(files.model)
+    config = {name: _without_paths(value) for name, value in record.config.items()}
+    contents = {
+        names.model.name: save(weights, metadata={"format": "pt"}),  # no word that the run's own file may hold
+        names.config.name: (strict_json.dumps(public_config(config)) + "\n").encode(),
+        names.card.name: model_card.page(replace(record, config=config)).encode(),
+    }
+    if record.certificate is not None:
+        shape = certificate_file.to_json(record.certificate)
+        contents[names.certificate.name] = (strict_json.dumps(shape) + "\n").encode()
+    return contents
+
+
+def _put(target: Path, contents: Mapping[str, bytes]) -> None:
+    """Make the folder with these files in one step. One that has them already is what a crash left behind."""
+    with _failing_by_name(target):
+        if _holds(target, contents):
+            return
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise StoreError(f"cannot release to {target}: it is there already and not an empty folder")
+        parent = target.resolve().parent
+        parent.mkdir(parents=True, exist_ok=True)
+        temporary = parent / f".{secrets.token_hex(8)}.part"
+        try:
+            temporary.mkdir()
+            for name, content in contents.items():
+                _write(temporary / name, content)
+            _flush(temporary)
+            temporary.rename(target.resolve())
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        _flush(parent)
+
+
+def _holds(target: Path, contents: Mapping[str, bytes]) -> bool:
+    if not target.is_dir() or {path.name for path in target.iterdir()} != set(contents):
+        return False
+    return all((target / name).read_bytes() == content for name, content in contents.items())
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _end(files: RunFiles) -> None:
+    """Close the ledger, then destroy what is private. Each part may have been done before."""
+    if files.ledger.is_file():
+        with Ledger.open(files.ledger) as ledger:
+            ledger.finish()
+    RunKey.destroy(files.key)
+    if files.private.is_dir():
+        with _failing_by_name(files.private):
+            for path in files.private.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            _flush(files.private)
+
+
+@contextmanager
+def _nobody_training(files: RunFiles) -> Iterator[None]:
+    """Hold the lock that training holds."""
+    if not files.private.is_dir():  # nothing is left that could be trained with
+        yield
+        return
+    descriptor = os.open(files.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise StoreError(f"cannot release {files.directory}: it is being trained by another process") from error
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _failing_by_name(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot release to {path}: {error.strerror}") from error
+
+
+_PATH = re.compile(r"(?<!\S)(?:~|[A-Za-z]:|file:)?[/\\][^\s]*[/\\]?")
+
+
+def _without_paths(value: object) -> object:
+    """The same value; what looks like a path keeps its last part only, for it may name a person or a machine."""
+    match value:
+        case dict():
+            return {name: _without_paths(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_without_paths(item) for item in value]
+        case str():
+            return _PATH.sub(lambda found: re.split(r"[/\\]", found.group().rstrip("/\\"))[-1], value)
+        case _:
+            return value

@@ -1,0 +1,251 @@
+"""A released model: read strictly from its folder, scored and asked. No code in the folder is ever run.
+
+    MODEL/
+        config.json         which network, what it takes, how it was trained
+        model.safetensors   the weights
+        certificate.json    what the model promises; missing where it promises nothing
+        model_card.md       all of it, for people
+
+Axes: B records, C classes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from lehr import networks, validate
+from lehr.data import Preparation
+from lehr.data.checking import check
+from lehr.errors import DamagedFile, InvalidValue, StoreError
+from lehr.files import json_file, strict_json
+from lehr.interfaces import Records
+
+FORMAT = "lehr-model"
+FORMAT_VERSION = 1
+FIELDS = ("format", "format_version", "run", "library_version", "method", "plan", "data", "model", "training")
+RECORDS_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class ReleasedFiles:
+    """Where the files of a released model are."""
+
+    directory: Path
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "config.json"
+
+    @property
+    def model(self) -> Path:
+        return self.directory / "model.safetensors"
+
+    @property
+    def certificate(self) -> Path:
+        return self.directory / "certificate.json"
+
+    @property
+    def card(self) -> Path:
+        return self.directory / "model_card.md"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """How a model does on some records. A score on private records is private itself.
+
+    The accuracy of a class is None where no record is of that class.
+    """
+
+    records: int
+    loss: float
+    accuracy: float
+    accuracy_by_class: tuple[float | None, ...]
+
+
+class Predictions(NamedTuple):
+    """The class of each record, ``classes_B``, and the probability of every class, ``probabilities_BC``."""
+
+    classes: Tensor
+    probabilities: Tensor
+
+
+def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """The model with its weights, ready to be asked.
+
+    ``model`` is needed where it is a network of the trainer's own: the folder has its weights and not its code. It is
+    filled and returned.
+    """
+    files = _files(directory)
+    config = read_config(files)
+    network = _network(config["model"]) if model is None else model
+    _fill(network, read_weights(files.model))
+    return network.eval()
+
+
+def evaluate(directory: str | os.PathLike[str], records: Records, model: nn.Module | None = None) -> Scores:
+    """Loss and accuracy on records, over all of them and class by class."""
+    num_classes = validate.count(num_classes=read_config(_files(directory))["data"]["num_classes"])
+    check(records, num_classes=num_classes)
+    asked = _Asked.opened(directory, model)
+    places = torch.arange(len(records))
+    judged = [_judged(asked, *records.batch(places[part])) for part in _parts(len(records))]
+    losses, right, targets = (torch.cat(parts) for parts in zip(*judged, strict=True))
+    return Scores(
+        records=len(targets),
+        loss=float(losses.mean()),
+        accuracy=float(right.mean()),
+        accuracy_by_class=tuple(_share(right[targets == label]) for label in range(num_classes)),
+    )
+
+
+def predict(directory: str | os.PathLike[str], inputs: Tensor, model: nn.Module | None = None) -> Predictions:
+    """The class of each input, and how probable the model holds every class. Inputs begin with the record axis."""
+    asked = _Asked.opened(directory, model)
+    asked.refuse_other_inputs(inputs)
+    probabilities = torch.cat([asked.scores(inputs[part]).softmax(dim=1) for part in _parts(len(inputs))])
+    return Predictions(probabilities.argmax(dim=1), probabilities)
+
+
+def read_config(files: ReleasedFiles) -> dict[str, Any]:
+    """The configuration of a released model; ``StoreError`` where it is not one."""
+    if not files.config.is_file():
+        raise StoreError(f"cannot use {files.directory}: it is not a released model (there is no {files.config.name})")
+    return json_file.read(files.config, _config)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file, all of them finite."""
+    try:
+        weights = load_file(path)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise DamagedFile(f"{path} is damaged, or holds no weights: {error}") from error
+    for name, value in weights.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise DamagedFile(f"{path}: {name} has values that are not finite")
+    return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A loaded model, and what to do with records before it sees them."""
+
+    model: nn.Module
+    preparation: Preparation
+    shape: tuple[int, ...]
+    num_classes: int
+
+    @classmethod
+    def opened(cls, directory: str | os.PathLike[str], model: nn.Module | None) -> _Asked:
+        data = read_config(_files(directory))["data"]
+        return cls(
+            model=load(directory, model),
+            preparation=Preparation.from_json(data["preparation"]),
+            shape=tuple(data["shape"]),
+            num_classes=data["num_classes"],
+        )
+
+    def refuse_other_inputs(self, inputs: object) -> None:
+        """An error for what the model cannot be asked about."""
+        if not isinstance(inputs, Tensor) or inputs.ndim == 0 or tuple(inputs.shape[1:]) != self.shape:
+            given = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs)
+            raise InvalidValue("inputs", allowed=f"records of the shape {self.shape}, one after another", given=given)
+        if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
+            raise InvalidValue("inputs", allowed="bytes, or floating point numbers", given=inputs.dtype)
+
+    @torch.no_grad()
+    def scores(self, inputs: Tensor) -> Tensor:
+        """The model's output for each record and class, in double precision."""
+        self.refuse_other_inputs(inputs)
+        device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        prepared = self.preparation.normalised(self.preparation.unit(inputs.to(device)))
+        outputs = self.model(prepared.to(_kind(self.model)))
+        if tuple(outputs.shape) != (len(inputs), self.num_classes):
+            allowed = f"one with a score for each of the {self.num_classes} classes"
+            raise InvalidValue("model", allowed=allowed, given=tuple(outputs.shape))
+        scores: Tensor = outputs.double().cpu()
+        return scores
+
+
+def _parts(records: int) -> list[slice]:
+    """So many records at a time; no record at all is one part."""
+    return [slice(first, first + RECORDS_AT_ONCE) for first in range(0, max(records, 1), RECORDS_AT_ONCE)]
+
+
+def _judged(asked: _Asked, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss of each record, whether it is classified rightly, and its class."""
+    scores, labels = asked.scores(inputs), targets.cpu().long()
+    losses = nn.functional.cross_entropy(scores, labels, reduction="none")
+    return losses, (scores.argmax(dim=1) == labels).double(), labels
+
+
+def _share(right: Tensor) -> float | None:
+    return float(right.mean()) if len(right) else None
+
+
+def _kind(model: nn.Module) -> torch.dtype:
+    return next((value.dtype for value in model.parameters() if value.is_floating_point()), torch.float32)
+
+
+def _files(directory: str | os.PathLike[str]) -> ReleasedFiles:
+    return ReleasedFiles(Path(directory))
+
+
+def _config(shape: object) -> dict[str, Any]:
+    given = strict_json.fields("configuration", shape, FIELDS)
+    if given["format"] != FORMAT:
+        raise InvalidValue("format", allowed=FORMAT, given=given["format"])
+    version = given["format_version"]
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
+    data, model = _an_object("data", given["data"]), _an_object("model", given["model"])
+    validate.count(num_classes=data.get("num_classes"))
+    strict_json.list_of("shape", data.get("shape"), lambda length: validate.count(length=length))
+    Preparation.from_json(data.get("preparation"))
+    if model.get("network") is not None:
+        validate.text(network=model["network"])
+        _an_object("arguments", model.get("arguments"))
+    return given
+
+
+def _an_object(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidValue(name, allowed="an object", given=value)
+    return value
+
+
+def _network(described: Mapping[str, Any]) -> nn.Module:
+    if described.get("network") is None:
+        raise InvalidValue("model", allowed="given: the weights are of a network of the trainer's own", given=None)
+    try:
+        with torch.random.fork_rng(devices=[]):  # its first weights are written over, and nobody's generator moves
+            return networks.build(described["network"], **described["arguments"])
+    except (TypeError, RuntimeError) as error:  # from torch, for an argument of another kind
+        raise InvalidValue("arguments", allowed=f"those of {described['network']}", given=str(error)) from error
+
+
+def _fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    wrong = list(_differences(model.state_dict(), weights))
+    if wrong:
+        raise InvalidValue("model", allowed="the network that the weights are of", given="; ".join(wrong[:5]))
+    model.load_state_dict(dict(weights))
+
+
+def _differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Iterator[str]:
+    for name in sorted({*expected, *given}):
+        if name not in given:
+            yield f"no weights for {name}"
+        elif name not in expected:
+            yield f"weights for {name}, which it has not"
+        elif expected[name].shape != given[name].shape:
+            yield f"{name} of the shape {tuple(given[name].shape)} for {tuple(expected[name].shape)}"

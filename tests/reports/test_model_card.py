@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lehr.reports import model_card, wording
+from lehr.reports.run_reading import RunRecord, read_run
+from tests.written_runs import certificate, configuration, evaluations, write_run
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> RunRecord:
+    write_run(tmp_path / "run")
+    return read_run(tmp_path / "run")
+
+
+def test_the_promise_stands_under_the_title_and_the_whole_certificate_at_the_end(record: RunRecord) -> None:
+    promised = certificate(steps_taken=40)
+    sentence = wording.guarantee(
+        epsilon=promised.epsilon, delta=promised.delta, adjacency=promised.adjacency, unit="one image"
+    )
+    card = model_card.page(record)
+    title, promise, *_ = card.split("\n\n")
+    assert title == "# first try: a model trained with differential privacy"
+    assert promise == f"> {model_card.said(sentence)}"
+    assert wording.page(promised).rstrip() in card
+
+
+def test_the_card_says_what_was_evaluated_and_how_it_was_trained(record: RunRecord) -> None:
+    card = model_card.page(record)
+    for words in ("95.00%", "On these records: test", "sa-dpsgd", "clip norm 0.1", "noise multiplier 2", "40 steps"):
+        assert words in card
+
+
+def test_a_card_without_evaluations_says_so(record: RunRecord) -> None:
+    assert "None was made" in model_card.page(replace(record, evaluations=()))
+
+
+def test_a_run_that_stopped_early_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", steps_taken=20)
+    assert "stopped before the plan's end; 20 steps were charged" in model_card.page(read_run(tmp_path / "run"))
+
+
+def test_without_privacy_the_first_line_says_that_there_is_no_guarantee(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", config=configuration(plan=None))
+    card = model_card.page(read_run(tmp_path / "run"))
+    assert card.splitlines()[0].startswith("# No privacy guarantee")
+    assert "certificate" not in card
+
+
+def test_text_of_the_run_is_no_mark_up(tmp_path: Path) -> None:
+    attack = "x\n# y <script>alert(1)</script> [a](javascript:b) ![c](d) `e` ``` | f"
+    config = configuration(
+        run=attack.replace("\n", " "),
+        method={"name": attack, attack: attack},
+        data={"name": attack, "public_records": attack},
+        training={"precision": attack},
+        stated={"data_collection": attack},
+    )
+    write_run(tmp_path / "run", config=config, rows=evaluations(on=attack))
+    card = model_card.page(read_run(tmp_path / "run"))
+    assert "<script" not in card
+    assert "](" not in card
+    assert "\n# y" not in card
+    assert sum(line.startswith("```") for line in card.splitlines()) == 4  # the two blocks of the card itself

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lehr import networks
+from lehr.errors import BudgetExceeded, CertificateMismatch, DamagedFile, InvalidValue, StoreError
+from lehr.events import Repeated
+from lehr.ledger import Ledger
+from lehr.release import release
+from lehr.reports import certificate_file
+from lehr.reports.certificate import Statements
+from lehr.reports.issuing import issue
+from lehr.rng import RunKey
+from lehr.run_shape import RunFiles
+from tests.written_runs import PLAN, certificate, configuration, small_model, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFiles:
+    return write_run(tmp_path / "run")
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def private_files(files: RunFiles) -> list[Path]:
+    return list(files.private.iterdir()) if files.private.is_dir() else []
+
+
+def test_weights_certificate_card_and_configuration_are_released_and_nothing_else(run: RunFiles, to: Path) -> None:
+    released = release(run.directory, to)
+    assert sorted(path.name for path in to.iterdir()) == [
+        "certificate.json",
+        "config.json",
+        "model.safetensors",
+        "model_card.md",
+    ]
+    weights = load_file(to / "model.safetensors")
+    assert weights.keys() == small_model().state_dict().keys()
+    assert all(weights[name].equal(value) for name, value in small_model().state_dict().items())
+    assert certificate_file.read(to / "certificate.json") == certificate(steps_taken=40) == released.certificate
+
+
+def test_the_key_and_all_that_is_private_are_gone_and_the_ledger_is_closed(run: RunFiles, to: Path) -> None:
+    run.split.write_bytes(b"which record is where")
+    run.diagnostics.write_text("{}\n")
+    release(run.directory, to)
+    assert private_files(run) == []
+    with Ledger.open(run.ledger) as ledger, pytest.raises(BudgetExceeded, match="finished"):
+        ledger.accepted(0)
+
+
+def test_nothing_of_the_key_the_fingerprint_or_the_home_folder_is_in_the_release(tmp_path: Path, to: Path) -> None:
+    config = configuration(
+        run="of /home/lovelace/secret/photos",
+        data={"name": "/home/lovelace/secret/photos", "folder": r"C:\Users\lovelace\photos"},
+        training={"precision": "float32", "data_dir": "~/lovelace/data", "command": ["/home/lovelace/bin/python"]},
+    )
+    files = write_run(tmp_path / "run", config=config)
+    save_file(small_model().state_dict(), files.model, metadata={"written_by": "lovelace"})
+    key, fingerprint = files.key.read_bytes(), files.fingerprint.read_text()
+    release(files.directory, to)
+    for path in to.iterdir():
+        content = path.read_bytes()
+        assert key not in content
+        assert fingerprint.encode() not in content
+        assert b"lovelace" not in content
+    assert json.loads((to / "config.json").read_text())["data"]["name"] == "photos"
+
+
+def test_a_run_that_stopped_early_is_released_with_the_epsilon_of_its_whole_plan(tmp_path: Path, to: Path) -> None:
+    files = write_run(tmp_path / "run", steps_taken=20)
+    released = release(files.directory, to)
+    assert released.certificate is not None
+    assert released.certificate.event == PLAN.event
+    assert "stopped before the plan's end" in (to / "model_card.md").read_text()
+
+
+def test_a_run_that_is_not_over_is_refused(tmp_path: Path, to: Path) -> None:
+    files = write_run(tmp_path / "run", is_over=False)
+    with pytest.raises(StoreError, match="not over"):
+        release(files.directory, to)
+    assert files.key.exists()
+    assert not to.exists()
+
+
+def test_a_run_that_is_being_trained_is_refused(run: RunFiles, to: Path) -> None:
+    descriptor = os.open(run.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(StoreError, match="being trained by another process"):
+        release(run.directory, to)
+    os.close(descriptor)
+    assert run.key.exists()
+
+
+def test_without_a_certificate_the_choice_of_settings_must_be_stated(run: RunFiles, to: Path) -> None:
+    run.certificate.unlink()
+    with pytest.raises(InvalidValue, match="settings_chosen_on"):
+        release(run.directory, to)
+    assert run.key.exists()
+    released = release(run.directory, to, settings_chosen_on="fixed")
+    assert released.certificate is not None
+    assert released.certificate.epsilon == certificate(steps_taken=40).epsilon
+    assert released.certificate.stated.settings_chosen_on == "fixed"
+
+
+def test_a_certificate_is_not_contradicted(run: RunFiles, to: Path) -> None:
+    with pytest.raises(InvalidValue, match=r"what the run's certificate says \(public\)"):
+        release(run.directory, to, settings_chosen_on="fixed")
+
+
+def test_a_certificate_of_less_than_the_plan_is_refused(run: RunFiles, to: Path) -> None:
+    less = issue(Repeated(PLAN.step_event, 10), delta=PLAN.delta, stated=Statements(settings_chosen_on="public"))
+    certificate_file.write(run.certificate, less, overwrite=True)
+    with pytest.raises(CertificateMismatch, match="does not cover"):
+        release(run.directory, to)
+    assert run.key.exists()
+
+
+def test_a_certificate_that_was_made_smaller_is_refused(run: RunFiles, to: Path) -> None:
+    shape = json.loads(run.certificate.read_text())
+    shape["epsilon"] = shape["claim"]["epsilon"] = 0.01
+    run.certificate.write_text(json.dumps(shape))
+    with pytest.raises(CertificateMismatch):
+        release(run.directory, to)
+    assert run.key.exists()
+
+
+def test_weights_that_are_no_numbers_are_refused(run: RunFiles, to: Path) -> None:
+    save_file({"1.weight": torch.full((3, 64), float("nan"))}, run.model)
+    with pytest.raises(DamagedFile, match="not finite"):
+        release(run.directory, to)
+    assert run.key.exists()
+
+
+def test_a_folder_with_something_in_it_is_refused_and_stays(run: RunFiles, to: Path) -> None:
+    to.mkdir()
+    (to / "thesis.tex").write_text("years of work")
+    with pytest.raises(StoreError, match="not an empty folder"):
+        release(run.directory, to)
+    assert [path.name for path in to.iterdir()] == ["thesis.tex"]
+    assert run.key.exists()
+    assert [path.name for path in to.parent.iterdir() if path.name.endswith(".part")] == []
+
+
+def test_an_empty_folder_is_filled_and_missing_parents_are_made(run: RunFiles, to: Path, tmp_path: Path) -> None:
+    to.mkdir()
+    release(run.directory, to)
+    assert (to / "model.safetensors").is_file()
+    other = write_run(tmp_path / "other")
+    release(other.directory, tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c" / "model_card.md").is_file()
+
+
+def test_a_model_is_not_released_into_its_run(run: RunFiles) -> None:
+    with pytest.raises(InvalidValue, match="outside the run's own"):
+        release(run.directory, run.directory / "model")
+
+
+@pytest.mark.parametrize("part", ["finish", "destroy", "unlink"])
+def test_a_release_that_broke_off_is_completed_by_releasing_again(
+    run: RunFiles, to: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    place = {"finish": (Ledger, "finish"), "destroy": (RunKey, "destroy"), "unlink": (Path, "unlink")}[part]
+
+    def breaks(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, breaks)
+        with pytest.raises(KeyboardInterrupt):
+            release(run.directory, to)
+    before = {path: path.read_bytes() for path in to.iterdir()}
+    assert len(before) == 4
+    release(run.directory, to)
+    assert {path: path.read_bytes() for path in to.iterdir()} == before
+    assert private_files(run) == []
+
+
+def test_releasing_twice_does_no_harm(run: RunFiles, to: Path) -> None:
+    release(run.directory, to)
+    release(run.directory, to)
+    shutil.rmtree(run.private)
+    release(run.directory, to)
+    assert len(list(to.iterdir())) == 4
+
+
+def test_a_full_disk_leaves_no_half_a_release_and_the_key(
+    run: RunFiles, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left"):
+        release(run.directory, to)
+    assert [path.name for path in to.parent.iterdir()] == ["run"]
+    assert run.key.exists()
+
+
+@pytest.mark.parametrize("plan", [None, {"noise_multiplier": 0.0}])
+def test_a_model_without_privacy_is_released_only_where_that_is_said(
+    tmp_path: Path, to: Path, plan: dict[str, float] | None
+) -> None:
+    files = write_run(tmp_path / "run", config=configuration(plan=plan))
+    files.certificate.unlink(missing_ok=True)
+    with pytest.raises(InvalidValue, match="allow_no_privacy"):
+        release(files.directory, to)
+    assert release(files.directory, to, allow_no_privacy=True).certificate is None
+    assert (to / "model_card.md").read_text().startswith("# No privacy guarantee")
+    assert not (to / "certificate.json").exists()
+
+
+def test_the_example_on_the_card_runs_as_it_stands(
+    tmp_path: Path, to: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"image_side": 8, "num_classes": 3}
+    config = configuration(model={"network": "small_cnn", "arguments": arguments})
+    files = write_run(tmp_path / "run", config=config, model=networks.build("small_cnn", **arguments))
+    release(files.directory, to)
+    [example] = re.findall(r"```python\n(.*?)```", (to / "model_card.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "example.py").write_text(example)
+    monkeypatch.chdir(to)
+    runpy.run_path(str(tmp_path / "example.py"))
+    assert capsys.readouterr().out.startswith("tensor([")

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from lehr import networks
+from lehr.data import InMemory
+from lehr.errors import BadRecord, DamagedFile, InvalidValue, LehrError, StoreError
+from lehr.release import release
+from lehr.released_model import evaluate, load, predict
+from tests.written_runs import configuration, small_model, write_run
+
+ARGUMENTS = {"image_side": 8, "num_classes": 3}
+
+
+def released(
+    tmp_path: Path, *, model: nn.Module | None = None, network: dict[str, Any] | None = None, **sections: Any
+) -> Path:
+    config = configuration(**sections, model=network or {})
+    files = write_run(tmp_path / "run", config=config, model=model)
+    release(files.directory, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return released(tmp_path_factory.mktemp("once"), data={"preparation": {"mean": [0.5], "std": [0.25]}})
+
+
+@pytest.fixture
+def folder(template: Path, tmp_path: Path) -> Path:
+    """A released model of the small network, which is one of the trainer's own."""
+    return Path(shutil.copytree(template, tmp_path / "model"))
+
+
+@pytest.fixture
+def records() -> InMemory:
+    generator = torch.Generator().manual_seed(5)
+    images = torch.randint(0, 256, (1201, 1, 8, 8), dtype=torch.uint8, generator=generator)
+    return InMemory(images, torch.randint(0, 2, (1201,), generator=generator))
+
+
+def test_a_network_of_lehr_is_built_by_its_name_with_the_released_weights(tmp_path: Path) -> None:
+    trained = networks.build("small_cnn", **ARGUMENTS)
+    folder = released(tmp_path, model=trained, network={"network": "small_cnn", "arguments": ARGUMENTS})
+    before = torch.get_rng_state()
+    loaded = load(folder)
+    assert torch.get_rng_state().equal(before)
+    assert not loaded.training
+    for name, value in trained.state_dict().items():
+        assert loaded.state_dict()[name].equal(value)
+
+
+def rewrite(folder: Path, **sections: Any) -> None:
+    path = folder / "config.json"
+    shape = json.loads(path.read_text())
+    for name, section in sections.items():
+        shape[name] = {**shape[name], **section} if isinstance(section, dict) else section
+    path.write_text(json.dumps(shape))
+
+
+def test_a_network_of_ones_own_is_filled(folder: Path) -> None:
+    model = small_model(seed=9)
+    assert load(folder, model) is model
+    assert all(value.equal(small_model().state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_network_of_ones_own_is_asked_for_by_name(folder: Path) -> None:
+    with pytest.raises(InvalidValue, match="trainer's own"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "other, words",
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), r"1\.bias of the shape \(3,\) for \(4,\)"),
+        (nn.Sequential(nn.Linear(64, 3)), r"no weights for 0\.bias"),
+        (nn.Sequential(nn.Flatten()), r"weights for 1\.bias, which it has not"),
+    ],
+)
+def test_another_network_is_refused_with_what_differs(folder: Path, other: nn.Module, words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        load(folder, other)
+
+
+def test_scores_are_those_of_a_plain_loop(folder: Path, records: InMemory) -> None:
+    model = small_model()
+    outputs = model((records.inputs / 255 - 0.5) / 0.25).double()
+    right = outputs.argmax(dim=1) == records.targets
+    scores = evaluate(folder, records, small_model(seed=9))
+    assert scores.records == 1201
+    assert scores.loss == pytest.approx(nn.functional.cross_entropy(outputs, records.targets).item())
+    assert scores.accuracy == pytest.approx(right.double().mean().item())
+    by_class = [right[records.targets == label].double().mean().item() for label in (0, 1)]
+    *found, without_records = scores.accuracy_by_class
+    assert found == pytest.approx(by_class)
+    assert without_records is None
+
+
+def test_predictions_are_classes_and_probabilities(folder: Path, records: InMemory) -> None:
+    predicted = predict(folder, records.inputs, small_model(seed=9))
+    outputs = small_model()((records.inputs / 255 - 0.5) / 0.25).double()
+    assert predicted.classes.equal(outputs.argmax(dim=1))
+    assert predicted.probabilities.allclose(outputs.softmax(dim=1))
+    as_numbers = predict(folder, records.inputs / 255, small_model(seed=9))
+    assert as_numbers.probabilities.allclose(predicted.probabilities)
+
+
+def test_no_inputs_give_no_predictions(folder: Path) -> None:
+    predicted = predict(folder, torch.zeros(0, 1, 8, 8), small_model())
+    assert predicted.probabilities.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "inputs", [torch.zeros(2, 1, 9, 9), torch.zeros(1, 8, 8), torch.zeros(2, 1, 8, 8, dtype=torch.int64), [0.0]]
+)
+def test_other_inputs_are_refused(folder: Path, inputs: Any) -> None:
+    with pytest.raises(InvalidValue, match="inputs"):
+        predict(folder, inputs, small_model())
+
+
+def test_a_label_out_of_range_is_named(folder: Path, records: InMemory) -> None:
+    records.targets[700] = 3
+    with pytest.raises(BadRecord, match="record 700"):
+        evaluate(folder, records, small_model())
+
+
+def test_a_folder_that_is_no_released_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not a released model"):
+        load(tmp_path)
+    files = write_run(tmp_path / "run")
+    with pytest.raises(StoreError, match=r"config\.json"):
+        load(files.directory, small_model())
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"format": "lehr-run"},
+        {"format_version": 2},
+        {"data": {"num_classes": 0}},
+        {"data": {"shape": "1x8x8"}},
+        {"data": {"shape": [1, -8, 8]}},
+        {"data": {"preparation": {"mean": [0.5], "std": [0.0]}}},
+        {"model": {"network": "os.system", "arguments": {}}},
+        {"model": {"network": "small_cnn", "arguments": {"activation": "__import__"}}},
+        {"model": {"network": "small_cnn", "arguments": {"image_side": "8"}}},
+        {"model": {"network": "small_cnn", "arguments": {"num_classes": "ten"}}},
+        {"model": {"network": "small_cnn", "arguments": []}},
+        {"model": {"network": ["small_cnn"], "arguments": {}}},
+        {"surplus": 1},
+    ],
+)
+def test_a_configuration_that_was_changed_is_refused_and_runs_nothing(folder: Path, sections: dict[str, Any]) -> None:
+    rewrite(folder, **sections)
+    with pytest.raises(LehrError):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"\xff" * 64])
+def test_weights_that_are_no_safetensors_are_refused(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(DamagedFile, match=r"model\.safetensors"):
+        load(folder, small_model())
+
+
+def test_missing_weights_are_named(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(StoreError, match=r"model\.safetensors"):
+        load(folder, small_model())
+
+
+def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
+    weights = small_model().state_dict()
+    weights["1.bias"][0] = float("inf")
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(DamagedFile, match=r"1\.bias"):
+        load(folder, small_model())
