@@ -35,6 +35,7 @@ EVERY: list[BuildsOptimizer] = [
     *MORE,
     custom(lambda parameters: optim.ASGD(parameters, lr=0.1)),
 ]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 every_update = pytest.mark.parametrize("update", EVERY, ids=described)
 
 
@@ -59,8 +60,9 @@ def test_steps_are_those_of_torch_on_the_mean(update: BuildsOptimizer) -> None:
 
 
 @every_update
-def test_a_resumed_run_is_the_same_bit_for_bit(update: BuildsOptimizer) -> None:
-    model = small_model()
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_resumed_run_is_the_same_bit_for_bit(update: BuildsOptimizer, device: str) -> None:
+    model = small_model().to(device)
     updater = Updater(update, model)
     run(updater, model, range(3))
     tensors = {name: value.detach().cpu().clone() for name, value in updater.tensors().items()}

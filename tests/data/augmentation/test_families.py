@@ -14,6 +14,7 @@ from lehr.errors import InvalidValue
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
 every_shape = pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 10, 16), (1, 8, 8)], ids=str)
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 CHANGING = [name for name in FAMILIES if name != "none"]
 
 
@@ -36,9 +37,20 @@ def test_views_have_their_axis_and_stay_in_range(name: str, shape: tuple[int, in
 
 
 @every_family
-def test_the_same_generator_gives_the_same_views_bit_for_bit(name: str) -> None:
-    first, second = (named(name)(images(6, 3, 16, 16), views=2, generator=seeded()) for _ in range(2))
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_same_generator_gives_the_same_views_bit_for_bit(name: str, device: str) -> None:
+    given = images(6, 3, 16, 16).to(device)
+    first, second = (named(name)(given, views=2, generator=torch.Generator(device).manual_seed(5)) for _ in range(2))
+    assert first.device == given.device
     assert torch.equal(first, second)
+
+
+@every_family
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_generator_elsewhere_gives_nearly_the_same_views_on_any_device(name: str, device: str) -> None:
+    given = images(6, 3, 16, 16)
+    found = named(name)(given.to(device), views=2, generator=seeded())
+    torch.testing.assert_close(found.cpu(), named(name)(given, views=2, generator=seeded()), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CHANGING)
