@@ -11,12 +11,20 @@ The map, in reading order. A module imports only what stands above it; only thos
         validate        checks for arguments: the message has the name, what is allowed, what was given
         events          what was done to the private records, as data
         claims          an (ε, δ), the theorem it rests on, and how each premise stands
+        files           files written whole and read strictly
+        run_shape       the files of a run, its public rows, and what callbacks are told
         interfaces      ● what the slots of a private step promise one another; the table of layer rules
+        rng             ● the only maker of random numbers
 
     the flow
+        data            ● readers, known data sets, splits by record, augmentation
+        sampling        ● which records enter a step
         networks        ● the networks of the papers
         gradients       ● gradients, record by record: engines, layer rules, kernels
         clipping        ● clip rules that state their own sensitivity
+        noise           ● the one way from a private sum to a released one
+        update          ● any torch optimizer, schedules, averages of the weights
+        acceptance      ● whether a candidate is taken
 
     counting
         accounting      from events to ε: accountants, calibration, the filter for adaptive runs
@@ -24,10 +32,24 @@ The map, in reading order. A module imports only what stands above it; only thos
         ledger          what one run did, written before a released value is used
         planning        the public plan of a run; the budget of a data set across runs
 
-    looking back
-        reports         certificates and charts
+    where they meet
+        mechanism       ● sampler, clip and noise as one object, and the event of a step
+        checkpoint      ● everything that a run needs to go on, all or nothing
+        attempts        ● which steps may be taken again for free, and which are charged
+        run_folder      ● the folder of a run: key, ledger, metrics
+        trainee         ● the model with its optimizer, averages and counts
+        scoring         ● scores on public records, or with noise that is charged
+        loop            ● the one training loop
+
+    fillings, and looking back
+        methods         ● which filling each slot has
+        reports         certificates, pages and charts
+        released_model  ● a released model, read and used
+        release         ● from a run to what may be handed out
 
     doors
+        training        ● ``lehr.fit``
+        configuration   ● a run in words
         cli             the command ``lehr``
 
 ``import lehr`` itself loads almost nothing: each public name is fetched from its module when it is first used.
@@ -57,6 +79,9 @@ if TYPE_CHECKING:
     from lehr.ledger import Ledger
     from lehr.planning.budget import Budget
     from lehr.planning.plan import Plan, make_plan
+    from lehr.run_shape import Callback
+    from lehr.training.ending import Run
+    from lehr.training.fit import fit
 
 __version__ = "0.1.0"
 
@@ -64,6 +89,7 @@ __all__ = [
     "Adjacency",
     "Bound",
     "Budget",
+    "Callback",
     "Claim",
     "Composed",
     "EpsilonCurve",
@@ -77,11 +103,13 @@ __all__ = [
     "PoissonSampled",
     "RepeatAndSelect",
     "Repeated",
+    "Run",
     "SampledWithoutReplacement",
     "__version__",
     "answers",
     "bound",
     "claim",
+    "fit",
     "make_plan",
 ]
 
@@ -89,6 +117,7 @@ _HOME = {
     "Adjacency": "lehr.events",
     "Bound": "lehr.accounting",
     "Budget": "lehr.planning.budget",
+    "Callback": "lehr.run_shape",
     "Claim": "lehr.claims",
     "Composed": "lehr.events",
     "EpsilonCurve": "lehr.accounting",
@@ -102,10 +131,12 @@ _HOME = {
     "PoissonSampled": "lehr.events",
     "RepeatAndSelect": "lehr.events",
     "Repeated": "lehr.events",
+    "Run": "lehr.training.ending",
     "SampledWithoutReplacement": "lehr.events",
     "answers": "lehr.accounting",
     "bound": "lehr.accounting",
     "claim": "lehr.accounting",
+    "fit": "lehr.training.fit",
     "make_plan": "lehr.planning.plan",
 }
 

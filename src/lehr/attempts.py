@@ -24,7 +24,7 @@ from lehr.events import NOTHING, Event, Repeated, counted, together
 from lehr.files import lines_file, strict_json
 from lehr.ledger import Ledger
 
-FEWEST_CHARGED_AT_ONCE, MOST_CHARGES = 50, 40
+MOST_CHARGES = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Charges:
     def __init__(self, ledger: Ledger, schedule: Schedule, attempt: Attempt) -> None:
         self._ledger, self._schedule, self._first_step = ledger, schedule, attempt.first_step
         self.last_step = attempt.first_step + schedule.steps - attempt.steps_before
-        self._at_once = max(FEWEST_CHARGED_AT_ONCE, math.ceil(schedule.steps / MOST_CHARGES))
+        self._at_once = math.ceil(schedule.steps / MOST_CHARGES)
         self._most_scores = schedule.scores - attempt.scores_before
         self.charged_until = attempt.first_step + _times(schedule.step_event, ledger) - attempt.steps_before
 

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 import lehr
-from lehr.cli import account, budget, certificate, failing, plan
+from lehr.cli import account, budget, certificate, data, failing, plan, train
 
 app = typer.Typer(
     cls=failing.Commands,
-    help="Count, plan, budget and certify the privacy of a training run.",
+    help="Train with differential privacy: plan, train, count, certify and release.",
     epilog="Exit codes: 0 done; 1 the answer is no; 2 not understood, or a value not allowed; 3 a file cannot be used; "
     "130 interrupted.\n\n" + plan.EXAMPLE,
     rich_markup_mode=None,
@@ -21,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(epilog=train.EXAMPLE)(train.train)
+app.add_typer(data.app, name="data")
 app.command(epilog=plan.EXAMPLE)(plan.plan)
 app.command(epilog=account.EXAMPLE)(account.account)
 app.add_typer(budget.app, name="budget")

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 import lehr
+from lehr.data.known import KNOWN
 from lehr.mechanism import Method
 from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
@@ -31,7 +32,7 @@ def config(
     stated: Statements | None,
 ) -> dict[str, Any]:
     """The configuration of a run, as JSON has it."""
-    described = {
+    described: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "run": run,
@@ -41,6 +42,8 @@ def config(
         "plan": plan.to_json(),
         "data": {
             "name": data.name,
+            "is_known": data.name in KNOWN,
+            "records": data.records,
             "num_classes": data.num_classes,
             "shape": list(data.private.inputs.shape[1:]),
             "preparation": data.preparation.to_json(),
@@ -51,7 +54,7 @@ def config(
         "training": dict(options),
         "stated": None if stated is None else asdict(stated),
     }
-    return _as_json(described)
+    return {name: _as_json(value) for name, value in described.items()}
 
 
 def model_words(model: nn.Module, network: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def model_words(model: nn.Module, network: str | None, arguments: Mapping[str, A
 
 def _method(method: Method) -> dict[str, Any]:
     clipping: Any = method.clipping
-    bounds = asdict(clipping) if is_dataclass(clipping) else {}
+    bounds = asdict(clipping) if is_dataclass(clipping) and not isinstance(clipping, type) else {}
     return {
         "name": method.name,
         "settings": dict(method.settings),

@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.stats import poisson
 from torch import Tensor, nn
 
 from lehr.errors import LehrError
-from lehr.gradients.batches import LossFn, each
+from lehr.gradients.batches import LossFn
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import ClipRule, Inputs
 from lehr.planning.plan import Plan
 
 RECORDS_WORTH_COMPILING = 500_000  # compiling takes about a minute
+LARGEST_PHYSICAL_BATCH = 1024
+OWN_COST = (12.0, 128.0)  # of one physical batch, in records: on a CPU, on a GPU
 
 
 def physical_batch_for(plan: Plan, device: torch.device) -> int:
-    """A size whose padding, half of it on average, stays small beside a batch; on a GPU larger parts are faster."""
-    parts = 8 if device.type == "cpu" else 4
-    return max(1, min(1024, 8 * math.ceil(plan.expected_batch_size / parts / 8)))
+    """The size with the least work in it: padding on the one hand, what each batch costs by itself on the other.
+
+    >>> cpu = torch.device("cpu")
+    >>> small = Plan(noise_multiplier=1.0, expected_batch_size=64, records=1464, steps=60, delta=1e-4)
+    >>> large = Plan(noise_multiplier=1.0, expected_batch_size=2048, records=60_000, steps=1000, delta=1e-5)
+    >>> physical_batch_for(small, cpu), physical_batch_for(large, cpu)
+    (88, 216)
+    """
+    most = plan.expected_batch_size + 4 * math.sqrt(plan.expected_batch_size)
+    sizes = range(8, min(LARGEST_PHYSICAL_BATCH, 8 * math.ceil(most / 8)) + 8, 8)
+    return min(sizes, key=lambda size: _work(plan, size, own_cost=OWN_COST[device.type == "cuda"]))
+
+
+def padded_fraction(plan: Plan, size: int) -> float:
+    """The share of records in physical batches of this size that are padding, on average."""
+    return 1 - plan.expected_batch_size / _work(plan, size, own_cost=0)
+
+
+def _work(plan: Plan, size: int, *, own_cost: float) -> float:
+    """The records run for one draw on average, each physical batch counted as so many more."""
+    draws = poisson(plan.expected_batch_size)  # close to the law of a draw, and an upper bound on its spread
+    fewest, most = int(draws.ppf(1e-6)), int(draws.ppf(1 - 1e-6)) + 1
+    sizes = np.arange(fewest, most + 1)
+    batches = np.maximum(1, np.ceil(sizes / size))
+    return float((draws.pmf(sizes) * batches).sum() * (size + own_cost))
 
 
 def is_worth_compiling(plan: Plan) -> bool:
@@ -38,7 +63,7 @@ def engine_for(
     precision: str,
     compiled: bool,
     clip: ClipRule,
-    example: Callable[[], tuple[Inputs, Any, Tensor]],
+    padding: tuple[Inputs, Any, Tensor],
 ) -> tuple[GhostEngine, str]:
     """An engine that has run once, on a batch of padding, before anything is charged; and how it runs, in words.
 
@@ -47,16 +72,15 @@ def engine_for(
     settings: dict[str, Any] = {"views": views, "precision": precision}
     if compiled:
         try:
-            return _tried(GhostEngine(model, loss_fn, **settings), clip, example), "compiled"
+            return _tried(GhostEngine(model, loss_fn, **settings), clip, padding), "compiled"
         except LehrError:
             raise
         except Exception as error:  # whatever a compiler, or the lack of one, may raise
             why = str(error).strip().splitlines() or [type(error).__name__]
             warnings.warn(f"the step is not compiled, and slower: {why[0]}", stacklevel=2)
-    return _tried(GhostEngine(model, loss_fn, compiled=False, **settings), clip, example), "not compiled"
+    return _tried(GhostEngine(model, loss_fn, compiled=False, **settings), clip, padding), "not compiled"
 
 
-def _tried(engine: GhostEngine, clip: ClipRule, example: Callable[[], tuple[Inputs, Any, Tensor]]) -> GhostEngine:
-    inputs, targets, mask = example()
-    engine.private_sum(clip, each(torch.zeros_like, inputs), each(torch.zeros_like, targets), mask)
+def _tried(engine: GhostEngine, clip: ClipRule, padding: tuple[Inputs, Any, Tensor]) -> GhostEngine:
+    engine.private_sum(clip, *padding)
     return engine

@@ -13,41 +13,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
-from lehr import accounting, attempts
-from lehr.attempts import Schedule
 from lehr.data import Preparation
+from lehr.data.augmentation import Augmentation
+from lehr.data.augmentation import named as augmentation_named
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Event, counted
-from lehr.gradients.batches import LossFn, each
-from lehr.interfaces import Inputs
-from lehr.loop import Loop, Training
-from lehr.mechanism import Mechanism, Method
+from lehr.events import Adjacency
+from lehr.gradients.batches import LossFn
+from lehr.mechanism import Method
 from lehr.methods import by_name
-from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
-from lehr.rng import RunKey
-from lehr.run_folder import RunFolder, refuse_used
-from lehr.run_shape import Callback, End, Start
-from lehr.training import describing, ending, engines, public_plan
+from lehr.run_shape import Callback
+from lehr.training import public_plan
 from lehr.training.ending import Run
-from lehr.training.given_records import GivenRecords, given_records
-from lehr.training.looks import Look
+from lehr.training.given_records import given_records
+from lehr.training.how import How
+from lehr.training.planned import Planned
 from lehr.training.scored import Scored
-from lehr.update import averaging as averages
-from lehr.update.averaging import Averaging
+from lehr.update.averaging import Averaging, NoAverage
 
 
 def fit(
@@ -73,7 +67,7 @@ def fit(
     held_out_noise_multiplier: float = 20.0,
     # how to train
     loss_fn: LossFn | None = None,
-    augmentation: str | Any = "none",
+    augmentation: str | Augmentation = "none",
     views: int = 1,
     averaging: Averaging | None = None,
     precision: str = "as_model",
@@ -116,112 +110,51 @@ def fit(
         preparation=preparation,
         name=data_name,
     )
-    loss = loss_fn or partial(cross_entropy, reduction="none")
-    place = _device(device)
-    model.to(place)
-    scoring = Scored(
+    how = How(
+        loss_fn=loss_fn or partial(cross_entropy, reduction="none"),
+        augmentation=augmentation_named(augmentation) if isinstance(augmentation, str) else augmentation,
+        views=views,
+        averaging=averaging or NoAverage(),
+        precision=precision,
+        patience=patience,
+        device=_device(device),
+        physical_batch=physical_batch,
+        compiled=compiled,
+        checkpoint_seconds=checkpoint_seconds,
+        diagnostics=diagnostics,
+    )
+    scored = Scored(
+        given=given,
+        method=chosen,
         held_out_fraction=held_out_fraction,
         noise_multiplier=held_out_noise_multiplier,
         acceptance_fraction=acceptance_fraction,
-        method=chosen,
-        given=given,
         evaluate_every=evaluate_every,
     )
     plan = public_plan.plan_for(
-        records=scoring.records_trained_on,
+        records=scored.records_trained_on,
         delta=delta,
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
         expected_batch_size=expected_batch_size,
         steps=steps,
         adjacency=adjacency,
-        beside=scoring.event_beside(steps),
+        beside=scored.event_beside(steps),
     )
-    schedule = scoring.schedule(plan)
-    said = _statements(stated, settings_chosen_on, plan, scoring)
-    if said is not None:
-        ending.certificate_for(schedule, plan, said)  # what could not be certified is said now, not after the run
-    physical = physical_batch or engines.physical_batch_for(plan, place)
-    is_compiled = engines.is_worth_compiling(plan) if compiled is None else compiled
-    transform = None if augmentation == "none" else augmentation
-    averaged = averaging or averages.NoAverage()
-    run = name or f"{chosen.name} on {given.name}"
-    config = describing.config(
-        run=run,
-        method=chosen,
+    run = Planned(
+        name=name or f"{chosen.name} on {given.name}",
+        model=model,
+        network=network,
+        how=how,
+        scored=scored,
         plan=plan,
-        data=given,
-        model=describing.model_words(model, *(network or (None, {}))),
-        options={
-            "augmentation": None if transform is None else transform.to_json(),
-            "views": views,
-            "averaging": averaged.to_json(),
-            "precision": precision,
-            "evaluate_every": schedule.evaluate_every,
-            "patience": patience,
-            "acceptance_fraction": acceptance_fraction if scoring.splits_test else None,
-            "held_out_fraction": held_out_fraction,
-            "held_out_noise_multiplier": held_out_noise_multiplier if scoring.is_private else None,
-        },
-        public_records=scoring.public_records,
-        evaluated_on=scoring.on,
-        stated=said,
+        stated=_statements(stated, settings_chosen_on, plan, scored),
+        budget=None if budget is None else Path(budget),
     )
-    where = Path(directory) if directory is not None else _new_directory(run)
-    account = None if budget is None else Path(budget)
-    with _folder(where, config, resume=resume, schedule=schedule, plan=plan, given=given, budget=account) as folder:
-        parts = scoring.parts(folder.key).to(place)
-        look = Look(preparation=given.preparation, augmentation=transform, views=views, device=place)
-
-        def padding() -> tuple[Inputs, Any, Tensor]:
-            nobody = torch.zeros(physical, dtype=torch.int64)
-            inputs, targets = parts.private.batch(nobody)
-            shown = look.trained(each(torch.zeros_like, inputs), torch.Generator(place))
-            return shown, targets, torch.zeros(physical, dtype=torch.bool)
-
-        engine, runs = engines.engine_for(
-            model, loss, views=views, precision=precision, compiled=is_compiled, clip=chosen.clipping, example=padding
-        )
-        training = Training(
-            model=model,
-            engine=engine,
-            method=chosen,
-            mechanism=Mechanism.of(chosen, plan),
-            schedule=schedule,
-            epsilon_of=_epsilon_of(plan),
-            private=parts.private,
-            views=look.trained,
-            physical_batch=physical,
-            averaging=averaged,
-            scorer=scoring.scorer(parts, loss, look.seen),
-            energy=scoring.energy(parts, loss, look.seen),
-            patience=patience,
-            checkpoint_seconds=checkpoint_seconds,
-            has_diagnostics=diagnostics,
-            environment=attempts.environment(place, physical=physical, runs=runs, precision=precision),
-        )
-        told = [*callbacks, progress_for(sys.stderr, quiet=quiet)]
-        loop = Loop(training, folder, told)
-        start = Start(
-            run=run,
-            directory=where,
-            method=chosen.name,
-            steps=plan.steps,
-            first_step=loop.step,
-            expected_batch_size=plan.expected_batch_size,
-            epsilon=accounting.bound(schedule.event, delta=plan.delta, adjacency=plan.adjacency).epsilon,
-            delta=plan.delta,
-        )
-        with _telling(told, start, loop):
-            end = loop.run()
-        certificate = None
-        if said is not None:
-            certificate = ending.certificate_for(schedule, plan, said, folder=folder, budget=account)
-        model.load_state_dict(loop.weights())
-        ending.write(folder, loop.weights(), certificate)
-        return Run(
-            directory=where, model=model, plan=plan, end=end, evaluations=tuple(loop.rows), certificate=certificate
-        )
+    where = Path(directory) if directory is not None else _new_directory(run.name)
+    told = (*callbacks, progress_for(sys.stderr, quiet=quiet))
+    with run.resumed(where) if resume else run.begun(where) as folder:
+        return run.trained(folder, told)
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -248,67 +181,3 @@ def _statements(
         records=plan.records,
         treated_as_public=("the number of records", *scored.declared_public),
     )
-
-
-def _epsilon_of(plan: Plan) -> Callable[[Event], float]:
-    """ε of what is charged so far: from the plan's curve while that is steps alone, and counted anew otherwise."""
-    curve = plan.curve()
-    [step] = counted(plan.step_event)
-
-    def epsilon_of(charged: Event) -> float:
-        counts = counted(charged)
-        if not counts.keys() - {step}:
-            return curve.at(counts.get(step, 0))
-        return accounting.bound(charged, delta=plan.delta, adjacency=plan.adjacency).epsilon
-
-    return epsilon_of
-
-
-def _folder(
-    where: Path,
-    config: Mapping[str, Any],
-    *,
-    resume: bool,
-    schedule: Schedule,
-    plan: Plan,
-    given: GivenRecords,
-    budget: Path | None,
-) -> RunFolder:
-    """The folder of the run: a new one, its cost reserved first, or the one that is resumed."""
-    if resume:
-        folder = RunFolder.open(where)
-        try:
-            folder.refuse_other(config=config, fingerprint=given.fingerprint)
-            folder.ledger.refuse_other(run=config["run"], plan_event=schedule.event, adjacency=plan.adjacency)
-        except BaseException:
-            folder.close()
-            raise
-        return folder
-    refuse_used(where)
-    if budget is not None:
-        with Budget.open(budget) as account:
-            account.reserve(schedule.event, run=config["run"])
-    return RunFolder.create(
-        where,
-        config=config,
-        key=RunKey.fresh(),
-        plan_event=schedule.event,
-        delta=plan.delta,
-        adjacency=plan.adjacency,
-        fingerprint=given.fingerprint,
-    )
-
-
-@contextmanager
-def _telling(callbacks: Sequence[Callback], start: Start, loop: Loop) -> Iterator[None]:
-    """Tell the callbacks that it begins, and also that it ends where it ends badly."""
-    for callback in callbacks:
-        callback.started(start)
-    try:
-        yield
-    except BaseException as error:
-        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-        end = End(step=loop.step, accepted=loop.accepted, epsilon_spent=loop.spent, reason=reason)
-        for callback in callbacks:
-            callback.ended(end)
-        raise

@@ -7,7 +7,6 @@ that are scored on never overlap; records that are held out are assigned one by 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from lehr.data import DataSet, InMemory, Preparation, load
 from lehr.data.checking import check
 from lehr.data.from_dataset import in_memory
 from lehr.data.overlap import overlap
-from lehr.data.split import split
+from lehr.data.split import Split
 from lehr.errors import InvalidValue
 from lehr.rng import RunKey
 
@@ -42,17 +41,13 @@ class GivenRecords:
         tensors = [tensor for part in parts for tensor in (part.inputs, part.targets)]
         return key.fingerprint(*(_bytes(tensor) for tensor in tensors))
 
-    def with_acceptance_part(self, key: RunKey, fraction: float) -> GivenRecords:
-        """With a part of the test records, chosen record by record, for acceptance instead."""
-        if self.test is None:
-            allowed = "given, or a part of test records: this method looks at the loss on public records"
-            raise InvalidValue("public", allowed=allowed, given=None)
-        parts = split(self.test, key=key, public_fraction=fraction)
+    def with_acceptance(self, parts: Split) -> GivenRecords:
+        """With a part of the test records for acceptance instead."""
+        assert self.test is not None
         return replace(self, test=self.test.at(parts.private), public=self.test.at(parts.public))
 
-    def with_held_out_part(self, key: RunKey, fraction: float) -> GivenRecords:
-        """With a part of the private records, chosen record by record, kept out of training for noisy scores."""
-        parts = split(self.private, key=key, test_fraction=fraction)
+    def with_held_out(self, parts: Split) -> GivenRecords:
+        """With a part of the private records kept out of training, for noisy scores."""
         return replace(self, private=self.private.at(parts.private), held_out=self.private.at(parts.test))
 
     def to(self, device: torch.device) -> GivenRecords:
@@ -130,5 +125,5 @@ def _refuse_overlap(found: GivenRecords) -> None:
         raise InvalidValue("test", allowed=allowed, given="records that are in public too")
 
 
-def _bytes(tensor: Tensor) -> Any:
-    return memoryview(tensor.detach().cpu().contiguous().view(torch.uint8).numpy()).cast("B")
+def _bytes(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lehr.data import Preparation
+from lehr.data.augmentation import Augmentation
 from lehr.errors import InvalidValue
 from lehr.gradients.batches import each
 from lehr.interfaces import Inputs
@@ -19,7 +19,7 @@ class Look:
     """How inputs become what the model is called with. ``views`` copies of a record are averaged before clipping."""
 
     preparation: Preparation
-    augmentation: Any
+    augmentation: Augmentation
     views: int
     device: torch.device
 
@@ -30,7 +30,7 @@ class Look:
 
     def trained(self, inputs: Inputs, generator: torch.Generator) -> Inputs:
         """As the model sees records that it is trained on."""
-        if self.augmentation is None:
+        if not self.augmentation.operations and self.views == 1:
             return self.seen(inputs)
         if not isinstance(inputs, Tensor):
             raise InvalidValue("augmentation", allowed="none where a record is not one image", given=type(inputs))

@@ -7,13 +7,15 @@ from typing import TypeAlias
 
 from lehr import validate
 from lehr.attempts import Schedule
+from lehr.data import InMemory
+from lehr.data.split import Split, split
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING, Event, Repeated
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
-from lehr.rng import RunKey
+from lehr.run_folder import RunFolder
 from lehr.scoring import NoisyScore, Prepare, PublicScore, Scorer
 from lehr.training import public_plan
 from lehr.training.given_records import GivenRecords
@@ -103,11 +105,22 @@ class Scored:
             evaluate_every=None if self.on is None else every,
         )
 
-    def parts(self, key: RunKey) -> GivenRecords:
-        """The records, each in its part."""
+    def to_json(self) -> dict[str, object]:
+        """What is written down."""
+        return {
+            "acceptance_fraction": self.acceptance_fraction if self.splits_test else None,
+            "held_out_fraction": self.held_out_fraction,
+            "held_out_noise_multiplier": self.noise_multiplier if self.is_private else None,
+        }
+
+    def parts(self, folder: RunFolder) -> GivenRecords:
+        """The records, each in its part; the split is kept with the run."""
+        given = self.given
         if self.is_private:
-            return self.given.with_held_out_part(key, self.held_out_fraction)
-        return self.given.with_acceptance_part(key, self.acceptance_fraction) if self.splits_test else self.given
+            return given.with_held_out(_kept(folder, given.private, test_fraction=self.held_out_fraction))
+        if self.splits_test and given.test is not None:
+            return given.with_acceptance(_kept(folder, given.test, public_fraction=self.acceptance_fraction))
+        return given
 
     def scorer(self, parts: GivenRecords, loss_fn: LossFn, prepare: Prepare) -> Scorer | None:
         """What scores the run."""
@@ -130,3 +143,10 @@ class Scored:
     @property
     def _score_event(self) -> Event:
         return IsotropicNoise().event(self.noise_multiplier)
+
+
+def _kept(folder: RunFolder, records: InMemory, **fractions: float) -> Split:
+    """The split of a run: written down the first time, and later the one that was."""
+    if not folder.files.split.exists():
+        split(records, key=folder.key, **fractions).save(folder.files.split)
+    return Split.load(folder.files.split)

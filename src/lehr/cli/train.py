@@ -1,0 +1,165 @@
+"""``lehr train``: a private training run, from a configuration or from options, or one that is resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lehr.cli import answering
+from lehr.cli.options import ExpectedBatchSize, Json, NoiseMultiplier, Records, Steps, example, refuse
+from lehr.reports.rounding import at_most, exactly
+
+if TYPE_CHECKING:
+    from lehr.training.ending import Run
+
+EXAMPLE = example(
+    "  lehr train --dataset digits --epsilon 8 --steps 60 --expected-batch-size 64 --run first \\\n",
+    "      --settings-chosen-on fixed\n",
+)
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="A known data set (lehr data list).")] = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for it first.")] = None,
+    npz: Annotated[Path | None, typer.Option(metavar="FILE", help="Records of your own: inputs and targets.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Images in folders named after classes.")
+    ] = None,
+    test_npz: Annotated[Path | None, typer.Option(metavar="FILE", help="Public records to score on.")] = None,
+    test_folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
+    records: Records = None,
+    num_classes: Annotated[int | None, typer.Option(help="Stated for data of your own.")] = None,
+    held_out_fraction: Annotated[
+        float | None, typer.Option(help="Private records to score on, with noise that is charged.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The most ε that the whole run may cost.")] = None,
+    delta: Annotated[float | None, typer.Option(help="The δ of (ε, δ); a power of ten below 1/records.")] = None,
+    noise_multiplier: NoiseMultiplier = None,
+    expected_batch_size: ExpectedBatchSize = None,
+    steps: Steps = None,
+    settings_chosen_on: Annotated[
+        str | None, typer.Option(help="fixed, public or private: without it there is no certificate.")
+    ] = None,
+    budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="The budget that pays for the run.")] = None,
+    method: Annotated[str | None, typer.Option(help="dpsgd, auto-s or sa-dpsgd.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The step size.")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="The largest norm of one record's gradient.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of the optimizer.")] = None,
+    network: Annotated[str | None, typer.Option(help="A network by its name; otherwise one for the images.")] = None,
+    activation: Annotated[str | None, typer.Option(help="tanh, relu, ...")] = None,
+    augmentation: Annotated[str | None, typer.Option(help="none, flip_crop, rrc, ours or simclr.")] = None,
+    views: Annotated[int | None, typer.Option(help="Augmented copies of a record, averaged before clipping.")] = None,
+    precision: Annotated[str | None, typer.Option(help="as_model or bfloat16.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Steps between two evaluations.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better loss.")] = None,
+    run: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the run is kept; a new folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the run, in its ledger and the budget.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first weights; noise has no seed.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    physical_batch: Annotated[int | None, typer.Option(help="Records that are run at once.")] = None,
+    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile the step.")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write TensorBoard scalars.")] = None,
+    diagnostics: Annotated[
+        bool, typer.Option("--private-diagnostics", help="Keep un-noised values in the run's private folder.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a network on private records, with an ε that is proven, charged before it is spent, and certified.
+
+    Options override what CONFIG.toml says. A run that was killed goes on with --resume, to the bit.
+    """
+    from lehr.configuration import Configuration
+
+    said: dict[str, dict[str, Any]] = {
+        "data": {
+            "name": dataset,
+            "npz": npz,
+            "folder": folder,
+            "test_npz": test_npz,
+            "test_folder": test_folder,
+            "records": records,
+            "num_classes": num_classes,
+        },
+        "privacy": {
+            "epsilon": epsilon,
+            "delta": delta,
+            "noise_multiplier": noise_multiplier,
+            "expected_batch_size": expected_batch_size,
+            "steps": steps,
+            "settings_chosen_on": settings_chosen_on,
+        },
+        "method": {"name": method, "learning_rate": learning_rate, "clip_norm": clip_norm, "momentum": momentum},
+        "model": {"network": network, "activation": activation},
+        "training": {
+            "augmentation": augmentation,
+            "views": views,
+            "precision": precision,
+            "evaluate_every": evaluate_every,
+            "patience": patience,
+            "held_out_fraction": held_out_fraction,
+        },
+    }
+    if resume is not None:
+        refuse("resume", config=config, run=run, seed=seed)
+        for table in ("privacy", "method", "model", "training"):
+            refuse("resume", **said[table])
+        asked = Configuration.of_run(resume).with_words(data=said["data"])
+    else:
+        asked = (Configuration() if config is None else Configuration.read(config)).with_words(**said)
+    done = asked.train(
+        data_dir=data_dir,
+        seed=seed,
+        directory=resume or run,
+        resume=resume is not None,
+        name=name,
+        budget=budget,
+        device=device,
+        physical_batch=physical_batch,
+        compiled=compiled,
+        callbacks=_callbacks(tensorboard),
+        diagnostics=diagnostics,
+        quiet=quiet or json,
+    )
+    _answer(done, json=json)
+
+
+def _callbacks(tensorboard: Path | None) -> list[Any]:
+    if tensorboard is None:
+        return []
+    from lehr.reports.tensorboard import TensorBoard
+
+    return [TensorBoard(tensorboard)]
+
+
+def _answer(run: Run, *, json: bool) -> None:
+    last = run.evaluations[-1] if run.evaluations else None
+    certificate = run.certificate
+    if json:
+        answering.as_json(
+            {
+                "run": str(run.directory),
+                "reason": run.end.reason,
+                "steps": run.end.step,
+                "accepted": run.end.accepted,
+                "epsilon": None if certificate is None else certificate.epsilon,
+                "epsilon_spent": run.end.epsilon_spent,
+                "delta": run.plan.delta,
+                "accuracy": None if last is None else last.accuracy,
+                "loss": None if last is None else last.loss,
+            }
+        )
+        return
+    rows = {"run": str(run.directory), "ended": f"{run.end.reason}, {run.end.step:,} steps"}
+    if last is not None:
+        rows["accuracy"] = f"{last.accuracy:.2%} on {last.on} (loss {last.loss:.4f})"
+    if certificate is None:
+        rows["certificate"] = "none: say how the settings were chosen, --settings-chosen-on fixed, public or private"
+    else:
+        rows["ε"] = f"{at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}, proven"
+    rows["report"] = str(run.directory / "report.html")
+    answering.facts("Trained", rows)

@@ -1,0 +1,220 @@
+"""A run in words: a TOML file or the options of a command, checked key by key, and trained.
+
+    [data]                              [privacy]
+    name = "mnist"                      epsilon = 3
+                                        delta = 1e-5
+    [model]                             expected_batch_size = 512
+    network = "paper_cnn"               noise_multiplier = 1.23
+    activation = "tanh"                 settings_chosen_on = "public"
+
+    [method]                            [training]
+    name = "dpsgd"                      averaging = { kind = "exponential", decay = 0.999 }
+    learning_rate = 0.5                 evaluate_every = 100
+
+Every table may be left out, and so may every key; ``lehr train --help`` has the same words as options.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from lehr import networks, validate
+from lehr.data import InMemory, Preparation, image_folder, load, npz
+from lehr.data.augmentation import Augmentation
+from lehr.errors import InvalidValue, StoreError
+from lehr.events import Adjacency
+from lehr.methods import by_name
+from lehr.networks.by_name import default_for
+from lehr.reports.certificate import Statements
+from lehr.run_folder import read_config
+from lehr.training.ending import Run
+from lehr.training.fit import fit
+from lehr.update import averaging
+
+FORMS = ("npz", "folder")
+DATA = ("name", *FORMS, *(f"{part}_{form}" for part in ("test", "public") for form in FORMS))
+DATA_STATED = ("records", "num_classes", "mean", "std", "image_side", "channels")
+PRIVACY = ("epsilon", "delta", "noise_multiplier", "expected_batch_size", "steps", "adjacency")
+STATED = ("settings_chosen_on", "stated")
+TRAINING = (
+    "acceptance_fraction",
+    "augmentation",
+    "averaging",
+    "evaluate_every",
+    "held_out_fraction",
+    "held_out_noise_multiplier",
+    "patience",
+    "precision",
+    "views",
+)
+TABLES: Mapping[str, Sequence[str] | None] = {
+    "data": (*DATA, *DATA_STATED),
+    "model": None,  # the arguments of the network, which knows them itself
+    "method": None,
+    "privacy": (*PRIVACY, *STATED),
+    "training": TRAINING,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What was said about a run, table by table. Nothing private is in it."""
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for table, known in TABLES.items():
+            for key in getattr(self, table):
+                if known is not None and key not in known:
+                    raise InvalidValue(f"key of [{table}]", allowed="one of " + ", ".join(sorted(known)), given=key)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The configuration in a TOML file."""
+        try:
+            with open(path, "rb") as file:
+                tables = tomllib.load(file)
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise StoreError(f"cannot use {path}: it is not TOML: {error}") from error
+        for name, table in tables.items():
+            if name not in TABLES or not isinstance(table, dict):
+                raise InvalidValue("table", allowed="one of " + ", ".join(f"[{known}]" for known in TABLES), given=name)
+        return cls(**tables)
+
+    @classmethod
+    def of_run(cls, directory: Path) -> Self:
+        """The configuration that a run was begun with; where its records are is not written down in it."""
+        config = read_config(directory)
+        if config["model"]["network"] is None:
+            raise InvalidValue("run", allowed="one of a network that Lehr can build by its name", given=str(directory))
+        data, plan, training = config["data"], config["plan"], config["training"]
+        return cls(
+            data={"records": data["records"], "num_classes": data["num_classes"], **data["preparation"]}
+            | ({"name": data["name"]} if data["is_known"] else {}),
+            model={"network": config["model"]["network"], **config["model"]["arguments"]},
+            method={"name": config["method"]["name"], **config["method"]["settings"]},
+            privacy={key: value for key, value in plan.items() if key != "records"} | {"stated": config["stated"]},
+            training={key: value for key, value in training.items() if value is not None},
+        )
+
+    def with_words(self, **tables: Mapping[str, Any]) -> Self:
+        """With these keys in place of those that were there; what is None was not said."""
+        said = {
+            table: {key: value for key, value in words.items() if value is not None} for table, words in tables.items()
+        }
+        return replace(self, **{table: {**getattr(self, table), **words} for table, words in said.items()})
+
+    def train(self, *, data_dir: Path | None = None, seed: int | None = None, **how: Any) -> Run:
+        """Train as configured. ``how`` is handed on to ``fit``: the directory, the device, callbacks and the like."""
+        words = self._records(data_dir)
+        name, arguments = self._network(words)
+        with torch.random.fork_rng():
+            if seed is not None:
+                torch.manual_seed(validate.count(minimum=0, seed=seed))
+            model = networks.build(name, **arguments)
+        method = {"name": "dpsgd", **self.method}
+        return fit(
+            model,
+            method=by_name.named(method.pop("name"), **method),
+            network=(name, arguments),
+            **words,
+            **self._privacy(words["records"]),
+            **self._training(),
+            **how,
+        )
+
+    def _records(self, data_dir: Path | None) -> dict[str, Any]:
+        """The arguments of ``fit`` that say what is trained on."""
+        parts = {part: self._part(f"{part}_") for part in ("test", "public")}
+        said: dict[str, Any] = {key: self.data[key] for key in ("records", "num_classes") if key in self.data}
+        own = self._part("")
+        if own is None:
+            known = load(self.data.get("name", "digits"), data_dir)
+            return {
+                "data": known.train,
+                "data_name": known.name,
+                "records": known.records,
+                "num_classes": known.num_classes,
+                "preparation": self._preparation() or known.preparation,
+                "public": parts["public"],
+                "test": parts["test"] or known.test,
+                **said,
+            }
+        for key in ("records", "num_classes"):
+            if key not in said:
+                raise InvalidValue(key, allowed="stated, as a public number, for data of your own", given=None)
+        name = self.data.get("name", "data of our own")
+        return {"data": own, "data_name": name, "preparation": self._preparation(), **parts, **said}
+
+    def _part(self, prefix: str) -> InMemory | None:
+        """The records of a file or a folder, if one is named."""
+        said = [form for form in FORMS if prefix + form in self.data]
+        if len(said) > 1:
+            raise InvalidValue(
+                f"{prefix}npz", allowed=f"left out beside {prefix}folder", given=self.data[prefix + "npz"]
+            )
+        if not said:
+            return None
+        path = Path(self.data[prefix + said[0]])
+        if said == ["npz"]:
+            return npz.read(path)
+        side = self.data.get("image_side")
+        size = None if side is None else (side, side)
+        return image_folder.read(path, size=size, channels=self.data.get("channels", 3)).records
+
+    def _preparation(self) -> Preparation | None:
+        if "mean" not in self.data and "std" not in self.data:
+            return None
+        return Preparation.from_json({"mean": self.data.get("mean"), "std": self.data.get("std")})
+
+    def _network(self, words: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        said = dict(self.model)
+        shape = tuple(words["data"].inputs.shape[1:])
+        if "network" in said:
+            return said.pop("network"), {"num_classes": words["num_classes"], **said}
+        name, arguments = default_for(shape, num_classes=words["num_classes"])
+        return name, {**arguments, **said}
+
+    def _privacy(self, records: int) -> dict[str, Any]:
+        said = {"delta": default_delta(records), **self.privacy}
+        if "adjacency" in said:
+            words = {member.value: member for member in Adjacency}
+            said["adjacency"] = words[validate.one_of(words, adjacency=said["adjacency"])]
+        if isinstance(said.get("stated"), dict):
+            said["stated"] = _statements(said["stated"])
+        return said
+
+    def _training(self) -> dict[str, Any]:
+        said = dict(self.training)
+        if isinstance(said.get("augmentation"), dict):
+            said["augmentation"] = Augmentation.from_json(said["augmentation"])
+        if "averaging" in said:
+            said["averaging"] = averaging.from_json(said["averaging"])
+        return said
+
+
+def default_delta(records: int) -> float:
+    """The largest power of ten below one over the number of records, so that losing one record is unlikely.
+
+    >>> default_delta(60_000)
+    1e-05
+    """
+    return float(f"1e-{math.floor(math.log10(validate.count(records=records))) + 1}")
+
+
+def _statements(shape: Mapping[str, Any]) -> Statements:
+    said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in shape.items()}
+    return Statements(**said)
