@@ -101,7 +101,7 @@ def verified(file: KnownFile, path: Path) -> bytearray:
 
 def _folders(known: KnownDataSet, data_dir: str | os.PathLike[str] | None) -> Iterator[tuple[Layout, Path]]:
     named = named_folders(data_dir)
-    for root in [*named, *usual_folders()]:
+    for root in dict.fromkeys([*named, *usual_folders()]):  # one folder can be named twice
         for layout in known.layouts:
             yield from ((layout, root / below) for below in layout.folders)
             if root in named:
@@ -116,4 +116,4 @@ def _present(folder: Path, name: str) -> Path | None:
 
 
 def _expanded(folder: str) -> Path:
-    return Path(os.path.expanduser(folder))
+    return Path(os.path.expanduser(folder)).absolute()

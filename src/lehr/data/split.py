@@ -15,6 +15,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from torch import Tensor
 
 from lehr import validate
@@ -67,12 +68,12 @@ class Split:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The split in a file that ``save`` wrote."""
         try:
-            parts = np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False)
+            parts = npy.read_array(io.BytesIO(Path(path).read_bytes()), allow_pickle=False)
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, EOFError, MemoryError) as error:
             raise DamagedFile(f"cannot read {path}: it is not a split ({error})") from error
-        if not isinstance(parts, np.ndarray) or parts.dtype != np.uint8 or parts.ndim != 1 or (parts > TEST).any():
+        if parts.dtype != np.uint8 or parts.ndim != 1 or (parts > TEST).any():
             raise DamagedFile(f"cannot read {path}: it is not a split")
         return cls(torch.from_numpy(parts))
 
