@@ -71,7 +71,7 @@ class Charges:
     """Charges the steps of an attempt, and its scores, to the ledger: some at once, each before it is taken."""
 
     def __init__(self, ledger: Ledger, schedule: Schedule, attempt: Attempt) -> None:
-        self._ledger, self._schedule, self._first_step = ledger, schedule, attempt.first_step
+        self._ledger, self._schedule, self._attempt = ledger, schedule, attempt
         self.last_step = attempt.first_step + schedule.steps - attempt.steps_before
         self._at_once = math.ceil(schedule.steps / MOST_CHARGES)
         self._most_scores = schedule.scores - attempt.scores_before
@@ -84,12 +84,21 @@ class Charges:
     def charge(self) -> None:
         """Charge the next steps; when this returns, that is on the disk."""
         first, last = self.charged_until, min(self.charged_until + self._at_once, self.last_step)
-        event: Event = Repeated(self._schedule.step_event, last - first)
-        scores = sum(map(self.is_scored, range(first, last)))
-        if scores and self._schedule.is_scored_privately:
-            event = together(event, Repeated(self._schedule.score_event, scores))
-        self._ledger.record(event, note=f"steps {first} to {last - 1}")
+        self._ledger.record(self._event(first, last), note=f"steps {first} to {last - 1}")
         self.charged_until = last
+
+    def released_after(self, step: int) -> Event:
+        """Everything that was released when this step is over, by earlier attempts too. The same in every replay."""
+        attempt, schedule = self._attempt, self._schedule
+        before = (schedule.step_event, attempt.steps_before), (schedule.score_event, attempt.scores_before)
+        earlier = (Repeated(event, count) for event, count in before if count)
+        return together(*earlier, self._event(attempt.first_step, step + 1))
+
+    def _event(self, first: int, last: int) -> Event:
+        """What the steps from the first to before the last do to the records, with the scores after them."""
+        steps = Repeated(self._schedule.step_event, last - first)
+        scores = sum(map(self.is_scored, range(first, last))) if self._schedule.is_scored_privately else 0
+        return together(steps, Repeated(self._schedule.score_event, scores)) if scores else steps
 
     def is_scored(self, step: int) -> bool:
         """Whether there is a score after this step. One that the plan cannot pay for, in a run begun anew, is not."""
@@ -97,7 +106,7 @@ class Charges:
             return False
         if not self._schedule.is_scored_privately:
             return True
-        earlier = range(self._first_step, step)
+        earlier = range(self._attempt.first_step, step)
         return sum(self._schedule.is_due(other, last_step=self.last_step) for other in earlier) < self._most_scores
 
 

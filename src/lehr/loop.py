@@ -77,7 +77,11 @@ class Loop:
         self._go_on()
 
     def run(self) -> End:
-        """Take every step that the plan still allows."""
+        """Take every step that the plan still allows. torch's own generators are left as they were."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            return self._run()
+
+    def _run(self) -> End:
         training, mechanism, trainee = self.training, self.training.mechanism, self.trainee
         charges = self._charges()
         saved_at, reason = time.monotonic(), COMPLETED
@@ -106,7 +110,7 @@ class Loop:
             self._tell_progress()
             self._diagnose(places, private_parts)
             if charges.is_scored(step) and training.scorer is not None:
-                self._evaluate(training.scorer, randomness)
+                self._evaluate(training.scorer, randomness, spent=training.epsilon_of(charges.released_after(step)))
             if time.monotonic() - saved_at >= training.checkpoint_seconds:
                 self._save()
                 saved_at = time.monotonic()
@@ -145,7 +149,7 @@ class Loop:
         with evaluating(model):
             return energy.score(model).loss
 
-    def _evaluate(self, scorer: Scorer, randomness: StepRandomness) -> None:
+    def _evaluate(self, scorer: Scorer, randomness: StepRandomness, *, spent: float) -> None:
         """Score the weights that would be released now, and write that down."""
         self._shown.load_state_dict(self.trainee.weights())
         with evaluating(self._shown):
@@ -155,7 +159,7 @@ class Loop:
         row = Evaluation(
             step=self.trainee.step,
             accepted=self.trainee.accepted,
-            epsilon_spent=self.spent,
+            epsilon_spent=spent,
             loss=score.loss,
             accuracy=score.accuracy,
             on=scorer.on,

@@ -60,13 +60,12 @@ class Mechanism:
     @classmethod
     def of(cls, method: Method, plan: Plan) -> Mechanism:
         """The mechanism of a method under a plan."""
-        # Replacing a record takes one away and adds another; a clip rule's sensitivity is for one of the two.
-        records_moved = 2 if plan.adjacency is Adjacency.REPLACE_ONE else 1
+        sampling = _sampling(plan)
         mechanism = cls(
-            sampling=_sampling(plan),
+            sampling=sampling,
             clipping=method.clipping,
             noise=method.noise,
-            noise_multiplier=records_moved * plan.noise_multiplier,
+            noise_multiplier=sampling.sensitivity_factor * plan.noise_multiplier,
         )
         if mechanism.event != plan.step_event:
             raise InvalidValue("plan", allowed=f"one whose step is {mechanism.event}", given=str(plan.step_event))

@@ -9,7 +9,30 @@ from tools.fresh_imports import heavy_imports, modules_of
 
 SOURCES = Path(__file__).parents[2] / "src"
 # Modules and packages that may load torch.
-TORCH_MODULES: tuple[str, ...] = ("lehr.clipping", "lehr.gradients", "lehr.interfaces", "lehr.networks")
+TORCH_MODULES: tuple[str, ...] = (
+    "lehr.attempts",
+    "lehr.checkpoint",
+    "lehr.clipping",
+    "lehr.configuration",
+    "lehr.data",
+    "lehr.gradients",
+    "lehr.interfaces",
+    "lehr.loop",
+    "lehr.mechanism",
+    "lehr.methods",
+    "lehr.networks",
+    "lehr.noise",
+    "lehr.release",
+    "lehr.released_model",
+    "lehr.reports.tensorboard",
+    "lehr.rng",
+    "lehr.run_folder",
+    "lehr.sampling",
+    "lehr.scoring",
+    "lehr.trainee",
+    "lehr.training",
+    "lehr.update",
+)
 WORDS = ("lehr", "lehr.errors", "lehr.validate", "lehr.events", "lehr.claims")
 HEAVY = ("dp_accounting", "jinja2", "numpy", "plotext", "plotly", "rich", "scipy", "sqlite3", "torch", "typer")
 

@@ -1,0 +1,348 @@
+"""The loop itself: what it draws, charges, releases, keeps and says. Killing it is in tests/privacy/test_killed_runs.py."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lehr import checkpoint
+from lehr.acceptance.annealed import Annealed
+from lehr.attempts import Schedule
+from lehr.clipping.flat import FlatClip
+from lehr.data import InMemory
+from lehr.errors import Diverged
+from lehr.events import Adjacency, Event, Repeated, counted, together
+from lehr.gradients.one_by_one import OneByOneEngine
+from lehr.interfaces import ClipRule, PrivateSum
+from lehr.loop import COMPLETED, Loop, Training
+from lehr.mechanism import Mechanism, Method
+from lehr.noise.isotropic import IsotropicNoise
+from lehr.planning.plan import Plan
+from lehr.rng import RunKey
+from lehr.run_folder import RunFolder
+from lehr.run_shape import Callback, End, Evaluation, Progress
+from lehr.scoring import NoisyScore, PublicScore
+from lehr.update.averaging import ExponentialAverage, NoAverage
+from lehr.update.torch_optim import sgd
+
+KEY = RunKey(bytes(range(32)))
+RECORDS = InMemory(torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64), torch.arange(40) % 2)
+PUBLIC = InMemory(torch.randn(10, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64), torch.arange(10) % 2)
+PLAN = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=6, delta=1e-5)
+
+
+def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+class Summing:
+    """The slow engine, with the loop's interface; it notes what it was given."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._engine = OneByOneEngine(model, losses)
+        self.counted: list[int] = []
+
+    def private_sum(self, clip: ClipRule, inputs: Any, targets: Any, mask_B: Tensor) -> PrivateSum:  # noqa: N803
+        self.counted.append(int(mask_B.sum()))
+        return clip(self._engine.gradients(inputs, targets, mask_B))
+
+
+def model() -> nn.Module:
+    made = nn.Linear(3, 2, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view(parameter.shape))
+    return made
+
+
+def training(**changed: Any) -> Training:
+    trained = changed.pop("model", None) or model()
+    plan = changed.pop("plan", PLAN)
+    method = changed.pop("method", None) or Method(
+        name="dpsgd", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(0.5, momentum=0.9)
+    )
+    scorer = PublicScore(records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs)
+    made = Training(
+        model=trained,
+        engine=Summing(trained),
+        method=method,
+        mechanism=Mechanism.of(method, plan),
+        schedule=Schedule(step_event=plan.step_event, steps=plan.steps, evaluate_every=2),
+        epsilon_of=lambda event: float(sum(counted(event).values())),
+        private=RECORDS,
+        views=lambda inputs, generator: inputs,
+        physical_batch=5,
+        averaging=NoAverage(),
+        scorer=scorer,
+        energy=None,
+        patience=None,
+        checkpoint_seconds=math.inf,
+        has_diagnostics=False,
+        environment={"same": "always"},
+    )
+    return replace(made, **changed)
+
+
+def folder(path: Path, given: Training) -> RunFolder:
+    if (path / "config.json").exists():
+        return RunFolder.open(path)
+    return RunFolder.create(
+        path,
+        config={"format": "lehr-run", "format_version": 1, "run": "test"},
+        key=KEY,
+        plan_event=given.schedule.event,
+        delta=PLAN.delta,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        fingerprint=lambda key: "",
+    )
+
+
+def run(path: Path, given: Training, callbacks: Sequence[Callback] = ()) -> tuple[Loop, End]:
+    with folder(path, given) as opened:
+        loop = Loop(given, opened, callbacks)
+        return loop, loop.run()
+
+
+def charged(path: Path) -> Event:
+    with RunFolder.open(path) as opened:
+        return opened.ledger.charged()
+
+
+def weights(given: Training) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in given.model.parameters()])
+
+
+def by_hand(given: Training, steps: int) -> Tensor:
+    """The same run in the plainest words: draw, clip one by one, add noise, divide by a constant, step."""
+    trained = model()
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.5, momentum=0.9)
+    for step in range(steps):
+        randomness = KEY.at(step, 0)
+        places = given.mechanism.sampling.draw(len(RECORDS), randomness)
+        total = {name: torch.zeros_like(value) for name, value in trained.named_parameters()}
+        for place in places.tolist():
+            loss = losses(trained(RECORDS.inputs[place : place + 1]), RECORDS.targets[place : place + 1]).sum()
+            grads = torch.autograd.grad(loss, list(trained.parameters()))
+            norm = math.hypot(*(float(grad.norm()) for grad in grads))
+            for name, grad in zip(total, grads, strict=True):
+                total[name] += grad * min(1.0, 1.0 / norm)
+        noise = randomness.normals("noise", total)
+        for name, parameter in trained.named_parameters():
+            parameter.grad = (total[name] + noise[name]) / 8
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
+
+
+def test_a_run_is_dpsgd_as_it_is_written_in_the_paper(tmp_path: Path) -> None:
+    given = training()
+    _, end = run(tmp_path / "run", given)
+    assert end.reason == COMPLETED
+    assert (end.step, end.accepted) == (6, 6)
+    torch.testing.assert_close(weights(given), by_hand(given, 6), rtol=1e-9, atol=1e-9)
+
+
+def test_the_plan_is_charged_in_full_and_not_a_step_more(tmp_path: Path) -> None:
+    given = training()
+    run(tmp_path / "run", given)
+    assert counted(charged(tmp_path / "run")) == counted(given.schedule.event)
+    run(tmp_path / "run", training())
+    assert counted(charged(tmp_path / "run")) == counted(given.schedule.event)
+
+
+def test_a_step_is_charged_on_the_disk_before_its_records_are_drawn(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Looking(Summing):
+        def private_sum(self, clip: ClipRule, inputs: Any, targets: Any, mask_B: Tensor) -> PrivateSum:  # noqa: N803
+            seen.append(sum(counted(opened.ledger.charged()).values()))
+            return super().private_sum(clip, inputs, targets, mask_B)
+
+    given = training(physical_batch=40)
+    given = replace(given, engine=Looking(given.model))
+    with folder(tmp_path / "run", given) as opened:
+        Loop(given, opened).run()
+    assert seen == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_empty_draw_still_moves_the_weights_by_noise(tmp_path: Path) -> None:
+    plan = replace(PLAN, expected_batch_size=1e-6, steps=2)
+    given = training(plan=plan)
+    before = weights(given).clone()
+    run(tmp_path / "run", given)
+    assert given.engine.counted == [0, 0]  # type: ignore[attr-defined]
+    assert (weights(given) - before).abs().min() > 0
+
+
+def test_a_draw_is_never_cut_to_fit(tmp_path: Path) -> None:
+    plan = replace(PLAN, expected_batch_size=40, steps=1)
+    given = training(plan=plan)
+    run(tmp_path / "run", given)
+    assert given.engine.counted == [5] * 8  # type: ignore[attr-defined]
+
+
+def test_how_a_draw_is_portioned_makes_no_difference(tmp_path: Path) -> None:
+    small, large = training(physical_batch=3), training(physical_batch=40)
+    run(tmp_path / "small", small)
+    run(tmp_path / "large", large)
+    torch.testing.assert_close(weights(small), weights(large), rtol=1e-9, atol=1e-9)
+
+
+def test_resuming_in_the_same_environment_repeats_to_the_bit_and_costs_nothing(tmp_path: Path) -> None:
+    whole, broken = training(averaging=ExponentialAverage(decay=0.9)), training(averaging=ExponentialAverage(decay=0.9))
+    run(tmp_path / "whole", whole)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "broken", broken, [StopAt(4)])
+    again = training(averaging=ExponentialAverage(decay=0.9))
+    _, end = run(tmp_path / "broken", again)
+    assert torch.equal(weights(whole), weights(again))
+    assert end.step == 6
+    assert counted(charged(tmp_path / "broken")) == counted(charged(tmp_path / "whole"))
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "broken")]
+    assert metrics[0] == metrics[1]
+
+
+@pytest.mark.parametrize("environment", [{"same": "no longer"}, None])
+def test_resuming_elsewhere_draws_afresh_and_pays_again(tmp_path: Path, environment: dict[str, str] | None) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", training(environment=environment and {"same": "at first"}), [StopAt(4)])
+    given = training(environment=environment)
+    loop, end = run(tmp_path / "run", given)
+    assert loop.trainee.attempt == 1
+    assert end.step == 2  # four of the six steps had been charged, and none of them was kept
+    assert counted(charged(tmp_path / "run")) == counted(given.schedule.event)
+    assert not torch.equal(weights(given), by_hand(given, 2))
+
+
+def test_nothing_is_drawn_twice_from_one_attempt_by_different_environments(tmp_path: Path) -> None:
+    """Going back to the first environment does not go back to the first attempt's randomness."""
+    attempts = []
+    for word in ("one", "two", "one"):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", training(environment={"word": word}), [StopAt(1)])
+        attempts.append(json.loads((tmp_path / "run/private/attempts.jsonl").read_text().splitlines()[-1])["number"])
+    assert attempts == [0, 1, 2]
+
+
+def test_rejected_candidates_leave_weights_and_momentum_as_they_were_and_stay_charged(tmp_path: Path) -> None:
+    class Never(Annealed):
+        def decide(self, state: Any, proposal: Any) -> tuple[bool, dict[str, float]]:
+            return False, dict(state)
+
+    method = Method(
+        name="never", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(0.5, momentum=0.9), acceptance=Never()
+    )
+    energy = PublicScore(records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs)
+    given = training(method=method, energy=energy)
+    loop, end = run(tmp_path / "run", given)
+    assert (end.step, end.accepted) == (6, 0)
+    assert torch.equal(weights(given), weights(training()))
+    assert not [name for name in loop.trainee.checkpoint().tensors if "momentum" in name]
+    assert counted(charged(tmp_path / "run")) == counted(given.schedule.event)
+
+
+def test_scores_on_private_records_are_charged_with_the_steps_and_repeated_for_free(tmp_path: Path) -> None:
+    scorer = NoisyScore(
+        records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs, noise_multiplier=5.0, stated_records=10
+    )
+    schedule = Schedule(step_event=PLAN.step_event, steps=6, score_event=scorer.event, evaluate_every=2)
+    assert schedule.event == together(Repeated(PLAN.step_event, 6), Repeated(scorer.event, 3))
+    whole, broken = training(scorer=scorer, schedule=schedule), training(scorer=scorer, schedule=schedule)
+    run(tmp_path / "whole", whole)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "broken", broken, [StopAt(3)])
+    run(tmp_path / "broken", training(scorer=scorer, schedule=schedule))
+    assert counted(charged(tmp_path / "broken")) == counted(schedule.event) == counted(charged(tmp_path / "whole"))
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "broken")]
+    assert metrics[0] == metrics[1]
+
+
+def test_scores_that_a_run_begun_anew_cannot_pay_for_are_left_out(tmp_path: Path) -> None:
+    scorer = NoisyScore(
+        records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs, noise_multiplier=5.0, stated_records=10
+    )
+    schedule = Schedule(step_event=PLAN.step_event, steps=6, score_event=scorer.event, evaluate_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", training(scorer=scorer, schedule=schedule), [StopAt(3)])
+    loop, end = run(tmp_path / "run", training(scorer=scorer, schedule=schedule, environment=None))
+    assert end.step == 3
+    assert counted(charged(tmp_path / "run")) == counted(schedule.event)
+    assert len(loop.rows) == 3
+
+
+def test_a_run_that_diverges_stops_with_its_budget_accounted(tmp_path: Path) -> None:
+    method = Method(name="wild", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(1e308, momentum=0.9))
+    with pytest.raises(Diverged, match="learning rate"):
+        run(tmp_path / "run", training(method=method))
+    spent = sum(counted(charged(tmp_path / "run")).values())
+    assert 1 <= spent <= 6
+    latest = checkpoint.latest(tmp_path / "run/checkpoints")
+    assert latest is not None
+    assert all(bool(value.isfinite().all()) for value in latest.tensors.values() if value.is_floating_point())
+
+
+def test_patience_ends_a_run_and_resuming_it_does_not_go_on(tmp_path: Path) -> None:
+    method = Method(name="backwards", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(1e-30))
+    schedule = Schedule(step_event=PLAN.step_event, steps=6, evaluate_every=1)
+    given = training(method=method, patience=2, schedule=schedule)
+    _, end = run(tmp_path / "run", given)
+    assert end.reason == "no better for 2 evaluations"
+    assert end.step == 3
+    _, again = run(tmp_path / "run", training(method=method, patience=2, schedule=schedule))
+    assert again.step == 3
+
+
+def test_callbacks_are_told_what_is_public(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    class Listening(Callback):
+        def stepped(self, progress: Progress) -> None:
+            told.append(progress)
+
+        def evaluated(self, evaluation: Evaluation) -> None:
+            told.append(evaluation)
+
+        def ended(self, end: End) -> None:
+            told.append(end)
+
+    run(tmp_path / "run", training(), [Listening()])
+    assert [type(each).__name__ for each in told] == ["Progress", "Progress", "Evaluation"] * 3 + ["End"]
+    assert told[0] == Progress(step=1, accepted=1, epsilon_spent=1.0)
+
+
+def test_private_diagnostics_are_kept_only_where_asked_for_and_apart(tmp_path: Path) -> None:
+    run(tmp_path / "without", training())
+    assert not (tmp_path / "without/private/diagnostics.jsonl").exists()
+    run(tmp_path / "with", training(has_diagnostics=True))
+    file = tmp_path / "with/private/diagnostics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == 6
+    assert all(row["private"] for row in rows)
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_randomness_of_layers_is_repeated_with_the_step_and_the_callers_is_left_alone(tmp_path: Path) -> None:
+    given = training()
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    run(tmp_path / "run", given)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+class StopAt(Callback):
+    """Stops a run as Ctrl-C does, after so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self._step:
+            raise KeyboardInterrupt
