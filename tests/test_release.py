@@ -12,16 +12,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lehr import networks
+import lehr
+from lehr import data, networks
 from lehr.errors import BudgetExceeded, CertificateMismatch, DamagedFile, InvalidValue, StoreError
 from lehr.events import Repeated
 from lehr.ledger import Ledger
 from lehr.release import release
+from lehr.released_model import evaluate
 from lehr.reports import certificate_file
 from lehr.reports.certificate import Statements
 from lehr.reports.issuing import issue
 from lehr.rng import RunKey
 from lehr.run_shape import RunFiles
+from lehr.update.averaging import ExponentialAverage
 from tests.written_runs import PLAN, certificate, configuration, small_model, write_run
 
 
@@ -51,6 +54,29 @@ def test_weights_certificate_card_and_configuration_are_released_and_nothing_els
     assert weights.keys() == small_model().state_dict().keys()
     assert all(weights[name].equal(value) for name, value in small_model().state_dict().items())
     assert certificate_file.read(to / "certificate.json") == certificate(steps_taken=40) == released.certificate
+
+
+def test_what_was_trained_is_released_and_scores_as_it_did_in_its_run(tmp_path: Path, to: Path) -> None:
+    digits = data.load("digits")
+    network = ("small_cnn", {"image_side": 8, "num_classes": 10})
+    run = lehr.fit(
+        networks.build(network[0], **network[1]),
+        digits,
+        epsilon=8,
+        delta=1e-4,
+        steps=4,
+        expected_batch_size=64,
+        averaging=ExponentialAverage(decay=0.5),
+        settings_chosen_on="fixed",
+        network=network,
+        directory=tmp_path / "run",
+        quiet=True,
+    )
+    release(run.directory, to)
+    scores = evaluate(to, digits.test)
+    assert scores.accuracy == pytest.approx(run.evaluations[-1].accuracy)
+    assert scores.loss == pytest.approx(run.evaluations[-1].loss, rel=1e-5)
+    assert private_files(RunFiles(run.directory)) == []
 
 
 def test_the_key_and_all_that_is_private_are_gone_and_the_ledger_is_closed(run: RunFiles, to: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -39,10 +38,12 @@ def said(value: object) -> str:
         case float():
             return exactly(value)
         case _:
-            return _MARKS.sub(r"\\\1", html.escape(" ".join(str(value).split()), quote=False))
+            line = _MARKS.sub(r"\\\1", " ".join(str(value).split()))
+            return _ENTITY.sub("&amp;", line).replace("<", "&lt;").replace(">", "&gt;")
 
 
-_MARKS = re.compile(r"([\\`*_\[\]()#|!~$])")
+_MARKS = re.compile(r"([\\`*_\[\]#|~$])")  # a link needs its brackets
+_ENTITY = re.compile(r"&(?=#?\w+;)")
 
 
 def _head(record: RunRecord) -> Iterator[str]:
@@ -81,7 +82,7 @@ def _privacy(record: RunRecord) -> Iterator[str]:
     yield "It is for everything that the plan allowed, however much of it was done"
     yield from (f"Assumed: {said(assumption)}" for assumption in promised.assumptions)
     yield "Treated as public: " + ("; ".join(map(said, promised.stated.treated_as_public)) or "nothing was stated")
-    yield wording.SETTINGS_IN_WORDS[promised.stated.settings_chosen_on].removesuffix(".")
+    yield "Settings: " + wording.SETTINGS_IN_WORDS[promised.stated.settings_chosen_on].removesuffix(".")
     yield "`lehr certificate check certificate.json` computes every ε of the certificate again"
 
 
