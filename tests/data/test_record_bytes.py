@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -32,3 +34,8 @@ def test_no_records_and_records_of_nothing() -> None:
     assert of(torch.zeros(0, 3)) == []
     assert of(torch.zeros(2, 0)) == [b"", b""]
     assert len(of(torch.zeros(3))) == 3
+
+
+def test_more_records_than_are_copied_at_once_stay_in_order() -> None:
+    numbers = torch.arange(10_000, dtype=torch.int64)
+    assert of(numbers) == [number.to_bytes(8, sys.byteorder) for number in range(10_000)]

@@ -72,7 +72,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert held(tmp_path) == {}
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:60], lambda raw: b"nothing", lambda raw: b""])
+@pytest.mark.parametrize("damage", [lambda raw: raw[:60], lambda raw: raw[:3], lambda raw: b"nothing", lambda raw: b""])
 def test_a_damaged_archive_is_told(tmp_path: Path, damage: object) -> None:
     assert callable(damage)
     with pytest.raises(StoreError, match="the archive"):

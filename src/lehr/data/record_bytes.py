@@ -11,15 +11,15 @@ import torch
 
 from lehr.data.in_memory import InMemory
 
+_CHUNK = 4096
+
 
 def contents(records: InMemory) -> Iterator[memoryview]:
     """The bytes of every record's input, in order."""
-    num_records = len(records)
-    if num_records == 0:
-        return
-    inputs = records.inputs.detach().cpu()
-    if inputs.is_floating_point():
-        inputs = inputs + 0.0  # -0.0 becomes 0.0: equal numbers have equal bytes
-    whole: memoryview = inputs.contiguous().reshape(-1).view(torch.uint8).numpy().data
-    length = len(whole) // num_records
-    yield from (whole[place * length : (place + 1) * length] for place in range(num_records))
+    for first in range(0, len(records), _CHUNK):
+        inputs = records.inputs[first : first + _CHUNK].detach().cpu()
+        if inputs.is_floating_point():
+            inputs = inputs + 0.0  # -0.0 becomes 0.0: equal numbers have equal bytes
+        whole: memoryview = inputs.contiguous().reshape(-1).view(torch.uint8).numpy().data
+        length = len(whole) // len(inputs)
+        yield from (whole[place * length : (place + 1) * length] for place in range(len(inputs)))

@@ -5,6 +5,7 @@ Nothing else of the archive is written, and no path in it is followed.
 
 from __future__ import annotations
 
+import lzma
 import os
 import tarfile
 import zlib
@@ -66,5 +67,12 @@ def _put(stream: IO[bytes], file: KnownFile, target: Path) -> None:
 def _failing_by_name(name: str) -> Iterator[None]:
     try:
         yield
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (
+        tarfile.TarError,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+        TypeError,
+        ValueError,
+    ) as error:  # what tarfile lets through
         raise StoreError(f"cannot use {name}: it is truncated, damaged or no tar archive ({error})") from error
