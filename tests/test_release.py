@@ -92,7 +92,11 @@ def test_nothing_of_the_key_the_fingerprint_or_the_home_folder_is_in_the_release
     config = configuration(
         run="of /home/lovelace/secret/photos",
         data={"name": "/home/lovelace/secret/photos", "folder": r"C:\Users\lovelace\photos"},
-        training={"precision": "float32", "data_dir": "~/lovelace/data", "command": ["/home/lovelace/bin/python"]},
+        training={
+            "precision": "float32",
+            "data_dir": "~/lovelace/data",
+            "command": ["/home/lovelace/bin/python", "../lovelace/x", "/home/ada lovelace/b c"],
+        },
     )
     files = write_run(tmp_path / "run", config=config)
     save_file(small_model().state_dict(), files.model, metadata={"written_by": "lovelace"})
@@ -103,7 +107,10 @@ def test_nothing_of_the_key_the_fingerprint_or_the_home_folder_is_in_the_release
         assert key not in content
         assert fingerprint.encode() not in content
         assert b"lovelace" not in content
-    assert json.loads((to / "config.json").read_text())["data"]["name"] == "photos"
+    written = json.loads((to / "config.json").read_text())
+    assert (written["run"], written["data"]["name"]) == ("of photos", "photos")
+    assert written["training"]["command"] == ["python", "x", "b c"]
+    assert written["training"]["precision"] == "float32"
 
 
 def test_a_run_that_stopped_early_is_released_with_the_epsilon_of_its_whole_plan(tmp_path: Path, to: Path) -> None:

@@ -209,7 +209,9 @@ def _failing_by_name(path: Path) -> Iterator[None]:
         raise StoreError(f"cannot release to {path}: {error.strerror}") from error
 
 
-_PATH = re.compile(r"(?<!\S)(?:~|[A-Za-z]:|file:)?[/\\][^\s]*[/\\]?")
+# Beginnings of a path: of a folder or a home, of a drive, of an address.
+_PATH = re.compile(r"(?:~[^/\\\s]*|\.{1,2}|[A-Za-z]:|file:/?)?[/\\]")
+_WORD_OF_PATH = re.compile(rf"(?<!\S){_PATH.pattern}\S*")
 
 
 def _without_paths(value: object) -> object:
@@ -219,7 +221,13 @@ def _without_paths(value: object) -> object:
             return {name: _without_paths(item) for name, item in value.items()}
         case list() | tuple():
             return [_without_paths(item) for item in value]
+        case str() if _PATH.match(value):
+            return _last_part(value)
         case str():
-            return _PATH.sub(lambda found: re.split(r"[/\\]", found.group().rstrip("/\\"))[-1], value)
+            return _WORD_OF_PATH.sub(lambda found: _last_part(found.group()), value)
         case _:
             return value
+
+
+def _last_part(path: str) -> str:
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]

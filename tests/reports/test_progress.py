@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -177,6 +178,17 @@ def test_a_terminal_gets_its_cursor_back_and_the_last_state(terminal: Terminal) 
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
     for words in ("500 of 1,000 steps", "ε 1.24 of 3", "accuracy 87.5 % on test", "plan completed"):
         assert words in drawn
+
+
+def test_what_is_printed_meanwhile_goes_where_it_would_have_gone(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = progress_for(terminal, quiet=False)
+    display.started(START)
+    sys.stdout.write("into a file\n")
+    display.ended(END)
+    assert capsys.readouterr().out == "into a file\n"
+    assert "into a file" not in terminal.getvalue()
 
 
 def test_a_second_run_may_follow_on_the_same_display(terminal: Terminal) -> None:

@@ -111,7 +111,10 @@ class ProgressDisplay(Callback):
         self._standing = Standing(start, clock=self._clock)
         self._console.print(Text(planned(start)))
         self._live = Live(
-            get_renderable=self.drawn, console=self._console, refresh_per_second=FRAMES_PER_SECOND, transient=False
+            get_renderable=self.drawn,
+            console=self._console,
+            refresh_per_second=FRAMES_PER_SECOND,
+            redirect_stdout=sys.stdout.isatty(),  # what a program prints into a file goes on into that file
         )
         self._live.start(refresh=True)
         atexit.register(self._close)  # a hidden cursor would outlive a run that ends without a word

@@ -71,7 +71,10 @@ def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
     yield guarantee(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit)
     yield _kind(claim, record.certificate)
     yield "It is for every step that the plan allowed, however many were taken, accepted or rejected."
-    yield "Treated as public: " + ("; ".join(_public(record)) or "nothing was stated") + "."
+    public = "; ".join(map(str, stated.get("treated_as_public") or ())) or "nothing was stated"
+    yield f"Treated as public: {public}."
+    if seen := record.config["data"].get("public_records"):
+        yield f"Training itself looked at public records: {seen}."
 
 
 def _kind(claim: Claim, certificate: Certificate | None) -> str:
@@ -80,15 +83,6 @@ def _kind(claim: Claim, certificate: Certificate | None) -> str:
     if certificate is None:
         return "This is proven for the plan. There is no certificate of it yet."
     return "This is proven. The certificate beside this page can be checked: lehr certificate check certificate.json"
-
-
-def _public(record: RunRecord) -> list[str]:
-    stated, data = record.config["stated"], record.config["data"]
-    seen_by_acceptance = data.get("public_records")
-    return [
-        *map(str, stated.get("treated_as_public") or ()),
-        *([str(seen_by_acceptance)] if seen_by_acceptance else []),
-    ]
 
 
 def _standing(record: RunRecord) -> dict[str, str]:
