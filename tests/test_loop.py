@@ -1,4 +1,4 @@
-"""The loop itself: what it draws, charges, releases, keeps and says. Killing it is in tests/privacy/test_killed_runs.py."""
+"""The loop itself: what it draws, charges, releases, keeps and says. tests/privacy/test_killed_runs.py kills it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ from lehr.update.averaging import ExponentialAverage, NoAverage
 from lehr.update.torch_optim import sgd
 
 KEY = RunKey(bytes(range(32)))
-RECORDS = InMemory(torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64), torch.arange(40) % 2)
-PUBLIC = InMemory(torch.randn(10, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64), torch.arange(10) % 2)
+RECORDS = InMemory(
+    torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64), torch.arange(40) % 2
+)
+PUBLIC = InMemory(
+    torch.randn(10, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64), torch.arange(10) % 2
+)
 PLAN = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=6, delta=1e-5)
 
 

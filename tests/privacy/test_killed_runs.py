@@ -1,0 +1,109 @@
+"""Killed at any moment, a run goes on to the very weights, scores and ε of one that was never killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lehr.events import counted
+from lehr.ledger import Ledger
+from lehr.reports import certificate_file
+from lehr.rng import RunKey
+from lehr.run_shape import Callback
+
+KILLS = 20
+STEPS = 200
+
+
+def train(directory: str, *, resume: bool = True, stops_at_once: bool = False) -> None:
+    """One process of a run. It saves at every step, so that there is always something half done."""
+    from lehr import data, fit, networks
+    from lehr.methods.sa_dpsgd import sa_dpsgd
+    from lehr.update.averaging import ExponentialAverage
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    fit(
+        networks.build("small_cnn"),
+        data.load("digits"),
+        method=sa_dpsgd(),  # candidates are refused now and then: what acceptance remembers must survive as well
+        noise_multiplier=1.0,
+        steps=STEPS,
+        expected_batch_size=16,
+        delta=1e-4,
+        averaging=ExponentialAverage(decay=0.95),
+        evaluate_every=20,
+        settings_chosen_on="fixed",
+        directory=directory,
+        resume=resume,
+        checkpoint_seconds=0,
+        callbacks=[StopAtOnce()] if stops_at_once else [],
+        quiet=True,
+    )
+
+
+class StopAtOnce(Callback):
+    """As Ctrl-C before the first step."""
+
+    def started(self, start: Any) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["lehr.training.fit", "lehr.methods.sa_dpsgd"])
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    with pytest.raises(KeyboardInterrupt):
+        train(str(broken), resume=False, stops_at_once=True)
+    shutil.copytree(broken, whole)  # the same key, and nothing taken yet
+
+    assert _finished(processes, whole)
+    draws = RunKey(bytes(32)).at(0, 0).uniforms("moments", 2 * KILLS).view(2, -1)
+    for place, delay in zip(draws[0].sort().values.tolist(), draws[1].tolist(), strict=True):
+        process = processes.Process(target=train, args=(str(broken),))
+        process.start()
+        _wait_for_step(broken, int(place * STEPS), process)
+        time.sleep(0.02 * delay)  # anywhere within a step, its checkpoint or its ledger
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    assert _finished(processes, broken)
+    _assert_same(broken, whole)
+
+
+def _finished(processes: Any, directory: Path) -> bool:
+    process = processes.Process(target=train, args=(str(directory),))
+    process.start()
+    process.join()
+    return bool(process.exitcode == 0)
+
+
+def _wait_for_step(directory: Path, step: int, process: Any) -> None:
+    """Wait until the run has come past a step; what an earlier process had done does not count."""
+    while process.is_alive() and not any(_step(file) > step for file in (directory / "checkpoints").glob("step-*")):
+        time.sleep(0.001)
+
+
+def _step(file: Path) -> int:
+    return int(file.stem.removeprefix("step-"))
+
+
+def _assert_same(one: Path, other: Path) -> None:
+    for name in ("model.safetensors", "metrics.jsonl", "config.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    last = sorted((other / "checkpoints").iterdir())[-1].name
+    assert (one / "checkpoints" / last).read_bytes() == (other / "checkpoints" / last).read_bytes()
+    charged = []
+    for run in (one, other):
+        with Ledger.open(run / "ledger.db") as ledger:
+            charged.append(counted(ledger.charged()))
+    assert charged[0] == charged[1]
+    assert certificate_file.read(one / "certificate.json") == certificate_file.read(other / "certificate.json")

@@ -1,0 +1,151 @@
+"""Which steps are free and which are charged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lehr.attempts import MOST_CHARGES, Attempt, Charges, Schedule, environment, going_on
+from lehr.errors import BudgetExceeded, DamagedFile
+from lehr.events import NOTHING, Adjacency, Gaussian, PoissonSampled, Repeated, counted, together
+from lehr.ledger import Ledger
+
+STEP = PoissonSampled(0.01, Gaussian(1.0))
+SCORE = Gaussian(20.0)
+FIRST = Attempt(number=0, first_step=0, steps_before=0, scores_before=0, environment={})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "attempts.jsonl"
+
+
+def ledger_for(folder: Path, schedule: Schedule) -> Ledger:
+    return Ledger.create(
+        folder / "ledger.db",
+        run="test",
+        plan_event=schedule.event,
+        delta=1e-5,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+    )
+
+
+@given(steps=st.integers(1, 300), every=st.none() | st.integers(1, 50), private=st.booleans())
+def test_a_run_of_one_attempt_charges_its_schedule_exactly(
+    tmp_path_factory: pytest.TempPathFactory, steps: int, every: int | None, private: bool
+) -> None:
+    schedule = Schedule(step_event=STEP, steps=steps, score_event=SCORE if private else NOTHING, evaluate_every=every)
+    with ledger_for(tmp_path_factory.mktemp("run"), schedule) as ledger:
+        charges = Charges(ledger, schedule, FIRST)
+        scored = 0
+        for step in range(charges.last_step):
+            if not charges.covers(step):
+                charges.charge()
+            scored += charges.is_scored(step)
+        assert charges.last_step == steps
+        assert scored == schedule.scores
+        assert counted(ledger.charged()) == counted(schedule.event)
+        assert counted(charges.released_after(steps - 1)) == counted(schedule.event)
+        assert len(ledger.entries()) <= MOST_CHARGES
+
+
+def test_more_than_the_plan_is_refused_by_the_ledger_itself(tmp_path: Path) -> None:
+    schedule = Schedule(step_event=STEP, steps=5)
+    with ledger_for(tmp_path, schedule) as ledger:
+        charges = Charges(ledger, replace(schedule, steps=6), FIRST)
+        for _ in range(5):
+            charges.charge()
+        with pytest.raises(BudgetExceeded):
+            charges.charge()
+
+
+@given(taken=st.integers(1, 30), kept=st.integers(0, 30), every=st.integers(1, 7))
+def test_a_second_attempt_pays_for_every_step_and_score_and_ends_earlier(
+    tmp_path_factory: pytest.TempPathFactory, taken: int, kept: int, every: int
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    kept = min(kept, taken)
+    schedule = Schedule(step_event=STEP, steps=30, score_event=SCORE, evaluate_every=every)
+    with ledger_for(folder, schedule) as ledger:
+        first = going_on(
+            folder / "attempts", first_step=0, of_checkpoint=0, ledger=ledger, schedule=schedule, environment={"a": "b"}
+        )
+        charges = Charges(ledger, schedule, first)
+        for step in range(taken):
+            if not charges.covers(step):
+                charges.charge()
+        second = going_on(
+            folder / "attempts", first_step=kept, of_checkpoint=0, ledger=ledger, schedule=schedule, environment=None
+        )
+        charges = Charges(ledger, schedule, second)
+        scores = 0
+        for step in range(kept, charges.last_step):
+            if not charges.covers(step):
+                charges.charge()
+            scores += charges.is_scored(step)
+        assert second.number == 1
+        assert charges.last_step == kept + 30 - taken
+        assert counted(ledger.charged())[STEP] == 30
+        assert counted(ledger.charged()).get(SCORE, 0) <= schedule.scores
+        assert second.scores_before + scores == counted(ledger.charged()).get(SCORE, 0)
+
+
+def test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_changed(path: Path, tmp_path: Path) -> None:
+    schedule = Schedule(step_event=STEP, steps=5)
+    with ledger_for(tmp_path, schedule) as ledger:
+
+        def attempt(of_checkpoint: int, environment: dict[str, str] | None) -> int:
+            return going_on(
+                path,
+                first_step=0,
+                of_checkpoint=of_checkpoint,
+                ledger=ledger,
+                schedule=schedule,
+                environment=environment,
+            ).number
+
+        assert attempt(0, {"torch": "1"}) == 0
+        assert attempt(0, {"torch": "1"}) == 0
+        assert attempt(0, {"torch": "2"}) == 1
+        assert attempt(0, {"torch": "2"}) == 2  # the checkpoint is still one of the attempt before
+        assert attempt(2, {"torch": "2"}) == 2
+        assert attempt(2, None) == 3
+        assert attempt(3, None) == 4
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_damaged_list_of_attempts_is_refused(path: Path, tmp_path: Path) -> None:
+    schedule = Schedule(step_event=STEP, steps=5)
+    path.write_text('{"number": -1, "first_step": 0, "steps_before": 0, "scores_before": 0, "environment": {}}\n')
+    with ledger_for(tmp_path, schedule) as ledger, pytest.raises(DamagedFile, match="number"):
+        going_on(path, first_step=0, of_checkpoint=0, ledger=ledger, schedule=schedule, environment={})
+
+
+def test_what_a_row_says_was_released_counts_earlier_attempts(tmp_path: Path) -> None:
+    schedule = Schedule(step_event=STEP, steps=30, score_event=SCORE, evaluate_every=5)
+    attempt = Attempt(number=1, first_step=4, steps_before=9, scores_before=1, environment={})
+    with ledger_for(tmp_path, schedule) as ledger:
+        ledger.record(together(Repeated(STEP, 9), SCORE))
+        released = Charges(ledger, schedule, attempt).released_after(9)
+    assert counted(released) == {STEP: 9 + 6, SCORE: 1 + 2}
+
+
+def test_the_environment_has_what_a_bit_may_depend_on() -> None:
+    found = environment(torch.device("cpu"), physical_batch=8)
+    assert found is not None
+    assert {"lehr", "torch", "threads", "physical_batch", "vector instructions", "machine"} <= found.keys()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert environment(torch.device("cpu"), physical_batch=8) != found
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_gpu_repeats_itself_only_where_torch_was_told_to() -> None:
+    assert environment(torch.device("cuda")) is None

@@ -1,0 +1,78 @@
+"""A checkpoint: whole or not there, and no code in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lehr import checkpoint
+from lehr.checkpoint import FORMAT, KEPT, Checkpoint
+from lehr.errors import DamagedFile, StoreError
+
+TENSORS = {
+    "model/weight": torch.tensor([[1.5, -0.0, float("1e-45")]]),
+    "model/shared": torch.arange(6, dtype=torch.float64).view(2, 3).t(),
+    "optimizer/weight/step": torch.tensor(3, dtype=torch.int64),
+    "half": torch.tensor([1.0], dtype=torch.bfloat16),
+}
+
+
+def at(step: int) -> Checkpoint:
+    return Checkpoint(step=step, accepted=step, attempt=2, tensors=TENSORS, numbers={"acceptance": {"q": 0.1}})
+
+
+def test_what_is_written_is_read_back_to_the_bit(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, at(7))
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert (found.step, found.accepted, found.attempt) == (7, 7, 2)
+    assert found.numbers == {"acceptance": {"q": 0.1}}
+    for name, value in TENSORS.items():
+        assert found.tensors[name].dtype is value.dtype
+        assert torch.equal(found.tensors[name], value)
+
+
+def test_the_newest_is_read_and_old_ones_are_removed(tmp_path: Path) -> None:
+    for step in (2, 9, 10, 11):
+        checkpoint.write(tmp_path, at(step))
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert found.step == 11
+    assert len(list(tmp_path.iterdir())) == KEPT
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path) is None
+
+
+def test_a_checkpoint_that_is_cut_off_or_not_one_is_refused_by_name(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, at(1))
+    [file] = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DamagedFile, match=file.name):
+        checkpoint.latest(tmp_path)
+    save_file({"a": torch.zeros(1)}, file)
+    with pytest.raises(DamagedFile, match=file.name):
+        checkpoint.latest(tmp_path)
+    file.write_bytes(b"\x80\x04\x95not a pickle")
+    with pytest.raises(DamagedFile, match=file.name):
+        checkpoint.latest(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [{"step": -1}, {"step": "7"}, {"surplus": 1}, {"accepted": None}])
+def test_a_header_with_other_fields_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    header = {"step": 1, "accepted": 1, "attempt": 0, "numbers": {}, **wrong}
+    save_file({"a": torch.zeros(1)}, tmp_path / "step-1.safetensors", metadata={FORMAT: json.dumps(header)})
+    with pytest.raises(DamagedFile):
+        checkpoint.latest(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_said_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, at(1))
+    with pytest.raises(StoreError, match="nowhere"):
+        checkpoint.write(tmp_path / "nowhere", at(2))
+    assert len(list(tmp_path.iterdir())) == 1

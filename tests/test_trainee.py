@@ -1,0 +1,96 @@
+"""The model and all that goes on beside it: saved and restored to the bit, and refused where it does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lehr import checkpoint
+from lehr.acceptance.annealed import Annealed
+from lehr.clipping.flat import FlatClip
+from lehr.errors import DamagedFile, Diverged
+from lehr.interfaces import ReleasedSum
+from lehr.mechanism import Method
+from lehr.noise.isotropic import IsotropicNoise
+from lehr.trainee import Trainee, evaluating
+from lehr.update.averaging import ExponentialAverage, NoAverage
+from lehr.update.torch_optim import adam, sgd
+
+
+def trainee(outputs: int = 2, *, uses_adam: bool = True, averages: bool = True) -> Trainee:
+    torch.manual_seed(0)
+    method = Method(
+        name="test",
+        clipping=FlatClip(1.0),
+        noise=IsotropicNoise(),
+        update=adam(0.1) if uses_adam else sgd(0.1, momentum=0.9),
+        acceptance=Annealed(),
+    )
+    averaging = ExponentialAverage(decay=0.9) if averages else NoAverage()
+    return Trainee(nn.Linear(3, outputs), method, averaging)
+
+
+def step(given: Trainee, number: int) -> None:
+    torch.manual_seed(number)
+    values = {name: torch.randn_like(value) for name, value in given.model.named_parameters()}
+    given.propose(ReleasedSum(values=values), divisor=4.0, step=number)
+    given.end_step(is_accepted=True)
+
+
+def test_a_restored_trainee_goes_on_to_the_bit(tmp_path: Path) -> None:
+    whole, first, second = trainee(), trainee(), trainee()
+    for number in range(6):
+        step(whole, number)
+    for number in range(3):
+        step(first, number)
+    checkpoint.write(tmp_path, first.checkpoint())
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    second.go_on_from(found)
+    for number in range(3, 6):
+        step(second, number)
+    assert (second.step, second.accepted) == (6, 6)
+    assert all(torch.equal(value, second.weights()[name]) for name, value in whole.weights().items())
+    assert whole.checkpoint().numbers == second.checkpoint().numbers
+
+
+def test_a_candidate_that_is_taken_back_leaves_no_trace() -> None:
+    given, untouched = trainee(), trainee()
+    for each in (given, untouched):
+        step(each, 0)
+    before = given.snapshot()
+    ones = {name: torch.ones_like(value) for name, value in given.model.named_parameters()}
+    given.propose(ReleasedSum(values=ones), divisor=1.0, step=1)
+    given.go_back(before)
+    for each in (given, untouched):
+        step(each, 1)
+    assert all(torch.equal(value, untouched.weights()[name]) for name, value in given.weights().items())
+
+
+@pytest.mark.parametrize(
+    "other", [{"outputs": 3}, {"uses_adam": False}, {"averages": False}], ids=["model", "optimizer", "averaging"]
+)
+def test_the_checkpoint_of_another_is_refused(other: dict[str, bool]) -> None:
+    given, another = trainee(), trainee(**other)  # type: ignore[arg-type]
+    step(another, 0)
+    with pytest.raises(DamagedFile, match="not one of this model"):
+        given.go_on_from(another.checkpoint())
+
+
+def test_weights_that_are_no_numbers_are_never_saved() -> None:
+    given = trainee()
+    with torch.no_grad():
+        next(given.model.parameters()).fill_(float("nan"))
+    with pytest.raises(Diverged, match="weight"):
+        given.checkpoint()
+
+
+def test_evaluating_puts_every_layer_back_as_it_was() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout()))
+    model[1].eval()
+    with evaluating(model):
+        assert not any(layer.training for layer in model.modules())
+    assert [layer.training for layer in model.modules()] == [True, True, False, False]
