@@ -21,7 +21,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -102,8 +102,7 @@ class Configuration:
             raise InvalidValue("run", allowed="one of a network that Lehr can build by its name", given=str(directory))
         data, plan, training = config["data"], config["plan"], config["training"]
         return cls(
-            data={"records": data["records"], "num_classes": data["num_classes"], **data["preparation"]}
-            | ({"name": data["name"]} if data["is_known"] else {}),
+            data={key: data[key] for key in ("name", "records", "num_classes")} | data["preparation"],
             model={"network": config["model"]["network"], **config["model"]["arguments"]},
             method={"name": config["method"]["name"], **config["method"]["settings"]},
             privacy={key: value for key, value in plan.items() if key != "records"} | {"stated": config["stated"]},
@@ -121,7 +120,7 @@ class Configuration:
         """Train as configured. ``how`` is handed on to ``fit``: the directory, the device, callbacks and the like."""
         words = self._records(data_dir)
         name, arguments = self._network(words)
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):  # networks are built on the CPU
             if seed is not None:
                 torch.manual_seed(validate.count(minimum=0, seed=seed))
             model = networks.build(name, **arguments)
@@ -138,9 +137,10 @@ class Configuration:
 
     def _records(self, data_dir: Path | None) -> dict[str, Any]:
         """The arguments of ``fit`` that say what is trained on."""
-        parts = {part: self._part(f"{part}_") for part in ("test", "public")}
+        own, *others = (self._part(prefix) for prefix in ("", "test_", "public_"))
+        _refuse_other_classes(own, *others)
+        parts = {part: found and found.records for part, found in zip(("test", "public"), others, strict=True)}
         said: dict[str, Any] = {key: self.data[key] for key in ("records", "num_classes") if key in self.data}
-        own = self._part("")
         if own is None:
             known = load(self.data.get("name", "digits"), data_dir)
             return {
@@ -150,16 +150,16 @@ class Configuration:
                 "num_classes": known.num_classes,
                 "preparation": self._preparation() or known.preparation,
                 "public": parts["public"],
-                "test": parts["test"] or known.test,
+                "test": known.test if parts["test"] is None else parts["test"],
                 **said,
             }
         for key in ("records", "num_classes"):
             if key not in said:
                 raise InvalidValue(key, allowed="stated, as a public number, for data of your own", given=None)
         name = self.data.get("name", "data of our own")
-        return {"data": own, "data_name": name, "preparation": self._preparation(), **parts, **said}
+        return {"data": own.records, "data_name": name, "preparation": self._preparation(), **parts, **said}
 
-    def _part(self, prefix: str) -> InMemory | None:
+    def _part(self, prefix: str) -> _Read | None:
         """The records of a file or a folder, if one is named."""
         said = [form for form in FORMS if prefix + form in self.data]
         if len(said) > 1:
@@ -168,12 +168,14 @@ class Configuration:
             )
         if not said:
             return None
-        path = Path(self.data[prefix + said[0]])
+        given = self.data[prefix + said[0]]
+        path = given if isinstance(given, Path) else Path(validate.text(**{prefix + said[0]: given}))
         if said == ["npz"]:
-            return npz.read(path)
+            return _Read(npz.read(path))
         side = self.data.get("image_side")
         size = None if side is None else (side, side)
-        return image_folder.read(path, size=size, channels=self.data.get("channels", 3)).records
+        found = image_folder.read(path, size=size, channels=self.data.get("channels", 3))
+        return _Read(found.records, found.classes)
 
     def _preparation(self) -> Preparation | None:
         if "mean" not in self.data and "std" not in self.data:
@@ -193,13 +195,13 @@ class Configuration:
         if "adjacency" in said:
             words = {member.value: member for member in Adjacency}
             said["adjacency"] = words[validate.one_of(words, adjacency=said["adjacency"])]
-        if isinstance(said.get("stated"), dict):
+        if said.get("stated") is not None:
             said["stated"] = _statements(said["stated"])
         return said
 
     def _training(self) -> dict[str, Any]:
         said = dict(self.training)
-        if isinstance(said.get("augmentation"), dict):
+        if "augmentation" in said and not isinstance(said["augmentation"], str):
             said["augmentation"] = Augmentation.from_json(said["augmentation"])
         if "averaging" in said:
             said["averaging"] = averaging.from_json(said["averaging"])
@@ -215,6 +217,28 @@ def default_delta(records: int) -> float:
     return float(f"1e-{math.floor(math.log10(validate.count(records=records))) + 1}")
 
 
-def _statements(shape: Mapping[str, Any]) -> Statements:
+class _Read(NamedTuple):
+    """What was read from a file or a folder; a folder says how its classes are named."""
+
+    records: InMemory
+    classes: tuple[str, ...] | None = None
+
+
+def _refuse_other_classes(*parts: _Read | None) -> None:
+    """Labels are places in the list of classes: folders with other lists would be labelled wrongly."""
+    named = [part.classes for part in parts if part is not None and part.classes is not None]
+    for classes in named[1:]:
+        if classes != named[0]:
+            raise InvalidValue(
+                "folder", allowed="with the same classes everywhere: " + ", ".join(named[0]), given=classes
+            )
+
+
+def _statements(shape: Any) -> Statements:
+    known = Statements.__dataclass_fields__
+    if not isinstance(shape, Mapping) or "settings_chosen_on" not in shape or not set(shape) <= set(known):
+        given = sorted(shape) if isinstance(shape, Mapping) else shape
+        allowed = "a table with settings_chosen_on, and of its keys only " + ", ".join(known)
+        raise InvalidValue("stated", allowed=allowed, given=given)
     said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in shape.items()}
     return Statements(**said)

@@ -30,6 +30,10 @@ def train(
     ] = None,
     test_npz: Annotated[Path | None, typer.Option(metavar="FILE", help="Public records to score on.")] = None,
     test_folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
+    public_npz: Annotated[Path | None, typer.Option(metavar="FILE", help="Public records for acceptance.")] = None,
+    public_folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
+    image_side: Annotated[int | None, typer.Option(help="Scale the images of folders to this side.")] = None,
+    channels: Annotated[int | None, typer.Option(help="Of the images of folders: 3, or 1 for grey.")] = None,
     records: Records = None,
     num_classes: Annotated[int | None, typer.Option(help="Stated for data of your own.")] = None,
     held_out_fraction: Annotated[
@@ -74,6 +78,7 @@ def train(
     Options override what CONFIG.toml says. A run that was killed goes on with --resume, to the bit.
     """
     from lehr.configuration import Configuration
+    from lehr.run_folder import read_config
 
     said: dict[str, dict[str, Any]] = {
         "data": {
@@ -82,6 +87,10 @@ def train(
             "folder": folder,
             "test_npz": test_npz,
             "test_folder": test_folder,
+            "public_npz": public_npz,
+            "public_folder": public_folder,
+            "image_side": image_side,
+            "channels": channels,
             "records": records,
             "num_classes": num_classes,
         },
@@ -109,6 +118,7 @@ def train(
         for table in ("privacy", "method", "model", "training"):
             refuse("resume", **said[table])
         asked = Configuration.of_run(resume).with_words(data=said["data"])
+        name = name or read_config(resume)["run"]
     else:
         asked = (Configuration() if config is None else Configuration.read(config)).with_words(**said)
     done = asked.train(

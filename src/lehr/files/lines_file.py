@@ -7,19 +7,24 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from lehr.errors import DamagedFile, StoreError
+from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.files import strict_json, whole_file
 
 
 def append(path: Path, shape: Mapping[str, object], *, mode: int = 0o644) -> None:
     """Add a line; when this returns, it is on the disk. ``mode`` is that of a new file."""
-    line = json.dumps(shape, ensure_ascii=False, allow_nan=False) + "\n"
+    line = _line(shape)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
-        with open(descriptor, "ab") as file:
-            file.write(line.encode())
+        is_new = not path.exists()
+        with open(os.open(path, os.O_RDWR | os.O_CREAT, mode), "r+b") as file:
+            file.truncate(
+                file.seek(_end_of_whole_lines(file.read()))
+            )  # or the new line would go on with the cut-off one
+            file.write(line)
             file.flush()
-            os.fsync(descriptor)
+            os.fsync(file.fileno())
+        if is_new:
+            _flush_folder(path.parent)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
@@ -31,19 +36,41 @@ def read(path: Path) -> list[object]:
 
 def rewrite(path: Path, shapes: list[Mapping[str, object]]) -> None:
     """Keep these lines and no others."""
-    lines = (json.dumps(shape, ensure_ascii=False, allow_nan=False) + "\n" for shape in shapes)
-    whole_file.write(path, "".join(lines), overwrite=True)
+    whole_file.write(path, b"".join(map(_line, shapes)).decode(), overwrite=True)
 
 
-def _whole_lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    *whole, _cut_off = whole_file.read(path).split("\n")
-    return whole
-
-
-def _value(path: Path, number: int, line: str) -> object:
+def _line(shape: Mapping[str, object]) -> bytes:
     try:
-        return strict_json.loads(line)
-    except ValueError as error:
+        return json.dumps(shape, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise InvalidValue("line", allowed="made of finite numbers, text, lists and mappings", given=shape) from error
+
+
+def _end_of_whole_lines(content: bytes) -> int:
+    return content.rfind(b"\n") + 1
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines, as bytes: a crash may have cut a letter in two."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    return content[: _end_of_whole_lines(content)].split(b"\n")[:-1]
+
+
+def _value(path: Path, number: int, line: bytes) -> object:
+    try:
+        return strict_json.loads(line.decode())
+    except ValueError as error:  # UnicodeDecodeError is one
         raise DamagedFile(f"line {number} of {path} cannot be read: {error}") from error
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

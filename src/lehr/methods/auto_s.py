@@ -8,7 +8,7 @@ from __future__ import annotations
 from lehr.clipping.automatic import AutomaticClip
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
-from lehr.update.schedules import Constant, Schedule
+from lehr.update.schedules import CONSTANT, Schedule
 from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
@@ -18,7 +18,7 @@ def auto_s(
     clip_norm: float = 0.1,
     stability: float = 0.01,
     momentum: float = 0.9,
-    schedule: Schedule = Constant(),
+    schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """DPSGD with each gradient scaled by ``clip_norm / (norm + stability)``."""

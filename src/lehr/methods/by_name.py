@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from lehr import validate
 from lehr.errors import InvalidValue
@@ -37,13 +38,20 @@ given: 'clip_nrom'
             raise InvalidValue(f"setting of {name}", allowed="one of " + ", ".join(sorted(known)), given=setting)
     _refuse_two_updates(settings)
     made = function(**{setting: _read(setting, value) for setting, value in settings.items()})
-    return replace(made, settings=settings)
+    return replace(made, settings={setting: _written(setting, value) for setting, value in settings.items()})
 
 
 def _read(setting: str, value: object) -> object:
-    if setting == "schedule" and isinstance(value, dict):
+    if setting == "schedule" and not hasattr(value, "factor"):
         return schedules.from_json(value)
-    return Update.from_json(value) if setting == "update" and isinstance(value, dict) else value
+    return Update.from_json(value) if setting == "update" and not hasattr(value, "build") else value
+
+
+def _written(setting: str, value: Any) -> object:
+    """The JSON form, from which a run that is resumed makes the method again."""
+    if isinstance(value, dict) or setting not in ("schedule", "update"):
+        return value
+    return schedules.to_json(value) if setting == "schedule" else value.to_json()
 
 
 def _refuse_two_updates(settings: Mapping[str, object]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from lehr.clipping.flat import FlatClip
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
-from lehr.update.schedules import Constant, Schedule
+from lehr.update.schedules import CONSTANT, Schedule
 from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
@@ -17,7 +17,7 @@ def dpsgd(
     learning_rate: float = 0.5,
     clip_norm: float = 0.1,
     momentum: float = 0.9,
-    schedule: Schedule = Constant(),
+    schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Flat clip, isotropic noise, every candidate taken. ``update`` replaces SGD by another optimizer.

@@ -1,4 +1,5 @@
-"""SA-DPSGD. Fu et al. (2022), "SA-DPSGD: Differentially Private Stochastic Gradient Descent based on Simulated Annealing".
+"""SA-DPSGD. Fu et al. (2022), "SA-DPSGD: Differentially Private Stochastic Gradient Descent based on Simulated
+Annealing".
 
 A candidate of DPSGD is taken if the loss on public records falls, and otherwise with a probability that shrinks as
 training goes on. Every candidate is charged, taken or not, and their number is the plan's. The paper charges those that
@@ -11,7 +12,7 @@ from lehr.acceptance.annealed import Annealed
 from lehr.clipping.flat import FlatClip
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
-from lehr.update.schedules import Constant, Schedule
+from lehr.update.schedules import CONSTANT, Schedule
 from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
@@ -22,7 +23,7 @@ def sa_dpsgd(
     momentum: float = 0.9,
     initial_inverse_temperature: float = 10.0,
     rejection_threshold: int = 10,
-    schedule: Schedule = Constant(),
+    schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """DPSGD with annealed acceptance. Needs public records, which are then not scored on."""

@@ -39,10 +39,18 @@ def build(name: str, **arguments: object) -> nn.Module:
     for argument in arguments:
         if argument not in known:
             raise InvalidValue(f"argument of {name}", allowed="one of " + ", ".join(known), given=argument)
+    said = dict(arguments)
     if "activation" in arguments:
         word = validate.one_of(ACTIVATIONS, activation=arguments["activation"])
         arguments = {**arguments, "activation": ACTIVATIONS[word]}
-    return function(**arguments)
+    try:
+        return function(**arguments)
+    except (TypeError, ValueError, RuntimeError) as error:  # whatever torch says of a number that is none
+        if isinstance(error, InvalidValue):
+            raise
+        raise InvalidValue(
+            f"arguments of {name}", allowed=f"such that it can be built ({error})", given=said
+        ) from error
 
 
 def default_for(shape: Sequence[int], *, num_classes: int) -> tuple[str, dict[str, object]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 import lehr
 from lehr.data.known import KNOWN
+from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
@@ -30,6 +32,7 @@ def config(
     public_records: str | None,
     evaluated_on: str | None,
     stated: Statements | None,
+    budget: str | None,
 ) -> dict[str, Any]:
     """The configuration of a run, as JSON has it."""
     described: dict[str, Any] = {
@@ -53,11 +56,12 @@ def config(
         "model": dict(model),
         "training": dict(options),
         "stated": None if stated is None else asdict(stated),
+        "budget": budget,
     }
     return {name: _as_json(value) for name, value in described.items()}
 
 
-def model_words(model: nn.Module, network: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def model_words(model: nn.Module, loss_fn: LossFn, network: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What is written down about a model: how to build it, or at least the names and shapes of what is trained."""
     trained = {name: list(value.shape) for name, value in model.named_parameters() if value.requires_grad}
     frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
@@ -67,7 +71,14 @@ def model_words(model: nn.Module, network: str | None, arguments: Mapping[str, A
         "parameters": sum(value.numel() for value in model.parameters() if value.requires_grad),
         "trained": trained,
         "frozen": frozen,
+        "loss": _name_of(loss_fn),
     }
+
+
+def _name_of(loss_fn: Any) -> str:
+    """Of a function, of the one within a partial, or of the class of a module: no address and no path."""
+    inner = loss_fn.func if isinstance(loss_fn, partial) else loss_fn
+    return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def _method(method: Method) -> dict[str, Any]:

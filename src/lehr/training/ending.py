@@ -9,11 +9,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from lehr.attempts import Schedule
+from lehr.events import Event
 from lehr.files import whole_file
-from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
 from lehr.reports import certificate_file, issuing, run_page, run_reading
-from lehr.reports.certificate import Certificate, Statements
+from lehr.reports.certificate import Certificate, SharedBudget, Statements
 from lehr.run_folder import RunFolder
 from lehr.run_shape import End, Evaluation
 
@@ -36,21 +36,16 @@ class Run:
 
 
 def certificate_for(
-    schedule: Schedule, plan: Plan, stated: Statements, *, folder: RunFolder | None = None, budget: Path | None = None
+    schedule: Schedule,
+    plan: Plan,
+    stated: Statements,
+    *,
+    charged: Event | None = None,
+    shared: SharedBudget | None = None,
 ) -> Certificate:
     """The certificate of a run at all that its plan allows; before the run it shows that there can be one."""
-    shared = None
-    if folder is not None and budget is not None:
-        with Budget.open(budget) as account:
-            account.settle(folder.ledger.run, ledger=folder.ledger)
-            shared = issuing.shared_budget(account.status(), run=folder.ledger.run)
     return issuing.issue(
-        schedule.event,
-        delta=plan.delta,
-        adjacency=plan.adjacency,
-        stated=stated,
-        charged=None if folder is None else folder.ledger.charged(),
-        budget=shared,
+        schedule.event, delta=plan.delta, adjacency=plan.adjacency, stated=stated, charged=charged, budget=shared
     )
 
 

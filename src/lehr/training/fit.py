@@ -31,7 +31,6 @@ from lehr.events import Adjacency
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.methods import by_name
-from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
 from lehr.run_shape import Callback
@@ -99,6 +98,8 @@ def fit(
     the private ones can be scored on, with noise that is charged.
 
     Everything is written to ``directory`` as the run goes; after a crash, the same call with ``resume=True`` goes on.
+    There is a certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or
+    "private"), which nobody but you can know, and none where it does not.
     """
     chosen = by_name.named(method) if isinstance(method, str) else method
     given = given_records(
@@ -109,6 +110,7 @@ def fit(
         num_classes=num_classes,
         preparation=preparation,
         name=data_name,
+        dtype=_dtype(model),
     )
     how = How(
         loss_fn=loss_fn or partial(cross_entropy, reduction="none"),
@@ -148,7 +150,7 @@ def fit(
         how=how,
         scored=scored,
         plan=plan,
-        stated=_statements(stated, settings_chosen_on, plan, scored),
+        stated=_statements(stated, settings_chosen_on, scored),
         budget=None if budget is None else Path(budget),
     )
     where = Path(directory) if directory is not None else _new_directory(run.name)
@@ -160,7 +162,20 @@ def fit(
 def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:  # no such device, or torch was built without it
+        raise InvalidValue("device", allowed="one that torch can use here, such as cpu", given=str(device)) from error
+    return found
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    given: object = model
+    if not isinstance(given, nn.Module):
+        raise InvalidValue("model", allowed="a torch module", given=type(given).__name__)
+    types = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    return next(types, torch.float32)
 
 
 def _new_directory(run: str) -> Path:
@@ -168,9 +183,7 @@ def _new_directory(run: str) -> Path:
     return Path("runs") / f"{moment}-{run.replace(' ', '-').replace('/', '-')}"
 
 
-def _statements(
-    stated: Statements | None, settings_chosen_on: str | None, plan: Plan, scored: Scored
-) -> Statements | None:
+def _statements(stated: Statements | None, settings_chosen_on: str | None, scored: Scored) -> Statements | None:
     """What the certificate passes on. Nobody but the user can say how the settings were chosen."""
     if stated is not None and settings_chosen_on is not None:
         raise InvalidValue("settings_chosen_on", allowed="left out beside stated", given=settings_chosen_on)
@@ -178,6 +191,6 @@ def _statements(
         return stated
     return Statements(
         settings_chosen_on=settings_chosen_on,
-        records=plan.records,
+        records=scored.given.records,
         treated_as_public=("the number of records", *scored.declared_public),
     )

@@ -6,7 +6,9 @@ that are scored on never overlap; records that are held out are assigned one by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from lehr.data.checking import check
 from lehr.data.from_dataset import in_memory
 from lehr.data.overlap import overlap
 from lehr.data.split import Split
-from lehr.errors import InvalidValue
+from lehr.errors import BadRecord, InvalidValue
 from lehr.rng import RunKey
 
 
@@ -51,19 +53,17 @@ class GivenRecords:
         return replace(self, private=self.private.at(parts.private), held_out=self.private.at(parts.test))
 
     def to(self, device: torch.device) -> GivenRecords:
-        """All of them on the device, where they fit."""
+        """All of them on the device; where they do not fit, the labels alone, and inputs follow batch by batch."""
         try:
-            return replace(
-                self,
-                private=self.private.to(device),
-                **{
-                    name: part.to(device)
-                    for name in ("test", "public", "held_out")
-                    if (part := getattr(self, name)) is not None
-                },
-            )
+            return self._each(lambda part: part.to(device))
         except torch.OutOfMemoryError:
-            return self
+            return self._each(lambda part: InMemory(part.inputs, part.targets.to(device)))
+
+    def _each(self, change: Callable[[InMemory], InMemory]) -> GivenRecords:
+        names = ("private", "test", "public", "held_out")
+        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        changed: dict[str, Any] = {name: change(part) for name, part in parts.items() if part is not None}
+        return replace(self, **changed)
 
 
 def given_records(
@@ -75,11 +75,16 @@ def given_records(
     num_classes: int | None,
     preparation: Preparation | None,
     name: str | None,
+    dtype: torch.dtype = torch.float32,
 ) -> GivenRecords:
-    """The records of a run, each looked at once: a bad one is named now and not after an hour."""
+    """The records of a run, each looked at once: a bad one is named now and not after an hour.
+
+    ``dtype`` is the model's: inputs that are floating point numbers of another type are converted once, here.
+    """
     known = load(data) if isinstance(data, str) else data
     if isinstance(known, DataSet):
-        records, num_classes = records or known.records, num_classes or known.num_classes
+        records = known.records if records is None else records
+        num_classes = known.num_classes if num_classes is None else num_classes
         name, preparation = name or known.name, preparation or known.preparation
         data, test = known.train, known.test if test is None else test
     if records is None:
@@ -89,21 +94,29 @@ def given_records(
         raise InvalidValue("num_classes", allowed="stated where the data set does not say it", given=None)
     found = GivenRecords(
         name=name or "unnamed",
-        private=_checked(data, num_classes, "data"),
+        private=_checked(data, num_classes, "data", dtype),
         records=validate.count(records=records),
         num_classes=validate.count(num_classes=num_classes),
         preparation=preparation or Preparation(),
-        test=None if test is None else _checked(test, num_classes, "test"),
-        public=None if public is None else _checked(public, num_classes, "public"),
+        test=None if test is None else _checked(test, num_classes, "test", dtype),
+        public=None if public is None else _checked(public, num_classes, "public", dtype),
     )
+    _refuse_other_shapes(found)
     _refuse_overlap(found)
     return found
 
 
-def _checked(data: object, num_classes: int, name: str) -> InMemory:
+def _checked(data: object, num_classes: int, name: str, dtype: torch.dtype) -> InMemory:
     held = _in_memory(data, name)
-    check(held, num_classes=num_classes)
-    return held
+    try:
+        check(held, num_classes=num_classes)
+    except BadRecord as error:
+        if name == "data":
+            raise
+        raise BadRecord(f"{error.record} of {name}", reason=error.reason) from error
+    inputs = held.inputs.to(dtype) if held.inputs.is_floating_point() else held.inputs
+    # What one label for each record is stored as is an accident of a file; losses take it as int64 alone.
+    return InMemory(inputs, held.targets.long() if held.targets.ndim == 1 else held.targets)
 
 
 def _in_memory(data: object, name: str) -> InMemory:
@@ -117,6 +130,14 @@ def _in_memory(data: object, name: str) -> InMemory:
         case _:
             allowed = "a data set, its name, a pair of tensors or a torch Dataset"
             raise InvalidValue(name, allowed=allowed, given=type(data).__name__)
+
+
+def _refuse_other_shapes(found: GivenRecords) -> None:
+    expected = tuple(found.private.inputs.shape[1:])
+    for name, part in (("test", found.test), ("public", found.public)):
+        if part is not None and tuple(part.inputs.shape[1:]) != expected:
+            given = tuple(part.inputs.shape[1:])
+            raise InvalidValue(name, allowed=f"records of shape {expected}, as those trained on are", given=given)
 
 
 def _refuse_overlap(found: GivenRecords) -> None:

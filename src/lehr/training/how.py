@@ -10,6 +10,7 @@ from lehr import validate
 from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation
 from lehr.gradients.batches import LossFn
+from lehr.gradients.precision import PRECISIONS
 from lehr.planning.plan import Plan
 from lehr.training import engines
 from lehr.training.looks import Look
@@ -34,6 +35,7 @@ class How:
 
     def __post_init__(self) -> None:
         validate.count(views=self.views)
+        validate.one_of(PRECISIONS, precision=self.precision)
         validate.non_negative(checkpoint_seconds=self.checkpoint_seconds)
         for name in ("patience", "physical_batch"):
             if getattr(self, name) is not None:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lehr import accounting, attempts
+from lehr.append_only import a_name
 from lehr.attempts import Schedule
-from lehr.events import Event, counted
-from lehr.gradients.batches import each
-from lehr.interfaces import Inputs
+from lehr.errors import Diverged, InvalidValue, StoreError
+from lehr.events import Adjacency, Event, counted
+from lehr.gradients.ghost import GhostEngine
 from lehr.loop import Loop, Training
 from lehr.mechanism import Mechanism
-from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.rng import RunKey
 from lehr.run_folder import RunFolder, refuse_used
 from lehr.run_shape import Callback, End, Start
-from lehr.training import describing, ending, engines
+from lehr.training import describing, ending, engines, paying, trying
 from lehr.training.ending import Run
-from lehr.training.given_records import GivenRecords
 from lehr.training.how import How
 from lehr.training.looks import Look
 from lehr.training.scored import Scored
@@ -47,9 +47,45 @@ class Planned:
     budget: Path | None
 
     def __post_init__(self) -> None:
+        a_name(name=self.name)
+        self._refuse_patience_with_nothing()
+        self._refuse_unfit_replacing()
         self.model.to(self.how.device)
+        given = self.scored.given
+        trying.try_model(
+            self.model,
+            loss_fn=self.how.loss_fn,
+            look=self.look,
+            given=given,
+            is_scored=self.scored.on is not None or self.scored.method.acceptance.needs_energy,
+        )
+        _ = self.mechanism, self.engine
         if self.stated is not None:
-            ending.certificate_for(self.schedule, self.plan, self.stated)
+            expected = None if self.budget is None else paying.expected_budget(self.budget, self.schedule, self.name)
+            ending.certificate_for(self.schedule, self.plan, self.stated, shared=expected)
+
+    @cached_property
+    def look(self) -> Look:
+        """What the model sees of a record."""
+        return self.how.look(self.scored.given.preparation)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """What a step does to the records."""
+        return Mechanism.of(self.scored.method, self.plan)
+
+    @cached_property
+    def engine(self) -> tuple[GhostEngine, str]:
+        """The engine, tried, and how it runs, in words."""
+        return engines.engine_for(
+            self.model,
+            self.how.loss_fn,
+            views=self.how.views,
+            precision=self.how.precision,
+            compiled=self.how.is_compiled_for(self.plan),
+            clip=self.scored.method.clipping,
+            padding=trying.padding(self.scored.given, self.look, self.how.physical_batch_for(self.plan)),
+        )
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -64,7 +100,7 @@ class Planned:
             method=self.scored.method,
             plan=self.plan,
             data=self.scored.given,
-            model=describing.model_words(self.model, *(self.network or (None, {}))),
+            model=describing.model_words(self.model, self.how.loss_fn, *(self.network or (None, {}))),
             options={
                 **self.how.to_json(),
                 "evaluate_every": self.schedule.evaluate_every,
@@ -73,23 +109,25 @@ class Planned:
             public_records=self.scored.public_records,
             evaluated_on=self.scored.on,
             stated=self.stated,
+            budget=None if self.budget is None else paying.dataset_of(self.budget),
         )
 
     def begun(self, where: Path) -> RunFolder:
         """A new folder for the run; what it may cost is reserved first, where there is a budget."""
-        refuse_used(where)
-        if self.budget is not None:
-            with Budget.open(self.budget) as account:
-                account.reserve(self.schedule.event, run=self.name)
-        return RunFolder.create(
-            where,
-            config=self.config,
-            key=RunKey.fresh(),
-            plan_event=self.schedule.event,
-            delta=self.plan.delta,
-            adjacency=self.plan.adjacency,
-            fingerprint=self.scored.given.fingerprint,
-        )
+        key, config = RunKey.fresh(), self.config
+        self.scored.split(key)
+        with _made(where):
+            if self.budget is not None:
+                paying.reserve(self.budget, self.schedule, self.plan, run=self.name)
+            return RunFolder.create(
+                where,
+                config=config,
+                key=key,
+                plan_event=self.schedule.event,
+                delta=self.plan.delta,
+                adjacency=self.plan.adjacency,
+                fingerprint=self.scored.given.fingerprint,
+            )
 
     def resumed(self, where: Path) -> RunFolder:
         """The folder of the run that is resumed; of another model, plan, method or data it is refused."""
@@ -97,6 +135,8 @@ class Planned:
         try:
             folder.refuse_other(config=self.config, fingerprint=self.scored.given.fingerprint)
             folder.ledger.refuse_other(run=self.name, plan_event=self.schedule.event, adjacency=self.plan.adjacency)
+            if self.budget is not None:
+                paying.refuse_other_budget(self.budget, folder.ledger)
         except BaseException:
             folder.close()
             raise
@@ -104,14 +144,15 @@ class Planned:
 
     def trained(self, folder: RunFolder, callbacks: Sequence[Callback]) -> Run:
         """Train in the folder, to the end."""
-        loop = Loop(self._training(folder), folder, callbacks)
-        with _telling(callbacks, self._start(folder, loop), loop):
-            end = loop.run()
+        with torch.random.fork_rng(devices=_cuda(self.how.device)):  # layers draw from the generators of the process
+            loop = Loop(self._training(folder), folder, callbacks)
+            with _telling(callbacks, self._start(folder, loop), loop):
+                end = loop.run()
+        shared = None if self.budget is None else paying.settled(self.budget, folder.ledger)
         certificate = None
         if self.stated is not None:
-            certificate = ending.certificate_for(
-                self.schedule, self.plan, self.stated, folder=folder, budget=self.budget
-            )
+            charged = folder.ledger.charged()
+            certificate = ending.certificate_for(self.schedule, self.plan, self.stated, charged=charged, shared=shared)
         weights = loop.trainee.weights()
         ending.write(folder, weights, certificate)
         self.model.load_state_dict(weights)
@@ -127,22 +168,13 @@ class Planned:
     def _training(self, folder: RunFolder) -> Training:
         how, method = self.how, self.scored.method
         parts = self.scored.parts(folder).to(how.device)
-        look = how.look(parts.preparation)
-        size = how.physical_batch_for(self.plan)
-        engine, runs = engines.engine_for(
-            self.model,
-            how.loss_fn,
-            views=how.views,
-            precision=how.precision,
-            compiled=how.is_compiled_for(self.plan),
-            clip=method.clipping,
-            padding=_padding(parts, look, size),
-        )
+        look, size = self.look, how.physical_batch_for(self.plan)
+        engine, runs = self.engine
         return Training(
             model=self.model,
             engine=engine,
             method=method,
-            mechanism=Mechanism.of(method, self.plan),
+            mechanism=self.mechanism,
             schedule=self.schedule,
             epsilon_of=_epsilon_of(self.plan),
             private=parts.private,
@@ -170,12 +202,44 @@ class Planned:
             delta=self.plan.delta,
         )
 
+    def _refuse_patience_with_nothing(self) -> None:
+        if self.how.patience is not None and self.scored.on is None:
+            allowed = "left out where there are neither test records nor held-out ones"
+            raise InvalidValue("patience", allowed=allowed, given=self.how.patience)
 
-def _padding(parts: GivenRecords, look: Look, size: int) -> tuple[Inputs, Any, Tensor]:
-    """A physical batch in the shapes of the records, with nothing of any record in it."""
-    inputs, targets = parts.private.batch(torch.zeros(size, dtype=torch.int64))
-    views = look.trained(each(torch.zeros_like, inputs), torch.Generator(look.device))
-    return views, each(torch.zeros_like, targets), torch.zeros(size, dtype=torch.bool)
+    def _refuse_unfit_replacing(self) -> None:
+        """Where neighbours have a record replaced, the number of records is public, and must be the stated one."""
+        if self.plan.adjacency is not Adjacency.REPLACE_ONE:
+            return
+        if self.scored.is_private:
+            allowed = "left out under replace-one: how many are held out is drawn, and would be public there"
+            raise InvalidValue("held_out_fraction", allowed=allowed, given=self.scored.held_out_fraction)
+        if len(self.scored.given.private) != self.plan.records:
+            allowed = "under replace-one exactly the number of the records"
+            raise InvalidValue("records", allowed=allowed, given=self.plan.records)
+
+
+@contextmanager
+def _made(where: Path) -> Iterator[None]:
+    """A new folder that can be written to; it is taken away again where it stays empty."""
+    refuse_used(where)
+    missing = [folder for folder in (where, *where.parents) if not folder.exists()]
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        if not os.access(where, os.W_OK | os.X_OK):
+            raise StoreError(f"cannot use {where}: nothing can be written there")
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
+        if isinstance(error, OSError):
+            raise StoreError(f"cannot use {where}: {error.strerror}") from error
+        raise
+
+
+def _cuda(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []
 
 
 def _epsilon_of(plan: Plan) -> Callable[[Event], float]:
@@ -200,9 +264,15 @@ def _telling(callbacks: Sequence[Callback], start: Start, loop: Loop) -> Iterato
     try:
         yield
     except BaseException as error:
-        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         trainee = loop.trainee
-        end = End(step=trainee.step, accepted=trainee.accepted, epsilon_spent=loop.spent, reason=reason)
+        end = End(step=trainee.step, accepted=trainee.accepted, epsilon_spent=loop.spent, reason=_public_reason(error))
         for callback in callbacks:
             callback.ended(end)
         raise
+
+
+def _public_reason(error: BaseException) -> str:
+    """Why a run stopped, for callbacks: what an error says may be about a record, and goes to its owner alone."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) if isinstance(error, Diverged | StoreError) else f"stopped by {type(error).__name__}"

@@ -35,8 +35,9 @@ def plan_for(
         given = {"noise_multiplier": noise_multiplier, "steps": steps}
         raise InvalidValue("the setting", allowed="epsilon, or both noise_multiplier and steps", given=given)
     counts = (noise_multiplier, steps)
-    if epsilon is None or None in counts:  # where all three are given, it is the batch that is found
-        expected_batch_size = expected_batch_size or min(records, round(4 * math.sqrt(records)))
+    is_batch_found = epsilon is not None and None not in counts  # the other three are given
+    if expected_batch_size is None and not is_batch_found:
+        expected_batch_size = min(records, round(4 * math.sqrt(records)))
     if epsilon is not None and counts == (None, None) and expected_batch_size is not None:
         steps = max(1, round(PASSES * records / validate.positive(expected_batch_size=expected_batch_size)))
     return make_plan(

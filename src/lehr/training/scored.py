@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from torch import Tensor
+
 from lehr import validate
 from lehr.attempts import Schedule
-from lehr.data import InMemory
 from lehr.data.split import Split, split
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING, Event, Repeated
@@ -15,6 +16,7 @@ from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
+from lehr.rng import RunKey
 from lehr.run_folder import RunFolder
 from lehr.scoring import NoisyScore, Prepare, PublicScore, Scorer
 from lehr.training import public_plan
@@ -48,6 +50,9 @@ class Scored:
                 raise InvalidValue("public", allowed=allowed, given=None)
         if self.evaluate_every is not None:
             validate.count(evaluate_every=self.evaluate_every)
+            if self.on is None:
+                allowed = "left out where there are neither test records nor held-out ones"
+                raise InvalidValue("evaluate_every", allowed=allowed, given=self.evaluate_every)
 
     @property
     def is_private(self) -> bool:
@@ -113,14 +118,27 @@ class Scored:
             "held_out_noise_multiplier": self.noise_multiplier if self.is_private else None,
         }
 
+    def split(self, key: RunKey) -> Split | None:
+        """Who is held out, or which test records are for acceptance; refused where nobody is left in a part."""
+        if self.is_private:
+            found = split(self.given.private, key=key, test_fraction=self.held_out_fraction)
+            _refuse_empty(found.private, found.test, held_out_fraction=self.held_out_fraction)
+            return found
+        if self.splits_test and self.given.test is not None:
+            found = split(self.given.test, key=key, public_fraction=self.acceptance_fraction)
+            _refuse_empty(found.private, found.public, acceptance_fraction=self.acceptance_fraction)
+            return found
+        return None
+
     def parts(self, folder: RunFolder) -> GivenRecords:
         """The records, each in its part; the split is kept with the run."""
-        given = self.given
-        if self.is_private:
-            return given.with_held_out(_kept(folder, given.private, test_fraction=self.held_out_fraction))
-        if self.splits_test and given.test is not None:
-            return given.with_acceptance(_kept(folder, given.test, public_fraction=self.acceptance_fraction))
-        return given
+        if not folder.files.split.exists():
+            made = self.split(folder.key)
+            if made is None:
+                return self.given
+            made.save(folder.files.split)
+        kept = Split.load(folder.files.split)
+        return self.given.with_held_out(kept) if self.is_private else self.given.with_acceptance(kept)
 
     def scorer(self, parts: GivenRecords, loss_fn: LossFn, prepare: Prepare) -> Scorer | None:
         """What scores the run."""
@@ -145,8 +163,7 @@ class Scored:
         return IsotropicNoise().event(self.noise_multiplier)
 
 
-def _kept(folder: RunFolder, records: InMemory, **fractions: float) -> Split:
-    """The split of a run: written down the first time, and later the one that was."""
-    if not folder.files.split.exists():
-        split(records, key=folder.key, **fractions).save(folder.files.split)
-    return Split.load(folder.files.split)
+def _refuse_empty(*parts: Tensor, **fraction: float) -> None:
+    [(name, given)] = fraction.items()
+    if not all(map(len, parts)):
+        raise InvalidValue(name, allowed="one that leaves somebody in both parts of so few records", given=given)

@@ -1,0 +1,61 @@
+"""What can be found out about a model before anything is spent: it is tried on records that are made of zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lehr.data import InMemory
+from lehr.errors import InvalidValue, LehrError
+from lehr.gradients.batches import LossFn, call, each
+from lehr.interfaces import Inputs
+from lehr.scoring import PublicScore
+from lehr.trainee import evaluating
+from lehr.training.given_records import GivenRecords
+from lehr.training.looks import Look
+
+
+def nobody(given: GivenRecords, size: int, device: torch.device) -> InMemory:
+    """Records of the same shapes and types, with nothing of any record in them."""
+    held = given.private
+    shapes = ((size, *tensor.shape[1:]) for tensor in (held.inputs, held.targets))
+    inputs, targets = (
+        torch.zeros(shape, dtype=tensor.dtype, device=device)
+        for shape, tensor in zip(shapes, (held.inputs, held.targets), strict=True)
+    )
+    return InMemory(inputs, targets)
+
+
+def padding(given: GivenRecords, look: Look, size: int) -> tuple[Inputs, Any, Tensor]:
+    """A physical batch in which nobody is."""
+    records = nobody(given, size, look.device)
+    views = look.trained(each(torch.zeros_like, records.inputs), torch.Generator(look.device))
+    return views, records.targets, torch.zeros(size, dtype=torch.bool)
+
+
+def try_model(model: nn.Module, *, loss_fn: LossFn, look: Look, given: GivenRecords, is_scored: bool) -> None:
+    """Refuse a model that does not take the records, has too few outputs, or cannot be scored where it is to be."""
+    records = nobody(given, 2, look.device)
+    with evaluating(model), torch.no_grad():
+        outputs = _called(model, look.seen(records.inputs), shape=tuple(records.inputs.shape[1:]))
+        _refuse_too_few_outputs(outputs, records.targets, num_classes=given.num_classes)
+        if is_scored:
+            PublicScore(records=records, loss_fn=loss_fn, prepare=look.seen).score(model)
+
+
+def _called(model: nn.Module, inputs: Inputs, *, shape: tuple[int, ...]) -> Any:
+    try:
+        return call(model, inputs)
+    except LehrError:
+        raise
+    except Exception as error:  # the model is the user's own code
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        raise InvalidValue("model", allowed=f"one that takes records of shape {shape}", given=why[0]) from error
+
+
+def _refuse_too_few_outputs(outputs: Any, targets: Tensor, *, num_classes: int) -> None:
+    """A label without an output would stop the run at the first record that has it."""
+    if isinstance(outputs, Tensor) and outputs.ndim == 2 and targets.ndim == 1 and outputs.shape[1] < num_classes:
+        raise InvalidValue("model", allowed=f"one with {num_classes} outputs, one a class", given=outputs.shape[1])
