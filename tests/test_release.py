@@ -147,6 +147,7 @@ def test_without_a_certificate_the_choice_of_settings_must_be_stated(run: RunFil
     assert released.certificate is not None
     assert released.certificate.epsilon == certificate(steps_taken=40).epsilon
     assert released.certificate.stated.settings_chosen_on == "fixed"
+    assert released.certificate.stated.treated_as_public == ("the number of records", "test")
 
 
 def test_a_certificate_is_not_contradicted(run: RunFiles, to: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from safetensors.torch import save
 
 from lehr.errors import CertificateMismatch, InvalidValue, StoreError
-from lehr.events import is_part
+from lehr.events import counted, is_part
 from lehr.files import strict_json
 from lehr.ledger import Ledger
 from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
@@ -104,13 +104,19 @@ def _issued(record: RunRecord, settings_chosen_on: str | None) -> Certificate:
     if settings_chosen_on is None:
         allowed = "stated, for the certificate (--settings-chosen-on fixed, or public)"
         raise InvalidValue("settings_chosen_on", allowed=allowed, given=None)
-    public_records = record.config["data"].get("public_records")
     stated = Statements(
-        settings_chosen_on=settings_chosen_on,
-        records=plan.records,
-        treated_as_public=("the number of records", *([str(public_records)] if public_records else [])),
+        settings_chosen_on=settings_chosen_on, records=plan.records, treated_as_public=tuple(_treated_as_public(record))
     )
     return issue(record.planned, delta=plan.delta, adjacency=plan.adjacency, stated=stated, charged=record.charged)
+
+
+def _treated_as_public(record: RunRecord) -> Iterator[str]:
+    data, plan = record.config["data"], record.plan
+    yield "the number of records"
+    if data.get("public_records"):
+        yield str(data["public_records"])
+    if data.get("evaluated_on") and plan is not None and counted(record.planned) == counted(plan.event):
+        yield str(data["evaluated_on"])  # a score on private records would be among what was planned
 
 
 def _contents(record: RunRecord, files: RunFiles) -> dict[str, bytes]:
