@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import lehr
-from lehr.cli import account, budget, certificate, data, failing, plan, train
+from lehr.cli import account, budget, certificate, data, evaluate, failing, plan, predict, release, report, train
 
 app = typer.Typer(
     cls=failing.Commands,
@@ -25,6 +25,10 @@ app.command(epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
 app.command(epilog=plan.EXAMPLE)(plan.plan)
 app.command(epilog=account.EXAMPLE)(account.account)
+app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=release.EXAMPLE)(release.release)
+app.command(epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command(epilog=predict.EXAMPLE)(predict.predict)
 app.add_typer(budget.app, name="budget")
 app.add_typer(certificate.app, name="certificate")
 

@@ -39,14 +39,15 @@ class Preparation:
 
     def unit(self, inputs: Tensor) -> Tensor:
         """Bytes as float32 in [0, 1]; whatever is not bytes is left as it is."""
-        return inputs.to(torch.float32).div_(_LARGEST_BYTE) if inputs.dtype == torch.uint8 else inputs
+        return inputs.to(torch.float32).mul_(1 / _LARGEST_BYTE) if inputs.dtype == torch.uint8 else inputs
 
     def normalised(self, images: Tensor) -> Tensor:
         """Images of shape ...CHW with the mean taken off and divided by the standard deviation, by channel."""
         if not self.mean:
             return images
         if len(self.mean) == 1:
-            return (images - self.mean[0]) / self.std[0]
+            # Multiplying is several times as fast as dividing.
+            return images.mul(1 / self.std[0]).sub_(self.mean[0] / self.std[0])
         channels = images.shape[-3] if images.ndim >= 3 else None
         if channels != len(self.mean):
             raise InvalidValue("images", allowed=f"of {len(self.mean)} channels", given=tuple(images.shape))

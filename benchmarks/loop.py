@@ -1,0 +1,153 @@
+"""What the loop costs beside the engine's step: ``python -m benchmarks.loop [--device cuda]`` prints one table.
+
+A run of ``lehr.fit`` on made-up images: draws, preparation, noise, optimizer, ledger and checkpoints included, scores
+left out. After every step the engine alone takes the same number of physical batches, of the same size, from tensors
+that lie ready, so that both are timed in turns in one process. Padding is what the physical batches have beyond the
+records that were drawn; both sides pay for it, so it is told apart. ``--save FILE`` writes the figures as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.step import machine
+from lehr import fit
+from lehr.data import InMemory, Preparation
+from lehr.gradients.ghost import GhostEngine
+from lehr.methods.dpsgd import dpsgd
+from lehr.networks.convolutional import paper_cnn
+from lehr.run_shape import Callback, Progress
+
+RECORDS = 60_000
+WARM_UP = 5
+
+
+class Timed(Callback):
+    """Times the steps of a run, and after each the engine alone on as many physical batches."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.loop_s: list[float] = []
+        self.engine_s: list[float] = []
+        self.batches: list[int] = []
+        self.drawn: list[int] = []
+        self.physical_batch = 0
+        self._real = GhostEngine.private_sum
+        self._calls: list[tuple[GhostEngine, tuple[Any, ...]]] = []
+        self._begun = 0.0
+
+    def __enter__(self) -> Timed:
+        timed = self
+
+        def noted(engine: GhostEngine, *arguments: Any) -> Any:
+            timed._calls.append((engine, arguments))
+            return timed._real(engine, *arguments)
+
+        GhostEngine.private_sum = noted  # type: ignore[method-assign,assignment]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        GhostEngine.private_sum = self._real  # type: ignore[method-assign]
+
+    def started(self, start: object) -> None:
+        self._calls.clear()
+        self._begun = time.perf_counter()
+
+    def stepped(self, progress: Progress) -> None:
+        self._wait()
+        ended = time.perf_counter()
+        for engine, arguments in self._calls:
+            self._real(engine, *arguments)
+        self._wait()
+        after = time.perf_counter()
+        if progress.step > WARM_UP:
+            self.loop_s.append(ended - self._begun)
+            self.engine_s.append(after - ended)
+            self.batches.append(len(self._calls))
+            masks = [arguments[3] for _, arguments in self._calls]
+            self.drawn.append(sum(int(mask.sum()) for mask in masks))
+            self.physical_batch = len(masks[0])
+        self._calls.clear()
+        self._begun = time.perf_counter()
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def measure(*, batch: int, steps: int, device: str, physical_batch: int | None) -> dict[str, Any]:
+    """One run, and the figures of its steps."""
+    images = torch.randint(0, 256, (RECORDS, 1, 28, 28), dtype=torch.uint8)
+    with tempfile.TemporaryDirectory() as folder, Timed(torch.device(device)) as timed:
+        fit(
+            paper_cnn(),
+            InMemory(images, torch.arange(RECORDS) % 10),
+            records=RECORDS,
+            num_classes=10,
+            preparation=Preparation(mean=(0.5,), std=(0.5,)),
+            method=dpsgd(),
+            noise_multiplier=1.0,
+            expected_batch_size=batch,
+            steps=steps + WARM_UP,
+            delta=1e-5,
+            device=device,
+            physical_batch=physical_batch,
+            compiled=True,
+            directory=Path(folder) / "run",
+            callbacks=[timed],
+            quiet=True,
+        )
+    run_records = timed.physical_batch * sum(timed.batches)
+    return {
+        "network": "paper CNN",
+        "expected_batch_size": batch,
+        "steps": steps,
+        "physical_batch": timed.physical_batch,
+        "loop_ms": 1000 * statistics.median(timed.loop_s),
+        "engine_ms": 1000 * statistics.median(timed.engine_s),
+        "overhead": statistics.median(timed.loop_s) / statistics.median(timed.engine_s) - 1,
+        "overhead_of_sums": sum(timed.loop_s) / sum(timed.engine_s) - 1,
+        "padding": 1 - sum(timed.drawn) / run_records,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """What a person reads."""
+    lines = ["batch  physical  loop ms  engine ms  overhead  padding"]
+    lines += [
+        f"{row['expected_batch_size']:5d}  {row['physical_batch']:8d}  {row['loop_ms']:7.1f}  {row['engine_ms']:9.1f}"
+        f"  {row['overhead']:8.1%}  {row['padding']:7.1%}"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default: cpu)")
+    parser.add_argument("--batch", type=int, nargs="+", default=[512, 2048], help="expected batch sizes")
+    parser.add_argument("--physical-batch", type=int, help="records at once; what lehr.fit would choose if left out")
+    parser.add_argument("--steps", type=int, default=60, help="steps that are timed")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the figures and the machine to a file")
+    parser.add_argument("--commit", help="what to note as the commit, for a copy without git's history")
+    given = parser.parse_args()
+    rows = [
+        measure(batch=batch, steps=given.steps, device=given.device, physical_batch=given.physical_batch)
+        for batch in given.batch
+    ]
+    if given.save:
+        about = machine(given.device, commit=given.commit)
+        given.save.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
