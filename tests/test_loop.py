@@ -23,13 +23,13 @@ from lehr.errors import Diverged
 from lehr.events import Adjacency, Event, Repeated, counted, together
 from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.interfaces import ClipRule, PrivateSum
-from lehr.loop import COMPLETED, Loop, Training
+from lehr.loop import Loop, Training
 from lehr.mechanism import Mechanism, Method
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
 from lehr.rng import RunKey
 from lehr.run_folder import RunFolder
-from lehr.run_shape import Callback, End, Evaluation, Progress
+from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress
 from lehr.scoring import NoisyScore, PublicScore
 from lehr.update.averaging import ExponentialAverage, NoAverage
 from lehr.update.torch_optim import sgd

@@ -132,7 +132,7 @@ def test_a_run_that_is_not_over_is_refused(tmp_path: Path, to: Path) -> None:
 def test_a_run_that_is_being_trained_is_refused(run: RunFiles, to: Path) -> None:
     descriptor = os.open(run.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with pytest.raises(StoreError, match="being trained by another process"):
+    with pytest.raises(StoreError, match="another process has it"):
         release(run.directory, to)
     os.close(descriptor)
     assert run.key.exists()

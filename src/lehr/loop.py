@@ -25,13 +25,11 @@ from lehr.interfaces import ClipRule, Inputs, PrivateSum, Records, ReleasedSum
 from lehr.mechanism import Mechanism, Method, added
 from lehr.rng import StepRandomness
 from lehr.run_folder import RunFolder
-from lehr.run_shape import Callback, End, Evaluation, Progress
+from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress
 from lehr.sampling.physical import PhysicalBatch, physical
 from lehr.scoring import PublicScore, Scorer
 from lehr.trainee import Trainee, diverged, evaluating
 from lehr.update.averaging import Averaging
-
-COMPLETED = "plan completed"
 
 
 class Engine(Protocol):

@@ -7,7 +7,6 @@ A crash in between leaves a run that can be released again, to the same folder, 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -22,7 +21,7 @@ from safetensors.torch import save
 
 from lehr.errors import CertificateMismatch, InvalidValue, StoreError
 from lehr.events import counted, is_part
-from lehr.files import strict_json
+from lehr.files import lock, strict_json
 from lehr.ledger import Ledger
 from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
 from lehr.reports import certificate_file, checking, model_card
@@ -197,14 +196,11 @@ def _nobody_training(files: RunFiles) -> Iterator[None]:
     if not files.private.is_dir():  # nothing is left that could be trained with
         yield
         return
-    descriptor = os.open(files.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    held = lock.taken(files.lock, for_what=f"the run in {files.directory}")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
-    except BlockingIOError as error:
-        raise StoreError(f"cannot release {files.directory}: it is being trained by another process") from error
     finally:
-        os.close(descriptor)
+        os.close(held)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Any, Self
 
 from lehr.errors import InvalidValue, StoreError
 from lehr.events import Adjacency, Event
-from lehr.files import json_file, lines_file, whole_file
+from lehr.files import json_file, lines_file, lock, whole_file
 from lehr.ledger import Ledger
 from lehr.rng import RunKey
 from lehr.run_shape import Evaluation, RunFiles
@@ -22,9 +21,9 @@ Fingerprint = Callable[[RunKey], str]
 class RunFolder:
     """An open run folder, to be closed: it holds a lock, and the ledger."""
 
-    def __init__(self, files: RunFiles, *, lock: int, key: RunKey, ledger: Ledger, config: Mapping[str, Any]) -> None:
+    def __init__(self, files: RunFiles, *, held: int, key: RunKey, ledger: Ledger, config: Mapping[str, Any]) -> None:
         self.files, self.key, self.ledger, self.config = files, key, ledger, config
-        self._lock = lock
+        self._held = held
 
     @classmethod
     def create(
@@ -56,17 +55,17 @@ class RunFolder:
         """Open the folder of a run that began before."""
         files = RunFiles(directory)
         config = read_config(directory)
-        lock = _locked(files.private / "lock")
+        held = lock.taken(files.lock, for_what=f"the run in {directory}")
         try:
-            return cls(files, lock=lock, key=RunKey.load(files.key), ledger=Ledger.open(files.ledger), config=config)
+            return cls(files, held=held, key=RunKey.load(files.key), ledger=Ledger.open(files.ledger), config=config)
         except BaseException:
-            os.close(lock)
+            os.close(held)
             raise
 
     def close(self) -> None:
         """Let others have it."""
         self.ledger.close()
-        os.close(self._lock)
+        os.close(self._held)
 
     def __enter__(self) -> Self:
         return self
@@ -123,17 +122,6 @@ def _config(shape: object) -> dict[str, Any]:
     if not isinstance(shape, dict) or shape.get("format") != "lehr-run" or shape.get("format_version") != 1:
         raise InvalidValue("configuration", allowed="an object of the format lehr-run, version 1", given=type(shape))
     return shape
-
-
-def _locked(path: Path) -> int:
-    with _failing_by_name(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise StoreError(f"{path.parent.parent} is being trained by another process") from error
-    return descriptor
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -66,6 +66,10 @@ class RunFiles:
         return self.private / "key"
 
     @property
+    def lock(self) -> Path:
+        return self.private / "lock"
+
+    @property
     def attempts(self) -> Path:
         return self.private / "attempts.jsonl"
 
@@ -135,9 +139,12 @@ class Evaluation:
 _COUNTS = ("step", "accepted")
 
 
+COMPLETED = "plan completed"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
-    """How a run ended: ``reason`` is "plan completed", or why it stopped before."""
+    """How a run ended: ``reason`` is ``COMPLETED``, or why it stopped before."""
 
     step: int
     accepted: int

@@ -89,7 +89,7 @@ class Trainee:
             self._updater.load_tensors(found.tensors, found.numbers["update"])
             self._average = self._average.loaded(found.tensors)
             self._remembered = found.numbers["acceptance"]
-        except (RuntimeError, KeyError, InvalidValue) as error:  # torch's words for missing, surplus or misshapen tensors
+        except (RuntimeError, KeyError, InvalidValue) as error:  # of missing, surplus or misshapen tensors
             raise DamagedFile(f"the checkpoint is not one of this model and method: {error}") from error
         self.step, self.accepted, self.attempt = found.step, found.accepted, found.attempt
 

@@ -1,7 +1,8 @@
 """The command ``lehr``: one file per command.
 
 - ``main``: the commands together
-- ``plan``, ``account``, ``budget``, ``certificate``: the commands
+- ``train``, ``data``, ``plan``, ``account``, ``budget``, ``certificate``, ``report``, ``release``, ``evaluate``,
+  ``predict``: the commands
 - ``options``: the options that several of them share, and the event or plan that they describe
 - ``answering``: tables for people, one JSON object for programs
 - ``failing``: exit codes, and errors as one line

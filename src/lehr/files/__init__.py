@@ -4,4 +4,5 @@
 - ``strict_json``: JSON without NaN, doubled keys, unknown or missing fields
 - ``json_file``: the two together
 - ``lines_file``: JSON lines that are only ever added to
+- ``lock``: a lock that one process holds at a time
 """

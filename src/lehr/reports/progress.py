@@ -32,9 +32,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lehr.reports.rounding import exactly, rounded_up
-from lehr.run_shape import Callback, End, Evaluation, Progress, Start
+from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress, Start
 
-COMPLETED = "plan completed"
 BETWEEN_LINES = 10.0  # seconds
 FRAMES_PER_SECOND = 4.0
 WIDEST_BAR = 40

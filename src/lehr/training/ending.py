@@ -49,12 +49,14 @@ def certificate_for(
     )
 
 
-def write(folder: RunFolder, weights: dict[str, Tensor], certificate: Certificate | None) -> None:
+def write(folder: RunFolder, weights: dict[str, Tensor], *, accepted: int, certificate: Certificate | None) -> None:
     """Put everything into the folder. Doing so again, after a crash in between, does no harm."""
     content = save({name: value.detach().cpu().contiguous().clone() for name, value in weights.items()})
     whole_file.write_bytes(folder.files.model, content)
     if certificate is not None:
         certificate_file.write(folder.files.certificate, certificate, overwrite=True)
-    folder.ledger.finish()
+    if not folder.ledger.is_finished():
+        folder.ledger.accepted(accepted - folder.ledger.accepted_count())
+        folder.ledger.finish()
     page = run_page.render(run_reading.read_run(folder.files.directory))
     whole_file.write(folder.files.report, page, overwrite=True)

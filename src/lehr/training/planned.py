@@ -154,7 +154,7 @@ class Planned:
             charged = folder.ledger.charged()
             certificate = ending.certificate_for(self.schedule, self.plan, self.stated, charged=charged, shared=shared)
         weights = loop.trainee.weights()
-        ending.write(folder, weights, certificate)
+        ending.write(folder, weights, accepted=end.accepted, certificate=certificate)
         self.model.load_state_dict(weights)
         return Run(
             directory=folder.files.directory,
