@@ -23,12 +23,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $@
 
-demo: $(INSTALLED) ## Plan a private run for MNIST, count its ε, and draw it
-	@mkdir -p demo
-	$(BIN)/lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 --noise-multiplier 1.23 \
-		--html demo/plan.html --save demo/plan.json --overwrite
-	$(BIN)/lehr account --plan demo/plan.json
-	@echo "The chart, for a browser: $(CURDIR)/demo/plan.html"
+demo: $(INSTALLED) ## Train privately on real images, and write a report
+	@$(BIN)/python examples/demo.py
 
 test: $(INSTALLED) ## Run every check, and say at the end how each went
 	@$(PART)
