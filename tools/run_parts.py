@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -34,19 +35,19 @@ class Outcome:
     minutes: float
 
 
+# A process for each core; the tests of one file stay together, since they share what they have compiled.
+PYTEST = ("pytest", "-q", "-n", "auto", "--dist", "loadfile")
 PARTS = (
     Part(word="style", says="ruff check", command=("ruff", "check", ".")),
     Part(word="formatting", says="ruff format --check", command=("ruff", "format", "--check", ".")),
     Part(word="types", says="mypy --strict", command=("mypy", "--strict")),
     Part(word="imports", says="lint-imports", command=("lint-imports", "--no-cache", "--no-logo")),
-    Part(word="tests", says="pytest, without the slow ones", command=("pytest", "-q", "-m", "not slow", "tests")),
-    Part(
-        word="examples",
-        says="pytest, doctests",
-        command=("pytest", "-q", "src", "docs", "README.md", "CONTRIBUTING.md"),
-    ),
-    Part(word="slow", says="pytest, slow ones", command=("pytest", "-q", "-m", "slow", "--durations=5", "tests")),
+    Part(word="tests", says="pytest, without the slow ones", command=(*PYTEST, "-m", "not slow", "tests")),
+    Part(word="examples", says="pytest, doctests", command=(*PYTEST, "src", "docs", "README.md", "CONTRIBUTING.md")),
+    Part(word="slow", says="pytest, slow ones", command=(*PYTEST, "-m", "slow", "--durations=5", "tests")),
 )
+# One thread for each process that runs tests: more would only wait for one another.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
 
 def chosen(words: Iterable[str], *, parts: tuple[Part, ...] = PARTS) -> tuple[Part, ...]:
@@ -63,7 +64,13 @@ def run(part: Part) -> Outcome:
     print(f"\n=== {part.word}: {part.says}", flush=True)
     begun = time.monotonic()
     program, *arguments = part.command
-    finished = subprocess.run([SCRIPTS / program, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
+    finished = subprocess.run(
+        [SCRIPTS / program, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     return Outcome(part=part, passed=finished.returncode == 0, minutes=(time.monotonic() - begun) / 60)
 
 
