@@ -2,10 +2,14 @@
 
 - ``fit``: from a model, records and an ε to a run
 - ``given_records``: whatever was handed over as data, as records that were looked at
+- ``scored``: which records are scored on, what that costs, and which ones acceptance looks at
 - ``public_plan``: sane numbers where none are given
+- ``how``: settings that are neither the plan's nor the method's
+- ``looks``: what the network sees of a record
 - ``engines``: the gradient engine, its physical batch, and what to do where nothing can be compiled
-- ``describing``: config.json
 - ``trying``: what can be found out before anything is spent
+- ``planned``: a run that is decided, begun or resumed, and trained
 - ``paying``: the budget of a data set as a run uses it
+- ``describing``: config.json
 - ``ending``: weights, certificate and report of a run that is over
 """

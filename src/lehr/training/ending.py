@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lehr.attempts import Schedule
 from lehr.events import Event
 from lehr.files import whole_file
+from lehr.ledger import Ledger
 from lehr.planning.plan import Plan
 from lehr.reports import certificate_file, issuing, run_page, run_reading
 from lehr.reports.certificate import Certificate, SharedBudget, Statements
@@ -49,14 +50,18 @@ def certificate_for(
     )
 
 
-def write(folder: RunFolder, weights: dict[str, Tensor], *, accepted: int, certificate: Certificate | None) -> None:
+def close_ledger(ledger: Ledger, *, accepted: int) -> None:
+    """Note how many candidates were accepted, and let nothing more be charged. Again, it does no harm."""
+    if not ledger.is_finished():
+        ledger.accepted(accepted - ledger.accepted_count())
+        ledger.finish()
+
+
+def write(folder: RunFolder, weights: dict[str, Tensor], certificate: Certificate | None) -> None:
     """Put everything into the folder. Doing so again, after a crash in between, does no harm."""
     content = save({name: value.detach().cpu().contiguous().clone() for name, value in weights.items()})
     whole_file.write_bytes(folder.files.model, content)
     if certificate is not None:
         certificate_file.write(folder.files.certificate, certificate, overwrite=True)
-    if not folder.ledger.is_finished():
-        folder.ledger.accepted(accepted - folder.ledger.accepted_count())
-        folder.ledger.finish()
     page = run_page.render(run_reading.read_run(folder.files.directory))
     whole_file.write(folder.files.report, page, overwrite=True)

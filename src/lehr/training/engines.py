@@ -29,7 +29,7 @@ def physical_batch_for(plan: Plan, device: torch.device) -> int:
     >>> small = Plan(noise_multiplier=1.0, expected_batch_size=64, records=1464, steps=60, delta=1e-4)
     >>> large = Plan(noise_multiplier=1.0, expected_batch_size=2048, records=60_000, steps=1000, delta=1e-5)
     >>> physical_batch_for(small, cpu), physical_batch_for(large, cpu)
-    (88, 216)
+    (80, 712)
     """
     most = plan.expected_batch_size + 4 * math.sqrt(plan.expected_batch_size)
     sizes = range(8, min(LARGEST_PHYSICAL_BATCH, 8 * math.ceil(most / 8)) + 8, 8)

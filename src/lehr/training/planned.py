@@ -148,13 +148,14 @@ class Planned:
             loop = Loop(self._training(folder), folder, callbacks)
             with _telling(callbacks, self._start(folder, loop), loop):
                 end = loop.run()
+        ending.close_ledger(folder.ledger, accepted=end.accepted)
         shared = None if self.budget is None else paying.settled(self.budget, folder.ledger)
         certificate = None
         if self.stated is not None:
             charged = folder.ledger.charged()
             certificate = ending.certificate_for(self.schedule, self.plan, self.stated, charged=charged, shared=shared)
         weights = loop.trainee.weights()
-        ending.write(folder, weights, accepted=end.accepted, certificate=certificate)
+        ending.write(folder, weights, certificate)
         self.model.load_state_dict(weights)
         return Run(
             directory=folder.files.directory,

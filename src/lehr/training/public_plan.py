@@ -2,7 +2,7 @@
 
 >>> plan = plan_for(records=60_000, delta=1e-5, epsilon=3.0)
 >>> plan.expected_batch_size, plan.steps, round(plan.noise_multiplier, 1)
-(980, 2449, 1.6)
+(980.0, 2449, 1.3)
 """
 
 from __future__ import annotations

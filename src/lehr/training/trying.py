@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,20 +41,25 @@ def try_model(model: nn.Module, *, loss_fn: LossFn, look: Look, given: GivenReco
     """Refuse a model that does not take the records, has too few outputs, or cannot be scored where it is to be."""
     records = nobody(given, 2, look.device)
     with evaluating(model), torch.no_grad():
-        outputs = _called(model, look.seen(records.inputs), shape=tuple(records.inputs.shape[1:]))
+        shape = tuple(records.inputs.shape[1:])
+        with _blaming("model", allowed=f"one that takes records of shape {shape}"):
+            outputs = call(model, look.seen(records.inputs))
         _refuse_too_few_outputs(outputs, records.targets, num_classes=given.num_classes)
+        with _blaming("loss_fn", allowed="one for the outputs of the model and the targets"):
+            loss_fn(outputs, records.targets)
         if is_scored:
             PublicScore(records=records, loss_fn=loss_fn, prepare=look.seen).score(model)
 
 
-def _called(model: nn.Module, inputs: Inputs, *, shape: tuple[int, ...]) -> Any:
+@contextmanager
+def _blaming(name: str, *, allowed: str) -> Iterator[None]:
     try:
-        return call(model, inputs)
+        yield
     except LehrError:
         raise
-    except Exception as error:  # the model is the user's own code
+    except Exception as error:  # models and losses are the user's own code
         why = str(error).strip().splitlines() or [type(error).__name__]
-        raise InvalidValue("model", allowed=f"one that takes records of shape {shape}", given=why[0]) from error
+        raise InvalidValue(name, allowed=allowed, given=why[0]) from error
 
 
 def _refuse_too_few_outputs(outputs: Any, targets: Tensor, *, num_classes: int) -> None:

@@ -1,0 +1,60 @@
+"""What is left of a run that is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lehr.attempts import Schedule
+from lehr.errors import CertificateMismatch
+from lehr.events import Gaussian, Repeated, counted
+from lehr.planning.plan import Plan
+from lehr.reports.certificate import Statements
+from lehr.run_folder import RunFolder
+from lehr.training import ending
+from lehr.training.ending import Run
+from tests.training.tiny import fit_tiny
+
+PLAN = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=5, delta=1e-3)
+SCHEDULE = Schedule(step_event=PLAN.step_event, steps=5, score_event=Gaussian(20.0), evaluate_every=2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return fit_tiny(tmp_path_factory.mktemp("ending") / "run", settings_chosen_on="fixed")
+
+
+def test_a_certificate_is_for_all_that_the_plan_allowed_whatever_was_done() -> None:
+    done = Repeated(PLAN.step_event, 2)
+    made = ending.certificate_for(SCHEDULE, PLAN, Statements(settings_chosen_on="fixed"), charged=done)
+    assert counted(made.event) == {PLAN.step_event: 5, Gaussian(20.0): 3}
+    assert made.ex_post is not None
+    assert made.ex_post.epsilon < made.epsilon
+
+
+def test_more_than_the_plan_allowed_is_not_certified() -> None:
+    done = Repeated(PLAN.step_event, 6)
+    with pytest.raises(CertificateMismatch):
+        ending.certificate_for(SCHEDULE, PLAN, Statements(settings_chosen_on="fixed"), charged=done)
+
+
+def test_writing_the_end_again_does_no_harm(run: Run) -> None:
+    names = ("model.safetensors", "certificate.json")
+    before = [(run.directory / name).read_bytes() for name in names]
+    weights = {name: value.clone() for name, value in run.model.state_dict().items()}
+    with RunFolder.open(run.directory) as folder:
+        ending.write(folder, weights, run.certificate)
+    assert [(run.directory / name).read_bytes() for name in names] == before
+
+
+def test_weights_that_share_their_memory_are_written_each_by_itself(run: Run, tmp_path: Path) -> None:
+    shared = torch.ones(3)
+    with RunFolder.open(run.directory) as folder:
+        ending.write(folder, {"one": shared, "two": shared.view(3)}, None)
+        ending.write(folder, run.model.state_dict(), run.certificate)
+
+
+def test_a_run_without_an_evaluation_has_no_accuracy(tmp_path: Path) -> None:
+    assert fit_tiny(tmp_path / "run", test=None, steps=1).accuracy is None

@@ -1,0 +1,77 @@
+"""A plan from whatever public numbers there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lehr import accounting
+from lehr.errors import InvalidValue
+from lehr.events import Gaussian, Repeated, together
+from lehr.planning.plan import Plan
+from lehr.training.public_plan import EVALUATIONS, PASSES, evaluate_every, plan_for
+
+
+def planned(**said: Any) -> Plan:
+    return plan_for(**{"records": 400, "delta": 1e-3, **said})
+
+
+def test_epsilon_alone_gives_a_whole_plan_within_it() -> None:
+    plan = planned(epsilon=4.0)
+    assert plan.expected_batch_size == 80
+    assert plan.steps == PASSES * 400 / 80
+    assert 3.9 < plan.bound().epsilon <= 4.0
+
+
+def test_numbers_that_are_given_are_kept() -> None:
+    plan = planned(epsilon=4.0, steps=7, expected_batch_size=10)
+    assert (plan.steps, plan.expected_batch_size) == (7, 10)
+    plan = planned(noise_multiplier=2.0, steps=7)
+    assert (plan.noise_multiplier, plan.steps, plan.expected_batch_size) == (2.0, 7, 80)
+
+
+def test_where_all_but_the_batch_is_given_the_batch_is_found() -> None:
+    plan = planned(epsilon=1.0, steps=10, noise_multiplier=1.0)
+    assert plan.expected_batch_size != 80
+    assert 0.99 < plan.bound().epsilon <= 1.0
+
+
+def test_what_happens_beside_the_steps_is_within_epsilon_too() -> None:
+    beside = Repeated(Gaussian(5.0), 4)
+    plan = planned(epsilon=3.0, steps=10, expected_batch_size=20, beside=beside)
+    whole = together(plan.event, beside)
+    assert 2.97 < accounting.bound(whole, delta=1e-3, adjacency=plan.adjacency).epsilon <= 3.0
+    assert plan.bound().epsilon < 3.0
+
+
+def test_a_batch_is_never_larger_than_the_records() -> None:
+    assert plan_for(records=5, delta=0.1, noise_multiplier=1.0, steps=2).expected_batch_size == 5
+
+
+@pytest.mark.parametrize(
+    "said, name",
+    [
+        ({}, "the setting"),
+        ({"steps": 5}, "the setting"),
+        ({"noise_multiplier": 1.0}, "the setting"),
+        ({"epsilon": 3.0, "expected_batch_size": 0}, "expected_batch_size"),
+        ({"epsilon": 3.0, "expected_batch_size": -2.0}, "expected_batch_size"),
+        ({"epsilon": 3.0, "expected_batch_size": float("nan")}, "expected_batch_size"),
+        ({"epsilon": float("nan"), "steps": 2}, "epsilon"),
+        ({"epsilon": 3.0, "records": 0}, "records"),
+        ({"epsilon": 3.0, "records": 400.0}, "records"),
+    ],
+)
+def test_numbers_that_make_no_plan_are_refused_by_name(said: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        planned(**said)
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize("steps", [1, 19, 20, 21, 40, 41, 1000, 1001])
+def test_there_are_at_most_so_many_evaluations(steps: int) -> None:
+    every = evaluate_every(steps)
+    assert every >= 1
+    assert -(-steps // every) <= EVALUATIONS
+    assert every == 1 or -(-steps // (every - 1)) > EVALUATIONS
