@@ -28,6 +28,7 @@ import torch
 from lehr import networks, validate
 from lehr.data import InMemory, Preparation, image_folder, load, npz
 from lehr.data.augmentation import Augmentation
+from lehr.data.known import KNOWN
 from lehr.errors import InvalidValue, StoreError
 from lehr.events import Adjacency
 from lehr.methods import by_name
@@ -142,7 +143,7 @@ class Configuration:
         parts = {part: found and found.records for part, found in zip(("test", "public"), others, strict=True)}
         said: dict[str, Any] = {key: self.data[key] for key in ("records", "num_classes") if key in self.data}
         if own is None:
-            known = load(self.data.get("name", "digits"), data_dir)
+            known = load(self._known_name(), data_dir)
             return {
                 "data": known.train,
                 "data_name": known.name,
@@ -158,6 +159,14 @@ class Configuration:
                 raise InvalidValue(key, allowed="stated, as a public number, for data of your own", given=None)
         name = self.data.get("name", "data of our own")
         return {"data": own.records, "data_name": name, "preparation": self._preparation(), **parts, **said}
+
+    def _known_name(self) -> str:
+        """The data set that is named; where it is none that is known, its files are missing."""
+        name = validate.text(name=self.data.get("name", "digits"))
+        if name not in KNOWN:
+            allowed = f"given, or folder, for data that is none of {', '.join(KNOWN)} (it is called {name!r})"
+            raise InvalidValue("npz", allowed=allowed, given=None)
+        return name
 
     def _part(self, prefix: str) -> _Read | None:
         """The records of a file or a folder, if one is named."""

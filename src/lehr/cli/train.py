@@ -114,7 +114,7 @@ def train(
         },
     }
     if resume is not None:
-        refuse("resume", config=config, run=run, seed=seed)
+        refuse("resume", config=config, run=run, seed=seed, method=method)
         for table in ("privacy", "method", "model", "training"):
             refuse("resume", **said[table])
         asked = Configuration.of_run(resume).with_words(data=said["data"])

@@ -1,0 +1,185 @@
+"""``lehr train``: options, a file or a run that is resumed, and what is printed about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lehr.configuration import Configuration
+from lehr.ledger import Ledger
+from lehr.planning.budget import Budget
+from lehr.reports import certificate_file
+from lehr.run_shape import Callback, Progress
+from tests.cli.conftest import Run, RunJson
+from tests.training.tiny import HELD, PRIVATE, TEST, new_budget
+
+SHORT = ("--noise-multiplier", "1", "--steps", "3", "--expected-batch-size", "8", "--no-compile")
+OWN = ("--npz", "private.npz", "--records", "40", "--num-classes", "3")
+
+
+class Stop(Callback):
+    def stepped(self, progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Records of our own, in files."""
+    for name, (inputs, targets) in {"private": PRIVATE, "test": TEST}.items():
+        np.savez(tmp_path / f"{name}.npz", inputs=inputs.numpy(), targets=targets.numpy())
+    return tmp_path
+
+
+def config(directory: Path) -> dict[str, Any]:
+    shape = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    assert isinstance(shape, dict)
+    return shape
+
+
+def begin(directory: Path, **tables: dict[str, Any]) -> None:
+    """A run that is stopped after its first step."""
+    said = {"noise_multiplier": 1.0, "steps": 3, "expected_batch_size": 8.0}
+    words = Configuration(privacy=said).with_words(**tables)
+    with pytest.raises(KeyboardInterrupt):
+        words.train(directory=directory, quiet=True, compiled=False, callbacks=[Stop()], name="of its own name")
+
+
+def test_a_run_is_trained_and_its_promise_is_printed(lehr: Run, tmp_path: Path) -> None:
+    shown = lehr("train", "--dataset", "digits", *SHORT, "--settings-chosen-on", "fixed", "--run", "run", "-q").stdout
+    certificate = certificate_file.read(tmp_path / "run" / "certificate.json")
+    assert "plan completed, 3 steps" in shown
+    assert "at δ = 0.0001, proven" in shown
+    assert f"{certificate.epsilon:.2f}"[:3] in shown
+    assert "report.html" in shown
+
+
+def test_without_a_word_on_how_settings_were_chosen_it_says_that_there_is_no_certificate(lehr: Run) -> None:
+    shown = lehr("train", "--dataset", "digits", *SHORT, "--run", "run", "-q").stdout
+    assert "certificate" in shown
+    assert "none: say how the settings were chosen" in " ".join(shown.split())
+
+
+def test_json_is_one_object_and_nothing_else(lehr_json: RunJson) -> None:
+    said = lehr_json("train", "--dataset", "digits", *SHORT, "--run", "run", "--settings-chosen-on", "fixed")
+    assert (said["steps"], said["accepted"], said["reason"], said["delta"]) == (3, 3, "plan completed", 1e-4)
+    assert 0 < said["epsilon_spent"] <= said["epsilon"]
+    assert 0 <= said["accuracy"] <= 1
+
+
+def test_options_say_the_same_as_a_file_and_go_over_it(lehr: Run, own: Path) -> None:
+    (own / "run.toml").write_text(
+        """
+        [data]
+        npz = "private.npz"
+        test_npz = "test.npz"
+        records = 40
+        num_classes = 3
+        [model]
+        activation = "relu"
+        [method]
+        name = "auto-s"
+        clip_norm = 0.5
+        [privacy]
+        noise_multiplier = 1.0
+        steps = 30
+        expected_batch_size = 8
+        [training]
+        evaluate_every = 2
+        """,
+        encoding="utf-8",
+    )
+    lehr("train", "run.toml", "--steps", "3", "--no-compile", "--run", "one", "-q")
+    options = ("--method", "auto-s", "--clip-norm", "0.5", "--activation", "relu", "--evaluate-every", "2")
+    lehr("train", *OWN, "--test-npz", "test.npz", *SHORT, *options, "--run", "two", "-q")
+    assert config(own / "one") == config(own / "two")
+
+
+def test_a_run_is_resumed_by_its_folder_alone(lehr_json: RunJson, tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    said = lehr_json("train", "--resume", "run", "--no-compile")
+    assert (said["steps"], said["reason"]) == (3, "plan completed")
+    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+        assert ledger.run == "of its own name"
+        assert ledger.is_finished()
+
+
+def test_a_run_of_our_own_records_is_resumed_with_them(lehr: Run, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"npz": "private.npz", "test_npz": "test.npz", "records": 40, "num_classes": 3, "name": "clinic"}
+    begin(own / "run", data=data)
+    refused = lehr("train", "--resume", "run", "--no-compile", code=2)
+    assert "npz must be given" in refused.stderr
+    lehr("train", "--resume", "run", "--npz", "private.npz", "--test-npz", "test.npz", "--no-compile", "-q")
+
+
+def test_nothing_private_is_printed(lehr: Run, own: Path) -> None:
+    result = lehr("train", *OWN, *SHORT, "--held-out-fraction", "0.25", "--run", "run")
+    words = f"{result.stdout} {result.stderr}".replace("/", " ").split()
+    assert "held" in words
+    assert str(HELD) not in words
+    assert str(own) not in result.stdout + result.stderr
+
+
+def test_a_budget_pays_for_a_run(lehr: Run, own: Path) -> None:
+    new_budget(own / "our.budget")
+    paid = ("--budget", "our.budget", "--name", "first", "--settings-chosen-on", "fixed", "--delta", "1e-3")
+    lehr("train", *OWN, *SHORT, *paid, "--run", "run", "-q")
+    with Budget.open(own / "our.budget") as account:
+        assert [(run.run, run.is_settled) for run in account.status().runs] == [("first", True)]
+    certificate = certificate_file.read(own / "run" / "certificate.json")
+    assert certificate.budget is not None
+
+
+def test_a_budget_that_is_too_small_says_no_and_nothing_is_left(lehr: Run, own: Path) -> None:
+    new_budget(own / "our.budget", epsilon=0.2)
+    lehr("train", *OWN, *SHORT, "--budget", "our.budget", "--run", "run", code=1)
+    assert not (own / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, code, says",
+    [
+        (("--dataset", "minst", *SHORT), 2, "npz must be given"),
+        (("--dataset", "digits"), 2, "must be epsilon, or both noise_multiplier and steps"),
+        (("--method", "sgd", *SHORT), 2, "method must be one of auto-s, dpsgd, sa-dpsgd; given: 'sgd'"),
+        (("--network", "big", *SHORT), 2, "network must be one of"),
+        (("--npz", "nowhere.npz", "--records", "4", "--num-classes", "2", *SHORT), 3, "cannot read nowhere.npz"),
+        (("--npz", "private.npz", *SHORT), 2, "records must be stated"),
+        (("nowhere.toml",), 3, "cannot read nowhere.toml"),
+        (("--device", "abacus", *SHORT), 2, "device must be"),
+        (("--settings-chosen-on", "private", *SHORT), 1, "neither an event nor a budget pays"),
+        (("--resume", "nowhere"), 3, "has no run that began"),
+        (("--budget", "nowhere.budget", *SHORT), 3, "nowhere.budget"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_is_one_line_and_leaves_nothing(
+    arguments: tuple[str, ...], code: int, says: str, lehr: Run, own: Path
+) -> None:
+    where = () if "--resume" in arguments else ("--run", "run")
+    result = lehr("train", *arguments, *where, code=code)
+    assert result.stderr.startswith("lehr: ")
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert says in result.stderr
+    assert not (own / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--epsilon", "3"), ("--steps", "4"), ("--method", "auto-s"), ("--views", "2"), ("--seed", "1"), ("--run", "b")],
+    ids=" ".join,
+)
+def test_what_a_resumed_run_says_itself_is_not_said_again(option: tuple[str, str], lehr: Run) -> None:
+    result = lehr("train", "--resume", "run", *option, code=2)
+    name = option[0].removeprefix("--").replace("-", "_")
+    assert f"{name} must be left out beside resume" in result.stderr
+
+
+def test_a_folder_that_is_used_stays_as_it_is(lehr: Run, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "letter").write_text("mine")
+    assert "not empty" in lehr("train", *SHORT, "--run", "run", code=3).stderr
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["letter"]

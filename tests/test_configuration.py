@@ -1,0 +1,300 @@
+"""A run in words: a TOML file says the same as the options of a command and as the arguments of ``fit``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file
+
+from lehr import fit
+from lehr.configuration import Configuration, default_delta
+from lehr.data import Preparation
+from lehr.errors import InvalidValue, LehrError, StoreError
+from lehr.methods.by_name import named
+from lehr.networks import build
+from lehr.run_shape import Callback, Progress
+from lehr.training.ending import Run
+from lehr.update.averaging import ExponentialAverage
+from tests.training.tiny import PRIVATE, PUBLIC, TEST, fit_tiny
+
+WORDS = """
+[data]
+name = "clinic"
+npz = "private.npz"
+test_npz = "test.npz"
+records = 40
+num_classes = 3
+mean = [0.5]
+std = [0.25]
+
+[model]
+network = "small_cnn"
+image_side = 4
+activation = "relu"
+
+[method]
+name = "dpsgd"
+learning_rate = 0.25
+clip_norm = 0.5
+schedule = { kind = "cosine", total_steps = 4, final_fraction = 0.0 }
+
+[privacy]
+noise_multiplier = 1.5
+steps = 4
+expected_batch_size = 8
+delta = 1e-3
+settings_chosen_on = "fixed"
+
+[training]
+averaging = { kind = "exponential", decay = 0.9 }
+augmentation = "flip_crop"
+views = 2
+evaluate_every = 2
+"""
+QUIET: dict[str, Any] = {"quiet": True, "compiled": False}
+TINY: dict[str, Any] = {"noise_multiplier": 1.5, "steps": 4, "expected_batch_size": 8.0}
+
+
+class Stop(Callback):
+    def stepped(self, progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with records of our own, and words about them."""
+    monkeypatch.chdir(tmp_path)
+    for name, (inputs, targets) in {"private": PRIVATE, "test": TEST, "public": PUBLIC}.items():
+        np.savez(tmp_path / f"{name}.npz", inputs=inputs.numpy(), targets=targets.numpy())
+    (tmp_path / "run.toml").write_text(WORDS, encoding="utf-8")
+    return tmp_path
+
+
+def config(directory: str) -> dict[str, Any]:
+    shape = json.loads((Path(directory) / "config.json").read_text(encoding="utf-8"))
+    assert isinstance(shape, dict)
+    return shape
+
+
+def digits(**tables: dict[str, Any]) -> Configuration:
+    return Configuration(privacy={"noise_multiplier": 1.0, "steps": 2, "expected_batch_size": 8}).with_words(**tables)
+
+
+def train(words: Configuration, directory: str = "run", **how: Any) -> Run:
+    return words.train(directory=directory, **{**QUIET, **how})
+
+
+def test_a_file_and_the_arguments_of_fit_give_the_same_run(here: Path) -> None:
+    train(Configuration.read(Path("run.toml")), "from_file", seed=3)
+    fit(
+        build("small_cnn", num_classes=3, image_side=4, activation="relu"),
+        PRIVATE,
+        test=TEST,
+        data_name="clinic",
+        records=40,
+        num_classes=3,
+        preparation=Preparation((0.5,), (0.25,)),
+        network=("small_cnn", {"num_classes": 3, "image_side": 4, "activation": "relu"}),
+        method=named(
+            "dpsgd",
+            learning_rate=0.25,
+            clip_norm=0.5,
+            schedule={"kind": "cosine", "total_steps": 4, "final_fraction": 0.0},
+        ),
+        noise_multiplier=1.5,
+        steps=4,
+        expected_batch_size=8,
+        delta=1e-3,
+        settings_chosen_on="fixed",
+        averaging=ExponentialAverage(decay=0.9),
+        augmentation="flip_crop",
+        views=2,
+        evaluate_every=2,
+        directory="from_call",
+        **QUIET,
+    )
+    assert config("from_file") == config("from_call")
+
+
+def test_what_was_read_from_a_run_makes_the_very_same_configuration(here: Path) -> None:
+    train(Configuration.read(Path("run.toml")), "first")
+    again = Configuration.of_run(Path("first")).with_words(data={"npz": "private.npz", "test_npz": "test.npz"})
+    train(again, "second")
+    assert config("second") == config("first")
+
+
+def test_a_run_of_our_own_records_is_resumed_with_them(here: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(Configuration.read(Path("run.toml")), callbacks=[Stop()])
+    again = Configuration.of_run(Path("run")).with_words(data={"npz": "private.npz", "test_npz": "test.npz"})
+    assert train(again, resume=True).end.step == 4
+
+
+def test_a_run_of_our_own_records_is_not_resumed_without_them(here: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(Configuration.read(Path("run.toml")), callbacks=[Stop()])
+    with pytest.raises(InvalidValue, match=r"npz must be given, or folder, for data .*'clinic'"):
+        train(Configuration.of_run(Path("run")), resume=True)
+    with pytest.raises(InvalidValue, match="data must be the very records"):
+        train(
+            Configuration.of_run(Path("run")).with_words(data={"npz": "public.npz", "test_npz": "test.npz"}),
+            resume=True,
+        )
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"method": {"name": "sa-dpsgd", "rejection_threshold": 4}, "training": {"acceptance_fraction": 0.25}},
+        {"method": {"name": "auto-s", "stability": 0.1}, "model": {"activation": "relu"}},
+        {"training": {"precision": "bfloat16", "patience": 3, "augmentation": "rrc"}},
+        {"data": {"records": 1400}, "privacy": {"stated": {"settings_chosen_on": "public", "released": ["weights"]}}},
+    ],
+    ids=["sa-dpsgd", "auto-s", "training", "stated"],
+)
+def test_a_known_data_set_is_trained_on_as_said_and_said_the_same_by_its_run(
+    tables: dict[str, dict[str, Any]], here: Path
+) -> None:
+    train(digits(**tables), "first")
+    assert config("first")["data"]["is_known"]
+    train(Configuration.of_run(Path("first")), "second")
+    assert config("second") == config("first")
+
+
+def test_held_out_scores_are_said_the_same_by_their_run(here: Path) -> None:
+    words = Configuration(
+        data={"npz": "private.npz", "records": 40, "num_classes": 3},
+        privacy=TINY,
+        training={"held_out_fraction": 0.25, "held_out_noise_multiplier": 9.0, "evaluate_every": 2},
+    )
+    train(words, "first")
+    assert config("first")["plan"]["records"] == 30
+    train(Configuration.of_run(Path("first")).with_words(data={"npz": "private.npz"}), "second")
+    assert config("second") == config("first")
+
+
+def test_folders_of_images_are_read_scaled_and_labelled_by_their_names(here: Path) -> None:
+    for part, classes in {"train": "abc", "test": "abc", "wrong": "bc"}.items():
+        for label, name in enumerate(classes):
+            (here / part / name).mkdir(parents=True)
+            for number in range(4):
+                pixels = np.full((6, 6), 60 * label + 7 * number, dtype=np.uint8)
+                Image.fromarray(pixels).save(here / part / name / f"{number}.png")
+    said: dict[str, Any] = {"folder": "train", "image_side": 4, "channels": 1, "records": 12, "num_classes": 3}
+    words = Configuration(data={**said, "test_folder": "test"}, privacy={**TINY, "expected_batch_size": 4})
+    train(words)
+    assert config("run")["data"]["shape"] == [1, 4, 4]
+    with pytest.raises(InvalidValue, match="folder must be with the same classes everywhere: a, b, c"):
+        train(Configuration(data={**said, "test_folder": "wrong"}, privacy=TINY), "other")
+
+
+def test_the_first_weights_follow_from_the_seed_and_nothing_else_does(here: Path) -> None:
+    first = []
+    for directory, seed in (("one", 1), ("again", 1), ("other", 2)):
+        train(digits(), directory, seed=seed)
+        first.append(load_file(f"{directory}/checkpoints/step-0000000000.safetensors")["model/0.weight"])
+    ends = [load_file(f"{directory}/model.safetensors")["0.weight"] for directory in ("one", "again")]
+    assert first[0].equal(first[1])
+    assert not first[0].equal(first[2])
+    assert not ends[0].equal(ends[1])  # noise has no seed
+
+
+@pytest.mark.parametrize(
+    "text, kind, says",
+    [
+        ("[privcy]\nepsilon = 3", InvalidValue, r"table must be one of \[data\], .*; given: 'privcy'"),
+        ("epsilon = 3", InvalidValue, r"table must be one of .*; given: 'epsilon'"),
+        ("[privacy]\nepsilom = 3", InvalidValue, r"key of \[privacy\] must be one of .*epsilon.*; given: 'epsilom'"),
+        ("[data]\nbatch = 3", InvalidValue, r"key of \[data\] must be one of"),
+        ("[training]\nloss = 3", InvalidValue, r"key of \[training\] must be one of"),
+        ("[data\n", StoreError, r"cannot use .*it is not TOML"),
+        ("\udcff", StoreError, r"cannot use .*it is not TOML"),
+    ],
+)
+def test_a_file_that_says_something_unknown_is_refused_by_name(
+    text: str, kind: type[LehrError], says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run.toml").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(kind, match=says):
+        Configuration.read(tmp_path / "run.toml")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot read .*run.toml: No such file"):
+        Configuration.read(tmp_path / "run.toml")
+    with pytest.raises(StoreError, match="has no run that began"):
+        Configuration.of_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "tables, says",
+    [
+        ({"data": {"name": "minst"}}, "none of .*mnist.* .it is called 'minst'"),
+        ({"data": {"npz": "private.npz"}}, "records must be stated"),
+        ({"data": {"npz": "private.npz", "records": 40}}, "num_classes must be stated"),
+        ({"data": {"npz": "private.npz", "folder": "images"}}, "npz must be left out beside folder"),
+        ({"data": {"npz": 3}}, "npz must be a non-empty string"),
+        ({"data": {"npz": "nowhere.npz", "records": 4, "num_classes": 2}}, "cannot read nowhere.npz"),
+        ({"data": {"mean": 0.5, "std": [0.5]}}, "mean must be a list of numbers"),
+        ({"data": {"mean": [0.5]}}, "std must be a list of numbers"),
+        ({"data": {"records": "many"}}, "records must be a whole number"),
+        ({"model": {"network": "big_cnn"}}, "network must be one of"),
+        ({"model": {"depth": 3}}, "argument of small_cnn must be one of"),
+        ({"model": {"image_side": 16}}, "model must be one that takes records of shape"),
+        ({"model": {"num_classes": 4}}, "model must be one with 10 outputs"),
+        ({"method": {"name": "sgd"}}, "method must be one of"),
+        ({"method": {"clip": 1}}, "setting of dpsgd must be one of"),
+        ({"privacy": {"epsilon": "three"}}, "exactly three|epsilon must be"),
+        ({"privacy": {"steps": 2.5}}, "steps must be a whole number"),
+        ({"privacy": {"delta": 0}}, "delta must be"),
+        ({"privacy": {"adjacency": "bounded"}}, "adjacency must be one of add-or-remove-one, replace-one"),
+        ({"privacy": {"settings_chosen_on": 3}}, "settings_chosen_on must be one of"),
+        ({"privacy": {"stated": {"chosen": "fixed"}}}, "stated must be a table with settings_chosen_on"),
+        ({"privacy": {"stated": "fixed"}}, "stated must be a table"),
+        ({"training": {"averaging": "ema"}}, "averaging must be an object of one of the forms"),
+        ({"training": {"augmentation": "mirror"}}, "augmentation must be one of"),
+        ({"training": {"augmentation": 3}}, "augmentation must be an object"),
+        ({"training": {"precision": "half"}}, "precision must be one of"),
+        ({"training": {"views": "two"}}, "views must be a whole number"),
+        ({"training": {"held_out_fraction": 0.2}}, "held_out_fraction must be left out where there are public test"),
+    ],
+    ids=str,
+)
+def test_what_is_not_allowed_is_refused_by_name_and_leaves_nothing(
+    tables: dict[str, dict[str, Any]], says: str, here: Path
+) -> None:
+    with pytest.raises(LehrError, match=says):
+        train(digits(**tables))
+    assert not (here / "run").exists()
+
+
+def test_an_empty_file_of_test_records_is_refused_and_not_passed_over(here: Path) -> None:
+    np.savez(here / "none.npz", inputs=np.zeros((0, 1, 8, 8), dtype=np.float32), targets=np.zeros(0, dtype=np.int64))
+    with pytest.raises(LehrError, match="record 0 of test cannot be used: there are no records"):
+        train(digits(data={"test_npz": "none.npz"}))
+
+
+def test_a_run_of_a_model_that_has_no_name_cannot_be_made_again_from_words(here: Path) -> None:
+    fit_tiny(here / "run", steps=1)
+    with pytest.raises(InvalidValue, match="run must be one of a network that Lehr can build by its name"):
+        Configuration.of_run(here / "run")
+
+
+def test_words_go_over_those_that_were_there_and_none_is_no_word() -> None:
+    words = Configuration(data={"name": "digits"}, privacy={"epsilon": 3}).with_words(
+        data={"name": None, "records": 7}, privacy={"epsilon": 4, "delta": None}
+    )
+    assert words.data == {"name": "digits", "records": 7}
+    assert words.privacy == {"epsilon": 4}
+
+
+@pytest.mark.parametrize("records", [1, 9, 10, 11, 999, 1000, 60_000, 10**6])
+def test_the_default_delta_is_the_largest_power_of_ten_below_one_over_the_records(records: int) -> None:
+    delta = default_delta(records)
+    assert delta < 1 / records
+    assert delta * 10 >= 1 / records * (1 - 1e-12)
