@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lehr.configuration import Configuration
+from lehr.configuration import TABLES, Configuration
 from lehr.ledger import Ledger
 from lehr.planning.budget import Budget
 from lehr.reports import certificate_file
@@ -183,3 +184,22 @@ def test_a_folder_that_is_used_stays_as_it_is(lehr: Run, tmp_path: Path) -> None
     (tmp_path / "run" / "letter").write_text("mine")
     assert "not empty" in lehr("train", *SHORT, "--run", "run", code=3).stderr
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["letter"]
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
+
+
+def test_the_file_on_the_page_can_be_trained(lehr_json: RunJson, tmp_path: Path) -> None:
+    [words] = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    (tmp_path / "run.toml").write_text(words, encoding="utf-8")
+    said = lehr_json("train", "run.toml", "--steps", "2", "--evaluate-every", "1", "--run", "run")
+    assert (said["steps"], said["reason"]) == (2, "plan completed")
+
+
+def test_every_option_and_every_key_is_on_the_page(lehr: Run) -> None:
+    options = set(re.findall(r"--[a-z][a-z-]+", lehr("train", "--help").stdout)) - {"--help"}
+    assert len(options) > 30
+    assert {option for option in options if f"`{option}`" not in PAGE} == set()
+    for table, keys in TABLES.items():
+        assert f"[{table}]" in PAGE
+        assert {key for key in keys or () if key not in PAGE} == set()

@@ -395,3 +395,11 @@ def test_private_diagnostics_stay_in_the_private_folder(tmp_path: Path) -> None:
     assert len(kept.read_text().splitlines()) == 5
     assert kept.stat().st_mode & 0o077 == 0
     assert "records_drawn" not in text_outside_private(tmp_path / "run")
+
+
+def test_records_are_drawn_at_the_rate_of_the_stated_number_and_not_at_that_of_their_own(tmp_path: Path) -> None:
+    fit_tiny(tmp_path / "run", diagnostics=True, steps=100, expected_batch_size=STATED // 2, test=None)
+    lines = (tmp_path / "run" / "private" / "diagnostics.jsonl").read_text().splitlines()
+    drawn = [json.loads(line)["records_drawn"] for line in lines]
+    deviation = math.sqrt(HELD / 4 / 100)
+    assert abs(sum(drawn) / 100 - HELD / 2) < 5 * deviation < HELD / 2 - STATED / 2
