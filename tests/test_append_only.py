@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -369,7 +370,8 @@ def test_rows_that_are_only_in_the_log_are_never_passed_over(tmp_path: Path) -> 
 @contextmanager
 def without_rights(folder: Path, mode: int) -> Iterator[None]:
     """The administrator may do everything, so such a test process becomes somebody else for a while."""
-    user, was = os.geteuid(), [(parent, parent.stat().st_mode) for parent in [folder, *folder.parents][:4]]
+    below_temporary = [path for path in [folder, *folder.parents] if Path(tempfile.gettempdir()) in path.parents]
+    user, was = os.geteuid(), [(path, path.stat().st_mode) for path in below_temporary]
     folder.chmod(mode)
     if user == 0:
         for parent, _ in was[1:]:

@@ -28,7 +28,7 @@ def engines() -> dict[str, type[Any]]:
         for found in pkgutil.iter_modules(lehr.gradients.__path__, "lehr.gradients.")
     ]
     classes = {thing for module in modules for _, thing in inspect.getmembers(module, inspect.isclass)}
-    return {thing.__name__: thing for thing in classes if _is_an_engine(thing)}
+    return {thing.__name__: thing for thing in sorted(classes, key=lambda kind: kind.__name__) if _is_an_engine(thing)}
 
 
 def _is_an_engine(thing: type[Any]) -> bool:
