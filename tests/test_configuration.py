@@ -239,6 +239,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"data": {"npz": "private.npz", "records": 40}}, "num_classes must be stated"),
         ({"data": {"npz": "private.npz", "folder": "images"}}, "npz must be left out beside folder"),
         ({"data": {"npz": 3}}, "npz must be a non-empty string"),
+        (
+            {"data": {"name": "mnist", "npz": "private.npz", "records": 40, "num_classes": 3}},
+            "name must be another one than that of a known data set",
+        ),
         ({"data": {"npz": "nowhere.npz", "records": 4, "num_classes": 2}}, "cannot read nowhere.npz"),
         ({"data": {"mean": 0.5, "std": [0.5]}}, "mean must be a list of numbers"),
         ({"data": {"mean": [0.5]}}, "std must be a list of numbers"),

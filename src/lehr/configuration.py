@@ -157,7 +157,11 @@ class Configuration:
         for key in ("records", "num_classes"):
             if key not in said:
                 raise InvalidValue(key, allowed="stated, as a public number, for data of your own", given=None)
-        name = self.data.get("name", "data of our own")
+        name = validate.text(name=self.data.get("name", "data of our own"))
+        if name in KNOWN:
+            raise InvalidValue(
+                "name", allowed="another one than that of a known data set beside npz or folder", given=name
+            )
         return {"data": own.records, "data_name": name, "preparation": self._preparation(), **parts, **said}
 
     def _known_name(self) -> str:

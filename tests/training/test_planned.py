@@ -240,3 +240,15 @@ def test_no_record_of_the_test_part_that_acceptance_saw_is_scored_on(tmp_path: P
     assert run.evaluations[-1].loss == pytest.approx(float(loss), rel=1e-5)
     data = read(tmp_path / "run" / "config.json")["data"]
     assert data["public_records"] == "a part of the test records, not scored on"
+
+
+def test_a_run_killed_while_it_wrote_its_split_goes_on(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", method="sa-dpsgd")
+    split = tmp_path / "run" / "private" / "split.npy"
+    before = split.read_bytes()
+    split.with_name("split.part").write_bytes(before[:40])
+    split.unlink()
+    fit_tiny(tmp_path / "run", method="sa-dpsgd", resume=True)
+    assert split.read_bytes() == before
+    assert split.stat().st_mode & 0o077 == 0
+    assert not split.with_name("split.part").exists()

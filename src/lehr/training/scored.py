@@ -136,7 +136,10 @@ class Scored:
             made = self.split(folder.key)
             if made is None:
                 return self.given
-            made.save(folder.files.split)
+            unfinished = folder.files.split.with_name("split.part")
+            unfinished.unlink(missing_ok=True)  # of a run that was killed while it wrote
+            made.save(unfinished)
+            unfinished.replace(folder.files.split)
         kept = Split.load(folder.files.split)
         return self.given.with_held_out(kept) if self.is_private else self.given.with_acceptance(kept)
 
