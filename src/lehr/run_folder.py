@@ -95,7 +95,8 @@ def refuse_used(directory: Path) -> None:
     """Refuse a folder that has something in it."""
     with _failing_by_name(directory):
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise StoreError(f"{directory} is there already and not empty: resume that run, or name another folder")
+            way_out = "resume that run" if RunFiles(directory).config.exists() else "remove it, for no run began there"
+            raise StoreError(f"{directory} is there already and not empty: {way_out}, or name another folder")
 
 
 def read_config(directory: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ Everything outside ``private/`` is either public beforehand or was released with
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -133,10 +134,15 @@ class Evaluation:
             given = sorted(map(str, shape)) if isinstance(shape, dict) else shape
             raise InvalidValue("evaluation", allowed=f"an object with the fields {sorted(expected)}", given=given)
         checked: dict[str, Any] = {name: validate.count(minimum=0, **{name: shape[name]}) for name in _COUNTS}
-        return cls(**{**shape, **checked})
+        checked |= {name: validate.at_least(least, **{name: shape[name]}) for name, least in _AT_LEAST.items()}
+        spent = shape["epsilon_spent"]
+        if not isinstance(spent, int | float) or not spent >= 0:  # infinity is a legal answer, NaN is not
+            raise InvalidValue("epsilon_spent", allowed="a number >= 0 or infinity", given=spent)
+        return cls(**checked, epsilon_spent=spent, on=validate.text(on=shape["on"]))
 
 
 _COUNTS = ("step", "accepted")
+_AT_LEAST = {"loss": -sys.float_info.max, "accuracy": 0.0, "learning_rate": 0.0}
 
 
 COMPLETED = "plan completed"

@@ -18,8 +18,7 @@ from lehr.errors import InvalidValue
 Number: TypeAlias = "bool | int | float | None"
 Parameters: TypeAlias = Mapping[str, nn.Parameter]
 
-# Torch keeps counters on the CPU, where reading them does not wait for the device.
-_COUNTERS = ("step", "mu_product")
+_ON_CPU = "on_cpu/"  # some optimizers keep their counters there, where reading them does not wait for the device
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,8 @@ def numbers(optimizer: optim.Optimizer, parameters: Parameters) -> dict[str, Num
     found = {name: _number(name, value) for name, value in _values(optimizer, parameters) if not _is_tensor(value)}
     for place, group in enumerate(optimizer.param_groups):
         found |= {f"settings/{place}/{name}": value for name, value in group.items() if _is_number(value)}
-    return found
+    stored = tensors(optimizer, parameters).items()
+    return found | {_ON_CPU + name: True for name, value in stored if value.device.type == "cpu"}
 
 
 def load(
@@ -69,11 +69,14 @@ def load(
     states: dict[str, dict[str, Any]] = {name: {} for name in parameters}
     groups = {f"settings/{place}": group for place, group in enumerate(optimizer.param_groups)}
     for full_name, value in {**values, **settings}.items():
-        owner, _, name = full_name.rpartition("/")
+        owner, _, name = full_name.removeprefix(_ON_CPU).rpartition("/")
+        if full_name.startswith(_ON_CPU) and full_name.removeprefix(_ON_CPU) in values:
+            continue
         if owner in groups and name in groups[owner] and not isinstance(value, Tensor):
             groups[owner][name] = value
         elif owner in states:
-            states[owner][name] = _placed(name, value, parameters[owner], _group_of(optimizer, parameters[owner]))
+            device = "cpu" if _ON_CPU + full_name in settings else parameters[owner].device
+            states[owner][name] = value.detach().to(device, copy=True) if isinstance(value, Tensor) else value
         else:
             allowed = f"values of the {len(parameters)} parameters of this model"
             raise InvalidValue("optimizer state", allowed=allowed, given=full_name)
@@ -88,17 +91,6 @@ def _values(optimizer: optim.Optimizer, parameters: Parameters) -> Iterator[tupl
     for owner, parameter in parameters.items():
         for name, value in optimizer.state.get(parameter, {}).items():
             yield f"{owner}/{name}", value
-
-
-def _placed(name: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    stays = name in _COUNTERS and not (group.get("capturable") or group.get("fused"))
-    return value.detach().to("cpu" if stays else parameter.device, copy=True)
-
-
-def _group_of(optimizer: optim.Optimizer, parameter: nn.Parameter) -> Mapping[str, Any]:
-    return next(group for group in optimizer.param_groups if any(parameter is member for member in group["params"]))
 
 
 def _copied_values(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
