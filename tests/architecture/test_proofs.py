@@ -17,16 +17,19 @@ MECHANISMS = (
     "accounting/filter.py",
     "accounting/pld.py",
     "accounting/rdp.py",
+    "attempts.py",
     "clipping/automatic.py",
     "clipping/flat.py",
     "clipping/per_coordinate.py",
     "clipping/per_layer.py",
     "data/split.py",
+    "mechanism.py",
     "noise/isotropic.py",
     "planning/budget.py",
     "rng.py",
     "sampling/poisson.py",
     "sampling/without_replacement.py",
+    "scoring.py",
 )
 PROOFS = sorted(PACKAGE.rglob("*.proof.md"))
 
