@@ -119,12 +119,19 @@ class Loop:
         """The clipped sums over the physical batches of a draw. An empty draw is one batch of padding."""
         training, size = self.training, self.training.physical_batch
         generator = randomness.generator("augmentation", self.device)
-        torch.manual_seed(randomness.generator("layers", "cpu").initial_seed())  # dropout, and whatever else draws
+        self._seed_layers(randomness.seed("layers"))
         nobody = PhysicalBatch(places_P=places.new_zeros(size), mask_P=torch.zeros(size, dtype=torch.bool))
         for part in physical(places, size) or [nobody]:
             inputs, targets = training.private.batch(part.places_P)
             views = training.views(inputs, generator)
             yield training.engine.private_sum(training.mechanism.clipping, views, targets, part.mask_P)
+
+    def _seed_layers(self, seed: int) -> None:
+        """Dropout, and whatever else draws by itself, repeats itself with the step."""
+        # torch.manual_seed would note where it was called from, for every kind of device, and never forget it.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
 
     def _propose(self, released: ReleasedSum, step: int, randomness: StepRandomness) -> bool:
         """Move the weights, and move them back where acceptance says so."""

@@ -171,19 +171,22 @@ class StepRandomness:
 
         Privacy must not rest on it: on a CPU only 32 bits of its seed count.
         """
-        return self._generator("generator", purpose, device)
+        return torch.Generator(device=device).manual_seed(self.seed(purpose))
+
+    def seed(self, purpose: str) -> int:
+        """The 64 bits that such a generator is seeded with."""
+        return self._seed("generator", purpose)
 
     def _normals_here(self, purpose: str, count: int) -> Tensor:
         pairs = self._uniform_parts("normals", purpose, count + count % 2)
         return torch.cat([*map(_box_muller, pairs), torch.empty(0, dtype=torch.float64)])[:count]
 
     def _normals_there(self, purpose: str, count: int, device: torch.device) -> Tensor:
-        made = self._generator("normals", purpose, device)
+        made = torch.Generator(device=device).manual_seed(self._seed("normals", purpose))
         return torch.randn(count, generator=made, dtype=torch.float64, device=device)
 
-    def _generator(self, kind: str, purpose: str, device: torch.device | str) -> torch.Generator:
-        seed = int.from_bytes(self._derived(f"{kind}, seed", purpose, 0).digest(8), "little")
-        return torch.Generator(device=device).manual_seed(seed)
+    def _seed(self, kind: str, purpose: str) -> int:
+        return int.from_bytes(self._derived(f"{kind}, seed", purpose, 0).digest(8), "little")
 
     def _uniform_parts(self, kind: str, purpose: str, count: int) -> Iterator[Tensor]:
         for part, first in enumerate(range(0, validate.count(minimum=0, count=count), _PART_WORDS)):

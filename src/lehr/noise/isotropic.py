@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from lehr import validate
 from lehr.events import Gaussian
 from lehr.interfaces import PrivateSum, ReleasedSum, at_least_float32
@@ -28,11 +30,10 @@ class IsotropicNoise:
         noise_std = validate.positive(noise_multiplier=noise_multiplier) * validate.positive(
             sensitivity=private.sensitivity
         )
-        noise = randomness.normals(purpose, private.values)
+        released = randomness.normals(purpose, private.values)
+        # In float64, where the noise is, and then rounded once.
+        torch._foreach_mul_(list(released.values()), noise_std)
+        torch._foreach_add_(list(released.values()), [private.values[name] for name in released])
         return ReleasedSum(
-            values={
-                # In float64, where the noise is, and then rounded once.
-                name: noise[name].mul_(noise_std).add_(value).to(at_least_float32(value.dtype))
-                for name, value in private.values.items()
-            }
+            values={name: value.to(at_least_float32(private.values[name].dtype)) for name, value in released.items()}
         )
