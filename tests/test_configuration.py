@@ -256,7 +256,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"privacy": {"epsilon": "three"}}, "exactly three|epsilon must be"),
         ({"privacy": {"steps": 2.5}}, "steps must be a whole number"),
         ({"privacy": {"delta": 0}}, "delta must be"),
-        ({"privacy": {"adjacency": "bounded"}}, "adjacency must be one of add-or-remove-one, replace-one"),
+        ({"privacy": {"sampling": "shuffled"}}, "shuffled epochs have no accountant"),
         ({"privacy": {"settings_chosen_on": 3}}, "settings_chosen_on must be one of"),
         ({"privacy": {"stated": {"chosen": "fixed"}}}, "stated must be a table with settings_chosen_on"),
         ({"privacy": {"stated": "fixed"}}, "stated must be a table"),

@@ -37,6 +37,7 @@ def run(tmp_path: Path) -> RunFiles:
 def to(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
+
 HOME = "/" + "home/lovelace"  # nobody's
 
 

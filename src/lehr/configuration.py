@@ -35,6 +35,7 @@ from lehr.methods import by_name
 from lehr.networks.by_name import default_for
 from lehr.reports.certificate import Statements
 from lehr.run_folder import read_config
+from lehr.sampling.by_name import name_of
 from lehr.training.ending import Run
 from lehr.training.fit import fit
 from lehr.update import averaging
@@ -42,7 +43,7 @@ from lehr.update import averaging
 FORMS = ("npz", "folder")
 DATA = ("name", *FORMS, *(f"{part}_{form}" for part in ("test", "public") for form in FORMS))
 DATA_STATED = ("records", "num_classes", "mean", "std", "image_side", "channels")
-PRIVACY = ("epsilon", "delta", "noise_multiplier", "expected_batch_size", "steps", "adjacency")
+PRIVACY = ("epsilon", "delta", "noise_multiplier", "expected_batch_size", "steps", "sampling")
 STATED = ("settings_chosen_on", "stated")
 TRAINING = (
     "acceptance_fraction",
@@ -106,7 +107,8 @@ class Configuration:
             data={key: data[key] for key in ("name", "records", "num_classes")} | data["preparation"],
             model={"network": config["model"]["network"], **config["model"]["arguments"]},
             method={"name": config["method"]["name"], **config["method"]["settings"]},
-            privacy={key: value for key, value in plan.items() if key != "records"} | {"stated": config["stated"]},
+            privacy={key: plan[key] for key in ("noise_multiplier", "expected_batch_size", "steps", "delta")}
+            | {"sampling": name_of(Adjacency(plan["adjacency"])), "stated": config["stated"]},
             training={key: value for key, value in training.items() if value is not None},
         )
 
@@ -205,9 +207,6 @@ class Configuration:
 
     def _privacy(self, records: int) -> dict[str, Any]:
         said = {"delta": default_delta(records), **self.privacy}
-        if "adjacency" in said:
-            words = {member.value: member for member in Adjacency}
-            said["adjacency"] = words[validate.one_of(words, adjacency=said["adjacency"])]
         if said.get("stated") is not None:
             said["stated"] = _statements(said["stated"])
         return said

@@ -18,11 +18,11 @@ from torch import Tensor
 from lehr.acceptance.always import Always
 from lehr.acceptance.proposal import Acceptance
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Event, Gaussian, NonPrivate
+from lehr.events import Event, Gaussian, NonPrivate
 from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum
 from lehr.planning.plan import Plan
 from lehr.rng import StepRandomness
-from lehr.sampling import PoissonSampling, Sampling, WithoutReplacement
+from lehr.sampling import Sampling, counted_under
 from lehr.update.torch_optim import BuildsOptimizer
 
 
@@ -60,7 +60,7 @@ class Mechanism:
     @classmethod
     def of(cls, method: Method, plan: Plan) -> Mechanism:
         """The mechanism of a method under a plan."""
-        sampling = _sampling(plan)
+        sampling = counted_under(plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records)
         mechanism = cls(
             sampling=sampling,
             clipping=method.clipping,
@@ -97,9 +97,3 @@ def added(parts: Sequence[PrivateSum]) -> PrivateSum:
     for part in others:
         values = {name: value + part.values[name] for name, value in values.items()}
     return replace(first, values=values)
-
-
-def _sampling(plan: Plan) -> Sampling:
-    if plan.adjacency is Adjacency.REPLACE_ONE:
-        return WithoutReplacement(sample_size=int(plan.expected_batch_size), records=plan.records)
-    return PoissonSampling(expected_batch_size=plan.expected_batch_size, records=plan.records)

@@ -17,7 +17,9 @@ DELTA, EPSILON, SIGMA, STEPS, PROBABILITY = 1e-5, 2.0, 1.1, 1500, 0.01
 
 @pytest.mark.parametrize("reference", DPSGD)
 def test_steps_are_the_reference_values(reference: Reference) -> None:
-    assert largest_steps(lambda steps: Repeated(reference.step, steps), Target(3.0, 1e-5)) == reference.steps_at_epsilon_3
+    assert (
+        largest_steps(lambda steps: Repeated(reference.step, steps), Target(3.0, 1e-5)) == reference.steps_at_epsilon_3
+    )
 
 
 def test_all_four_given_numbers_fit_together() -> None:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 from lehr import fit
 from lehr.data import DataSet, InMemory, Preparation
 from lehr.errors import BadRecord, CertificateMismatch, InvalidValue, LehrError, NotPrivate, StoreError, Unreachable
-from lehr.events import Adjacency, Gaussian, PoissonSampled, counted
+from lehr.events import Gaussian, PoissonSampled, counted
 from lehr.ledger import Ledger
 from lehr.methods.dpsgd import dpsgd
 from lehr.reports import certificate_file
@@ -195,7 +195,7 @@ def test_a_known_data_set_may_be_named(tmp_path: Path) -> None:
         {"method": "auto-s"},
         {"method": "sa-dpsgd", "public": PUBLIC},
         {"physical_batch": 3},
-        {"adjacency": Adjacency.REPLACE_ONE, "records": HELD},
+        {"sampling": "without-replacement", "records": HELD},
         {"model": nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3))},
     ],
     ids=lambda changed: " ".join(changed),
@@ -317,7 +317,7 @@ def with_value(tensor: Tensor, place: int, value: float) -> Tensor:
         ({"model": nn.Linear(4, 3)}, InvalidValue, r"loss_fn must be one for the outputs"),
         ({"model": nn.Sequential(nn.BatchNorm2d(1), *linear())}, NotPrivate, r"BatchNorm2d.*Instead"),
         ({"loss_fn": cross_entropy}, InvalidValue, r"loss_fn must be .*one loss per record"),
-        ({"adjacency": Adjacency.REPLACE_ONE}, InvalidValue, r"records must be .*replace-one.*; given: 40"),
+        ({"sampling": "without-replacement"}, InvalidValue, r"records must be .*replace-one.*; given: 40"),
         ({"settings_chosen_on": "private"}, CertificateMismatch, r"neither an event nor a budget pays"),
         ({"settings_chosen_on": "guessed"}, InvalidValue, r"settings_chosen_on must be one of fixed, private, public"),
         (
@@ -338,11 +338,11 @@ def test_what_cannot_be_trained_is_refused_by_name_and_leaves_nothing(
 
 
 def test_an_error_of_the_stated_number_does_not_tell_the_true_one(tmp_path: Path) -> None:
-    assert str(HELD) not in str(refused(tmp_path, adjacency=Adjacency.REPLACE_ONE))
+    assert str(HELD) not in str(refused(tmp_path, sampling="without-replacement"))
 
 
 def test_held_out_scores_are_refused_where_neighbours_have_a_record_replaced(tmp_path: Path) -> None:
-    replacing = {"adjacency": Adjacency.REPLACE_ONE, "records": HELD, "expected_batch_size": 8}
+    replacing = {"sampling": "without-replacement", "records": HELD, "expected_batch_size": 8}
     error = refused(tmp_path, test=None, held_out_fraction=0.25, **replacing)
     assert "held_out_fraction must be left out under replace-one" in str(error)
 

@@ -8,9 +8,17 @@
 
 from __future__ import annotations
 
-from lehr.sampling.by_name import Sampling, named
+from lehr.sampling.by_name import Sampling, adjacency_of, counted_under
 from lehr.sampling.physical import PhysicalBatch, physical
 from lehr.sampling.poisson import PoissonSampling
 from lehr.sampling.without_replacement import WithoutReplacement
 
-__all__ = ["PhysicalBatch", "PoissonSampling", "Sampling", "WithoutReplacement", "named", "physical"]
+__all__ = [
+    "PhysicalBatch",
+    "PoissonSampling",
+    "Sampling",
+    "WithoutReplacement",
+    "adjacency_of",
+    "counted_under",
+    "physical",
+]

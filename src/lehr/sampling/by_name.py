@@ -1,31 +1,45 @@
-"""The samplers by the names they have in a configuration."""
+"""The samplers by the names they have in a configuration, and by the adjacency that each is counted under."""
 
 from __future__ import annotations
 
 from lehr.errors import InvalidValue
+from lehr.events import Adjacency
 from lehr.sampling.poisson import PoissonSampling
 from lehr.sampling.without_replacement import WithoutReplacement
 
 Sampling = PoissonSampling | WithoutReplacement
 
-NAMES = ("poisson", "without-replacement")
+SAMPLERS: dict[str, type[PoissonSampling] | type[WithoutReplacement]] = {
+    "poisson": PoissonSampling,
+    "without-replacement": WithoutReplacement,
+}
 _SHUFFLED = ("shuffled", "shuffle", "epochs", "shuffled-epochs")
 
 
-def named(name: str, *, expected_batch_size: float, records: int) -> Sampling:
-    """The sampler of this name.
+def adjacency_of(sampling: str) -> Adjacency:
+    """Which data sets are neighbours under a sampling.
 
-    >>> named("shuffled", expected_batch_size=2, records=10)
+    >>> adjacency_of("shuffled")
     Traceback (most recent call last):
     ...
     lehr.errors.InvalidValue: sampling must be one of poisson, without-replacement: shuffled epochs have no accountant \
 here, and counting them as Poisson sampling understates ε, by up to four times in published runs; given: 'shuffled'
     """
-    if name == "poisson":
+    if sampling not in SAMPLERS:
+        raise InvalidValue("sampling", allowed="one of " + ", ".join(SAMPLERS) + _reason(sampling), given=sampling)
+    return SAMPLERS[sampling].adjacency
+
+
+def name_of(adjacency: Adjacency) -> str:
+    """The sampling under which these are neighbours."""
+    return next(name for name, sampler in SAMPLERS.items() if sampler.adjacency is adjacency)
+
+
+def counted_under(adjacency: Adjacency, *, expected_batch_size: float, records: int) -> Sampling:
+    """The sampler that has an accountant under an adjacency."""
+    if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
         return PoissonSampling(expected_batch_size=expected_batch_size, records=records)
-    if name == "without-replacement":
-        return WithoutReplacement(sample_size=_whole(expected_batch_size), records=records)
-    raise InvalidValue("sampling", allowed="one of " + ", ".join(NAMES) + _reason(name), given=name)
+    return WithoutReplacement(sample_size=_whole(expected_batch_size), records=records)
 
 
 def _reason(name: str) -> str:

@@ -27,13 +27,13 @@ from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation
 from lehr.data.augmentation import named as augmentation_named
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
 from lehr.run_shape import Callback
+from lehr.sampling import adjacency_of
 from lehr.training import public_plan
 from lehr.training.ending import Run
 from lehr.training.given_records import given_records
@@ -54,7 +54,7 @@ def fit(
     noise_multiplier: float | None = None,
     expected_batch_size: float | None = None,
     steps: int | None = None,
-    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+    sampling: str = "poisson",
     # the records
     records: int | None = None,
     num_classes: int | None = None,
@@ -140,7 +140,7 @@ def fit(
         noise_multiplier=noise_multiplier,
         expected_batch_size=expected_batch_size,
         steps=steps,
-        adjacency=adjacency,
+        adjacency=adjacency_of(sampling),
         beside=scored.event_beside(steps),
     )
     run = Planned(
