@@ -88,7 +88,7 @@ def test_a_second_attempt_pays_for_every_step_and_score_and_ends_earlier(
             if not charges.covers(step):
                 charges.charge()
             scores += charges.is_scored(step)
-        assert second.number == 1
+        assert second.number != first.number
         assert charges.last_step == kept + 30 - taken
         assert counted(ledger.charged())[STEP] == 30
         assert counted(ledger.charged()).get(SCORE, 0) <= schedule.scores
@@ -109,14 +109,26 @@ def test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_chang
                 environment=environment,
             ).number
 
-        assert attempt(0, {"torch": "1"}) == 0
-        assert attempt(0, {"torch": "1"}) == 0
-        assert attempt(0, {"torch": "2"}) == 1
-        assert attempt(0, {"torch": "2"}) == 2  # the checkpoint is still one of the attempt before
-        assert attempt(2, {"torch": "2"}) == 2
-        assert attempt(2, None) == 3
-        assert attempt(3, None) == 4
+        ledger.record(STEP)  # from here on something may have been drawn
+        first = attempt(0, {"torch": "1"})
+        assert attempt(first, {"torch": "1"}) == first
+        second = attempt(first, {"torch": "2"})
+        third = attempt(first, {"torch": "2"})  # the checkpoint is still one of the attempt before
+        assert attempt(third, {"torch": "2"}) == third
+        fourth = attempt(third, None)
+        fifth = attempt(fourth, None)
+        assert len({first, second, third, fourth, fifth}) == 5
     assert path.stat().st_mode & 0o077 == 0
+
+
+def test_nothing_drawn_means_that_the_first_attempt_is_number_nought_and_goes_on(path: Path, tmp_path: Path) -> None:
+    schedule = Schedule(step_event=STEP, steps=5)
+    with ledger_for(tmp_path, schedule) as ledger:
+        for _ in range(2):
+            found = going_on(
+                path, first_step=0, of_checkpoint=None, ledger=ledger, schedule=schedule, environment={"a": "b"}
+            )
+            assert found.number == 0
 
 
 def test_a_damaged_list_of_attempts_is_refused(path: Path, tmp_path: Path) -> None:

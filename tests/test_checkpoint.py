@@ -12,7 +12,9 @@ from safetensors.torch import save_file
 from lehr import checkpoint
 from lehr.checkpoint import FORMAT, KEPT, Checkpoint
 from lehr.errors import DamagedFile, StoreError
+from lehr.rng import RunKey
 
+KEY = RunKey(bytes(range(32)))
 TENSORS = {
     "model/weight": torch.tensor([[1.5, -0.0, float("1e-45")]]),
     "model/shared": torch.arange(6, dtype=torch.float64).view(2, 3).t(),
@@ -26,8 +28,8 @@ def at(step: int) -> Checkpoint:
 
 
 def test_what_is_written_is_read_back_to_the_bit(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, at(7))
-    found = checkpoint.latest(tmp_path)
+    checkpoint.write(tmp_path, at(7), KEY)
+    found = checkpoint.latest(tmp_path, KEY)
     assert found is not None
     assert (found.step, found.accepted, found.attempt) == (7, 7, 2)
     assert found.numbers == {"acceptance": {"q": 0.1}}
@@ -38,29 +40,29 @@ def test_what_is_written_is_read_back_to_the_bit(tmp_path: Path) -> None:
 
 def test_the_newest_is_read_and_old_ones_are_removed(tmp_path: Path) -> None:
     for step in (2, 9, 10, 11):
-        checkpoint.write(tmp_path, at(step))
-    found = checkpoint.latest(tmp_path)
+        checkpoint.write(tmp_path, at(step), KEY)
+    found = checkpoint.latest(tmp_path, KEY)
     assert found is not None
     assert found.step == 11
     assert len(list(tmp_path.iterdir())) == KEPT
 
 
 def test_there_may_be_none(tmp_path: Path) -> None:
-    assert checkpoint.latest(tmp_path) is None
+    assert checkpoint.latest(tmp_path, KEY) is None
 
 
 def test_a_checkpoint_that_is_cut_off_or_not_one_is_refused_by_name(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, at(1))
+    checkpoint.write(tmp_path, at(1), KEY)
     [file] = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DamagedFile, match=file.name):
-        checkpoint.latest(tmp_path)
+        checkpoint.latest(tmp_path, KEY)
     save_file({"a": torch.zeros(1)}, file)
     with pytest.raises(DamagedFile, match=file.name):
-        checkpoint.latest(tmp_path)
+        checkpoint.latest(tmp_path, KEY)
     file.write_bytes(b"\x80\x04\x95not a pickle")
     with pytest.raises(DamagedFile, match=file.name):
-        checkpoint.latest(tmp_path)
+        checkpoint.latest(tmp_path, KEY)
 
 
 @pytest.mark.parametrize("wrong", [{"step": -1}, {"step": "7"}, {"surplus": 1}, {"accepted": None}])
@@ -68,11 +70,24 @@ def test_a_header_with_other_fields_is_refused(tmp_path: Path, wrong: dict[str, 
     header = {"step": 1, "accepted": 1, "attempt": 0, "numbers": {}, **wrong}
     save_file({"a": torch.zeros(1)}, tmp_path / "step-1.safetensors", metadata={FORMAT: json.dumps(header)})
     with pytest.raises(DamagedFile):
-        checkpoint.latest(tmp_path)
+        checkpoint.latest(tmp_path, KEY)
 
 
 def test_a_folder_that_cannot_be_written_is_said_so_and_keeps_what_it_has(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, at(1))
+    checkpoint.write(tmp_path, at(1), KEY)
     with pytest.raises(StoreError, match="nowhere"):
-        checkpoint.write(tmp_path / "nowhere", at(2))
+        checkpoint.write(tmp_path / "nowhere", at(2), KEY)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_checkpoint_that_another_run_wrote_or_that_was_changed_is_refused(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, at(1), RunKey(bytes(32)))
+    with pytest.raises(DamagedFile, match="this run wrote"):
+        checkpoint.latest(tmp_path, KEY)
+    checkpoint.write(tmp_path, at(1), KEY)
+    [file] = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedFile, match="this run wrote"):
+        checkpoint.latest(tmp_path, KEY)

@@ -15,9 +15,12 @@ from lehr.errors import DamagedFile, Diverged
 from lehr.interfaces import ReleasedSum
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
+from lehr.rng import RunKey
 from lehr.trainee import Trainee, evaluating
 from lehr.update.averaging import ExponentialAverage, NoAverage
 from lehr.update.torch_optim import adam, sgd
+
+KEY = RunKey(bytes(range(32)))
 
 
 def trainee(outputs: int = 2, *, uses_adam: bool = True, averages: bool = True) -> Trainee:
@@ -46,8 +49,8 @@ def test_a_restored_trainee_goes_on_to_the_bit(tmp_path: Path) -> None:
         step(whole, number)
     for number in range(3):
         step(first, number)
-    checkpoint.write(tmp_path, first.checkpoint())
-    found = checkpoint.latest(tmp_path)
+    checkpoint.write(tmp_path, first.checkpoint(), KEY)
+    found = checkpoint.latest(tmp_path, KEY)
     assert found is not None
     second.go_on_from(found)
     for number in range(3, 6):

@@ -9,6 +9,7 @@ of its steps is charged, out of what the plan has left: the run then ends that m
 from __future__ import annotations
 
 import math
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,8 +24,10 @@ from lehr.errors import DamagedFile, InvalidValue
 from lehr.events import NOTHING, Event, Repeated, counted, together
 from lehr.files import lines_file, strict_json
 from lehr.ledger import Ledger
+from lehr.rng import RunKey
 
 MOST_CHARGES = 40
+_ROUNDING = ("MKL_", "OMP_", "ONEDNN_", "DNNL_", "KMP_", "ATEN_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "TORCHINDUCTOR_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,11 @@ class Charges:
         """Whether the step is charged."""
         return step < self.charged_until
 
+    def charge_until(self, step: int) -> None:
+        """Charge whatever is missing up to this step, which is more than a block where the ledger is an older one."""
+        while not self.covers(step):
+            self.charge()
+
     def charge(self) -> None:
         """Charge the next steps; when this returns, that is on the disk."""
         first, last = self.charged_until, min(self.charged_until + self._at_once, self.last_step)
@@ -116,7 +124,7 @@ def going_on(
     path: Path,
     *,
     first_step: int,
-    of_checkpoint: int,
+    of_checkpoint: int | None,
     ledger: Ledger,
     schedule: Schedule,
     environment: Mapping[str, str] | None,
@@ -127,10 +135,12 @@ def going_on(
     """
     known = [_attempt(path, shape) for shape in lines_file.read(path)]
     last = known[-1] if known else None
-    if last is not None and last.number == of_checkpoint and last.environment == environment:
+    is_untouched = not counted(ledger.charged())  # nothing was drawn, whatever is missing
+    if last is not None and last.environment == environment and (last.number == of_checkpoint or is_untouched):
         return last
     fresh = Attempt(
-        number=0 if last is None else last.number + 1,
+        # Drawn, not counted: two copies of a folder, or one that lost this file, must not meet in a number.
+        number=0 if last is None and is_untouched else RunKey.fresh_attempt(),
         first_step=first_step,
         steps_before=_times(schedule.step_event, ledger),
         scores_before=_times(schedule.score_event, ledger),
@@ -159,6 +169,11 @@ def environment(device: torch.device, **settings: object) -> dict[str, str] | No
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "vector instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
+        "float32": f"{torch.get_float32_matmul_precision()} {torch.backends.cudnn.allow_tf32}",
+        "switches": f"{torch.backends.mkldnn.enabled} {torch.backends.cudnn.benchmark} {torch.get_default_dtype()}",
+        "autocast": f"{torch.is_autocast_enabled(device.type)} {torch.get_autocast_dtype(device.type)}",
+        "libraries": f"{torch.version.cuda} {torch.backends.cudnn.version()}",  # type: ignore[no-untyped-call]
+        "variables": " ".join(sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith(_ROUNDING))),
         **{name: str(value) for name, value in settings.items()},
     }
 

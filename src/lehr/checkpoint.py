@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -20,8 +21,9 @@ from torch import Tensor
 from lehr import validate
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.files import strict_json, whole_file
+from lehr.rng import RunKey
 
-FORMAT = "lehr-checkpoint-1"
+FORMAT, SEAL = "lehr-checkpoint-1", "seal"
 KEPT = 2
 
 
@@ -36,28 +38,39 @@ class Checkpoint:
     numbers: Mapping[str, Any]  # JSON: the states of the update, the averaging and acceptance
 
 
-def write(folder: Path, checkpoint: Checkpoint) -> None:
+def write(folder: Path, checkpoint: Checkpoint, key: RunKey) -> None:
     """Put a checkpoint on the disk, and remove all but the newest few."""
     header = {field.name: getattr(checkpoint, field.name) for field in fields(checkpoint) if field.name != "tensors"}
-    tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
-    content = save(tensors, metadata={FORMAT: json.dumps(header, allow_nan=False)})
+    tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in checkpoint.tensors.items()}
+    text = json.dumps(header, allow_nan=False)
+    content = save(tensors, metadata={FORMAT: text, SEAL: _seal(key, text, tensors)})
     whole_file.write_bytes(folder / f"step-{checkpoint.step:010d}.safetensors", content)
     for old in _files(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
 
 
-def latest(folder: Path) -> Checkpoint | None:
+def latest(folder: Path, key: RunKey) -> Checkpoint | None:
     """The newest checkpoint; none where a run stopped before its first."""
     files = _files(folder)
-    return read(files[-1]) if files else None
+    return read(files[-1], key) if files else None
 
 
-def read(path: Path) -> Checkpoint:
+def _seal(key: RunKey, header: str, tensors: Mapping[str, Tensor]) -> str:
+    """Says that this run wrote it: other weights under the run's randomness would show the noise."""
+    kinds = json.dumps({name: [str(value.dtype), list(value.shape)] for name, value in sorted(tensors.items())})
+    contents = (value.reshape(-1).view(torch.uint8).numpy().data for _, value in sorted(tensors.items()))
+    return key.fingerprint(header.encode(), kinds.encode(), contents)
+
+
+def read(path: Path, key: RunKey) -> Checkpoint:
     """The checkpoint in a file. Nothing in it is ever run."""
     try:
         with safe_open(path, framework="pt") as file:
-            header = strict_json.loads((file.metadata() or {})[FORMAT])
+            words = file.metadata() or {}
+            header = strict_json.loads(words[FORMAT])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if words.get(SEAL) != _seal(key, words[FORMAT], tensors):
+            raise InvalidValue("checkpoint", allowed="one that this run wrote, unchanged", given="another")
         return _checkpoint(header, tensors)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error

@@ -71,6 +71,7 @@ class Loop:
         self.spent = 0.0
         self.rows: list[Evaluation] = []
         self._shown = copy.deepcopy(training.model)
+        self._attempt_found: int | None = None
         self._energy: float | None = None
         self._go_on()
 
@@ -91,7 +92,7 @@ class Loop:
             # Charged, on the disk, before anything is drawn; and nothing more is spent on weights that are lost.
             if not charges.covers(step):
                 trainee.refuse_divergence()
-                charges.charge()
+                charges.charge_until(step)
                 self.spent = training.epsilon_of(self.folder.ledger.charged())
 
             # The records of this step, and the sum of their clipped gradients.
@@ -113,25 +114,28 @@ class Loop:
                 self._save()
                 saved_at = time.monotonic()
         self._save()
+        missing = training.schedule.steps - trainee.step
+        if reason == COMPLETED and missing:
+            reason = f"plan spent {missing} steps early: they were charged before the run was begun anew"
         return self._end(reason)
 
     def _private_parts(self, places: Tensor, randomness: StepRandomness) -> Iterator[PrivateSum]:
         """The clipped sums over the physical batches of a draw. An empty draw is one batch of padding."""
         training, size = self.training, self.training.physical_batch
         generator = randomness.generator("augmentation", self.device)
-        self._seed_layers(randomness.seed("layers"))
+        self._seed_layers(randomness)
         nobody = PhysicalBatch(places_P=places.new_zeros(size), mask_P=torch.zeros(size, dtype=torch.bool))
         for part in physical(places, size) or [nobody]:
             inputs, targets = training.private.batch(part.places_P)
             views = training.views(inputs, generator)
             yield training.engine.private_sum(training.mechanism.clipping, views, targets, part.mask_P)
 
-    def _seed_layers(self, seed: int) -> None:
+    def _seed_layers(self, randomness: StepRandomness) -> None:
         """Dropout, and whatever else draws by itself, repeats itself with the step."""
         # torch.manual_seed would note where it was called from, for every kind of device, and never forget it.
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.set_state(randomness.generator("layers", "cpu").get_state())
         if self.device.type == "cuda":
-            torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(randomness.seed("layers"))
 
     def _propose(self, released: ReleasedSum, step: int, randomness: StepRandomness) -> bool:
         """Move the weights, and move them back where acceptance says so."""
@@ -180,26 +184,27 @@ class Loop:
         attempt = going_on(
             self.folder.files.attempts,
             first_step=self.trainee.step,
-            of_checkpoint=self.trainee.attempt,
+            of_checkpoint=self._attempt_found,
             ledger=self.folder.ledger,
             schedule=self.training.schedule,
             environment=self.training.environment,
         )
         self.trainee.attempt = attempt.number
+        if attempt.number != self._attempt_found:
+            self._save()  # so that a crash right after goes on with this attempt instead of paying for another
         self.spent = self.training.epsilon_of(self.folder.ledger.charged())
         return Charges(self.folder.ledger, self.training.schedule, attempt)
 
     def _save(self) -> None:
-        checkpoint.write(self.folder.files.checkpoints, self.trainee.checkpoint())
+        checkpoint.write(self.folder.files.checkpoints, self.trainee.checkpoint(), self.folder.key)
 
     def _go_on(self) -> None:
         """Go on from the last checkpoint; where there is none, from the beginning."""
-        found = checkpoint.latest(self.folder.files.checkpoints)
-        if found is None:
-            self._save()
-            return
-        self.trainee.go_on_from(found)
-        self.folder.forget_evaluations_after(found.step)
+        found = checkpoint.latest(self.folder.files.checkpoints, self.folder.key)
+        self._attempt_found = None if found is None else found.attempt
+        if found is not None:
+            self.trainee.go_on_from(found)
+        self.folder.forget_evaluations_after(self.trainee.step)
         self.rows = list(self.folder.evaluations())
 
     def _tell_progress(self) -> None:

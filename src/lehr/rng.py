@@ -42,6 +42,8 @@ _DOMAIN = b"lehr.rng/1"
 _PART_WORDS = 2**16
 _ONES_EXPONENT = np.uint64(0x3FF0_0000_0000_0000)  # the bits of 1.0
 _BELOW_ONE = 1 - 2.0**-53
+_TWISTER_WORDS = 624
+_TWISTER_STATE = slice(24, 24 + 8 * _TWISTER_WORDS)  # where torch keeps them, each in eight bytes
 _NO_FOLLOWING = os.O_NOFOLLOW | os.O_CLOEXEC
 
 Bytes = bytes | bytearray | memoryview
@@ -103,6 +105,11 @@ class RunKey:
             _write_all(descriptor, bytes(about.st_size))
             os.unlink(path)
             _flush_folder(path)
+
+    @staticmethod
+    def fresh_attempt() -> int:
+        """A number for an attempt that no copy of the run's folder will ever draw again."""
+        return secrets.randbits(59)
 
     def at(self, step: int, attempt: int) -> StepRandomness:
         """The randomness of one attempt at one step."""
@@ -167,11 +174,18 @@ class StepRandomness:
         return {name: part.view(tensor.shape) for part, (name, tensor) in zip(parts, like.items(), strict=True)}
 
     def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
-        """A generator of torch for what need not be secret: augmentation, dropout.
+        """A generator of torch for what draws by itself: augmentation, dropout.
 
-        Privacy must not rest on it: on a CPU only 32 bits of its seed count.
+        On a CPU its whole state comes from the key, for of a seed torch keeps 32 bits, which can all be tried; on a
+        GPU it is seeded with 64 bits.
         """
-        return torch.Generator(device=device).manual_seed(self.seed(purpose))
+        made = torch.Generator(device=device).manual_seed(self.seed(purpose))
+        if made.device.type == "cpu":
+            state = made.get_state()
+            words = np.frombuffer(self._derived("generator, state", purpose, 0).digest(4 * _TWISTER_WORDS), dtype="<u4")
+            state[_TWISTER_STATE] = torch.from_numpy(words.astype("<u8").view(np.uint8))
+            made.set_state(state)
+        return made
 
     def seed(self, purpose: str) -> int:
         """The 64 bits that such a generator is seeded with."""

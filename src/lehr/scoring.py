@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING, Event
-from lehr.gradients.batches import LossFn, call
+from lehr.gradients.batches import LossFn, call, one_each
 from lehr.interfaces import Inputs, PrivateSum, Records
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.rng import StepRandomness
@@ -95,7 +95,7 @@ class NoisyScore:
     def score(self, model: nn.Module, randomness: StepRandomness) -> Score:
         """The noisy sums over a public number. Noise can carry them out of their range, and they are put back."""
         total = torch.zeros(2, dtype=torch.float64)
-        for losses, right in _judged(model, self.records, self.loss_fn, self.prepare):
+        for losses, right in _judged_alone(model, self.records, self.loss_fn, self.prepare):
             shares = losses.nan_to_num(nan=math.inf).clamp(0, self.largest_loss) / self.largest_loss
             total += torch.stack([shares.sum(), right.sum()]).cpu()
         private = PrivateSum(values={"score": total}, sensitivity=math.sqrt(2))
@@ -113,12 +113,32 @@ def _judged(model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepar
             places = torch.arange(first, min(first + RECORDS_AT_ONCE, len(records)))
             inputs, targets = records.batch(places)
             outputs = call(model, prepare(inputs))
-            yield loss_fn(outputs, targets).double(), _is_right(outputs, targets).double()
+            losses = one_each(loss_fn(outputs, targets), num_records=len(places))
+            yield losses.double(), _is_right(outputs, targets).double()
+
+
+def _judged_alone(
+    model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same with every record run by itself: a loss or a model that looks along the batch cannot mix them.
+
+    The sensitivity of a noisy score rests on that.
+    """
+    with torch.no_grad():
+        for place in range(len(records)):
+            inputs, targets = records.batch(torch.tensor([place]))
+            outputs = call(model, prepare(inputs))
+            losses = one_each(loss_fn(outputs, targets), num_records=1)
+            yield losses.double(), _is_right(outputs, targets).double()
 
 
 def _is_right(outputs: Any, targets: Any) -> Tensor:
     if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.dim() == 2):
         raise InvalidValue("model", allowed="one with an output for each class where it is scored", given=type(outputs))
+    if targets.shape != outputs.shape[:1]:  # a broadcast would compare every record with every other
+        raise InvalidValue(
+            "targets", allowed="one label for each record where it is scored", given=tuple(targets.shape)
+        )
     return outputs.argmax(dim=1) == targets
 
 

@@ -27,9 +27,8 @@ def test_the_commands_run_one_after_another(tmp_path: Path) -> None:
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
-    assert {"plan.json", "clinic.budget", "certificate.json", "digits.html", "digits-model"} <= {
-        file.name for file in tmp_path.iterdir()
-    }
+    made = {file.name for file in tmp_path.iterdir()}
+    assert {"plan.json", "clinic.budget", "certificate.json", "digits.html", "digits-model"} <= made
 
 
 def test_every_link_to_a_file_leads_somewhere() -> None:

@@ -93,7 +93,11 @@ class Loss(nn.Module):
 
 @pytest.mark.parametrize(
     "loss_fn, name",
-    [(partial(cross_entropy, reduction="none"), "cross_entropy"), (Loss(), "Loss"), (cross_entropy, "cross_entropy")],
+    [
+        (partial(cross_entropy, reduction="none"), "cross_entropy(reduction='none')"),
+        (Loss(), "Loss"),
+        (cross_entropy, "cross_entropy"),
+    ],
 )
 def test_a_loss_is_named_without_an_address(loss_fn: Any, name: str) -> None:
     assert describing.model_words(linear(), loss_fn, None, {})["loss"] == name

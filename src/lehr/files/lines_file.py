@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.files import strict_json, whole_file
@@ -17,9 +18,7 @@ def append(path: Path, shape: Mapping[str, object], *, mode: int = 0o644) -> Non
     try:
         is_new = not path.exists()
         with open(os.open(path, os.O_RDWR | os.O_CREAT, mode), "r+b") as file:
-            file.truncate(
-                file.seek(_end_of_whole_lines(file.read()))
-            )  # or the new line would go on with the cut-off one
+            _drop_cut_off_line(file)
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -34,7 +33,7 @@ def read(path: Path) -> list[object]:
     return [_value(path, number, line) for number, line in enumerate(_whole_lines(path), start=1)]
 
 
-def rewrite(path: Path, shapes: list[Mapping[str, object]]) -> None:
+def rewrite(path: Path, shapes: Sequence[Mapping[str, object]]) -> None:
     """Keep these lines and no others."""
     whole_file.write(path, b"".join(map(_line, shapes)).decode(), overwrite=True)
 
@@ -46,8 +45,15 @@ def _line(shape: Mapping[str, object]) -> bytes:
         raise InvalidValue("line", allowed="made of finite numbers, text, lists and mappings", given=shape) from error
 
 
-def _end_of_whole_lines(content: bytes) -> int:
-    return content.rfind(b"\n") + 1
+def _drop_cut_off_line(file: BinaryIO) -> None:
+    """Go to where the next line begins; the new one would otherwise go on with one that a crash cut off."""
+    end = file.seek(0, os.SEEK_END)
+    if end:
+        file.seek(end - 1)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            end = file.read().rfind(b"\n") + 1
+    file.truncate(file.seek(end))
 
 
 def _whole_lines(path: Path) -> list[bytes]:
@@ -58,7 +64,7 @@ def _whole_lines(path: Path) -> list[bytes]:
         return []
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    return content[: _end_of_whole_lines(content)].split(b"\n")[:-1]
+    return content.split(b"\n")[:-1]
 
 
 def _value(path: Path, number: int, line: bytes) -> object:

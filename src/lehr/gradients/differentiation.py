@@ -14,12 +14,12 @@ from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lehr.gradients import batches
-from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.batches import LossFn
 from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.layers import Layers
 from lehr.gradients.precision import margin, narrow, widen
 from lehr.gradients.reading import Manner, Outlet, Reading
-from lehr.interfaces import Tensors
+from lehr.interfaces import Inputs, Tensors
 
 
 class Differentiation:

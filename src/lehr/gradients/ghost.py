@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.gradients import batches
-from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.batches import LossFn
 from lehr.gradients.compiling import compiled_step
 from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.differentiation import Differentiation
@@ -29,7 +29,7 @@ from lehr.gradients.precision import PRECISIONS
 from lehr.gradients.reading import Manner, Reading
 from lehr.gradients.replay import Replayed
 from lehr.gradients.trial import Trial
-from lehr.interfaces import ClipRule, PrivateSum, Tensors
+from lehr.interfaces import ClipRule, Inputs, PrivateSum, Tensors
 
 
 class GhostEngine:

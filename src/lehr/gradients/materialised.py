@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lehr import validate
 from lehr.gradients import batches, recurrent
-from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.batches import LossFn
 from lehr.gradients.calling import Called
 from lehr.gradients.grouping import checked_groups, weight_of_each
 from lehr.gradients.masks import checked_mask
@@ -28,7 +28,7 @@ from lehr.gradients.precision import margin
 from lehr.gradients.products import keep, rows, sum_of_squares, uncast
 from lehr.gradients.refusals import refuse_what_cannot_be_private
 from lehr.gradients.same_draws import SameDraws
-from lehr.interfaces import Clip, Groups, Tensors, at_least_float32
+from lehr.interfaces import Clip, Groups, Inputs, Tensors, at_least_float32
 
 KEPT_BYTES = 2**28
 Compute: TypeAlias = Callable[[slice], dict[str, Tensor]]

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from lehr import validate
 from lehr.gradients import batches
-from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.batches import LossFn
 from lehr.gradients.calling import Called
 from lehr.gradients.grouping import checked_groups, weight_of_each
 from lehr.gradients.masks import checked_mask
 from lehr.gradients.precision import margin
 from lehr.gradients.refusals import refuse_what_cannot_be_private
-from lehr.interfaces import Clip, Groups, at_least_float32
+from lehr.interfaces import Clip, Groups, Inputs, at_least_float32
 
 
 class OneByOneEngine:

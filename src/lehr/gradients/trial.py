@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients import batches
-from lehr.gradients.batches import Inputs, LossFn
+from lehr.gradients.batches import LossFn
 from lehr.gradients.calling import Called
 from lehr.gradients.differentiation import Differentiation, first_device
 from lehr.gradients.layers import Layers
@@ -31,7 +31,7 @@ from lehr.gradients.mixing import refuse_mixed_records
 from lehr.gradients.precision import narrow
 from lehr.gradients.reading import Manner
 from lehr.gradients.refusals import described
-from lehr.interfaces import Tensors
+from lehr.interfaces import Inputs, Tensors
 
 LOG = logging.getLogger("lehr")
 _RECORDS = 2

@@ -7,6 +7,7 @@
 - ``how``: settings that are neither the plan's nor the method's
 - ``looks``: what the network sees of a record
 - ``engines``: the gradient engine, its physical batch, and what to do where nothing can be compiled
+- ``probing``: whether the program is still the one that began the run, bit for bit
 - ``trying``: what can be found out before anything is spent
 - ``planned``: a run that is decided, begun or resumed, and trained
 - ``paying``: the budget of a data set as a run uses it

@@ -78,7 +78,10 @@ def model_words(model: nn.Module, loss_fn: LossFn, network: str | None, argument
 def _name_of(loss_fn: Any) -> str:
     """Of a function, of the one within a partial, or of the class of a module: no address and no path."""
     inner = loss_fn.func if isinstance(loss_fn, partial) else loss_fn
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    words = str(getattr(inner, "__name__", type(inner).__name__))
+    given = loss_fn.keywords if isinstance(loss_fn, partial) else {}
+    plain = {name: value for name, value in sorted(given.items()) if isinstance(value, bool | int | float | str)}
+    return f"{words}({', '.join(f'{name}={value!r}' for name, value in plain.items())})" if plain else words
 
 
 def _method(method: Method) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def certificate_for(
 def close_ledger(ledger: Ledger, *, accepted: int) -> None:
     """Note how many candidates were accepted, and let nothing more be charged. Again, it does no harm."""
     if not ledger.is_finished():
-        ledger.accepted(accepted - ledger.accepted_count())
+        ledger.accepted(max(0, accepted - ledger.accepted_count()))
         ledger.finish()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lehr.attempts import Schedule
 from lehr.errors import InvalidValue
+from lehr.events import NOTHING
 from lehr.ledger import Ledger
 from lehr.planning.budget import Budget, RunStatus
 from lehr.planning.plan import Plan
@@ -38,6 +39,12 @@ def reserve(budget: Path, schedule: Schedule, plan: Plan, *, run: str) -> None:
                 "adjacency", allowed=f"that of the budget, {counted_by.value}", given=plan.adjacency.value
             )
         account.reserve(schedule.event, run=run)
+
+
+def give_back(budget: Path, *, run: str) -> None:
+    """Give back what a run reserved that never began. Its name stays taken."""
+    with Budget.open(budget) as account:
+        account.settle(run, used=NOTHING)
 
 
 def refuse_other_budget(budget: Path, ledger: Ledger) -> None:

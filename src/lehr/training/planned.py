@@ -30,6 +30,7 @@ from lehr.training import describing, ending, engines, paying, trying
 from lehr.training.ending import Run
 from lehr.training.how import How
 from lehr.training.looks import Look
+from lehr.training.probing import probe
 from lehr.training.scored import Scored
 
 
@@ -119,15 +120,20 @@ class Planned:
         with _made(where):
             if self.budget is not None:
                 paying.reserve(self.budget, self.schedule, self.plan, run=self.name)
-            return RunFolder.create(
-                where,
-                config=config,
-                key=key,
-                plan_event=self.schedule.event,
-                delta=self.plan.delta,
-                adjacency=self.plan.adjacency,
-                fingerprint=self.scored.given.fingerprint,
-            )
+            try:
+                return RunFolder.create(
+                    where,
+                    config=config,
+                    key=key,
+                    plan_event=self.schedule.event,
+                    delta=self.plan.delta,
+                    adjacency=self.plan.adjacency,
+                    fingerprint=self.scored.given.fingerprint,
+                )
+            except BaseException:
+                if self.budget is not None:
+                    paying.give_back(self.budget, run=self.name)
+                raise
 
     def resumed(self, where: Path) -> RunFolder:
         """The folder of the run that is resumed; of another model, plan, method or data it is refused."""
@@ -187,7 +193,13 @@ class Planned:
             patience=how.patience,
             checkpoint_seconds=how.checkpoint_seconds,
             has_diagnostics=how.diagnostics,
-            environment=attempts.environment(how.device, physical_batch=size, step=runs),
+            environment=attempts.environment(
+                how.device,
+                physical_batch=size,
+                step=runs,
+                mode=[layer.training for layer in self.model.modules()],
+                probe=probe(self.model, engine, method, how.loss_fn, look=look, given=self.scored.given, size=size),
+            ),
         )
 
     def _start(self, folder: RunFolder, loop: Loop) -> Start:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +40,7 @@ def padding(given: GivenRecords, look: Look, size: int) -> tuple[Inputs, Any, Te
 
 def try_model(model: nn.Module, *, loss_fn: LossFn, look: Look, given: GivenRecords, is_scored: bool) -> None:
     """Refuse a model that does not take the records, has too few outputs, or cannot be scored where it is to be."""
+    _warn_of_idle_dropout(model)
     records = nobody(given, 2, look.device)
     with evaluating(model), torch.no_grad():
         shape = tuple(records.inputs.shape[1:])
@@ -49,6 +51,16 @@ def try_model(model: nn.Module, *, loss_fn: LossFn, look: Look, given: GivenReco
             loss_fn(outputs, records.targets)
         if is_scored:
             PublicScore(records=records, loss_fn=loss_fn, prepare=look.seen).score(model)
+
+
+def _warn_of_idle_dropout(model: nn.Module) -> None:
+    idle = [name for name, layer in model.named_modules() if _is_dropout(layer) and not layer.training]
+    if idle:
+        warnings.warn(f"{idle[0]} drops nothing, for it is in evaluation mode: call model.train() first", stacklevel=2)
+
+
+def _is_dropout(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
 
 
 @contextmanager

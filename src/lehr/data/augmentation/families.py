@@ -41,7 +41,7 @@ class Operation(Protocol):
 class Augmentation:
     """Operations that are done one after the other, drawn anew for each view.
 
-    A view is a function of its own record and of what was drawn for its place: no record moves a view of another.
+    A view is a function of its own record and of what was drawn for its place in the batch.
     """
 
     name: str

@@ -1,0 +1,79 @@
+"""What a step does to made-up records, as a hash: two programs that give other bits there are not one run."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from lehr.gradients.batches import LossFn, call, leaves
+from lehr.gradients.ghost import GhostEngine
+from lehr.interfaces import ReleasedSum
+from lehr.mechanism import Method
+from lehr.trainee import evaluating
+from lehr.training.given_records import GivenRecords
+from lehr.training.looks import Look
+from lehr.update.torch_optim import Updater
+
+
+def probe(
+    model: nn.Module,
+    engine: GhostEngine,
+    method: Method,
+    loss_fn: LossFn,
+    *,
+    look: Look,
+    given: GivenRecords,
+    size: int,
+) -> str:
+    """The bits of a clipped sum, of two updates and of a score, all at made-up weights.
+
+    They follow the code of model, loss, views and optimizer, their settings, and every switch that rounds differently.
+    """
+    with torch.random.fork_rng(devices=[look.device] if look.device.type == "cuda" else []):
+        found = _tried(model, engine, method, loss_fn, look=look, given=given, size=size)
+    hashed = hashlib.blake2b(digest_size=16)
+    for value in leaves(found):
+        hashed.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return hashed.hexdigest()
+
+
+def _tried(
+    model: nn.Module,
+    engine: GhostEngine,
+    method: Method,
+    loss_fn: LossFn,
+    *,
+    look: Look,
+    given: GivenRecords,
+    size: int,
+) -> list[Tensor]:
+    held, made = given.private, torch.Generator().manual_seed(0)
+    inputs = _made_up(held.inputs, size, 2, made).to(look.device)
+    targets = _made_up(held.targets, size, given.num_classes, made).to(look.device)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    try:
+        with torch.no_grad():
+            for value in model.state_dict().values():
+                if value.is_floating_point():
+                    value.copy_(0.1 + torch.rand(value.shape, generator=made) / 2)
+        torch.manual_seed(0)  # dropout, and whatever else draws by itself
+        views = look.trained(inputs, torch.Generator(look.device).manual_seed(0))
+        total = engine.private_sum(method.clipping, views, targets, torch.ones(size, dtype=torch.bool)).values
+        updater = Updater(method.update, model)
+        for step in range(2):
+            updater.step(ReleasedSum(values=total), divisor=1.0, step=step)  # nobody's sum
+        found = [*total.values(), *(parameter.detach().clone() for parameter in model.parameters())]
+        with evaluating(model), torch.no_grad():
+            found += [loss_fn(call(model, look.seen(inputs)), targets)]
+    finally:
+        model.load_state_dict(before)
+    return found
+
+
+def _made_up(like: Tensor, size: int, below: int, made: torch.Generator) -> Tensor:
+    shape = (size, *like.shape[1:])
+    if like.is_floating_point():
+        return torch.rand(shape, generator=made).to(like.dtype)
+    return torch.randint(256 if like.dtype == torch.uint8 else below, shape, generator=made).to(like.dtype)
