@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING, Gaussian
+from lehr.interfaces import Inputs
 from lehr.rng import RunKey
 from lehr.scoring import RECORDS_AT_ONCE, NoisyScore, PublicScore
 
@@ -29,7 +30,7 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets, reduction="none")
 
 
-def as_it_is(inputs: Tensor) -> Tensor:
+def as_it_is(inputs: Inputs) -> Inputs:
     return inputs
 
 

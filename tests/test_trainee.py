@@ -77,7 +77,7 @@ def test_a_candidate_that_is_taken_back_leaves_no_trace() -> None:
     "other", [{"outputs": 3}, {"uses_adam": False}, {"averages": False}], ids=["model", "optimizer", "averaging"]
 )
 def test_the_checkpoint_of_another_is_refused(other: dict[str, bool]) -> None:
-    given, another = trainee(), trainee(**other)  # type: ignore[arg-type]
+    given, another = trainee(), trainee(**other)
     step(another, 0)
     with pytest.raises(DamagedFile, match="not one of this model"):
         given.go_on_from(another.checkpoint())
