@@ -136,7 +136,9 @@ def test_a_folder_that_is_no_released_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a released model"):
         load(tmp_path)
     files = write_run(tmp_path / "run")
-    with pytest.raises(StoreError, match=r"config\.json"):
+    with pytest.raises(
+        StoreError, match=r"config\.json: model must be a released one; given: 'a run, which `lehr release`"
+    ):
         load(files.directory, small_model())
 
 

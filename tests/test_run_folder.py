@@ -63,6 +63,16 @@ def test_two_cannot_train_in_one_folder(tmp_path: Path) -> None:
     RunFolder.open(tmp_path / "run").close()
 
 
+def test_a_run_whose_key_is_gone_cannot_go_on_and_nothing_is_put_in_its_place(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as folder:
+        files = folder.files
+    for path in files.private.iterdir():
+        path.unlink()
+    with pytest.raises(StoreError, match="its key is gone, as it is after a release"):
+        RunFolder.open(files.directory)
+    assert not list(files.private.iterdir())
+
+
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StoreError, match="not empty"):

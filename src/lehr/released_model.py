@@ -202,6 +202,8 @@ def _files(directory: str | os.PathLike[str]) -> ReleasedFiles:
 
 
 def _config(shape: object) -> dict[str, Any]:
+    if isinstance(shape, dict) and shape.get("format") == "lehr-run":
+        raise InvalidValue("model", allowed="a released one", given="a run, which `lehr release` makes a model of")
     given = strict_json.fields("configuration", shape, FIELDS)
     if given["format"] != FORMAT:
         raise InvalidValue("format", allowed=FORMAT, given=given["format"])

@@ -55,6 +55,8 @@ class RunFolder:
         """Open the folder of a run that began before."""
         files = RunFiles(directory)
         config = read_config(directory)
+        if not files.key.exists():
+            raise StoreError(f"the run in {directory} cannot go on: its key is gone, as it is after a release")
         held = lock.taken(files.lock, for_what=f"the run in {directory}")
         try:
             return cls(files, held=held, key=RunKey.load(files.key), ledger=Ledger.open(files.ledger), config=config)
