@@ -167,11 +167,11 @@ class Configuration:
         return {"data": own.records, "data_name": name, "preparation": self._preparation(), **parts, **said}
 
     def _known_name(self) -> str:
-        """The data set that is named; where it is none that is known, its files are missing."""
+        """The data set that is named; of one that is not known, the files are missing."""
         name = validate.text(name=self.data.get("name", "digits"))
         if name not in KNOWN:
-            allowed = f"given, or folder, for data that is none of {', '.join(KNOWN)} (it is called {name!r})"
-            raise InvalidValue("npz", allowed=allowed, given=None)
+            allowed = f"one of {', '.join(KNOWN)}, or that of your own data, with npz or folder beside it"
+            raise InvalidValue("name of the data", allowed=allowed, given=name)
         return name
 
     def _part(self, prefix: str) -> _Read | None:

@@ -185,7 +185,7 @@ def test_a_budget_that_is_too_small_refuses_the_run_and_nothing_is_left(tmp_path
 def test_a_name_that_the_budget_knows_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
     budget = new_budget(tmp_path / "budget")
     fit_tiny(tmp_path / "first", budget=budget)
-    with pytest.raises(InvalidValue, match="run must be a name that this budget has not seen yet"):
+    with pytest.raises(InvalidValue, match="name must be one that the budget has not seen yet"):
         fit_tiny(tmp_path / "second", budget=budget)
     assert not (tmp_path / "second").exists()
 

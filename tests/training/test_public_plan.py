@@ -52,9 +52,9 @@ def test_a_batch_is_never_larger_than_the_records() -> None:
 @pytest.mark.parametrize(
     "said, name",
     [
-        ({}, "the setting"),
-        ({"steps": 5}, "the setting"),
-        ({"noise_multiplier": 1.0}, "the setting"),
+        ({}, "epsilon"),
+        ({"steps": 5}, "epsilon"),
+        ({"noise_multiplier": 1.0}, "epsilon"),
         ({"epsilon": 3.0, "expected_batch_size": 0}, "expected_batch_size"),
         ({"epsilon": 3.0, "expected_batch_size": -2.0}, "expected_batch_size"),
         ({"epsilon": 3.0, "expected_batch_size": float("nan")}, "expected_batch_size"),

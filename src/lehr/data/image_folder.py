@@ -77,7 +77,7 @@ def _stacked(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: i
         image = _decoded(path, size=size, channels=channels)
         if image.shape != first.shape:
             sizes = f"{tuple(image.shape[1:])}, and {paths[0]} of {tuple(first.shape[1:])}"
-            raise BadRecord(path, reason=f"it is of the size {sizes}; give the size to scale them to")
+            raise BadRecord(path, reason=f"it is of the size {sizes}; give a size to scale them to (image_side)")
         images[place] = image
     return images
 

@@ -63,4 +63,5 @@ def default_for(shape: Sequence[int], *, num_classes: int) -> tuple[str, dict[st
         case (channels, height, width) if height == width:
             return "small_cnn", {"in_channels": channels, "image_side": height, "num_classes": num_classes}
         case _:
-            raise InvalidValue("network", allowed="named where the records are no square images", given=tuple(shape))
+            allowed = "named where the records are no square images (channels, side, side)"
+            raise InvalidValue("network", allowed=allowed, given=tuple(shape))

@@ -33,7 +33,10 @@ def expected_budget(budget: Path, schedule: Schedule, run: str) -> SharedBudget:
 def reserve(budget: Path, schedule: Schedule, plan: Plan, *, run: str) -> None:
     """Set aside all that the run may do; refused where it does not fit, or is counted in another way."""
     with Budget.open(budget) as account:
-        counted_by = account.status().adjacency
+        status = account.status()
+        counted_by = status.adjacency
+        if run in {paid.run for paid in status.runs}:
+            raise InvalidValue("name", allowed="one that the budget has not seen yet: each run has its own", given=run)
         if counted_by is not plan.adjacency:
             raise InvalidValue(
                 "adjacency", allowed=f"that of the budget, {counted_by.value}", given=plan.adjacency.value

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from lehr import accounting, attempts
@@ -150,10 +149,9 @@ class Planned:
 
     def trained(self, folder: RunFolder, callbacks: Sequence[Callback]) -> Run:
         """Train in the folder, to the end."""
-        with torch.random.fork_rng(devices=_cuda(self.how.device)):  # layers draw from the generators of the process
-            loop = Loop(self._training(folder), folder, callbacks)
-            with _telling(callbacks, self._start(folder, loop), loop):
-                end = loop.run()
+        loop = Loop(self._training(folder), folder, callbacks)
+        with _telling(callbacks, self._start(folder, loop), loop):
+            end = loop.run()
         ending.close_ledger(folder.ledger, accepted=end.accepted)
         shared = None if self.budget is None else paying.settled(self.budget, folder.ledger)
         certificate = None
@@ -249,10 +247,6 @@ def _made(where: Path) -> Iterator[None]:
         if isinstance(error, OSError):
             raise StoreError(f"cannot use {where}: {error.strerror}") from error
         raise
-
-
-def _cuda(device: torch.device) -> list[torch.device]:
-    return [device] if device.type == "cuda" else []
 
 
 def _epsilon_of(plan: Plan) -> Callable[[Event], float]:

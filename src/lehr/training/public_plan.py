@@ -32,8 +32,7 @@ def plan_for(
     """The plan. Without a batch size it is 4·√records; without steps and noise, the steps are forty passes."""
     validate.count(records=records)
     if epsilon is None and (noise_multiplier is None or steps is None):
-        given = {"noise_multiplier": noise_multiplier, "steps": steps}
-        raise InvalidValue("the setting", allowed="epsilon, or both noise_multiplier and steps", given=given)
+        raise InvalidValue("epsilon", allowed="given, unless noise_multiplier and steps both are", given=None)
     counts = (noise_multiplier, steps)
     is_batch_found = epsilon is not None and None not in counts  # the other three are given
     if expected_batch_size is None and not is_batch_found:
