@@ -61,7 +61,7 @@ def test_a_run_is_trained_and_its_promise_is_printed(lehr: Run, tmp_path: Path) 
 def test_without_a_word_on_how_settings_were_chosen_it_says_that_there_is_no_certificate(lehr: Run) -> None:
     shown = lehr("train", "--dataset", "digits", *SHORT, "--run", "run", "-q").stdout
     assert "certificate" in shown
-    assert "none: say how the settings were chosen" in " ".join(shown.split())
+    assert "none yet: state how the settings were chosen" in " ".join(shown.split())
 
 
 def test_json_is_one_object_and_nothing_else(lehr_json: RunJson) -> None:
@@ -112,7 +112,7 @@ def test_a_run_of_our_own_records_is_resumed_with_them(lehr: Run, own: Path, mon
     data = {"npz": "private.npz", "test_npz": "test.npz", "records": 40, "num_classes": 3, "name": "clinic"}
     begin(own / "run", data=data)
     refused = lehr("train", "--resume", "run", "--no-compile", code=2)
-    assert "npz must be given" in refused.stderr
+    assert "with npz or folder beside it" in refused.stderr
     lehr("train", "--resume", "run", "--npz", "private.npz", "--test-npz", "test.npz", "--no-compile", "-q")
 
 
@@ -143,8 +143,8 @@ def test_a_budget_that_is_too_small_says_no_and_nothing_is_left(lehr: Run, own: 
 @pytest.mark.parametrize(
     "arguments, code, says",
     [
-        (("--dataset", "minst", *SHORT), 2, "npz must be given"),
-        (("--dataset", "digits"), 2, "must be epsilon, or both noise_multiplier and steps"),
+        (("--dataset", "minst", *SHORT), 2, "name of the data must be one of mnist"),
+        (("--dataset", "digits"), 2, "epsilon must be given, unless noise_multiplier and steps both are"),
         (("--method", "sgd", *SHORT), 2, "method must be one of auto-s, dpsgd, sa-dpsgd; given: 'sgd'"),
         (("--network", "big", *SHORT), 2, "network must be one of"),
         (("--npz", "nowhere.npz", "--records", "4", "--num-classes", "2", *SHORT), 3, "cannot read nowhere.npz"),

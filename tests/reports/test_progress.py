@@ -84,7 +84,7 @@ def run(callback: Callback, *, start: Start = START, end: End = END) -> None:
 def test_plain_lines_say_step_epsilon_loss_accuracy_and_the_end(lines: PlainLines, stream: io.StringIO) -> None:
     run(lines)
     assert stream.getvalue().splitlines() == [
-        "sa-dpsgd: 1,000 steps planned, ε = 3 at δ = 1e-05",
+        "sa-dpsgd: 1,000 steps planned, ε = 3 at δ = 1e-05, in first",
         "step 500 of 1,000, ε 1.24 of 3, loss 0.5000, accuracy 87.5 % on test",
         "plan completed: 1,000 steps, ε 3 spent",
     ]

@@ -165,10 +165,13 @@ def _answer(run: Run, *, json: bool) -> None:
         )
         return
     rows = {"run": str(run.directory), "ended": f"{run.end.reason}, {run.end.step:,} steps"}
-    if last is not None:
+    if last is None:
+        rows["accuracy"] = "not scored: there are no test records"
+    else:
         rows["accuracy"] = f"{last.accuracy:.2%} on {last.on} (loss {last.loss:.4f})"
     if certificate is None:
-        rows["certificate"] = "none: say how the settings were chosen, --settings-chosen-on fixed, public or private"
+        rows["ε spent"] = f"{at_most(run.end.epsilon_spent)} at δ = {exactly(run.plan.delta)}"
+        rows["certificate"] = "none yet: state how the settings were chosen when you release the model"
     else:
         rows["ε"] = f"{at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}, proven"
     rows["report"] = str(run.directory / "report.html")

@@ -9,7 +9,7 @@
 >>> lines.evaluated(Evaluation(step=50, accepted=50, epsilon_spent=1.2341, loss=0.25, accuracy=0.915, on="test",
 ...     learning_rate=0.1))
 >>> print(stream.getvalue(), end="")
-dpsgd: 100 steps planned, ε = 3 at δ = 1e-05
+dpsgd: 100 steps planned, ε = 3 at δ = 1e-05, in first
 step 50 of 100, ε 1.24 of 3, loss 0.2500, accuracy 91.5 % on test
 
 A step costs no more than noting where the run stands; what is shown is drawn a few times a second, by a thread of its
@@ -222,7 +222,8 @@ def planned(start: Start) -> str:
     """The first line of every display."""
     promise = "no privacy" if start.epsilon == math.inf else f"ε = {_up(start.epsilon)} at δ = {exactly(start.delta)}"
     since = f", resumed after step {start.first_step:,}" if start.first_step else ""
-    return f"{one_line(start.method)}: {start.steps:,} steps planned, {promise}{since}"
+    where = one_line(str(start.directory))
+    return f"{one_line(start.method)}: {start.steps:,} steps planned, {promise}{since}, in {where}"
 
 
 def ending(end: End) -> str:
