@@ -8,7 +8,8 @@
         model.safetensors   the weights at the end, averaged where that was asked for
         certificate.json    what the model promises
         report.html         the run as one page
-        private/            of mode 0700, for nobody else: the key, the split, the fingerprint, opt-in diagnostics
+        private/            of mode 0700, for nobody else: the key, the lock, the attempts, the split, the fingerprint
+                            of the data, opt-in diagnostics
 
 Everything outside ``private/`` is either public beforehand or was released with noise and charged.
 """
