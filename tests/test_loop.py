@@ -101,7 +101,15 @@ def folder(path: Path, given: Training) -> RunFolder:
         return RunFolder.open(path)
     return RunFolder.create(
         path,
-        config={"format": "lehr-run", "format_version": 1, "run": "test"},
+        config={
+            "format": "lehr-run",
+            "format_version": 1,
+            "run": "test",
+            "method": {"name": "dpsgd"},
+            "data": {},
+            "model": {},
+            "training": {},
+        },
         key=KEY,
         plan_event=given.schedule.event,
         delta=PLAN.delta,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,10 @@ CONFIG: dict[str, Any] = {
     "created_on": "2026-01-01",
     "library_version": "0",
     "plan": {"steps": 5, "delta": 1e-5},
+    "method": {"name": "dpsgd"},
+    "data": {},
+    "model": {},
+    "training": {},
 }
 
 
@@ -105,6 +110,13 @@ def test_a_configuration_of_another_kind_is_refused(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     (tmp_path / "run/config.json").write_text('{"format": "something"}')
     with pytest.raises(StoreError, match="lehr-run"):
+        read_config(tmp_path / "run")
+
+
+def test_a_configuration_that_lost_a_section_is_refused_by_its_name(tmp_path: Path) -> None:
+    create(tmp_path / "run").close()
+    (tmp_path / "run/config.json").write_text(json.dumps({**CONFIG, "model": None}))
+    with pytest.raises(StoreError, match="model must be an object"):
         read_config(tmp_path / "run")
 
 

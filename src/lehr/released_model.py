@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lehr import networks, validate
+from lehr import networks, run_shape, validate
 from lehr.data import Preparation
 from lehr.data.checking import check
 from lehr.errors import DamagedFile, InvalidValue, StoreError
@@ -202,7 +202,7 @@ def _files(directory: str | os.PathLike[str]) -> ReleasedFiles:
 
 
 def _config(shape: object) -> dict[str, Any]:
-    if isinstance(shape, dict) and shape.get("format") == "lehr-run":
+    if isinstance(shape, dict) and shape.get("format") == run_shape.FORMAT:
         raise InvalidValue("model", allowed="a released one", given="a run, which `lehr release` makes a model of")
     given = strict_json.fields("configuration", shape, FIELDS)
     if given["format"] != FORMAT:

@@ -13,7 +13,7 @@ from lehr.events import Adjacency, Event
 from lehr.files import json_file, lines_file, lock, whole_file
 from lehr.ledger import Ledger
 from lehr.rng import RunKey
-from lehr.run_shape import Evaluation, RunFiles
+from lehr.run_shape import Evaluation, RunFiles, config_from_json
 
 Fingerprint = Callable[[RunKey], str]
 
@@ -106,7 +106,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     files = RunFiles(directory)
     if not files.config.exists():
         raise StoreError(f"{directory} has no run that began: {files.config.name} is missing")
-    return json_file.read(files.config, _config)
+    return json_file.read(files.config, config_from_json)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
@@ -119,12 +119,6 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "
         elif old != new:
             found.append(f"{where} was {old!r} and is {new!r}")
     return found
-
-
-def _config(shape: object) -> dict[str, Any]:
-    if not isinstance(shape, dict) or shape.get("format") != "lehr-run" or shape.get("format_version") != 1:
-        raise InvalidValue("configuration", allowed="an object of the format lehr-run, version 1", given=type(shape))
-    return shape
 
 
 def _write_private(path: Path, text: str) -> None:

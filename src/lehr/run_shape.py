@@ -24,6 +24,9 @@ from typing import Any, Self
 from lehr import validate
 from lehr.errors import InvalidValue
 
+FORMAT, FORMAT_VERSION = "lehr-run", 1
+SECTIONS = ("method", "data", "model", "training")
+
 
 @dataclass(frozen=True)
 class RunFiles:
@@ -86,6 +89,22 @@ class RunFiles:
     @property
     def diagnostics(self) -> Path:
         return self.private / "diagnostics.jsonl"
+
+
+def config_from_json(shape: object) -> dict[str, Any]:
+    """What config.json holds, its sections where they are expected. Further keys are let pass."""
+    if not isinstance(shape, dict) or shape.get("format") != FORMAT:
+        given = shape.get("format") if isinstance(shape, dict) else type(shape).__name__
+        raise InvalidValue("configuration", allowed=f"an object whose format is {FORMAT}", given=given)
+    version = shape.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
+    for name in SECTIONS:
+        if not isinstance(shape.get(name), dict):
+            raise InvalidValue(name, allowed="an object", given=shape.get(name))
+    validate.text(run=shape.get("run"))
+    validate.text(method=shape["method"].get("name"))
+    return shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

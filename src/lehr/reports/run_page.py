@@ -14,9 +14,9 @@ from lehr.reports import page_frame
 from lehr.reports.certificate import Certificate
 from lehr.reports.page_frame import Chart, Line
 from lehr.reports.rounding import at_most, exactly
-from lehr.reports.run_reading import SECTIONS, RunRecord, State
+from lehr.reports.run_reading import RunRecord, State
 from lehr.reports.wording import guarantee
-from lehr.run_shape import Evaluation
+from lehr.run_shape import SECTIONS, Evaluation
 
 TEMPLATE = "run_page.html.jinja"
 MILESTONES = 10
@@ -41,7 +41,7 @@ def render(record: RunRecord) -> str:
         standing=_standing(record),
         milestones=_milestones(record.evaluations),
         places=_places(record.evaluations),
-        settings={section: dict(_flat(_shown(section, record.config[section]))) for section in SECTIONS},
+        settings={section: dict(_flat(_shown(section, record.config[section]))) for section in (*SECTIONS, "stated")},
         plan={} if record.plan is None else dict(_flat(record.plan.to_json())),
         claim=claim,
         assumed=[] if claim is None else [p.statement for p in claim.premises if p.standing is Standing.ASSUMED],

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lehr import validate
+from lehr import run_shape, validate
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.events import NOTHING, Event, counted
 from lehr.files import json_file, lines_file
@@ -24,9 +24,6 @@ from lehr.reports import certificate_file
 from lehr.reports.certificate import Certificate
 from lehr.run_shape import Evaluation, RunFiles
 
-FORMAT = "lehr-run"
-FORMAT_VERSION = 1
-SECTIONS = ("method", "data", "model", "training", "stated")
 _NUMBERS = ("epsilon_spent", "loss", "accuracy", "learning_rate")
 _WORDS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
 
@@ -108,23 +105,15 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
 
 
 def config_from_json(shape: object) -> dict[str, Any]:
-    """The configuration of a run, its parts where they are expected. Further keys are let pass."""
-    if not isinstance(shape, dict) or shape.get("format") != FORMAT:
-        given = shape.get("format") if isinstance(shape, dict) else type(shape).__name__
-        raise InvalidValue("configuration", allowed=f"an object whose format is {FORMAT}", given=given)
-    version = shape.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
-    if shape.setdefault("stated", None) is None:
-        shape["stated"] = {}
-    for name in SECTIONS:
-        if not isinstance(shape.get(name), dict):
-            raise InvalidValue(name, allowed="an object", given=shape.get(name))
-    validate.text(run=shape.get("run"))
-    validate.text(method=shape["method"].get("name"))
-    if shape.setdefault("plan", None) is not None:
-        Plan.from_json(shape["plan"])
-    return shape
+    """The configuration of a run, with a plan that can be counted where it has one."""
+    config = run_shape.config_from_json(shape)
+    if config.setdefault("stated", None) is None:
+        config["stated"] = {}
+    if not isinstance(config["stated"], dict):
+        raise InvalidValue("stated", allowed="an object", given=config["stated"])
+    if config.setdefault("plan", None) is not None:
+        Plan.from_json(config["plan"])
+    return config
 
 
 class _Charges(NamedTuple):

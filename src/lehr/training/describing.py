@@ -16,9 +16,8 @@ from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
+from lehr.run_shape import FORMAT, FORMAT_VERSION
 from lehr.training.given_records import GivenRecords
-
-FORMAT, FORMAT_VERSION = "lehr-run", 1
 
 
 def config(

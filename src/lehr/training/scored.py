@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from torch import Tensor
 
@@ -21,8 +20,6 @@ from lehr.run_folder import RunFolder
 from lehr.scoring import NoisyScore, Prepare, PublicScore, Scorer
 from lehr.training import public_plan
 from lehr.training.given_records import GivenRecords
-
-AnyScorer: TypeAlias = "PublicScore | NoisyScore | None"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
