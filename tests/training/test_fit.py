@@ -403,3 +403,12 @@ def test_records_are_drawn_at_the_rate_of_the_stated_number_and_not_at_that_of_t
     drawn = [json.loads(line)["records_drawn"] for line in lines]
     deviation = math.sqrt(HELD / 4 / 100)
     assert abs(sum(drawn) / 100 - HELD / 2) < 5 * deviation < HELD / 2 - STATED / 2
+
+
+def test_averaging_may_be_given_in_the_words_of_a_file(tmp_path: Path) -> None:
+    words = {"kind": "tail", "first_step": 1}
+    fit_tiny(tmp_path / "run", averaging=words)
+    config = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
+    assert config["training"]["averaging"] == words
+    with pytest.raises(InvalidValue, match="averaging must be an object of one of the forms"):
+        fit_tiny(tmp_path / "other", averaging="ema")

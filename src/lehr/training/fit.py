@@ -41,6 +41,7 @@ from lehr.training.how import How
 from lehr.training.planned import Planned
 from lehr.training.scored import Scored
 from lehr.update.averaging import Averaging, NoAverage
+from lehr.update.averaging import from_json as averaging_from_json
 
 
 def fit(
@@ -68,7 +69,7 @@ def fit(
     loss_fn: LossFn | None = None,
     augmentation: str | Augmentation = "none",
     views: int = 1,
-    averaging: Averaging | None = None,
+    averaging: Averaging | Mapping[str, Any] | None = None,
     precision: str = "as_model",
     evaluate_every: int | None = None,
     patience: int | None = None,
@@ -116,7 +117,7 @@ def fit(
         loss_fn=loss_fn or partial(cross_entropy, reduction="none"),
         augmentation=augmentation_named(augmentation) if isinstance(augmentation, str) else augmentation,
         views=views,
-        averaging=averaging or NoAverage(),
+        averaging=_averaging(averaging),
         precision=precision,
         patience=patience,
         device=_device(device),
@@ -176,6 +177,12 @@ def _dtype(model: nn.Module) -> torch.dtype:
         raise InvalidValue("model", allowed="a torch module", given=type(given).__name__)
     types = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
     return next(types, torch.float32)
+
+
+def _averaging(given: Averaging | Mapping[str, Any] | None) -> Averaging:
+    if isinstance(given, Mapping | str):  # in words, as a file has it
+        return averaging_from_json(given)
+    return NoAverage() if given is None else given
 
 
 def _new_directory(run: str) -> Path:
