@@ -293,7 +293,11 @@ def with_value(tensor: Tensor, place: int, value: float) -> Tensor:
         ({"test": (torch.rand(3, 16), torch.zeros(3).long())}, InvalidValue, r"test must be .*\(1, 4, 4\).*\(16,\)"),
         ({"noise_multiplier": 0.0}, InvalidValue, r"noise_multiplier must be a finite number > 0"),
         ({"noise_multiplier": math.nan}, InvalidValue, r"noise_multiplier must be"),
-        ({"noise_multiplier": None}, InvalidValue, r"must be epsilon, or both noise_multiplier and steps"),
+        (
+            {"noise_multiplier": None},
+            InvalidValue,
+            r"epsilon must be given, unless noise_multiplier and steps both are",
+        ),
         ({"epsilon": 3.0}, InvalidValue, r"exactly three"),
         ({"expected_batch_size": 0}, InvalidValue, r"expected_batch_size must be a finite number > 0"),
         ({"expected_batch_size": 41}, InvalidValue, r"expected_batch_size must be at most the 40 records"),

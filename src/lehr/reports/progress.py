@@ -140,7 +140,13 @@ class ProgressDisplay(Callback):
             return Group()
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
-            ProgressBar(total=start.steps, completed=step, width=min(WIDEST_BAR, self._console.width // 3)),
+            # rich's own green is grey where a terminal has sixteen colours, like a bar that has not begun
+            ProgressBar(
+                total=start.steps,
+                completed=step,
+                width=min(WIDEST_BAR, self._console.width // 3),
+                finished_style="green",
+            ),
             Text(" ".join(filter(None, (f"{step:,} of {start.steps:,} steps", standing.time_left())))),
         )
         return Group(bar, Text("  ".join(standing.facts()[1:])))
