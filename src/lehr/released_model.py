@@ -168,7 +168,7 @@ class _Asked:
         """The model's output for each record and class, in double precision."""
         self.refuse_other_inputs(inputs)
         device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-        prepared = self.preparation.normalised(self.preparation.unit(inputs.to(device)))
+        prepared = self.preparation.prepared(inputs.to(device))
         outputs = self.model(prepared.to(_kind(self.model)))
         if tuple(outputs.shape) != (len(inputs), self.num_classes):
             allowed = f"one with a score for each of the {self.num_classes} classes"

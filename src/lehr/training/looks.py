@@ -25,7 +25,7 @@ class Look:
 
     def seen(self, inputs: Inputs) -> Inputs:
         """As the model sees records that are scored."""
-        prepared: Inputs = each(lambda leaf: self.preparation.normalised(self._unit(leaf)), inputs)
+        prepared: Inputs = each(lambda leaf: self.preparation.prepared(self._there(leaf)), inputs)
         return prepared
 
     def trained(self, inputs: Inputs, generator: torch.Generator) -> Inputs:
@@ -34,8 +34,8 @@ class Look:
             return self.seen(inputs)
         if not isinstance(inputs, Tensor):
             raise InvalidValue("augmentation", allowed="none where a record is not one image", given=type(inputs))
-        images = self.augmentation(self._unit(inputs), views=self.views, generator=generator)
+        images = self.augmentation(self.preparation.unit(self._there(inputs)), views=self.views, generator=generator)
         return self.preparation.normalised(images if self.views > 1 else images.squeeze(1))
 
-    def _unit(self, leaf: Tensor) -> Tensor:
-        return self.preparation.unit(leaf.to(self.device, non_blocking=True))
+    def _there(self, leaf: Tensor) -> Tensor:
+        return leaf.to(self.device, non_blocking=True)
