@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 import lehr
-from lehr import networks
 from lehr.data import finding, load
 from lehr.data.known import KNOWN
 
@@ -32,7 +31,7 @@ def main() -> None:
         network, data, epsilon, delta = "small_cnn", load("digits"), 8.0, 1e-4
         batch, steps = 128, 300
     run = lehr.fit(
-        networks.build(network),
+        network,
         data,
         method="dpsgd",
         epsilon=epsilon,
@@ -40,7 +39,6 @@ def main() -> None:
         expected_batch_size=batch,
         steps=steps,
         settings_chosen_on="fixed",
-        network=(network, {}),
         directory=given.directory,
     )
     assert run.certificate is not None

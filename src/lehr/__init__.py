@@ -24,7 +24,7 @@ The map, in reading order. A module imports only what stands above it; only thos
         clipping        ● clip rules that state their own sensitivity
         noise           ● the one way from a private sum to a released one
         update          ● any torch optimizer, schedules, averages of the weights
-        acceptance      ● whether a candidate is taken
+        acceptance      whether a candidate is taken
 
     counting
         accounting      from events to ε: accountants, calibration, the filter for adaptive runs

@@ -49,6 +49,7 @@ TRAINING = (
     "acceptance_fraction",
     "augmentation",
     "averaging",
+    "cryptographic_on_gpu",
     "evaluate_every",
     "held_out_fraction",
     "held_out_noise_multiplier",
@@ -159,6 +160,7 @@ class Configuration:
         for key in ("records", "num_classes"):
             if key not in said:
                 raise InvalidValue(key, allowed="stated, as a public number, for data of your own", given=None)
+        _refuse_missing_classes(own, said["num_classes"])
         name = validate.text(name=self.data.get("name", "data of our own"))
         if name in KNOWN:
             raise InvalidValue(
@@ -244,6 +246,13 @@ def _refuse_other_classes(*parts: _Read | None) -> None:
             raise InvalidValue(
                 "folder", allowed="with the same classes everywhere: " + ", ".join(named[0]), given=classes
             )
+
+
+def _refuse_missing_classes(read: _Read, num_classes: object) -> None:
+    """A label is the place of a folder: were one missing with its only record, every record behind it would change."""
+    if read.classes is not None and len(read.classes) != num_classes:
+        allowed = "the number of folders: one for each class, empty where a class has no record"
+        raise InvalidValue("num_classes", allowed=allowed, given=num_classes)
 
 
 def _statements(shape: Any) -> Statements:

@@ -132,10 +132,6 @@ class RunKey:
         digests = (hashlib.blake2b(content, key=key, digest_size=8).digest() for content in contents)
         return _uniforms(b"".join(digests))
 
-    def uniform_of(self, content: Bytes, purpose: str) -> float:
-        """A number in (0, 1) that depends on the key, the purpose and the content, as ``uniforms_of`` has it."""
-        return self.uniforms_of([content], purpose).item()
-
     def _derived(self, kind: str, *names: str | int) -> Any:
         """The hash of everything that the bits depend on. Each field carries its length, so no two inputs collide."""
         fields = (_DOMAIN, self.secret, kind.encode(), *map(_field, names))

@@ -43,6 +43,7 @@ class RunFolder:
         with _failing_by_name(directory):
             files.checkpoints.mkdir(parents=True)
             files.private.mkdir(mode=0o700)
+        _write_private(files.private / ".gitignore", "*\n")  # a run may lie in somebody's repository
         key.save(files.key)
         _write_private(files.fingerprint, fingerprint(key))
         run = str(config["run"])
@@ -57,9 +58,12 @@ class RunFolder:
         config = read_config(directory)
         if not files.key.exists():
             raise StoreError(f"the run in {directory} cannot go on: its key is gone, as it is after a release")
+        # How a key makes noise on a GPU is as much a part of the run as the key itself.
+        on_gpu = bool(config.get("training", {}).get("cryptographic_on_gpu"))
         held = lock.taken(files.lock, for_what=f"the run in {directory}")
         try:
-            return cls(files, held=held, key=RunKey.load(files.key), ledger=Ledger.open(files.ledger), config=config)
+            key = RunKey.load(files.key, cryptographic_on_gpu=on_gpu)
+            return cls(files, held=held, key=key, ledger=Ledger.open(files.ledger), config=config)
         except BaseException:
             os.close(held)
             raise

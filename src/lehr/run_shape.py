@@ -139,7 +139,7 @@ class Evaluation:
     epsilon_spent: float
     loss: float
     accuracy: float
-    on: str  # which records: "test", "held out, noised"
+    on: str  # which records: "test", "held-out records, noised (± 0.5%)"
     learning_rate: float
 
     def to_json(self) -> dict[str, object]:

@@ -86,7 +86,8 @@ class NoisyScore:
 
     @property
     def on(self) -> str:
-        return "held out, noised"
+        noise = math.sqrt(2) * self.noise_multiplier / self.stated_records
+        return f"held-out records, noised (± {noise:.1%})"
 
     @property
     def event(self) -> Event:

@@ -119,7 +119,7 @@ def test_a_run_of_our_own_records_is_resumed_with_them(lehr: Run, own: Path, mon
 def test_nothing_private_is_printed(lehr: Run, own: Path) -> None:
     result = lehr("train", *OWN, *SHORT, "--held-out-fraction", "0.25", "--run", "run")
     words = f"{result.stdout} {result.stderr}".replace("/", " ").split()
-    assert "held" in words
+    assert "held-out" in words
     assert str(HELD) not in words
     assert str(own) not in result.stdout + result.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import shutil
 import signal
 import time
@@ -16,13 +17,15 @@ from lehr.events import counted
 from lehr.ledger import Ledger
 from lehr.reports import certificate_file
 from lehr.rng import RunKey
-from lehr.run_shape import Callback
+from lehr.run_shape import Callback, Progress
 
 KILLS = 20
 STEPS = 200
 
 
-def train(directory: str, *, resume: bool = True, stops_at_once: bool = False) -> None:
+def train(
+    directory: str, *, resume: bool = True, stops_at_once: bool = False, disk_is_full_at: int | None = None
+) -> None:
     """One process of a run. It saves at every step, so that there is always something half done."""
     from lehr import data, fit, networks
     from lehr.methods.sa_dpsgd import sa_dpsgd
@@ -44,7 +47,7 @@ def train(directory: str, *, resume: bool = True, stops_at_once: bool = False) -
         directory=directory,
         resume=resume,
         checkpoint_seconds=0,
-        callbacks=[StopAtOnce()] if stops_at_once else [],
+        callbacks=[*([StopAtOnce()] if stops_at_once else []), FullDisk(disk_is_full_at)],
         quiet=True,
     )
 
@@ -56,15 +59,37 @@ class StopAtOnce(Callback):
         raise KeyboardInterrupt
 
 
+class FullDisk(Callback):
+    """From a step on no file can grow, as on a disk that is full."""
+
+    def __init__(self, at_step: int | None) -> None:
+        self._at_step = at_step
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self._at_step:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+
+
+@pytest.mark.slow
+def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    processes = _prepared(tmp_path)
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    process = processes.Process(target=train, args=(str(broken),), kwargs={"disk_is_full_at": STEPS // 2})
+    process.start()
+    process.join()
+    assert process.exitcode == 1
+    with Ledger.open(broken / "ledger.db") as ledger:
+        assert sum(counted(ledger.charged()).values()) >= STEPS // 2
+    assert _finished(processes, broken)
+    assert _finished(processes, whole)
+    _assert_same(broken, whole)
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["lehr.training.fit", "lehr.methods.sa_dpsgd"])
+    processes = _prepared(tmp_path)
     broken, whole = tmp_path / "broken", tmp_path / "whole"
-    with pytest.raises(KeyboardInterrupt):
-        train(str(broken), resume=False, stops_at_once=True)
-    shutil.copytree(broken, whole)  # the same key, and nothing taken yet
-
     assert _finished(processes, whole)
     draws = RunKey(bytes(32)).at(0, 0).uniforms("moments", 2 * KILLS).view(2, -1)
     for place, delay in zip(draws[0].sort().values.tolist(), draws[1].tolist(), strict=True):
@@ -77,6 +102,16 @@ def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_never_was(tmp_path:
         assert process.exitcode == -signal.SIGKILL
     assert _finished(processes, broken)
     _assert_same(broken, whole)
+
+
+def _prepared(folder: Path) -> Any:
+    """Two runs with the same key, of which nothing is taken yet, and where processes come from."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["lehr.training.fit", "lehr.methods.sa_dpsgd"])
+    with pytest.raises(KeyboardInterrupt):
+        train(str(folder / "broken"), resume=False, stops_at_once=True)
+    shutil.copytree(folder / "broken", folder / "whole")
+    return processes
 
 
 def _finished(processes: Any, directory: Path) -> bool:

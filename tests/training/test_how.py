@@ -35,6 +35,7 @@ def how(**changed: Any) -> How:
         "compiled": None,
         "checkpoint_seconds": 10.0,
         "diagnostics": False,
+        "cryptographic_on_gpu": False,
     }
     return How(**{**said, **changed})
 

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from lehr import networks
 from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation
 from lehr.data.augmentation import named as augmentation_named
@@ -45,7 +46,7 @@ from lehr.update.averaging import from_json as averaging_from_json
 
 
 def fit(
-    model: nn.Module,
+    model: nn.Module | str,
     data: object,
     *,
     delta: float,
@@ -89,19 +90,25 @@ def fit(
     quiet: bool = False,
     checkpoint_seconds: float = 10.0,
     diagnostics: bool = False,
+    cryptographic_on_gpu: bool = False,
 ) -> Run:
     """Train ``model`` on private records so that the whole run costs at most ``epsilon`` at ``delta``.
 
-    ``data`` is a ``DataSet``, the name of a known one, a pair of tensors or a torch ``Dataset``. For data of your own
-    state ``records``, how many there are, as a public number, and ``num_classes``. ``test`` and ``public`` are records
-    that you declare public: scores come from the former; methods that look at a loss look at the latter, or at the
+    ``model`` is a module, which is trained in place, or the name of a network (``lehr.networks``). ``data`` is a
+    ``DataSet``, the name of a known one, a pair of tensors or a torch ``Dataset``. For data of your own state
+    ``records``, how many there are, as a public number, and ``num_classes``. ``test`` and ``public`` are records that
+    you declare public: scores come from the former; methods that look at a loss look at the latter, or at the
     ``acceptance_fraction`` of the former, which is then not scored on. Without test records, a ``held_out_fraction`` of
     the private ones can be scored on, with noise that is charged.
 
     Everything is written to ``directory`` as the run goes; after a crash, the same call with ``resume=True`` goes on.
     There is a certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or
-    "private"), which nobody but you can know, and none where it does not.
+    "private"), which nobody but you can know, and none where it does not. With ``cryptographic_on_gpu`` a GPU's noise
+    comes from the same cryptographic stream as a CPU's, which is slower.
     """
+    if isinstance(model, str):
+        network = (model, {})
+        model = networks.build(model)
     chosen = by_name.named(method) if isinstance(method, str) else method
     given = given_records(
         data,
@@ -125,6 +132,7 @@ def fit(
         compiled=compiled,
         checkpoint_seconds=checkpoint_seconds,
         diagnostics=diagnostics,
+        cryptographic_on_gpu=cryptographic_on_gpu,
     )
     scored = Scored(
         given=given,

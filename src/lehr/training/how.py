@@ -32,6 +32,7 @@ class How:
     compiled: bool | None
     checkpoint_seconds: float
     diagnostics: bool
+    cryptographic_on_gpu: bool
 
     def __post_init__(self) -> None:
         validate.count(views=self.views)
@@ -61,4 +62,5 @@ class How:
             "averaging": self.averaging.to_json(),
             "precision": self.precision,
             "patience": self.patience,
+            "cryptographic_on_gpu": self.cryptographic_on_gpu,
         }

@@ -114,7 +114,7 @@ class Planned:
 
     def begun(self, where: Path) -> RunFolder:
         """A new folder for the run; what it may cost is reserved first, where there is a budget."""
-        key, config = RunKey.fresh(), self.config
+        key, config = RunKey.fresh(cryptographic_on_gpu=self.how.cryptographic_on_gpu), self.config
         self.scored.split(key)
         with _made(where):
             if self.budget is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -93,9 +94,10 @@ class Scored:
         if steps is None and self.evaluate_every is not None:
             allowed = "left out where steps is and scores are charged"
             raise InvalidValue("evaluate_every", allowed=allowed, given=self.evaluate_every)
-        most = public_plan.EVALUATIONS if steps is None or self.evaluate_every is None else None
-        count = most or -(-steps // self.evaluate_every)  # type: ignore[operator]
-        return Repeated(self._score_event, count)
+        if steps is None:
+            return Repeated(self._score_event, public_plan.EVALUATIONS)
+        every = self.evaluate_every or public_plan.evaluate_every(steps)
+        return Repeated(self._score_event, math.ceil(steps / every))
 
     def schedule(self, plan: Plan) -> Schedule:
         """The steps of the plan with the scores in between."""
