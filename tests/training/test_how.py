@@ -78,6 +78,7 @@ def test_what_is_written_down_is_all_that_changes_what_is_learnt() -> None:
         "averaging": {"kind": "exponential", "decay": 0.9},
         "precision": "as_model",
         "patience": 3,
+        "cryptographic_on_gpu": False,
     }
     assert how(physical_batch=3, compiled=True, diagnostics=True).to_json() == how().to_json()
 
