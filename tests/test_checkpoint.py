@@ -67,9 +67,11 @@ def test_a_checkpoint_that_is_cut_off_or_not_one_is_refused_by_name(tmp_path: Pa
 
 @pytest.mark.parametrize("wrong", [{"step": -1}, {"step": "7"}, {"surplus": 1}, {"accepted": None}])
 def test_a_header_with_other_fields_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
-    header = {"step": 1, "accepted": 1, "attempt": 0, "numbers": {}, **wrong}
-    save_file({"a": torch.zeros(1)}, tmp_path / "step-1.safetensors", metadata={FORMAT: json.dumps(header)})
-    with pytest.raises(DamagedFile):
+    text = json.dumps({"step": 1, "accepted": 1, "attempt": 0, "numbers": {}, **wrong})
+    tensors = {"a": torch.zeros(1)}
+    sealed = f"{checkpoint._seal(KEY, text, tensors)} {text}"
+    save_file(tensors, tmp_path / "step-1.safetensors", metadata={FORMAT: sealed})
+    with pytest.raises(DamagedFile, match=next(iter(wrong))):
         checkpoint.latest(tmp_path, KEY)
 
 
@@ -91,3 +93,13 @@ def test_a_checkpoint_that_another_run_wrote_or_that_was_changed_is_refused(tmp_
     file.write_bytes(content)
     with pytest.raises(DamagedFile, match="this run wrote"):
         checkpoint.latest(tmp_path, KEY)
+
+
+def test_equal_checkpoints_are_equal_files(tmp_path: Path) -> None:
+    contents = set()
+    for number in range(10):
+        (tmp_path / str(number)).mkdir()
+        checkpoint.write(tmp_path / str(number), at(1), KEY)
+        [file] = (tmp_path / str(number)).iterdir()
+        contents.add(file.read_bytes())
+    assert len(contents) == 1

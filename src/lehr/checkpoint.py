@@ -23,7 +23,7 @@ from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.files import strict_json, whole_file
 from lehr.rng import RunKey
 
-FORMAT, SEAL = "lehr-checkpoint-1", "seal"
+FORMAT = "lehr-checkpoint-1"
 KEPT = 2
 
 
@@ -43,7 +43,8 @@ def write(folder: Path, checkpoint: Checkpoint, key: RunKey) -> None:
     header = {field.name: getattr(checkpoint, field.name) for field in fields(checkpoint) if field.name != "tensors"}
     tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in checkpoint.tensors.items()}
     text = json.dumps(header, allow_nan=False)
-    content = save(tensors, metadata={FORMAT: text, SEAL: _seal(key, text, tensors)})
+    # One word of metadata: safetensors writes several in any order, and equal checkpoints are to be equal files.
+    content = save(tensors, metadata={FORMAT: f"{_seal(key, text, tensors)} {text}"})
     whole_file.write_bytes(folder / f"step-{checkpoint.step:010d}.safetensors", content)
     for old in _files(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
@@ -66,10 +67,10 @@ def read(path: Path, key: RunKey) -> Checkpoint:
     """The checkpoint in a file. Nothing in it is ever run."""
     try:
         with safe_open(path, framework="pt") as file:
-            words = file.metadata() or {}
-            header = strict_json.loads(words[FORMAT])
+            seal, _, text = (file.metadata() or {})[FORMAT].partition(" ")
+            header = strict_json.loads(text)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if words.get(SEAL) != _seal(key, words[FORMAT], tensors):
+        if seal != _seal(key, text, tensors):
             raise InvalidValue("checkpoint", allowed="one that this run wrote, unchanged", given="another")
         return _checkpoint(header, tensors)
     except OSError as error:
