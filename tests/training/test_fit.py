@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, TensorDataset
 
 from lehr import fit
+from lehr.configuration import Configuration
 from lehr.data import DataSet, InMemory, Preparation
 from lehr.errors import BadRecord, CertificateMismatch, InvalidValue, LehrError, NotPrivate, StoreError, Unreachable
 from lehr.events import Gaussian, PoissonSampled, counted
@@ -416,3 +417,22 @@ def test_averaging_may_be_given_in_the_words_of_a_file(tmp_path: Path) -> None:
     assert config["training"]["averaging"] == words
     with pytest.raises(InvalidValue, match="averaging must be an object of one of the forms"):
         fit_tiny(tmp_path / "other", averaging="ema")
+
+
+def test_a_network_may_be_named_and_its_run_is_resumed_from_its_words(tmp_path: Path) -> None:
+    where = tmp_path / "run"
+    fit(
+        "small_cnn",
+        "digits",
+        noise_multiplier=1.0,
+        steps=2,
+        expected_batch_size=32,
+        delta=1e-4,
+        directory=where,
+        compiled=False,
+        quiet=True,
+    )
+    weights = (where / "model.safetensors").read_bytes()
+    (where / "model.safetensors").unlink()
+    Configuration.of_run(where).train(directory=where, resume=True, compiled=False, quiet=True)
+    assert (where / "model.safetensors").read_bytes() == weights

@@ -106,9 +106,6 @@ def fit(
     "private"), which nobody but you can know, and none where it does not. With ``cryptographic_on_gpu`` a GPU's noise
     comes from the same cryptographic stream as a CPU's, which is slower.
     """
-    if isinstance(model, str):
-        network = (model, {})
-        model = networks.build(model)
     chosen = by_name.named(method) if isinstance(method, str) else method
     given = given_records(
         data,
@@ -118,8 +115,11 @@ def fit(
         num_classes=num_classes,
         preparation=preparation,
         name=data_name,
-        dtype=_dtype(model),
+        dtype=torch.float32 if isinstance(model, str) else _dtype(model),
     )
+    if isinstance(model, str):
+        network = (model, {"num_classes": given.num_classes})
+        model = networks.build(model, num_classes=given.num_classes)
     how = How(
         loss_fn=loss_fn or partial(cross_entropy, reduction="none"),
         augmentation=augmentation_named(augmentation) if isinstance(augmentation, str) else augmentation,
