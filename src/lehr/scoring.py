@@ -59,7 +59,8 @@ class PublicScore:
 
     def score(self, model: nn.Module, randomness: StepRandomness | None = None) -> Score:
         """The mean over all records."""
-        losses, right = zip(*_judged(model, self.records, self.loss_fn, self.prepare), strict=True)
+        judged = _judged(model, self.records, self.loss_fn, self.prepare, at_once=RECORDS_AT_ONCE)
+        losses, right = zip(*judged, strict=True)
         return Score(_mean(losses, len(self.records)), _mean(right, len(self.records)))
 
 
@@ -96,7 +97,8 @@ class NoisyScore:
     def score(self, model: nn.Module, randomness: StepRandomness) -> Score:
         """The noisy sums over a public number. Noise can carry them out of their range, and they are put back."""
         total = torch.zeros(2, dtype=torch.float64)
-        for losses, right in _judged_alone(model, self.records, self.loss_fn, self.prepare):
+        # Each record by itself: a loss or a model that looks along the batch would let one record move the others'.
+        for losses, right in _judged(model, self.records, self.loss_fn, self.prepare, at_once=1):
             shares = losses.nan_to_num(nan=math.inf).clamp(0, self.largest_loss) / self.largest_loss
             total += torch.stack([shares.sum(), right.sum()]).cpu()
         private = PrivateSum(values={"score": total}, sensitivity=math.sqrt(2))
@@ -107,29 +109,16 @@ class NoisyScore:
         return Score(loss * self.largest_loss, accuracy)
 
 
-def _judged(model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare) -> Iterator[tuple[Tensor, Tensor]]:
+def _judged(
+    model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare, *, at_once: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """The loss of each record, and whether the largest output is the right one, in float64."""
     with torch.no_grad():
-        for first in range(0, len(records), RECORDS_AT_ONCE):
-            places = torch.arange(first, min(first + RECORDS_AT_ONCE, len(records)))
+        for first in range(0, len(records), at_once):
+            places = torch.arange(first, min(first + at_once, len(records)))
             inputs, targets = records.batch(places)
             outputs = call(model, prepare(inputs))
             losses = one_each(loss_fn(outputs, targets), num_records=len(places))
-            yield losses.double(), _is_right(outputs, targets).double()
-
-
-def _judged_alone(
-    model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same with every record run by itself: a loss or a model that looks along the batch cannot mix them.
-
-    The sensitivity of a noisy score rests on that.
-    """
-    with torch.no_grad():
-        for place in range(len(records)):
-            inputs, targets = records.batch(torch.tensor([place]))
-            outputs = call(model, prepare(inputs))
-            losses = one_each(loss_fn(outputs, targets), num_records=1)
             yield losses.double(), _is_right(outputs, targets).double()
 
 

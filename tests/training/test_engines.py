@@ -16,15 +16,20 @@ from lehr.errors import InvalidValue, NotPrivate
 from lehr.planning.plan import Plan
 from lehr.training.engines import (
     LARGEST_PHYSICAL_BATCH,
+    _work,
     engine_for,
     is_worth_compiling,
-    padded_fraction,
     physical_batch_for,
 )
 from tests.training.tiny import PRIVATE, linear
 
 CPU = torch.device("cpu")
 CLIP = FlatClip(0.5)
+
+
+def padded_fraction(given: Plan, size: int) -> float:
+    """The share of records in physical batches of this size that are padding, on average."""
+    return 1 - given.expected_batch_size / _work(given, size, own_cost=0)
 
 
 def plan(*, batch: float, records: int = 60_000, steps: int = 100) -> Plan:

@@ -36,11 +36,6 @@ def physical_batch_for(plan: Plan, device: torch.device) -> int:
     return min(sizes, key=lambda size: _work(plan, size, own_cost=OWN_COST[device.type == "cuda"]))
 
 
-def padded_fraction(plan: Plan, size: int) -> float:
-    """The share of records in physical batches of this size that are padding, on average."""
-    return 1 - plan.expected_batch_size / _work(plan, size, own_cost=0)
-
-
 def _work(plan: Plan, size: int, *, own_cost: float) -> float:
     """The records run for one draw on average, each physical batch counted as so many more."""
     draws = poisson(plan.expected_batch_size)  # close to the law of a draw, and an upper bound on its spread
