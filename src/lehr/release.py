@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 from lehr.errors import CertificateMismatch, InvalidValue, StoreError
 from lehr.events import counted, is_part
-from lehr.files import lock, strict_json
+from lehr.files import lock, strict_json, whole_file
 from lehr.ledger import Ledger
 from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
 from lehr.reports import certificate_file, checking, model_card
@@ -148,12 +148,12 @@ def _put(target: Path, contents: Mapping[str, bytes]) -> None:
             temporary.mkdir()
             for name, content in contents.items():
                 _write(temporary / name, content)
-            _flush(temporary)
+            whole_file.flush_folder(temporary)
             temporary.rename(target.resolve())
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        _flush(parent)
+        whole_file.flush_folder(parent)
 
 
 def _holds(target: Path, contents: Mapping[str, bytes]) -> bool:
@@ -169,14 +169,6 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _end(files: RunFiles) -> None:
     """Close the ledger, then destroy what is private. Each part may have been done before."""
     if files.ledger.is_file():
@@ -187,7 +179,7 @@ def _end(files: RunFiles) -> None:
         with _failing_by_name(files.private):
             for path in files.private.iterdir():
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            _flush(files.private)
+            whole_file.flush_folder(files.private)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from lehr import validate
 from lehr.errors import InvalidValue, StoreError
+from lehr.files import whole_file
 
 KEY_BYTES = 32
 _DOMAIN = b"lehr.rng/1"
@@ -91,7 +92,7 @@ class RunKey:
             except BaseException:
                 os.unlink(path)
                 raise
-            _flush_folder(path)
+            whole_file.flush_folder(Path(path).parent)
 
     @staticmethod
     def destroy(path: str | os.PathLike[str]) -> None:
@@ -104,7 +105,7 @@ class RunKey:
                 raise StoreError(f"cannot destroy the key {path}: it is not a file of {KEY_BYTES} bytes; it stays")
             _write_all(descriptor, bytes(about.st_size))
             os.unlink(path)
-            _flush_folder(path)
+            whole_file.flush_folder(Path(path).parent)
 
     @staticmethod
     def fresh_attempt() -> int:
@@ -268,11 +269,3 @@ def _write_all(descriptor: int, content: bytes) -> None:
     while content:
         content = content[os.write(descriptor, content) :]
     os.fsync(descriptor)
-
-
-def _flush_folder(path: str | os.PathLike[str]) -> None:
-    descriptor = os.open(Path(path).parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

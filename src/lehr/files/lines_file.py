@@ -23,7 +23,7 @@ def append(path: Path, shape: Mapping[str, object], *, mode: int = 0o644) -> Non
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            _flush_folder(path.parent)
+            whole_file.flush_folder(path.parent)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
@@ -72,11 +72,3 @@ def _value(path: Path, number: int, line: bytes) -> object:
         return strict_json.loads(line.decode())
     except ValueError as error:  # UnicodeDecodeError is one
         raise DamagedFile(f"line {number} of {path} cannot be read: {error}") from error
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
