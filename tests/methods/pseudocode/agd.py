@@ -1,0 +1,75 @@
+"""DP-AGD, Lee and Kifer (2018), Algorithm 2: a budget in zCDP that grows where the gradient is too noisy to follow.
+
+The noise of a Gaussian release with sensitivity C and budget rho is C / sqrt(2 rho). One entry of the trace is one
+noisy-max, whether it took a step or asked for a better gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.methods.pseudocode.trace import Draws, Gradients, Losses, Normals, Places, Trace, Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The whole budget, what a first gradient and what a noisy-max take of it, and the growth gamma."""
+
+    total: float
+    gradient: float
+    noisy_max: float
+    growth: float = 0.1
+
+
+def clipped_sum(gradients: Gradients, w: Vector, places: Places, clip_norm: float) -> Vector:
+    grads = gradients(w, places)
+    norms = np.linalg.norm(grads, axis=1, keepdims=True)
+    return np.asarray((grads / np.maximum(1, norms / clip_norm)).sum(axis=0))
+
+
+def agd(
+    w: Vector,
+    *,
+    gradients: Gradients,
+    losses: Losses,
+    draws: Draws,
+    normals: Normals,
+    noises: Sequence[Vector],
+    loss_draws: Draws,
+    budget: Budget,
+    step_sizes: Sequence[float],
+    grad_clip: float,
+    loss_clip: float,
+    noise_factor: float = 1.0,
+) -> Trace:
+    """``step_sizes`` begin with 0. ``noises[t]`` has a standard Laplace number for each, of noisy-max t.
+
+    ``draws`` and ``loss_draws`` are all records in the paper, every time. ``noise_factor`` multiplies the noise of the
+    noisy-max: 1 where a record can move all losses in one direction only, 2 where it can move them apart. The run ends
+    where the budget does not reach for what comes next, and the last line of a step is not taken beyond it.
+    """
+    trace, rho, rho_ng = Trace(), budget.total, budget.gradient
+    mean, precision = np.zeros_like(w), 0.0  # the average of the gradients measured at w, and the budget in it
+    for t, places in enumerate(draws):
+        # The first gradient at w costs rho_ng; another one gamma times what is in the average already, GradAvg.
+        cost = rho_ng if precision == 0 else budget.growth * precision
+        rho = rho - cost - budget.noisy_max
+        if rho < 0:
+            break
+        noise_std = grad_clip / np.sqrt(2 * cost)
+        measured = clipped_sum(gradients, w, places, grad_clip) + noise_std * normals[t]
+        mean = (precision * mean + cost * measured) / (precision + cost)
+        precision = precision + cost
+        direction = mean / np.linalg.norm(mean)
+
+        values = [np.clip(losses(w - a * direction, loss_draws[t]), 0, loss_clip).sum() for a in step_sizes]
+        scale = noise_factor * loss_clip / np.sqrt(2 * budget.noisy_max)
+        chosen = int(np.argmax(-np.array(values) + scale * noises[t]))
+        if chosen > 0:
+            w = w - step_sizes[chosen] * direction
+            rho_ng, precision = precision, 0.0
+        trace.note(w, accepted=chosen > 0, rho=rho, rho_ng=rho_ng, chosen=chosen, precision=precision)
+    return trace
