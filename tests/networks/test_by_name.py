@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from lehr.errors import InvalidValue
-from lehr.networks.by_name import ACTIVATIONS, NETWORKS, build, default_for
+from lehr.networks.activations import ACTIVATIONS
+from lehr.networks.by_name import NETWORKS, build, default_for
 from lehr.networks.small import small_cnn
+from lehr.networks.tempered_sigmoid import TemperedSigmoid
 
 
 def test_a_name_with_arguments_is_the_function_with_arguments() -> None:
@@ -30,6 +32,13 @@ def test_every_network_is_called_what_its_function_is_called() -> None:
 @pytest.mark.parametrize("word", ACTIVATIONS)
 def test_every_activation_can_be_said(word: str) -> None:
     assert any(type(layer) is ACTIVATIONS[word] for layer in build("small_cnn", activation=word).modules())
+
+
+def test_an_activation_can_be_said_with_its_numbers() -> None:
+    layers = build("paper_cnn", activation="tempered_sigmoid(1.5, 3, 0.5)").modules()
+    assert [str(layer) for layer in layers if isinstance(layer, TemperedSigmoid)] == 3 * [
+        "TemperedSigmoid(scale=1.5, inverse_temperature=3, offset=0.5)"
+    ]
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 17, 17)], ids=str)

@@ -1,6 +1,8 @@
 """The networks by their names, built from words and numbers that a configuration can hold.
 
 >>> network = build("paper_cnn", activation="relu")
+>>> build("paper_cnn", activation="tempered_sigmoid(mnist)")[1]
+TemperedSigmoid(scale=1.97, inverse_temperature=2.27, offset=1.15)
 >>> default_for((3, 32, 32), num_classes=10)
 ('cifar_cnn', {'num_classes': 10})
 """
@@ -15,8 +17,11 @@ from torch import nn
 
 from lehr import validate
 from lehr.errors import InvalidValue
-from lehr.networks.convolutional import Activation, cifar_cnn, paper_cnn
+from lehr.networks.activations import activation_named
+from lehr.networks.alexnet_like import alexnet_like
+from lehr.networks.convolutional import cifar_cnn, paper_cnn
 from lehr.networks.nf_resnet import nf_resnet50
+from lehr.networks.projected_mlp import projected_mlp
 from lehr.networks.small import small_cnn
 from lehr.networks.vision_transformer import vision_transformer
 from lehr.networks.wide_resnet import wide_resnet
@@ -24,11 +29,17 @@ from lehr.networks.wide_resnet import wide_resnet
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {
         function.__name__: function
-        for function in (cifar_cnn, nf_resnet50, paper_cnn, small_cnn, vision_transformer, wide_resnet)
+        for function in (
+            alexnet_like,
+            cifar_cnn,
+            nf_resnet50,
+            paper_cnn,
+            projected_mlp,
+            small_cnn,
+            vision_transformer,
+            wide_resnet,
+        )
     }
-)
-ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
-    {"elu": nn.ELU, "gelu": nn.GELU, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "silu": nn.SiLU, "tanh": nn.Tanh}
 )
 
 
@@ -41,8 +52,7 @@ def build(name: str, **arguments: object) -> nn.Module:
             raise InvalidValue(f"argument of {name}", allowed="one of " + ", ".join(known), given=argument)
     said = dict(arguments)
     if "activation" in arguments:
-        word = validate.one_of(ACTIVATIONS, activation=arguments["activation"])
-        arguments = {**arguments, "activation": ACTIVATIONS[word]}
+        arguments = {**arguments, "activation": activation_named(arguments["activation"])}
     try:
         return function(**arguments)
     except (TypeError, ValueError, RuntimeError) as error:  # whatever torch says of a number that is none

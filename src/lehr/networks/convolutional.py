@@ -10,11 +10,9 @@ Papernot et al. (2021), "Tempered Sigmoid Activations for Deep Learning with Dif
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import nn
 
-Activation = Callable[[], nn.Module]
+from lehr.networks.activations import Activation
 
 
 def paper_cnn(*, num_classes: int = 10, activation: Activation = nn.Tanh) -> nn.Sequential:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from lehr import validate
-from lehr.networks.convolutional import Activation
+from lehr.networks.activations import Activation
 
 
 def small_cnn(
