@@ -22,6 +22,7 @@ from lehr.events import (
     Laplace,
     NonPrivate,
     PoissonSampled,
+    PureDP,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
@@ -55,7 +56,8 @@ def simple_atoms() -> st.SearchStrategy[Atom]:
     laplaces = st.builds(Laplace, not_negative())
     sampled = st.builds(PoissonSampled, st.floats(0, 1, exclude_min=True), gaussians())
     bare = st.builds(NonPrivate, st.text(min_size=1).filter(str.strip))
-    return st.one_of(gaussians(), laplaces, sampled, sampled_without_replacement(), bare)
+    pure = st.builds(PureDP, not_negative())
+    return st.one_of(gaussians(), laplaces, pure, sampled, sampled_without_replacement(), bare)
 
 
 def nested(inner: st.SearchStrategy[Event]) -> st.SearchStrategy[Event]:
@@ -163,12 +165,14 @@ def test_events_are_printed_for_people() -> None:
     assert str(RepeatAndSelect(Gaussian(4.0), 10.0)) == (
         "RepeatAndSelect(Gaussian(noise_multiplier=4), mean=10, shape=1.0)"
     )
+    assert str(PureDP(0.25)) == "PureDP(epsilon=0.25)"
     assert str(NonPrivate("the mean image")) == "NonPrivate(the mean image)"
 
 
 NUMBER_FIELDS: dict[str, Callable[[object], Event]] = {
     "Gaussian.noise_multiplier": lambda value: Gaussian(value),  # type: ignore[arg-type]
     "Laplace.noise_multiplier": lambda value: Laplace(value),  # type: ignore[arg-type]
+    "PureDP.epsilon": lambda value: PureDP(value),  # type: ignore[arg-type]
     "PoissonSampled.sampling_probability": lambda value: PoissonSampled(value, Gaussian(1.0)),  # type: ignore[arg-type]
     "SampledWithoutReplacement.records": lambda value: SampledWithoutReplacement(value, 1, Gaussian(1.0)),  # type: ignore[arg-type]
     "SampledWithoutReplacement.sample_size": lambda value: SampledWithoutReplacement(9, value, Gaussian(1.0)),  # type: ignore[arg-type]

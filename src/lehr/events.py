@@ -64,6 +64,23 @@ class Laplace:
 
 
 @dataclass(frozen=True, slots=True)
+class PureDP:
+    """Any mechanism that is ε-differentially private by itself, without a δ.
+
+    The probability of each of its outcomes changes by a factor of at most e^``epsilon`` under the adjacency in use:
+    noisy maximum, the exponential mechanism, randomised response. Zero means that it does not look at the records.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _keep(self, epsilon=validate.non_negative(epsilon=self.epsilon))
+
+    def __str__(self) -> str:
+        return f"PureDP(epsilon={self.epsilon:g})"
+
+
+@dataclass(frozen=True, slots=True)
 class PoissonSampled:
     """Each record entered with ``sampling_probability``, independently; then ``event`` was applied."""
 
@@ -163,13 +180,12 @@ class Composed:
         return " + ".join(map(str, self.events)) or "nothing"
 
 
-Event = (
-    Gaussian | Laplace | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate | Repeated | Composed
-)
-Atom = Gaussian | Laplace | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate
+Atom = Gaussian | Laplace | PureDP | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate
+Event = Atom | Repeated | Composed
 EVENT_TYPES: tuple[type, ...] = (
     Gaussian,
     Laplace,
+    PureDP,
     PoissonSampled,
     SampledWithoutReplacement,
     RepeatAndSelect,
@@ -245,6 +261,7 @@ _DEEPEST_NESTING = 100  # far more than any run needs, far less than Python's st
 _TYPE_OF: dict[str, Any] = {
     "gaussian": Gaussian,
     "laplace": Laplace,
+    "pure-dp": PureDP,
     "poisson-sampled": PoissonSampled,
     "sampled-without-replacement": SampledWithoutReplacement,
     "repeat-and-select": RepeatAndSelect,

@@ -7,9 +7,25 @@ import math
 import pytest
 
 from lehr.accounting.accountant import bound
-from lehr.accounting.calibration import Setting, Target, calibrate, largest_sample, largest_steps
+from lehr.accounting.calibration import (
+    Setting,
+    Target,
+    calibrate,
+    largest_sample,
+    largest_steps,
+    smallest_noise_multiplier,
+)
 from lehr.errors import InvalidValue, Unreachable
-from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
+from lehr.events import (
+    Adjacency,
+    Composed,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    PureDP,
+    Repeated,
+    SampledWithoutReplacement,
+)
 from tests.accounting.settings import DPSGD, Reference, in_the_whole_box
 
 DELTA, EPSILON, SIGMA, STEPS, PROBABILITY = 1e-5, 2.0, 1.1, 1500, 0.01
@@ -131,3 +147,11 @@ def test_a_bad_number_is_refused_by_name(name: str, value: object) -> None:
     good: dict[str, object] = {"epsilon": 2.0, "steps": 10, "sampling_probability": 0.1, "delta": 1e-5}
     with pytest.raises(InvalidValue, match=f"^{name} must be"):
         calibrate(**{**good, name: value})  # type: ignore[arg-type]
+
+
+def test_noise_beside_a_pure_mechanism_is_the_least_that_does_not_overshoot() -> None:
+    def run_at(sigma: float) -> Event:
+        return Composed((PureDP(0.5), Repeated(PoissonSampled(PROBABILITY, Gaussian(sigma)), 100)))
+
+    found = smallest_noise_multiplier(run_at, Target(1.0, DELTA))
+    assert 0.999 <= bound(run_at(found), delta=DELTA).epsilon <= 1.0

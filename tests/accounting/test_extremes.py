@@ -15,6 +15,7 @@ from lehr.events import (
     Gaussian,
     Laplace,
     PoissonSampled,
+    PureDP,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
@@ -25,6 +26,7 @@ NOISE = (0.0, TINY, 1e-200, 1e-4, 0.05, 1e7, 1e200, HUGE)
 EVENTS: list[Event] = [
     *(Gaussian(noise) for noise in NOISE),
     *(Laplace(noise) for noise in NOISE),
+    *(PureDP(epsilon) for epsilon in NOISE),
     *(PoissonSampled(p, Gaussian(noise)) for p, noise in itertools.product((TINY, 1e-100, 1e-10, 1.0), NOISE)),
 ]
 
@@ -39,7 +41,17 @@ def test_every_number_that_is_allowed_has_an_answer(event: Event, count: int) ->
 
 
 def test_a_selection_of_an_extreme_event_has_an_answer() -> None:
-    assert bound(RepeatAndSelect(Gaussian(HUGE), mean=1e300), delta=1e-5).epsilon >= 0
+    for inner in (Gaussian(HUGE), PureDP(0.0), PureDP(TINY), PureDP(HUGE)):
+        assert bound(RepeatAndSelect(inner, mean=1e300), delta=1e-5).epsilon >= 0
+
+
+@pytest.mark.parametrize("epsilon", [0.0, TINY, 1e-8, 0.1, 30.0, 499.0, 501.0, HUGE])
+def test_a_pure_mechanism_beside_gaussian_steps_has_an_answer(epsilon: float) -> None:
+    event = Composed((PureDP(epsilon), Repeated(PoissonSampled(0.01, Gaussian(1.0)), 10), Gaussian(3.0)))
+    alone = bound(Composed(event.events[1:]), delta=1e-5).epsilon
+    found = bound(event, delta=1e-5).epsilon
+    assert alone * 0.9999 <= found
+    assert found <= (alone + epsilon) * 1.0001 + (1 if epsilon > 500 else 0) or epsilon == HUGE
 
 
 def test_narrow_number_types_give_the_same_answer_and_spoil_no_later_one() -> None:

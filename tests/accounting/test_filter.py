@@ -17,6 +17,7 @@ from lehr.events import (
     Gaussian,
     NonPrivate,
     PoissonSampled,
+    PureDP,
     Repeated,
     SampledWithoutReplacement,
 )
@@ -144,3 +145,12 @@ def test_an_adaptive_analyst_with_gaussian_noise_cannot_pass_the_limit() -> None
     assert simulated.mean() + 4 * simulated.std() / math.sqrt(draws) <= delta
     overspent = np.maximum(-np.expm1(epsilon - 2.0 * loss), 0)  # the same analyst with half of the noise, for contrast
     assert overspent.mean() > delta
+
+
+def test_a_filter_admits_pure_mechanisms_as_often_as_their_divergence_allows() -> None:
+    filter_ = RenyiFilter(epsilon=1.0, delta=1e-5, orders=(16.0,))
+    divergence = (math.log(math.cosh(15.5 * 0.1)) - math.log(math.cosh(0.05))) / 15
+    most = int(filter_.limits[0] / divergence)
+    assert filter_.admits(Repeated(PureDP(0.1), most))
+    assert not filter_.admits(Repeated(PureDP(0.1), most + 1))
+    assert filter_.admits(Composed((Repeated(PureDP(0.1), most - 1), PureDP(0.01))))

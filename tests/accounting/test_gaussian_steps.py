@@ -14,6 +14,7 @@ from lehr.events import (
     Laplace,
     NonPrivate,
     PoissonSampled,
+    PureDP,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
@@ -36,7 +37,13 @@ def test_a_release_without_noise_is_a_step_without_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [Laplace(1.0), SampledWithoutReplacement(10, 2, Gaussian(1.0)), RepeatAndSelect(Gaussian(1.0), mean=2.0)]
+    "event",
+    [
+        Laplace(1.0),
+        PureDP(0.1),
+        SampledWithoutReplacement(10, 2, Gaussian(1.0)),
+        RepeatAndSelect(Gaussian(1.0), mean=2.0),
+    ],
 )
 def test_anything_else_is_refused_by_name(event: Event) -> None:
     with pytest.raises(UnsupportedEvent, match=r"'pld' cannot count .*Gaussian noise only") as caught:

@@ -7,14 +7,16 @@ import warnings
 from dataclasses import replace
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting import pld
+from scipy import stats
 
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
-from lehr.accounting.pld import LARGEST_STEPS, PLD, PldAccountant
+from lehr.accounting.pld import LARGEST_STEPS, MOST_DIFFERENT_STEPS, PLD, PldAccountant
 from lehr.accounting.privacy_loss import Direction
 from lehr.errors import AccountantFailed, UnsupportedEvent
-from lehr.events import Adjacency, Composed, Gaussian, Laplace, NonPrivate, PoissonSampled, Repeated
+from lehr.events import Adjacency, Composed, Gaussian, Laplace, NonPrivate, PoissonSampled, PureDP, Repeated
 from tests.accounting.exact_profile import exact_profile
 from tests.accounting.settings import DPSGD, TAN, Drawn, Reference, in_the_whole_box, in_usual_ranges
 
@@ -158,7 +160,53 @@ def test_many_counts_at_once_are_those_of_each_alone() -> None:
     assert many(15) == pytest.approx(alone, rel=1e-4)
 
 
-def test_more_different_steps_than_it_can_hold_are_refused() -> None:
-    event = Composed(tuple(PoissonSampled(0.01, Gaussian(1 + i / 100)) for i in range(65)))
-    with pytest.raises(AccountantFailed, match="more than 64 different steps"):
+def test_more_ways_of_sampling_than_it_can_hold_are_refused() -> None:
+    event = Composed(tuple(PoissonSampled(0.01 + i / 10_000, Gaussian(1.0)) for i in range(MOST_DIFFERENT_STEPS + 1)))
+    with pytest.raises(AccountantFailed, match="more than 192 different steps"):
         PLD.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE)
+
+
+def _optimal_delta(epsilon: float, *, pure: float, count: int) -> float:
+    """δ at ε of randomised response, so many times: a sum over how often the bit was true."""
+    true = np.arange(count + 1)
+    losses = (2 * true - count) * pure
+    masses = stats.binom.pmf(true, count, 1 / (1 + math.exp(-pure)))
+    return float(masses @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
+
+
+@pytest.mark.parametrize("pure, count", [(1.0, 1), (0.1, 1), (0.5, 7), (0.1, 200), (0.02, 3000), (8.0, 3)])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
+def test_pure_mechanisms_compose_to_the_optimum_of_randomised_response(pure: float, count: int, delta: float) -> None:
+    for adjacency in Adjacency:
+        found = PLD.epsilon(Repeated(PureDP(pure), count), delta=delta, adjacency=adjacency)
+        assert _optimal_delta(found, pure=pure, count=count) <= delta * (1 + 1e-9)
+        assert _optimal_delta(found * (1 - 1e-3), pure=pure, count=count) > delta
+        assert found <= count * pure
+
+
+def test_pure_mechanisms_with_gaussian_steps_agree_with_dp_accounting() -> None:
+    event = Composed((Repeated(PureDP(0.1), 20), Repeated(PoissonSampled(0.02, Gaussian(1.1)), 300), Gaussian(4.0)))
+    response = pld.privacy_loss_distribution.from_privacy_parameters(
+        pld.common.DifferentialPrivacyParameters(0.1), value_discretization_interval=1e-4
+    ).self_compose(20)
+    steps = pld.privacy_loss_distribution.from_gaussian_mechanism(1.1, sampling_prob=0.02).self_compose(300)
+    noise = pld.privacy_loss_distribution.from_gaussian_mechanism(4.0)
+    expected = response.compose(steps).compose(noise).get_epsilon_for_delta(1e-5)
+    assert PLD.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE) == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_pure_mechanism_of_epsilon_zero_costs_nothing() -> None:
+    run = Repeated(PoissonSampled(0.02, Gaussian(1.1)), 300)
+    with_it = Composed((run, Repeated(PureDP(0.0), 1000)))
+    found = [PLD.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE) for event in (run, with_it)]
+    assert found[0] == found[1]
+    assert PLD.epsilon(PureDP(0.0), delta=1e-5, adjacency=ADD_OR_REMOVE) == 0
+
+
+def test_unsampled_steps_of_many_levels_beside_sampled_ones_are_counted_exactly() -> None:
+    sampled = Repeated(PoissonSampled(1e-6, Gaussian(5.0)), 3)
+    many = Composed((sampled, *(Gaussian(10.0 + level) for level in range(300))))
+    squared_mu = sum((10.0 + level) ** -2 for level in range(300))
+    found = PLD.epsilon(many, delta=1e-5, adjacency=ADD_OR_REMOVE)
+    exact = gaussian_epsilon(squared_mu, delta=1e-5)
+    assert exact <= found <= exact * 1.0002

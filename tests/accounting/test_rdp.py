@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import rdp
 
+from lehr.accounting.pld import PLD
 from lehr.accounting.rdp import (
     FRACTIONAL_ORDERS,
     RDP_BALLE20,
@@ -28,6 +29,7 @@ from lehr.events import (
     Laplace,
     NonPrivate,
     PoissonSampled,
+    PureDP,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
@@ -154,3 +156,30 @@ def test_the_log_of_dp_accounting_stays_quiet_and_as_it_was(caplog: pytest.LogCa
     RDP_BALLE20.epsilon(PoissonSampled(0.51, Gaussian(0.31)), delta=1e-5, adjacency=ADD_OR_REMOVE)
     assert caplog.records == []
     assert logging.getLogger("absl").level == level
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_pure_mechanism_costs_at_least_the_laplace_noise_that_is_as_private_and_at_most_its_epsilon(
+    adjacency: Adjacency,
+) -> None:
+    for epsilon in (0.01, 0.3, 2.0, 20.0):
+        pure = renyi_divergences(PureDP(epsilon), FRACTIONAL_ORDERS, adjacency)
+        laplace = renyi_divergences(Laplace(1 / epsilon), FRACTIONAL_ORDERS, adjacency)
+        assert (pure >= laplace * (1 - 1e-9) - 1e-11).all()
+        assert (pure <= epsilon).all()
+    assert RDP_BALLE20.epsilon(PureDP(0.0), delta=1e-5, adjacency=adjacency) == 0
+
+
+@pytest.mark.parametrize("count", [1, 10, 100])
+def test_renyi_never_lies_below_the_tight_count_of_pure_and_gaussian_steps(count: int) -> None:
+    event = Repeated(Composed((PureDP(0.1), STEP, Gaussian(20.0))), count)
+    tight = PLD.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert tight < RDP_BALLE20.epsilon(event, delta=1e-5, adjacency=ADD_OR_REMOVE)
+    more = Composed((event, PureDP(0.2)))
+    assert PLD.epsilon(more, delta=1e-5, adjacency=ADD_OR_REMOVE) > tight
+
+
+def test_selecting_among_pure_mechanisms_costs_more_than_one_and_is_bounded() -> None:
+    one = RDP_BALLE20.epsilon(PureDP(0.1), delta=1e-5, adjacency=REPLACE)
+    best = RDP_BALLE20.epsilon(RepeatAndSelect(PureDP(0.1), mean=5.0), delta=1e-5, adjacency=REPLACE)
+    assert one < best < math.inf

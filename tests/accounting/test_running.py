@@ -16,6 +16,7 @@ from lehr.events import (
     Event,
     Gaussian,
     PoissonSampled,
+    PureDP,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
@@ -98,3 +99,11 @@ def test_a_step_that_nobody_can_count_is_refused_at_once() -> None:
 def test_selection_has_a_curve() -> None:
     curve = EpsilonCurve(RepeatAndSelect(Gaussian(20.0), mean=3.0), delta=DELTA, largest_steps=4)
     assert 0 < curve.at(1) < curve.at(4)
+
+
+def test_steps_with_a_pure_mechanism_have_a_curve() -> None:
+    step = Composed((STEPS["sampled"], PureDP(0.01)))
+    curve = EpsilonCurve(step, delta=DELTA, largest_steps=64)
+    exact = [bound(Repeated(step, steps), delta=DELTA).epsilon for steps in (1, 20, 64)]
+    found = [curve.at(steps) for steps in (1, 20, 64)]
+    assert all(e * (1 - 1e-5) <= f <= e * 1.005 for e, f in zip(exact, found, strict=True))

@@ -5,6 +5,8 @@
 - ``pld``: privacy loss distributions, tight, the default. Its parts: ``gaussian_steps`` (which events),
   ``gaussian_mechanism`` (no sampling), ``privacy_loss`` (one step), ``window`` (where to look), ``tilted``
   (composition)
+- ``randomised_response``: the worst of all mechanisms that are private without a δ, for both
+- ``levels``: schedules of very many noise levels, counted at fewer, for both
 - ``gdp``, ``tan``: estimates, shown and never used
 - ``calibration``: any three of four numbers give the fourth; ``last_within`` is its search
 - ``running``: ε after every step of a run

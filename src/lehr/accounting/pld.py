@@ -1,5 +1,7 @@
 """Privacy loss distributions: the tight accountant for Gaussian steps, sampled or not, under add-or-remove-one.
 
+Beside them it counts mechanisms that are private without a δ, each as randomised response, the worst of its kind.
+
 dp-accounting composes losses on a fixed grid: 1e-4 wide by default, in plain floating point. That is exact enough for
 usual settings; at others it runs out of memory, or its rounding exceeds δ and the answer lies above the Rényi bound.
 Here the same distributions are composed on a grid that fits the setting, tilted so that tiny δ's keep their precision;
@@ -16,13 +18,15 @@ from functools import lru_cache, partial
 from lehr.accounting import tilted
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
 from lehr.accounting.gaussian_steps import GaussianStep, gaussian_steps
-from lehr.accounting.privacy_loss import Direction, SampledGaussianLoss
+from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
+from lehr.accounting.privacy_loss import Direction, Loss, SampledGaussianLoss
+from lehr.accounting.randomised_response import RandomisedResponseLoss
 from lehr.errors import AccountantFailed
-from lehr.events import Adjacency, Event
+from lehr.events import Adjacency, Atom, Event, PureDP, composed, counted
 
 PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
 LARGEST_STEPS = 10**8  # beyond it the rounding of the transform is no longer far below δ
-MOST_DIFFERENT_STEPS = 64  # each has a grid of its own
+MOST_DIFFERENT_STEPS = 2 * MOST_LEVELS  # each has a grid of its own
 SMALLEST_DELTA = 1e-200  # below it the masses that decide leave the range of a double
 LARGEST_DELTA = 0.5  # a larger one counts as this, which can only raise ε
 LARGEST_LOSS = 500.0  # of one step; beyond it e^loss leaves the range of a double
@@ -49,47 +53,93 @@ class PldAccountant:
         self, event: Event, *, delta: float, adjacency: Adjacency, fewest: int, most: int
     ) -> Callable[[int], float]:
         """ε of the event repeated so many times, from ``fewest`` to ``most``; cheap to ask for many counts."""
-        steps = gaussian_steps(event, adjacency=adjacency, accountant=self.name)
+        pure, others = _parted(counted(event))
+        steps = gaussian_steps(composed(others), adjacency=adjacency, accountant=self.name)
         delta = min(delta, LARGEST_DELTA)
         if any(step.noise_multiplier == 0 for step in steps):
             return lambda repeats: math.inf
-        if all(step.sampling_probability == 1 for step in steps):
-            squared_mu = math.fsum(count / step.noise_multiplier**2 for step, count in steps.items())
+        if not pure and all(step.sampling_probability == 1 for step in steps):
+            squared_mu = _squared_mu(steps)
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
-        if most * _total_variation(steps) <= delta:
+        if most * _total_variation(pure, steps) <= delta:
             return lambda repeats: 0.0
-        if len(steps) > MOST_DIFFERENT_STEPS:
-            raise AccountantFailed(accountant=self.name, reason=f"more than {MOST_DIFFERENT_STEPS} different steps")
-        if delta < SMALLEST_DELTA:
-            raise AccountantFailed(accountant=self.name, reason=f"delta is below {SMALLEST_DELTA:g}")
-        if most * sum(steps.values()) > LARGEST_STEPS:
-            raise AccountantFailed(accountant=self.name, reason=f"there are more than {LARGEST_STEPS} steps")
-        removing, adding = (
-            [(_loss(step, direction, delta), count) for step, count in steps.items()] for direction in Direction
-        )
+        fewer = composed(with_fewer_levels(others))
+        steps = _with_one_unsampled(gaussian_steps(fewer, adjacency=adjacency, accountant=self.name))
+        self._refuse_out_of_reach(pure, steps, delta, most)
+        removing, adding = (_losses(pure, steps, direction, delta) for direction in Direction)
         if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
         compose = partial(tilted.repeated, delta=delta, tolerance=self.tolerance, fewest=fewest, most=most)
         on_removing = compose(removing)
-        on_adding = compose(adding, larger=on_removing)
-        return partial(_larger, on_removing, on_adding, most)
+        on_adding = compose(adding, larger=on_removing) if steps else on_removing
+        simple_sum = math.inf if steps else math.fsum(count * epsilon for epsilon, count in pure.items())
+        return partial(_larger, on_removing, on_adding, simple_sum, most)
+
+    def _refuse_out_of_reach(
+        self, pure: Mapping[float, int], steps: Mapping[GaussianStep, int], delta: float, most: int
+    ) -> None:
+        reason = None
+        if len(pure) + len(steps) > MOST_DIFFERENT_STEPS:
+            reason = f"more than {MOST_DIFFERENT_STEPS} different steps"
+        elif delta < SMALLEST_DELTA:
+            reason = f"delta is below {SMALLEST_DELTA:g}"
+        elif most * (sum(pure.values()) + sum(steps.values())) > LARGEST_STEPS:
+            reason = f"there are more than {LARGEST_STEPS} steps"
+        if reason:
+            raise AccountantFailed(accountant=self.name, reason=reason)
 
 
 PLD = PldAccountant()
 
 
-def _larger(on_removing: Callable[[int], float], on_adding: Callable[[int], float], most: int, repeats: int) -> float:
+def _parted(counts: Mapping[Atom, int]) -> tuple[dict[float, int], dict[Atom, int]]:
+    """The ε's of what is private without a δ, with their counts, and everything else."""
+    pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
+    return pure, {atom: count for atom, count in counts.items() if not isinstance(atom, PureDP)}
+
+
+def _squared_mu(steps: Mapping[GaussianStep, int]) -> float:
+    return math.fsum(count / step.noise_multiplier**2 for step, count in steps.items())
+
+
+def _with_one_unsampled(steps: Mapping[GaussianStep, int]) -> dict[GaussianStep, int]:
+    """The same with all unsampled steps made equal: what they lose together is decided by the sum of 1/σ² alone."""
+    unsampled = {step: count for step, count in steps.items() if step.sampling_probability == 1}
+    if len(unsampled) <= 1:
+        return dict(steps)
+    count = sum(unsampled.values())
+    sigma = math.sqrt(count / _squared_mu(unsampled)) * (1 - 1e-14)  # its rounding never adds noise
+    return {**{step: count for step, count in steps.items() if step not in unsampled}, GaussianStep(1.0, sigma): count}
+
+
+def _larger(
+    on_removing: Callable[[int], float],
+    on_adding: Callable[[int], float],
+    simple_sum: float,
+    most: int,
+    repeats: int,
+) -> float:
     """The larger ε of both directions; ε never falls with repeats, so that of the most of them often settles it."""
-    removing = on_removing(repeats)
-    return removing if on_adding(most) <= removing else max(removing, on_adding(repeats))
+    removing = min(on_removing(repeats), repeats * simple_sum)
+    return removing if on_adding(most) <= removing else max(removing, min(on_adding(repeats), repeats * simple_sum))
 
 
-def _total_variation(steps: Mapping[GaussianStep, int]) -> float:
+def _total_variation(pure: Mapping[float, int], steps: Mapping[GaussianStep, int]) -> float:
     """At most this, for one repeat; where it is within δ, (0, δ) holds."""
-    return sum(
+    of_steps = (
         count * step.sampling_probability * math.erf(1 / (math.sqrt(8) * step.noise_multiplier))
         for step, count in steps.items()
     )
+    return sum(of_steps) + sum(count * math.tanh(epsilon / 2) for epsilon, count in pure.items())
+
+
+def _losses(
+    pure: Mapping[float, int], steps: Mapping[GaussianStep, int], direction: Direction, delta: float
+) -> list[tuple[Loss, int]]:
+    return [
+        *((_loss(step, direction, delta), count) for step, count in steps.items()),
+        *((RandomisedResponseLoss(epsilon), count) for epsilon, count in pure.items()),
+    ]
 
 
 @lru_cache(maxsize=16)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,27 @@ class GridLoss:
     def losses(self) -> Floats:
         """The loss of each mass."""
         return np.arange(self.first, self.first + len(self.masses), dtype=np.float64) * self.spacing
+
+
+class Loss(Protocol):
+    """The privacy loss of one step in one direction, as far as composing needs it."""
+
+    @property
+    def largest(self) -> float:
+        """No loss is larger, but for a mass that the grid calls infinitely lossy."""
+
+    @property
+    def smallest(self) -> float:
+        """Smaller losses count as this."""
+
+    def log_moment(self, tilt: float) -> float:
+        """log E[e^(tilt·loss)]."""
+
+    def variance(self, tilt: float) -> float:
+        """The variance of the loss under the law tilted by e^(tilt·loss)."""
+
+    def on_grid(self, spacing: float) -> GridLoss:
+        """The loss on a grid, rounded so that every ε computed from it is an upper bound."""
 
 
 class SampledGaussianLoss:

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from lehr.accounting.gaussian_steps import SMALLEST_NOISE, SMALLEST_PROBABILITY
+from lehr.accounting.levels import with_fewer_levels
+from lehr.accounting.randomised_response import randomised_response_divergences
 from lehr.errors import UnsupportedEvent
 from lehr.events import (
     Adjacency,
@@ -30,6 +32,7 @@ from lehr.events import (
     Laplace,
     NonPrivate,
     PoissonSampled,
+    PureDP,
     RepeatAndSelect,
     SampledWithoutReplacement,
     counted,
@@ -106,7 +109,7 @@ def renyi_divergences(
 ) -> Floats:
     """An upper bound on the Rényi divergence of the event at each order; infinite where there is none."""
     total = np.zeros(len(orders))
-    for atom, count in counted(event).items():
+    for atom, count in with_fewer_levels(counted(event)).items():
         _refuse_uncountable(atom, adjacency, accountant)
         computed = _orders_computed(atom, orders)
         found = dict(zip(computed, _of_atom(atom, computed, adjacency), strict=True))
@@ -118,6 +121,8 @@ def renyi_divergences(
 def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tuple[float, ...]:
     if _is_without_noise(atom):
         return (math.inf,) * len(orders)
+    if isinstance(atom, PureDP):
+        return tuple(randomised_response_divergences(atom.epsilon, np.asarray(orders)).tolist())
     with _quiet_dp_accounting():
         reference = rdp.RdpAccountant(list(orders), _RELATION[adjacency])
         reference.compose(_reference_event(atom))
@@ -185,9 +190,15 @@ def _is_without_noise(atom: Atom) -> bool:
         case PoissonSampled() | SampledWithoutReplacement():
             return atom.event.noise_multiplier < SMALLEST_NOISE
         case RepeatAndSelect():
-            return any(_is_without_noise(part) for part in counted(atom.event))
+            return any(_is_without_noise(part) or _is_beyond_selection(part) for part in counted(atom.event))
+        case PureDP():
+            return False
         case NonPrivate():
             return True
+
+
+def _is_beyond_selection(atom: Atom) -> bool:
+    return isinstance(atom, PureDP) and atom.epsilon > 1 / SMALLEST_NOISE
 
 
 def _reference_event(event: Event) -> dp_accounting.DpEvent:
@@ -197,6 +208,8 @@ def _reference_event(event: Event) -> dp_accounting.DpEvent:
             return dp_accounting.GaussianDpEvent(min(event.noise_multiplier, _LARGEST_NOISE))
         case Laplace():
             return dp_accounting.LaplaceDpEvent(min(event.noise_multiplier, _LARGEST_NOISE))
+        case PureDP():  # only within a selection; order·ε²/2 bounds its divergence, and is that of Gaussian noise 1/ε
+            return dp_accounting.GaussianDpEvent(1 / max(event.epsilon, 1 / _LARGEST_NOISE))
         case PoissonSampled():
             probability = max(event.sampling_probability, SMALLEST_PROBABILITY)
             return dp_accounting.PoissonSampledDpEvent(probability, _reference_event(event.event))

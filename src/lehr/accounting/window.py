@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from lehr.accounting.privacy_loss import SampledGaussianLoss
+from lehr.accounting.privacy_loss import Loss
 
-Parts = Sequence[tuple[SampledGaussianLoss, int]]
+Parts = Sequence[tuple[Loss, int]]
 
 LOG_TILTED_TAIL = math.log(1e-10)  # probability, under the tilted law, of falling outside of the window on one side
 _TILT_RATIO = 1.1  # tilts are looked up on a geometric grid, so that neighbouring queries share their moments
