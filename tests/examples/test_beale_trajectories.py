@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.examples.loading import ROOT, example
-from tests.methods.pseudocode.adadp import AdaptiveNoise
+from tests.methods.pseudocode.adadp import AdaptiveNoise, FlooredPrior, RawPrior, RootMeanSquare
 from tests.methods.pseudocode.adadp import adadp as transcribed_adadp
 from tests.methods.pseudocode.clips import flat
 from tests.methods.pseudocode.dpsgd import dpsgd as transcribed_dpsgd
@@ -36,21 +36,20 @@ def test_the_gradient_is_that_of_the_function_which_is_least_at_its_minimum() ->
 @pytest.mark.parametrize("is_proven", [False, True], ids=["published", "proven"])
 def test_adadp_is_the_transcribed_one_on_a_single_record(is_proven: bool) -> None:
     paths = beale.adadp(SETTING, SETTING.noise_multiplier, NORMALS, is_proven=is_proven)
-    noise = AdaptiveNoise(
-        clip_norm=SETTING.clip_norm,
-        noise_multiplier=SETTING.noise_multiplier,
-        lot_size=1,
-        local_factor=beale.LOCAL_FACTOR,
-        prior_from="released" if is_proven else "raw",
-        floor=beale.FLOOR if is_proven else 0.0,
-    )
     for normals, path in zip(NORMALS, paths, strict=True):
         trace = transcribed_adadp(
             np.array(SETTING.start),
             gradients=of_one_record,
             draws=ONE_RECORD,
             normals=list(normals),
-            noise=noise,
+            noise=AdaptiveNoise(
+                prior=FlooredPrior(2, floor=beale.FLOOR) if is_proven else RawPrior(2),
+                clip_norm=SETTING.clip_norm,
+                noise_multiplier=SETTING.noise_multiplier,
+                lot_size=1,
+                local_factor=beale.LOCAL_FACTOR,
+            ),
+            rates=RootMeanSquare(),
             learning_rate=SETTING.adaptive_rate,
         )
         np.testing.assert_allclose(path, trace.weights, rtol=1e-9, atol=1e-9)

@@ -1,67 +1,109 @@
 """ADADP, Xu et al. (2020), Algorithm 1, by its line numbers; ADAL has only its learning rates, ADAN only its noise.
 
-The box is ambiguous. Here every record is clipped, one noise vector is added to the sum over the lot, g~ is that
-over L, and Var is taken over the coordinates. ``prior_from="raw"`` feeds E' with the raw mean gradient, as published;
-``"released"`` with g~ squared minus the noise variance known to be in it, never floored where it is added up, only
-where it is read.
+The box is ambiguous. Here every record is clipped, one noise vector is added to the sum over the lot, g~ is that over
+L, and Var is taken over the coordinates. What E' is fed with is the prior's: the raw mean gradient, as published, or
+what was released.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from tests.methods.pseudocode.clips import flat, per_coordinate
-from tests.methods.pseudocode.trace import Draws, Gradients, Normals, Places, Trace, Vector
+from tests.methods.pseudocode.trace import Draws, Gradients, Normals, Trace, Vector
+
+
+class Prior(Protocol):
+    """E', what is known about the squares of mean gradients."""
+
+    def squares(self) -> Vector | None:
+        """E' where it is read; nothing while clipping is global."""
+
+    def learn(self, *, raw: Vector, g_tilde: Vector, variance: Vector) -> None:
+        """From the raw mean gradient, the released one, and the variance of the noise in that."""
+
+
+@dataclass
+class RawPrior:
+    """Line 23 as printed, and line 7."""
+
+    num_parameters: int
+    prior_decay: float = 0.9  # gamma'
+    threshold: float = 1e-6  # G
+
+    def __post_init__(self) -> None:
+        self.E = np.zeros(self.num_parameters)  # equation 4
+
+    def squares(self) -> Vector | None:
+        return self.E if np.sqrt(self.E).var() > self.threshold else None  # line 7
+
+    def learn(self, *, raw: Vector, g_tilde: Vector, variance: Vector) -> None:
+        self.E = self.prior_decay * self.E + (1 - self.prior_decay) * raw**2  # line 23
+
+
+@dataclass
+class FlooredPrior:
+    """Line 23 with g~ squared less the variance of its noise, floored nowhere but where it is read."""
+
+    num_parameters: int
+    floor: float
+    prior_decay: float = 0.9
+    threshold: float = 1e-6
+
+    def __post_init__(self) -> None:
+        self.E = np.zeros(self.num_parameters)
+
+    def squares(self) -> Vector | None:
+        read = np.maximum(self.E, self.floor)
+        return read if np.sqrt(read).var() > self.threshold else None
+
+    def learn(self, *, raw: Vector, g_tilde: Vector, variance: Vector) -> None:
+        self.E = self.prior_decay * self.E + (1 - self.prior_decay) * (g_tilde**2 - variance)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveNoise:
-    """Lines 6 to 20 and 23. ``groups`` pool the prior: all parameters of a group read its mean."""
+    """Lines 6 to 20 and 23."""
 
+    prior: Prior
     clip_norm: float  # C
     noise_multiplier: float  # sigma*
     lot_size: float  # L
     local_factor: float = 1.2  # beta
-    threshold: float = 1e-6  # G
-    prior_decay: float = 0.9  # gamma'
-    prior_from: str = "raw"
-    floor: float = 0.0
-    groups: Sequence[Places] | None = None
 
-    def read(self, prior: Vector) -> Vector:
-        pooled = prior.copy()
-        for group in self.groups or ():
-            pooled[group] = prior[group].mean()
-        return np.maximum(pooled, self.floor)
-
-    def noisy_mean(self, grads: Vector, prior: Vector, normal: Vector) -> tuple[Vector, Vector]:
-        """g~, and the standard deviation of the noise in the sum."""
-        m = len(prior)
-        root = np.sqrt(self.read(prior))
-        if root.var() > self.threshold:  # line 7
-            s = self.local_factor * root  # line 9
+    def noisy_mean(self, grads: Vector, normal: Vector) -> tuple[Vector, Vector]:
+        """g~, and the standard deviation of the noise in the sum. The prior learns from it."""
+        m, squares = len(normal), self.prior.squares()
+        if squares is not None:  # line 7
+            s = self.local_factor * np.sqrt(squares)  # line 9
             g_bar = per_coordinate(s)(grads)  # line 10
-            sigma = self.local_factor * self.noise_multiplier * np.sqrt(m) * root  # line 12
+            sigma = self.local_factor * self.noise_multiplier * np.sqrt(m * squares)  # line 12
         else:
             g_bar = flat(self.clip_norm)(grads)  # line 16
             sigma = np.full(m, self.clip_norm * self.noise_multiplier)  # line 18
-        return (g_bar.sum(axis=0) + sigma * normal) / self.lot_size, sigma  # lines 13 and 18
-
-    def next_prior(self, prior: Vector, grads: Vector, g_tilde: Vector, sigma: Vector) -> Vector:
-        """Line 23."""
-        if self.prior_from == "raw":
-            fed = (grads.sum(axis=0) / self.lot_size) ** 2
-        else:
-            fed = g_tilde**2 - (sigma / self.lot_size) ** 2
-        return np.asarray(self.prior_decay * prior + (1 - self.prior_decay) * fed)
+        g_tilde = (g_bar.sum(axis=0) + sigma * normal) / self.lot_size  # lines 13 and 18
+        raw = grads.sum(axis=0) / self.lot_size
+        self.prior.learn(raw=raw, g_tilde=g_tilde, variance=(sigma / self.lot_size) ** 2)  # line 23
+        return g_tilde, sigma
 
 
-def rmsprop_denominator(E: Vector, smoothing: float, *, is_inside: bool) -> Vector:  # noqa: N803
-    """Line 25. The print does not show how far the root reaches."""
-    return np.sqrt(E + smoothing) if is_inside else np.sqrt(E) + smoothing
+@dataclass
+class RootMeanSquare:
+    """Lines 22 and 25. The print does not show how far the root of line 25 reaches."""
+
+    decay: float = 0.1  # gamma
+    smoothing: float = 1e-8  # epsilon_0
+    smoothing_inside_root: bool = False
+    E: Vector | float = 0.0
+
+    def step(self, g_tilde: Vector) -> Vector:
+        self.E = (1 - self.decay) * self.E + self.decay * g_tilde**2  # line 22
+        if self.smoothing_inside_root:
+            return np.asarray(g_tilde / np.sqrt(self.E + self.smoothing))  # line 25
+        return np.asarray(g_tilde / (np.sqrt(self.E) + self.smoothing))  # line 25
 
 
 def adadp(
@@ -71,19 +113,14 @@ def adadp(
     draws: Draws,
     normals: Normals,
     noise: AdaptiveNoise,
+    rates: RootMeanSquare,
     learning_rate: float,
-    decay: float = 0.1,
-    smoothing: float = 1e-8,
-    smoothing_inside_root: bool = False,
 ) -> Trace:
-    trace, E, prior = Trace(), np.zeros_like(w), np.zeros_like(w)  # noqa: N806
+    trace = Trace()
     for places, normal in zip(draws, normals, strict=True):  # lines 2, 3
-        grads = gradients(w, places)  # lines 4, 5
-        g_tilde, sigma = noise.noisy_mean(grads, prior, normal)  # lines 6 to 20
-        E = (1 - decay) * E + decay * g_tilde**2  # line 22  # noqa: N806
-        prior = noise.next_prior(prior, grads, g_tilde, sigma)  # line 23
-        w = w - learning_rate * g_tilde / rmsprop_denominator(E, smoothing, is_inside=smoothing_inside_root)  # 25, 26
-        trace.note(w, prior=prior, E=E, sigma=sigma, g_tilde=g_tilde)
+        g_tilde, sigma = noise.noisy_mean(gradients(w, places), normal)  # lines 4 to 20, 23
+        w = w - learning_rate * rates.step(g_tilde)  # lines 22, 25, 26
+        trace.note(w, sigma=sigma, g_tilde=g_tilde)
     return trace
 
 
@@ -93,22 +130,19 @@ def adal(
     gradients: Gradients,
     draws: Draws,
     normals: Normals,
+    rates: RootMeanSquare,
     clip_norm: float,
     noise_multiplier: float,
     lot_size: float,
     learning_rate: float,
-    decay: float = 0.1,
-    smoothing: float = 1e-8,
-    smoothing_inside_root: bool = False,
 ) -> Trace:
     """Lines 15 to 18 in every step, and lines 22, 25 and 26."""
-    trace, E = Trace(), np.zeros_like(w)  # noqa: N806
+    trace = Trace()
     for places, normal in zip(draws, normals, strict=True):
         g_bar = flat(clip_norm)(gradients(w, places))  # line 16
         g_tilde = (g_bar.sum(axis=0) + clip_norm * noise_multiplier * normal) / lot_size  # line 18
-        E = (1 - decay) * E + decay * g_tilde**2  # line 22  # noqa: N806
-        w = w - learning_rate * g_tilde / rmsprop_denominator(E, smoothing, is_inside=smoothing_inside_root)  # 25, 26
-        trace.note(w, E=E)
+        w = w - learning_rate * rates.step(g_tilde)  # lines 22, 25, 26
+        trace.note(w)
     return trace
 
 
@@ -123,12 +157,10 @@ def adan(
     momentum: float = 0.0,
 ) -> Trace:
     """Lines 6 to 20 and 23, with the step of SGD."""
-    trace, prior, velocity = Trace(), np.zeros_like(w), np.zeros_like(w)
+    trace, velocity = Trace(), np.zeros_like(w)
     for places, normal in zip(draws, normals, strict=True):
-        grads = gradients(w, places)
-        g_tilde, sigma = noise.noisy_mean(grads, prior, normal)  # lines 6 to 20
-        prior = noise.next_prior(prior, grads, g_tilde, sigma)  # line 23
+        g_tilde, sigma = noise.noisy_mean(gradients(w, places), normal)  # lines 4 to 20, 23
         velocity = momentum * velocity + g_tilde
         w = w - learning_rate * velocity
-        trace.note(w, prior=prior, sigma=sigma, g_tilde=g_tilde)
+        trace.note(w, sigma=sigma, g_tilde=g_tilde)
     return trace

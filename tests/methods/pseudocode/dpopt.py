@@ -1,8 +1,9 @@
 """DPOPT, Xiang et al. (2019): noise whose shape disturbs the loss least, to first order.
 
 Minimise sum c_i^2 sigma_i^2 subject to sum s_i^2 / sigma_i^2 <= 1 / sigma*^2, where s_i bounds each coordinate of a
-record's gradient and c is what the loss changes by along each coordinate: here the last noisy gradient, and nothing in
-the first step, where |c| is its floor everywhere.
+record's gradient and c is what the loss changes by along each coordinate. Where s and c come from the paper leaves
+open; here s is beta times the root of a prior, as in ADADP, and c a running mean of released gradients, no coordinate
+of which counts as less than a share of their root mean square.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.methods.pseudocode.clips import per_coordinate
+from tests.methods.pseudocode.adadp import Prior
+from tests.methods.pseudocode.clips import flat, per_coordinate
 from tests.methods.pseudocode.trace import Draws, Gradients, Normals, Trace, Vector
 
 Shape = Callable[[Vector, Vector, float], Vector]  # (bounds, slopes, sigma*) -> sigma
@@ -22,38 +24,22 @@ def closed_form(s: Vector, c: Vector, noise_multiplier: float) -> Vector:
     return np.asarray(noise_multiplier * np.sqrt(s / np.abs(c) * (s * np.abs(c)).sum()))
 
 
-def projected_gradient(s: Vector, c: Vector, noise_multiplier: float, *, steps: int = 50, rate: float = 1.0) -> Vector:
-    """From equal noise, so many steps x <- P(x - r c^2) in x = sigma^2, P the nearest point that keeps the constraint.
+def projected_gradient(
+    s: Vector, c: Vector, noise_multiplier: float, *, steps: int = 50, step_size: float = 0.5
+) -> Vector:
+    """From noise like the bounds, so many steps down the objective, each followed by a projection to the constraint.
 
-    The objective is linear, so any rate keeps its minimum where it is. Here it is ``rate`` times the mean of x over the
-    mean of c^2, which makes the path independent of the scales of c and s.
+    With y_i = s_i^2 sigma*^2 / sigma_i^2 the constraint is sum y_i = 1, and the objective sum (c_i s_i)^2 / y_i up to a
+    constant. The geometry is that of relative entropy: a step multiplies, and the projection divides by the sum. The
+    derivative along log y_i is measured against its mean, and one step never multiplies by more than e^step_size.
     """
-    x = np.full_like(s, noise_multiplier**2 * (s**2).sum())
-    r = rate * x.mean() / (c**2).mean()
+    y = np.full_like(s, 1 / len(s))
     for _ in range(steps):
-        x = _nearest(x - r * c**2, s, 1 / noise_multiplier**2)
-    return np.sqrt(x)
-
-
-def _nearest(y: Vector, s: Vector, most: float) -> Vector:
-    """The x > 0 nearest to y with sum s_i^2 / x_i <= most: x_i - y_i = k s_i^2 / x_i^2, k found by bisection."""
-    if (y > 0).all() and (s**2 / y).sum() <= most:
-        return y
-    low, high = 0.0, 1.0
-    while (s**2 / _root(y, high * s**2)).sum() > most:
-        low, high = high, 4 * high
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if (s**2 / _root(y, middle * s**2)).sum() > most else (low, middle)
-    return _root(y, high * s**2)
-
-
-def _root(y: Vector, d: Vector) -> Vector:
-    """The one x > 0 with x^2 (x - y) = d, by Newton's method from above."""
-    x = np.maximum(y, 0) + np.cbrt(d)
-    for _ in range(60):
-        x = x - (x**2 * (x - y) - d) / (3 * x**2 - 2 * y * x)
-    return x
+        slopes = (c * s / y) ** 2
+        relative = slopes / (y * slopes).sum() - 1
+        y = y * np.exp(step_size * np.minimum(relative, 1.0))
+        y = y / y.sum()
+    return np.asarray(noise_multiplier * s / np.sqrt(y))
 
 
 def dpopt(
@@ -62,20 +48,30 @@ def dpopt(
     gradients: Gradients,
     draws: Draws,
     normals: Normals,
-    bounds: Vector,
+    prior: Prior,
     shape: Shape,
+    clip_norm: float,
+    local_factor: float,
     noise_multiplier: float,
     batch_size: float,
-    slope_floor: float,
+    memory: float,
+    least_share: float,
     learning_rate: float,
     momentum: float = 0.0,
 ) -> Trace:
-    trace, velocity, g_tilde = Trace(), np.zeros_like(w), np.zeros_like(w)
+    trace, velocity, mean = Trace(), np.zeros_like(w), np.zeros_like(w)
     for places, normal in zip(draws, normals, strict=True):
-        c = np.maximum(np.abs(g_tilde), slope_floor)
-        sigma = shape(bounds, c, noise_multiplier)
-        g_bar = per_coordinate(bounds)(gradients(w, places))
+        grads, squares = gradients(w, places), prior.squares()
+        if squares is None:
+            g_bar = flat(clip_norm)(grads)
+            sigma = np.full_like(w, noise_multiplier * clip_norm)
+        else:
+            s = local_factor * np.sqrt(squares)
+            c = np.maximum(np.abs(mean), least_share * np.sqrt((mean**2).mean()))
+            g_bar, sigma = per_coordinate(s)(grads), shape(s, c, noise_multiplier)
         g_tilde = (g_bar.sum(axis=0) + sigma * normal) / batch_size
+        prior.learn(raw=grads.sum(axis=0) / batch_size, g_tilde=g_tilde, variance=(sigma / batch_size) ** 2)
+        mean = memory * mean + (1 - memory) * g_tilde
         velocity = momentum * velocity + g_tilde
         w = w - learning_rate * velocity
         trace.note(w, sigma=sigma, g_tilde=g_tilde)
