@@ -76,3 +76,9 @@ def test_convolutions_of_one_network_can_be_loaded_into_another_with_other_class
 def test_an_image_that_cannot_be_halved_twice_is_refused(side: object) -> None:
     with pytest.raises(InvalidValue, match="image_side must be a whole number >= 4"):
         alexnet_like(image_side=side)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("word", ["no", "false", 0, None])
+def test_frozen_is_said_with_true_or_false(word: object) -> None:
+    with pytest.raises(InvalidValue, match="frozen_convolutions must be true or false"):
+        alexnet_like(frozen_convolutions=word)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from torch import nn
 
 from lehr import validate
+from lehr.errors import InvalidValue
 from lehr.networks.activations import Activation
 from lehr.networks.freezing import freeze
 from lehr.networks.response_norm import ResponseNorm
@@ -42,6 +43,9 @@ def alexnet_like(
     layers are trained; load the convolutions before, ``network.convolutions.load_state_dict(...)``, or they stay the
     random features that they begin as.
     """
+    given: object = frozen_convolutions
+    if not isinstance(given, bool):  # a word such as "no" would freeze them
+        raise InvalidValue("frozen_convolutions", allowed="true or false", given=given)
     side = validate.count(minimum=4, image_side=image_side) // 4
     convolutions = nn.Sequential(
         _convolution(in_channels),
