@@ -145,3 +145,19 @@ def test_few_levels_are_left_as_they_are() -> None:
 def test_a_schedule_that_ends_without_noise_costs_infinitely_much() -> None:
     event = Composed(tuple(PoissonSampled(0.01, Gaussian(i / 100)) for i in range(150)))
     assert bound(event, delta=1e-5).epsilon == math.inf
+
+
+def test_a_multiple_of_a_schedule_is_rounded_at_the_same_places() -> None:
+    sigmas = SCHEDULES["half a cosine"]
+    kept = [
+        [sigmas.tolist().index(level.event.noise_multiplier / scale) for level in _levels_of(sigmas * scale)]
+        for scale in (1.0, 2.0, 0.5)
+    ]
+    assert kept[0] == kept[1] == kept[2]
+    near = [len(_levels_of(sigmas * scale)) for scale in (1.0, 1.1, 1.2345)]
+    assert len(set(near)) == 1
+
+
+def _levels_of(sigmas: NDArray[np.floating]) -> list[PoissonSampled]:
+    fewer = with_fewer_levels({PoissonSampled(PROBABILITY, Gaussian(sigma)): 1 for sigma in sigmas.tolist()})
+    return [atom for atom in fewer if isinstance(atom, PoissonSampled)]

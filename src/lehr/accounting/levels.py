@@ -18,13 +18,13 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lehr.accounting.gaussian_steps import SMALLEST_NOISE
 from lehr.events import Atom, PoissonSampled, SampledWithoutReplacement
 
 MOST_LEVELS = 96  # some 4 s of counting; ε of usual schedules is then within 1 % of that of all levels
 
-_STEEPNESS = 2.0  # of the cost: e^(this/σ²), between that of small and of large Rényi orders
-_LARGEST_EXPONENT = 60.0
-_NOISE_TOLD_APART = (1e-3, 1e6)
+_STEEPNESS = 4  # the cost of a step falls about as this power of its noise, more at large Rényi orders
+_DIGITS_KEPT = 12  # so that a schedule and its multiple, rounded otherwise, have their levels at the same places
 
 Sampled = PoissonSampled | SampledWithoutReplacement
 Floats = NDArray[np.float64]
@@ -63,10 +63,11 @@ def _distances(group: Sequence[Sampled], counts: Mapping[Atom, int]) -> Floats:
     """How far each level lies from the least noisy one, so that equal distances are equally bad to round away.
 
     Rounding all of an interval to its end adds its number of steps times its width in cost, and the sum of these over
-    all intervals is least where each has the same sum of square roots (Panter & Dite 1951).
+    all intervals is least where each has the same sum of square roots (Panter & Dite 1951). Only ratios of noise
+    count, so that a schedule and its multiple are rounded alike, and a search for the right multiple meets no jumps.
     """
-    sigmas = np.clip([atom.event.noise_multiplier for atom in group], *_NOISE_TOLD_APART)
-    costs = np.expm1(np.minimum(_STEEPNESS / sigmas**2, _LARGEST_EXPONENT)) * _share(group[0]) ** 2
+    sigmas = np.maximum([atom.event.noise_multiplier for atom in group], SMALLEST_NOISE)
+    costs = np.round(sigmas[0] / sigmas, _DIGITS_KEPT) ** _STEEPNESS * _share(group[0]) ** 2
     steps = np.array([counts[atom] for atom in group[1:]], dtype=float)
     distances = np.concatenate([[0.0], np.cumsum(np.sqrt(steps * (costs[:-1] - costs[1:])))])
     return distances if distances[-1] > 0 else np.arange(len(group), dtype=float)  # no double tells the costs apart
