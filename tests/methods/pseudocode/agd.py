@@ -30,6 +30,29 @@ def clipped_sum(gradients: Gradients, w: Vector, places: Places, clip_norm: floa
     return np.asarray((grads / np.maximum(1, norms / clip_norm)).sum(axis=0))
 
 
+@dataclass
+class StepSizes:
+    """Phi: zero and equal parts of the largest. After every so many steps the largest is ``(1 + headroom)`` times the
+    largest that was chosen among them."""
+
+    count: int = 20
+    largest: float = 2.0
+    adapted_every: int = 10
+    headroom: float = 0.1
+
+    def __post_init__(self) -> None:
+        self._chosen: list[float] = []
+
+    def all(self) -> list[float]:
+        return [self.largest * part / self.count for part in range(self.count + 1)]
+
+    def took(self, step_size: float) -> None:
+        self._chosen.append(step_size)
+        if len(self._chosen) == self.adapted_every:
+            self.largest = (1 + self.headroom) * max(self._chosen)
+            self._chosen = []
+
+
 def agd(
     w: Vector,
     *,
@@ -40,16 +63,16 @@ def agd(
     noises: Sequence[Vector],
     loss_draws: Draws,
     budget: Budget,
-    step_sizes: Sequence[float],
+    step_sizes: StepSizes,
     grad_clip: float,
     loss_clip: float,
     noise_factor: float = 1.0,
 ) -> Trace:
-    """``step_sizes`` begin with 0. ``noises[t]`` has a standard Laplace number for each, of noisy-max t.
+    """``noises[t]`` has a standard Laplace number for each step size, of noisy-max t.
 
     ``draws`` and ``loss_draws`` are all records in the paper, every time. ``noise_factor`` multiplies the noise of the
     noisy-max: 1 where a record can move all losses in one direction only, 2 where it can move them apart. The run ends
-    where the budget does not reach for what comes next, and the last line of a step is not taken beyond it.
+    where the budget does not reach for what comes next.
     """
     trace, rho, rho_ng = Trace(), budget.total, budget.gradient
     mean, precision = np.zeros_like(w), 0.0  # the average of the gradients measured at w, and the budget in it
@@ -65,11 +88,13 @@ def agd(
         precision = precision + cost
         direction = mean / np.linalg.norm(mean)
 
-        values = [np.clip(losses(w - a * direction, loss_draws[t]), 0, loss_clip).sum() for a in step_sizes]
+        sizes = step_sizes.all()
+        values = [np.clip(losses(w - size * direction, loss_draws[t]), 0, loss_clip).sum() for size in sizes]
         scale = noise_factor * loss_clip / np.sqrt(2 * budget.noisy_max)
-        chosen = int(np.argmax(-np.array(values) + scale * noises[t]))
+        chosen = int(np.argmax(-np.array(values) + scale * noises[t]))  # NoisyMax(-Omega)
         if chosen > 0:
-            w = w - step_sizes[chosen] * direction
+            w = w - sizes[chosen] * direction
+            step_sizes.took(sizes[chosen])
             rho_ng, precision = precision, 0.0
-        trace.note(w, accepted=chosen > 0, rho=rho, rho_ng=rho_ng, chosen=chosen, precision=precision)
+        trace.note(w, accepted=chosen > 0, rho=rho, chosen=chosen, precision=precision)
     return trace
