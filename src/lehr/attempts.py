@@ -24,6 +24,7 @@ from lehr.errors import DamagedFile, InvalidValue
 from lehr.events import NOTHING, Event, Repeated, counted, together
 from lehr.files import lines_file, strict_json
 from lehr.ledger import Ledger
+from lehr.planning.plan import Plan
 from lehr.rng import RunKey
 
 MOST_CHARGES = 40
@@ -42,19 +43,24 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """What a plan allows in all: so many steps, and a score after every so many of them and after the last."""
+class Allowance:
+    """What a run may do in all: something once before it, its steps, and a score after every so many and at the end."""
 
-    step_event: Event
-    steps: int
+    plan: Plan
+    beforehand: Event = NOTHING
     score_event: Event = NOTHING  # where scores are taken on public records
     evaluate_every: int | None = None
 
     @property
+    def steps(self) -> int:
+        return self.plan.steps
+
+    @property
     def event(self) -> Event:
         """What the whole run may do to the records."""
-        steps = Repeated(self.step_event, self.steps)
-        return together(steps, Repeated(self.score_event, self.scores)) if self.is_scored_privately else steps
+        scores = Repeated(self.score_event, self.scores) if self.is_scored_privately else NOTHING
+        parts = [part for part in (self.beforehand, self.plan.event, scores) if part != NOTHING]
+        return parts[0] if len(parts) == 1 else together(*parts)
 
     @property
     def is_scored_privately(self) -> bool:
@@ -71,14 +77,23 @@ class Schedule:
 
 
 class Charges:
-    """Charges the steps of an attempt, and its scores, to the ledger: some at once, each before it is taken."""
+    """Charges the steps of an attempt, and its scores, to the ledger: some at once, each before it is taken.
 
-    def __init__(self, ledger: Ledger, schedule: Schedule, attempt: Attempt) -> None:
-        self._ledger, self._schedule, self._attempt = ledger, schedule, attempt
-        self.last_step = attempt.first_step + schedule.steps - attempt.steps_before
-        self._at_once = math.ceil(schedule.steps / MOST_CHARGES)
-        self._most_scores = schedule.scores - attempt.scores_before
-        self.charged_until = attempt.first_step + _times(schedule.step_event, ledger) - attempt.steps_before
+    A step of an attempt that was begun anew is paid for by a later step of the plan, and has that one's noise.
+    """
+
+    def __init__(self, ledger: Ledger, allowance: Allowance, attempt: Attempt) -> None:
+        self._ledger, self._allowance, self._attempt = ledger, allowance, attempt
+        self._shift = attempt.steps_before - attempt.first_step
+        self.last_step = allowance.steps - self._shift
+        expected = allowance.plan.stops_at_accepted or allowance.steps
+        self._at_once = math.ceil(expected / MOST_CHARGES)
+        self._most_scores = allowance.scores - attempt.scores_before
+        self.charged_until = ledger.count("steps") - self._shift
+
+    def planned(self, step: int) -> int:
+        """The step of the plan that pays for a step of the run."""
+        return step + self._shift
 
     def covers(self, step: int) -> bool:
         """Whether the step is charged."""
@@ -92,29 +107,35 @@ class Charges:
     def charge(self) -> None:
         """Charge the next steps; when this returns, that is on the disk."""
         first, last = self.charged_until, min(self.charged_until + self._at_once, self.last_step)
-        self._ledger.record(self._event(first, last), note=f"steps {first} to {last - 1}")
+        counts = {"steps": last - first, "scores": self._scores(first, last)}
+        self._ledger.record(self._event(first, last), note=f"steps {first} to {last - 1}", counts=counts)
         self.charged_until = last
 
     def released_after(self, step: int) -> Event:
         """Everything that was released when this step is over, by earlier attempts too. The same in every replay."""
-        attempt, schedule = self._attempt, self._schedule
-        before = (schedule.step_event, attempt.steps_before), (schedule.score_event, attempt.scores_before)
-        earlier = (Repeated(event, count) for event, count in before if count)
+        attempt, allowance = self._attempt, self._allowance
+        earlier = [allowance.beforehand, allowance.plan.events(0, attempt.steps_before)]
+        if attempt.scores_before:
+            earlier.append(Repeated(allowance.score_event, attempt.scores_before))
         return together(*earlier, self._event(attempt.first_step, step + 1))
 
     def _event(self, first: int, last: int) -> Event:
         """What the steps from the first to before the last do to the records, with the scores after them."""
-        steps = Repeated(self._schedule.step_event, last - first)
-        scores = sum(map(self.is_scored, range(first, last))) if self._schedule.is_scored_privately else 0
-        return together(steps, Repeated(self._schedule.score_event, scores)) if scores else steps
+        steps = self._allowance.plan.events(self.planned(first), self.planned(last))
+        scores = self._scores(first, last)
+        return together(steps, Repeated(self._allowance.score_event, scores)) if scores else steps
+
+    def _scores(self, first: int, last: int) -> int:
+        """How many of the scores after these steps are charged."""
+        return sum(map(self.is_scored, range(first, last))) if self._allowance.is_scored_privately else 0
 
     def is_scored(self, step: int) -> bool:
         """Whether there is a score after this step. One that the plan cannot pay for, in a run begun anew, is not."""
-        if not self._schedule.is_due(step, last_step=self.last_step):
+        if not self._allowance.is_due(step, last_step=self.last_step):
             return False
-        if not self._schedule.is_scored_privately:
+        if not self._allowance.is_scored_privately:
             return True
-        every = self._schedule.evaluate_every
+        every = self._allowance.evaluate_every
         assert every is not None  # or no score were due
         earlier = step // every - self._attempt.first_step // every  # before the last step, scores are at multiples
         return earlier < self._most_scores
@@ -126,7 +147,6 @@ def going_on(
     first_step: int,
     of_checkpoint: int | None,
     ledger: Ledger,
-    schedule: Schedule,
     environment: Mapping[str, str] | None,
 ) -> Attempt:
     """The attempt to go on with from a checkpoint: the one that wrote it where all is as it was, or a new one.
@@ -142,19 +162,13 @@ def going_on(
         # Drawn, not counted: two copies of a folder, or one that lost this file, must not meet in a number.
         number=0 if last is None and is_untouched else RunKey.fresh_attempt(),
         first_step=first_step,
-        steps_before=_times(schedule.step_event, ledger),
-        scores_before=_times(schedule.score_event, ledger),
+        steps_before=ledger.count("steps"),
+        scores_before=ledger.count("scores"),
         environment=dict(environment or {}),
     )
     # On the disk before anything is drawn: a number that was lost would be drawn from again.
     lines_file.append(path, asdict(fresh), mode=0o600)
     return fresh
-
-
-def _times(event: Event, ledger: Ledger) -> int:
-    """How often the ledger has this event."""
-    charged = counted(ledger.charged())
-    return sum(charged.get(atom, 0) for atom in counted(event))
 
 
 def environment(device: torch.device, **settings: object) -> dict[str, str] | None:

@@ -79,3 +79,28 @@ class Claim:
         if self.is_estimate:
             return "estimate"
         return "proven" if self.is_proven else "published"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedRule:
+    """How a paper counts its own method. Where it is broken, ``because`` says why, and ``shown_in`` where that is seen.
+
+    ``counts_accepted_only`` says that candidates which were not accepted are left out of the count.
+    """
+
+    paper: str
+    theorem: str
+    accountant: str = "rdp-mironov17"
+    because: str = ""
+    shown_in: str = ""
+    counts_accepted_only: bool = False
+
+    def __post_init__(self) -> None:
+        validate.text(paper=self.paper)
+        validate.text(theorem=self.theorem)
+        if self.because:
+            validate.text(shown_in=self.shown_in)
+
+    @property
+    def is_broken(self) -> bool:
+        return bool(self.because)

@@ -25,6 +25,7 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 Inputs: TypeAlias = "Tensor | tuple[Tensor, ...] | dict[str, Tensor]"
 Groups: TypeAlias = Sequence[Sequence[str]]
 Clip: TypeAlias = Callable[[Tensors], Tensors]
+SlotState: TypeAlias = Mapping[str, "float | Tensor"]
 
 
 class Records(Protocol):
@@ -84,9 +85,24 @@ class PrivateSum:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasedSum:
-    """A sum with its noise: it may be stored, printed, and used to update the weights."""
+    """A sum with its noise: it may be stored, printed, and used to update the weights.
+
+    So may what is known about the noise: its standard deviation, one for all coordinates or one for each, and its
+    multiplier, over what one record could do to the sum.
+    """
 
     values: dict[str, Tensor]
+    noise_std: float | dict[str, Tensor] = 0.0
+    noise_multiplier: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """All that the slots may learn from a step: every field is public."""
+
+    released: ReleasedSum
+    divisor: float
+    is_accepted: bool
 
 
 class ClipRule(Protocol):
@@ -98,6 +114,34 @@ class ClipRule(Protocol):
 
     def __call__(self, gradients: Any) -> PrivateSum:
         """Clip every record's gradient and add them up."""
+
+
+class Clipping(Protocol):
+    """The clip rule of every step, which may follow from the step's number and from what was released before it.
+
+    ``unproven`` is a reason where it looks at sums that have no noise, as one paper does; that is then no guarantee,
+    and the step is charged as what it is.
+    """
+
+    @property
+    def needs_coordinates(self) -> bool:
+        """Whether gradients must be held in full, record by record."""
+
+    @property
+    def unproven(self) -> str | None:
+        """Why nothing holds for this way of clipping; nothing where all is well."""
+
+    def start(self, parameters: Tensors) -> SlotState:
+        """The state before the first step."""
+
+    def rule(self, state: SlotState, step: int) -> ClipRule:
+        """The rule of this step, counted from zero."""
+
+    def learn(self, state: SlotState, taken: Taken) -> SlotState:
+        """The state after a step."""
+
+    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
+        """The one door through which a private value reaches a state. Only what is ``unproven`` is asked."""
 
 
 class Contribution(Protocol):

@@ -22,7 +22,8 @@ nobody saw, which is safe; the other order is not.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from lehr import validate
@@ -54,6 +55,7 @@ class Entry:
     accepted: int = 0
     note: str = ""
     finishes: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class Ledger(FileBacked):
@@ -86,12 +88,16 @@ class Ledger(FileBacked):
         }
         return cls(AppendOnlyFile.create(path, LEDGER_FORMAT, kind="opened", body=body))
 
-    def record(self, event: Event, *, note: str = "") -> None:
-        """Charge the event; when this returns, it is on the disk, and what it releases may be used."""
+    def record(self, event: Event, *, note: str = "", counts: Mapping[str, int] | None = None) -> None:
+        """Charge the event; when this returns, it is on the disk, and what it releases may be used.
+
+        ``counts`` says what it pays for, such as ``{"steps": 100}``, to be asked for by ``count``.
+        """
         an_event(event=event)
+        paid = {name: validate.count(minimum=0, **{name: number}) for name, number in (counts or {}).items()}
         with self._file.transaction() as transaction:
             self._totals(transaction.rows).with_charge(event)
-            transaction.append("charged", {"event": to_json(event), "note": note})
+            transaction.append("charged", {"event": to_json(event), "note": note, "counts": paid})
 
     def accepted(self, count: int, *, note: str = "") -> None:
         """Note that ``count`` of the steps recorded so far were accepted. It never changes what was charged."""
@@ -120,6 +126,10 @@ class Ledger(FileBacked):
     def charged(self) -> Event:
         """Everything recorded so far, each distinct event with its count."""
         return self._totals(self._file.rows()).charged
+
+    def count(self, name: str) -> int:
+        """How many of these, of all attempts together, were paid for."""
+        return sum(entry.counts.get(name, 0) for entry in self.entries())
 
     def remaining(self) -> Event:
         """What of the plan has not been recorded."""
@@ -186,7 +196,9 @@ def _entry(row: Row) -> Entry:
     content = row.content()
     match row.kind:
         case "charged":
-            return Entry(at=row.at, event=from_json(content["event"]), note=str(content["note"]))
+            return Entry(
+                at=row.at, event=from_json(content["event"]), note=str(content["note"]), counts=_counts(content)
+            )
         case "accepted":
             accepted = validate.count(minimum=0, count=content["count"])
             return Entry(at=row.at, accepted=accepted, note=str(content["note"]))
@@ -194,3 +206,10 @@ def _entry(row: Row) -> Entry:
             return Entry(at=row.at, finishes=True)
         case _:
             raise InvalidValue("kind", allowed="one of charged, accepted, finished", given=row.kind)
+
+
+def _counts(content: Mapping[str, object]) -> dict[str, int]:
+    given = content.get("counts", {})
+    if not isinstance(given, dict):
+        raise InvalidValue("counts", allowed="an object of numbers", given=given)
+    return {str(name): validate.count(minimum=0, **{str(name): number}) for name, number in given.items()}

@@ -17,17 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from lehr import checkpoint
-from lehr.attempts import Charges, Schedule, going_on
+from lehr.asking import Judge
+from lehr.attempts import Allowance, Charges, going_on
+from lehr.candidates import Candidates
 from lehr.errors import Diverged
 from lehr.events import Event
 from lehr.files import lines_file
-from lehr.interfaces import ClipRule, Inputs, PrivateSum, Records, ReleasedSum
+from lehr.interfaces import ClipRule, Inputs, PrivateSum, Records, ReleasedSum, Taken
 from lehr.mechanism import Mechanism, Method, added
 from lehr.rng import StepRandomness
 from lehr.run_folder import RunFolder
 from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress
 from lehr.sampling.physical import PhysicalBatch, physical
-from lehr.scoring import PublicScore, Scorer
+from lehr.scoring import Scorer
 from lehr.trainee import Trainee, diverged, evaluating
 from lehr.update.averaging import Averaging
 
@@ -47,14 +49,14 @@ class Training:
     engine: Engine
     method: Method
     mechanism: Mechanism
-    schedule: Schedule
+    allowance: Allowance
     epsilon_of: Callable[[Event], float]
     private: Records
     views: Callable[[Inputs, torch.Generator], Inputs]  # prepared, and augmented where that is asked for
     physical_batch: int
     averaging: Averaging
     scorer: Scorer | None  # of what would be released
-    energy: PublicScore | None  # of candidates; on other records than the scorer's
+    judge: Judge | None  # of candidates; of public records it has others than the scorer's
     patience: int | None
     checkpoint_seconds: float
     has_diagnostics: bool
@@ -85,8 +87,8 @@ class Loop:
         charges = self._charges()
         saved_at, reason = time.monotonic(), COMPLETED
         for step in range(trainee.step, charges.last_step):
-            if self._has_no_patience_left():
-                reason = f"no better for {training.patience} evaluations"
+            if early := self._reason_to_stop():
+                reason = early
                 break
 
             # Charged, on the disk, before anything is drawn; and nothing more is spent on weights that are lost.
@@ -98,28 +100,30 @@ class Loop:
             # The records of this step, and the sum of their clipped gradients.
             randomness = self.folder.key.at(step, trainee.attempt)
             places = mechanism.draw(len(training.private), randomness)
-            private_parts = list(self._private_parts(places, randomness))
+            private = added(list(self._private_parts(places, trainee.clip_rule(step), randomness)))
 
             # From here on nothing is private: the weights, whether they are taken, their averages.
-            released = mechanism.release(private_parts, randomness)
-            is_accepted = self._propose(released, step, randomness)
-            trainee.end_step(is_accepted=is_accepted)
+            planned = charges.planned(step)
+            released = mechanism.release(private, trainee.noise, planned_step=planned, randomness=randomness)
+            is_accepted = self._propose(trainee.combined(released), step, randomness)
+            trainee.peek(private, divisor=mechanism.divisor)  # by what is unproven, and charged as such
+            trainee.end_step(Taken(released=released, divisor=mechanism.divisor, is_accepted=is_accepted))
 
             # What people see, and what is kept for a crash.
             self._tell_progress()
-            self._diagnose(places, private_parts)
+            self._diagnose(places, private)
             if charges.is_scored(step) and training.scorer is not None:
                 self._evaluate(training.scorer, randomness, spent=training.epsilon_of(charges.released_after(step)))
             if time.monotonic() - saved_at >= training.checkpoint_seconds:
                 self._save()
                 saved_at = time.monotonic()
         self._save()
-        missing = training.schedule.steps - trainee.step
+        missing = training.allowance.steps - trainee.step
         if reason == COMPLETED and missing:
             reason = f"plan spent {missing} steps early: they were charged before the run was begun anew"
         return self._end(reason)
 
-    def _private_parts(self, places: Tensor, randomness: StepRandomness) -> Iterator[PrivateSum]:
+    def _private_parts(self, places: Tensor, clip: ClipRule, randomness: StepRandomness) -> Iterator[PrivateSum]:
         """The clipped sums over the physical batches of a draw. An empty draw is one batch of padding."""
         training, size = self.training, self.training.physical_batch
         generator = randomness.generator("augmentation", self.device)
@@ -128,7 +132,7 @@ class Loop:
         for part in physical(places, size) or [nobody]:
             inputs, targets = training.private.batch(part.places_P)
             views = training.views(inputs, generator)
-            yield training.engine.private_sum(training.mechanism.clipping, views, targets, part.mask_P)
+            yield training.engine.private_sum(clip, views, targets, part.mask_P)
 
     def _seed_layers(self, randomness: StepRandomness) -> None:
         """Dropout, and whatever else draws by itself, repeats itself with the step."""
@@ -138,25 +142,17 @@ class Loop:
             torch.cuda.default_generators[self.device.index or 0].manual_seed(randomness.seed("layers"))
 
     def _propose(self, released: ReleasedSum, step: int, randomness: StepRandomness) -> bool:
-        """Move the weights, and move them back where acceptance says so."""
-        trainee, divisor = self.trainee, self.training.mechanism.divisor
-        if not self.training.method.acceptance.needs_energy:
+        """Move the weights as far as acceptance says, which may be nowhere."""
+        trainee, judge, divisor = self.trainee, self.training.judge, self.training.mechanism.divisor
+        if judge is None:
             trainee.propose(released, divisor=divisor, step=step)
             return True
-        now, before = self._public_loss() if self._energy is None else self._energy, trainee.snapshot()
-        trainee.propose(released, divisor=divisor, step=step)
-        proposed = self._public_loss()
-        is_accepted = trainee.decides(_Candidate(now=now, proposed=proposed, randomness=randomness))
-        self._energy = proposed if is_accepted else now
-        if not is_accepted:
-            trainee.go_back(before)
-        return is_accepted
-
-    def _public_loss(self) -> float:
-        energy, model = self.training.energy, self.training.model
-        assert energy is not None  # where acceptance needs one, nothing can be set up without
-        with evaluating(model):
-            return energy.score(model).loss
+        candidates = Candidates(
+            trainee, judge, released, divisor=divisor, step=step, randomness=randomness, energy_now=self._energy
+        )
+        step_scale = trainee.decides(candidates, released)
+        self._energy = candidates.take(step_scale)
+        return step_scale != 0
 
     def _evaluate(self, scorer: Scorer, randomness: StepRandomness, *, spent: float) -> None:
         """Score the weights that would be released now, and write that down."""
@@ -186,14 +182,13 @@ class Loop:
             first_step=self.trainee.step,
             of_checkpoint=self._attempt_found,
             ledger=self.folder.ledger,
-            schedule=self.training.schedule,
             environment=self.training.environment,
         )
         self.trainee.attempt = attempt.number
         if attempt.number != self._attempt_found:
             self._save()  # so that a crash right after goes on with this attempt instead of paying for another
         self.spent = self.training.epsilon_of(self.folder.ledger.charged())
-        return Charges(self.folder.ledger, self.training.schedule, attempt)
+        return Charges(self.folder.ledger, self.training.allowance, attempt)
 
     def _save(self) -> None:
         checkpoint.write(self.folder.files.checkpoints, self.trainee.checkpoint(), self.folder.key)
@@ -213,16 +208,23 @@ class Loop:
         for callback in self.callbacks:
             callback.stepped(progress)
 
-    def _diagnose(self, places: Tensor, private_parts: Sequence[PrivateSum]) -> None:
+    def _diagnose(self, places: Tensor, private: PrivateSum) -> None:
         """Where asked for, what happened inside, un-noised. It goes to the private folder and nowhere else."""
         if not self.training.has_diagnostics:
             return
-        norm = math.hypot(*(float(value.norm()) for value in added(private_parts).values.values()))
+        norm = math.hypot(*(float(value.norm()) for value in private.values.values()))
         row = {"private": True, "step": self.trainee.step, "records_drawn": len(places), "norm_of_clipped_sum": norm}
         lines_file.append(self.folder.files.diagnostics, row, mode=0o600)
 
+    def _reason_to_stop(self) -> str:
+        """Why no further step is taken. Whatever the reason, what the plan allowed stays charged."""
+        enough = self.training.allowance.plan.stops_at_accepted
+        if enough is not None and self.trainee.accepted >= enough:
+            return f"{enough} candidates accepted"
+        return f"no better for {self.training.patience} evaluations" if self._has_no_patience_left() else ""
+
     def _has_no_patience_left(self) -> bool:
-        """Whether the loss has not improved for long. What the plan allowed stays charged all the same."""
+        """Whether the loss has not improved for long."""
         patience = self.training.patience
         if patience is None or len(self.rows) <= patience:
             return False
@@ -235,21 +237,3 @@ class Loop:
         for callback in self.callbacks:
             callback.ended(end)
         return end
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Candidate:
-    """What an acceptance may know."""
-
-    now: float
-    proposed: float
-    randomness: StepRandomness
-
-    def energy_now(self) -> float:
-        return self.now
-
-    def energy_proposed(self) -> float:
-        return self.proposed
-
-    def uniform(self) -> float:
-        return self.randomness.uniforms("acceptance", 1).item()

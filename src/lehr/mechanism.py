@@ -17,9 +17,11 @@ from torch import Tensor
 
 from lehr.acceptance.always import Always
 from lehr.acceptance.proposal import Acceptance
+from lehr.claims import PublishedRule
 from lehr.errors import InvalidValue
-from lehr.events import Event, Gaussian, NonPrivate
-from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum
+from lehr.events import Event, Gaussian
+from lehr.interfaces import Clipping, PrivateSum, ReleasedSum, SlotState, Taken, Tensors
+from lehr.noise.none import NoNoise
 from lehr.planning.plan import Plan
 from lehr.rng import StepRandomness
 from lehr.sampling import Sampling, counted_under
@@ -29,65 +31,98 @@ from lehr.update.torch_optim import BuildsOptimizer
 class Noise(Protocol):
     """Turns a private sum into a released one, and says what that is."""
 
-    def event(self, noise_multiplier: float) -> Gaussian | NonPrivate:
+    @property
+    def needs_bounds(self) -> bool:
+        """Whether its shape follows the bounds of coordinates."""
+
+    def event(self, noise_multiplier: float) -> Gaussian:
         """What releasing one sum is."""
 
-    def release(self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness) -> ReleasedSum:
+    def start(self, parameters: Tensors) -> SlotState:
+        """The state before the first step."""
+
+    def factor(self, state: SlotState) -> float:
+        """What the plan's noise multiplier is multiplied by at the next step."""
+
+    def release(
+        self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, state: SlotState
+    ) -> ReleasedSum:
         """The sum with its noise, scaled from the sensitivity that the sum itself states."""
+
+    def learn(self, state: SlotState, taken: Taken) -> SlotState:
+        """The state after a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A filling of the slots. ``settings`` are the arguments it was made from, for the record."""
+    """A filling of the slots. ``settings`` are the arguments it was made from, for the record.
+
+    ``published`` is how the method's paper counts, where a run is to follow that rule; what is proven is counted all
+    the same.
+    """
 
     name: str
-    clipping: ClipRule
+    clipping: Clipping
     noise: Noise
     update: BuildsOptimizer
     acceptance: Acceptance = field(default_factory=Always)
+    published: PublishedRule | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.noise.needs_bounds and not self.clipping.needs_coordinates:
+            allowed = "one that bounds every coordinate: noise of another shape does not cover a bound on the norm"
+            raise InvalidValue("clipping", allowed=allowed, given=type(self.clipping).__name__)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether there is noise at all."""
+        return not isinstance(self.noise, NoNoise)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """What one step does to the private records. The noise multiplier is over what one record adds to the sum."""
+    """What one step does to the private records. Noise multipliers are over what one record adds to the sum."""
 
     sampling: Sampling
-    clipping: ClipRule
+    clipping: Clipping
     noise: Noise
-    noise_multiplier: float
+    plan: Plan
 
     @classmethod
     def of(cls, method: Method, plan: Plan) -> Mechanism:
         """The mechanism of a method under a plan."""
         sampling = counted_under(plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records)
-        mechanism = cls(
-            sampling=sampling,
-            clipping=method.clipping,
-            noise=method.noise,
-            noise_multiplier=sampling.sensitivity_factor * plan.noise_multiplier,
-        )
-        if mechanism.event != plan.step_event:
-            raise InvalidValue("plan", allowed=f"one whose step is {mechanism.event}", given=str(plan.step_event))
+        mechanism = cls(sampling=sampling, clipping=method.clipping, noise=method.noise, plan=plan)
+        for step in {0, plan.steps - 1}:
+            planned, done = plan.gradient_event(step), mechanism.event(mechanism.noise_multiplier(step, 1.0))
+            if done != planned:
+                raise InvalidValue("plan", allowed=f"one whose step is {done}", given=str(planned))
         return mechanism
-
-    @property
-    def event(self) -> Event:
-        """What a step is charged as."""
-        return self.sampling.event(self.noise.event(self.noise_multiplier))
 
     @property
     def divisor(self) -> float:
         """What a released sum is divided by: a public constant, never the size of a draw."""
         return self.sampling.expected_batch_size
 
+    def noise_multiplier(self, planned_step: int, factor: float) -> float:
+        """The noise of a step over what one record adds: twice the plan's where records are replaced."""
+        return self.sampling.sensitivity_factor * self.plan.noise_multiplier_at(planned_step) * factor
+
+    def event(self, noise_multiplier: float) -> Event:
+        """What a step with this noise is charged as."""
+        return self.sampling.event(self.noise.event(noise_multiplier))
+
     def draw(self, num_held: int, randomness: StepRandomness) -> Tensor:
         """The places of the records that enter a step."""
         return self.sampling.draw(num_held, randomness)
 
-    def release(self, parts: Sequence[PrivateSum], randomness: StepRandomness) -> ReleasedSum:
-        """The noisy sum over one draw, given in parts that share no record. The noise is added once."""
-        return self.noise.release(added(parts), noise_multiplier=self.noise_multiplier, randomness=randomness)
+    def release(
+        self, private: PrivateSum, state: SlotState, *, planned_step: int, randomness: StepRandomness
+    ) -> ReleasedSum:
+        """The noisy sum over one draw. The noise is added once, and is that of the step of the plan that pays."""
+        noise_multiplier = self.noise_multiplier(planned_step, self.noise.factor(state))
+        return self.noise.release(private, noise_multiplier=noise_multiplier, randomness=randomness, state=state)
 
 
 def added(parts: Sequence[PrivateSum]) -> PrivateSum:

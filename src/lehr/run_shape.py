@@ -16,6 +16,7 @@ Everything outside ``private/`` is either public beforehand or was released with
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -143,8 +144,9 @@ class Evaluation:
     learning_rate: float
 
     def to_json(self) -> dict[str, object]:
-        """The JSON form."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """The JSON form. Infinity, which JSON has no number for, is a word."""
+        row: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
+        return row | ({"epsilon_spent": INFINITY} if self.epsilon_spent == math.inf else {})
 
     @classmethod
     def from_json(cls, shape: object) -> Self:
@@ -155,12 +157,13 @@ class Evaluation:
             raise InvalidValue("evaluation", allowed=f"an object with the fields {sorted(expected)}", given=given)
         checked: dict[str, Any] = {name: validate.count(minimum=0, **{name: shape[name]}) for name in _COUNTS}
         checked |= {name: validate.at_least(least, **{name: shape[name]}) for name, least in _AT_LEAST.items()}
-        spent = shape["epsilon_spent"]
+        spent = math.inf if shape["epsilon_spent"] == INFINITY else shape["epsilon_spent"]
         if not isinstance(spent, int | float) or not spent >= 0:  # infinity is a legal answer, NaN is not
             raise InvalidValue("epsilon_spent", allowed="a number >= 0 or infinity", given=spent)
         return cls(**checked, epsilon_spent=spent, on=validate.text(on=shape["on"]))
 
 
+INFINITY = "infinity"
 _COUNTS = ("step", "accepted")
 _AT_LEAST = {"loss": -sys.float_info.max, "accuracy": 0.0, "learning_rate": 0.0}
 

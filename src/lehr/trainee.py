@@ -1,4 +1,4 @@
-"""The model of a run with all that goes on beside it: optimizer, averages, what acceptance remembers, and counts.
+"""The model of a run with all that goes on beside it: optimizer, averages, what the slots have learnt, and counts.
 
 Everything in it is public: it follows from released sums, and a checkpoint of it may be shown to anybody.
 """
@@ -10,49 +10,69 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from lehr.acceptance.proposal import Proposal, State
+from lehr.acceptance.proposal import Proposal
 from lehr.checkpoint import Checkpoint
 from lehr.errors import DamagedFile, Diverged, InvalidValue
-from lehr.interfaces import ReleasedSum
+from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum, SlotState, Taken
 from lehr.mechanism import Method
 from lehr.update.averaging import AverageState, Averaging
 from lehr.update.torch_optim import Snapshot, Updater
 
 _PREFIX = "model/"
+_SLOTS = ("clipping", "noise", "acceptance")
 
 
 class Trainee:
     """What is trained. ``step`` counts candidates, of which some were ``accepted``."""
 
     def __init__(self, model: nn.Module, method: Method, averaging: Averaging) -> None:
-        self.model, self._averaging, self._acceptance = model, averaging, method.acceptance
+        self.model, self._averaging, self._method = model, averaging, method
         self._updater = Updater(method.update, model)
         self._average: AverageState = averaging.start(model)
-        self._remembered: State = method.acceptance.start()
+        parameters = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+        self.clipping: SlotState = method.clipping.start(parameters)
+        self.noise: SlotState = method.noise.start(parameters)
+        self.acceptance: SlotState = method.acceptance.start()
         self.step = self.accepted = self.attempt = 0
 
-    def propose(self, released: ReleasedSum, *, divisor: float, step: int) -> None:
+    def propose(self, released: ReleasedSum, *, divisor: float, step: int, step_scale: float = 1.0) -> None:
         """Move the weights to the candidate."""
-        self._updater.step(released, divisor=divisor, step=step)
+        self._updater.step(released, divisor=divisor, step=step, step_scale=step_scale)
 
     def snapshot(self) -> Snapshot:
         """The weights and the optimizer, to go back to."""
         return self._updater.snapshot()
 
-    def decides(self, proposal: Proposal) -> bool:
-        """Whether the candidate is accepted; what was decided is remembered."""
-        is_accepted, self._remembered = self._acceptance.decide(self._remembered, proposal)
-        return is_accepted
+    def combined(self, released: ReleasedSum) -> ReleasedSum:
+        """What the candidate is made from."""
+        return self._method.acceptance.combined(self.acceptance, released)
+
+    def decides(self, proposal: Proposal, released: ReleasedSum) -> float:
+        """How far to go; what was decided is remembered."""
+        decision = self._method.acceptance.decide(self.acceptance, proposal, released)
+        self.acceptance = decision.state
+        return decision.step_scale
 
     def go_back(self, before: Snapshot) -> None:
         """Undo a candidate, its momentum included."""
         self._updater.restore(before)
 
-    def end_step(self, *, is_accepted: bool) -> None:
-        """Count the candidate, and let the averages learn from the weights."""
+    def clip_rule(self, step: int) -> ClipRule:
+        """The rule that this step clips by."""
+        return self._method.clipping.rule(self.clipping, step)
+
+    def peek(self, private: PrivateSum, *, divisor: float) -> None:
+        """Let a clip that is unproven look at a sum without noise. For every other one this does nothing."""
+        if self._method.clipping.unproven is not None:
+            self.clipping = self._method.clipping.peek(self.clipping, private, divisor=divisor)
+
+    def end_step(self, taken: Taken) -> None:
+        """Count the candidate, and let the slots and the averages learn from it."""
+        self.clipping = self._method.clipping.learn(self.clipping, taken)
+        self.noise = self._method.noise.learn(self.noise, taken)
         self._average = self._averaging.learn(self._average, self.model)
         self.step += 1
-        self.accepted += is_accepted
+        self.accepted += taken.is_accepted
 
     def learning_rate(self) -> float:
         """That of the last step."""
@@ -76,8 +96,8 @@ class Trainee:
             step=self.step,
             accepted=self.accepted,
             attempt=self.attempt,
-            tensors={**model, **self._updater.tensors(), **self._average.tensors()},
-            numbers={"update": self._updater.scalars(), "acceptance": dict(self._remembered)},
+            tensors={**model, **self._updater.tensors(), **self._average.tensors(), **self._slot_tensors()},
+            numbers={"update": self._updater.scalars(), "slots": self._slot_numbers()},
         )
 
     def go_on_from(self, found: Checkpoint) -> None:
@@ -88,10 +108,39 @@ class Trainee:
             self.model.load_state_dict(model)
             self._updater.load_tensors(found.tensors, found.numbers["update"])
             self._average = self._average.loaded(found.tensors)
-            self._remembered = found.numbers["acceptance"]
+            for slot in _SLOTS:
+                setattr(self, slot, self._slot_state(slot, found))
         except (RuntimeError, KeyError, InvalidValue) as error:  # of missing, surplus or misshapen tensors
             raise DamagedFile(f"the checkpoint is not one of this model and method: {error}") from error
         self.step, self.accepted, self.attempt = found.step, found.accepted, found.attempt
+
+    def _slot_tensors(self) -> dict[str, Tensor]:
+        states = ((slot, getattr(self, slot)) for slot in _SLOTS)
+        return {f"{slot}/{name}": value for slot, state in states for name, value in state.items() if _is_tensor(value)}
+
+    def _slot_numbers(self) -> dict[str, dict[str, float]]:
+        states = {slot: getattr(self, slot) for slot in _SLOTS}
+        return {
+            slot: {name: value for name, value in state.items() if not _is_tensor(value)}
+            for slot, state in states.items()
+        }
+
+    def _slot_state(self, slot: str, found: Checkpoint) -> SlotState:
+        prefix, device = f"{slot}/", next(self.model.parameters()).device
+        tensors = {
+            name.removeprefix(prefix): value.to(device)
+            for name, value in found.tensors.items()
+            if name.startswith(prefix)
+        }
+        state = {**found.numbers["slots"][slot], **tensors}
+        missing = getattr(self, slot).keys() - state.keys()
+        if missing:
+            raise InvalidValue("checkpoint", allowed=f"one with {sorted(missing)} of {slot}", given=sorted(state))
+        return state
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from lehr.methods.auto_s import auto_s
 from lehr.methods.by_name import METHODS, named
 from lehr.methods.dpsgd import dpsgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
-from lehr.update.schedules import Cosine, LinearWarmup
+from lehr.schedules import Cosine, LinearWarmup
 from lehr.update.torch_optim import adam
 
 

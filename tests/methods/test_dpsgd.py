@@ -11,7 +11,7 @@ from lehr.mechanism import Mechanism
 from lehr.methods.dpsgd import dpsgd
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
-from lehr.update.schedules import Cosine
+from lehr.schedules import Cosine
 from lehr.update.torch_optim import adam, sgd
 
 PLAN = Plan(noise_multiplier=1.5, expected_batch_size=8, records=40, steps=5, delta=1e-3)

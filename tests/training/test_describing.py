@@ -19,7 +19,7 @@ from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.training import describing
 from lehr.training.given_records import GivenRecords
-from lehr.update.schedules import Cosine
+from lehr.schedules import Cosine
 from lehr.update.torch_optim import adam, custom
 from tests.training.tiny import HELD, PRIVATE, linear
 

@@ -12,8 +12,8 @@ from torch import nn, optim
 
 from lehr.errors import InvalidValue
 from lehr.interfaces import PrivateSum, ReleasedSum
+from lehr.schedules import Cosine, LinearWarmup
 from lehr.update.optimizers import OPTIMIZERS
-from lehr.update.schedules import Cosine, LinearWarmup
 from lehr.update.torch_optim import BuildsOptimizer, CustomUpdate, Update, Updater, adam, adamw, custom, sgd
 from tests.update.released import released, same, small_model, weights
 

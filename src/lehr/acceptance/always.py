@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from lehr.acceptance.proposal import Proposal, State
+from lehr.acceptance.proposal import Decision, Proposal
+from lehr.interfaces import ReleasedSum, SlotState
 
 
 @dataclass(frozen=True)
 class Always:
     """Accepts every candidate and asks nothing about it."""
 
-    @property
-    def needs_energy(self) -> bool:
-        return False
+    energy: ClassVar[None] = None
+    most_rejections: ClassVar[int] = 0
 
-    def start(self) -> dict[str, float]:
+    def start(self) -> SlotState:
         return {}
 
-    def decide(self, state: State, proposal: Proposal) -> tuple[bool, dict[str, float]]:
-        return True, {}
+    def combined(self, state: SlotState, released: ReleasedSum) -> ReleasedSum:
+        return released
+
+    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+        return Decision(1.0, {})
 
     def to_json(self) -> dict[str, object]:
         return {"kind": "always"}

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lehr import validate
-from lehr.accounting.accountant import bound
+from lehr.accounting.accountant import ACCOUNTANTS, bound
 from lehr.accounting.last_within import OUT_OF_SIGHT, last_within
 from lehr.errors import InvalidValue, Unreachable
 from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated
@@ -29,11 +29,12 @@ LARGEST_STEPS = 10**8
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a run may cost."""
+    """What a run may cost, by the smallest bound or by one accountant alone."""
 
     epsilon: float
     delta: float
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+    accountant: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", validate.positive(epsilon=self.epsilon))
@@ -41,10 +42,16 @@ class Target:
 
     def log_ratio(self, event: Event) -> float:
         """log(ε of the event / ε of the target)."""
-        spent = bound(event, delta=self.delta, adjacency=self.adjacency).epsilon
+        spent = self._spent(event)
         if spent in (0, math.inf):
             return OUT_OF_SIGHT if spent else -OUT_OF_SIGHT
         return math.log(spent / self.epsilon)
+
+    def _spent(self, event: Event) -> float:
+        if self.accountant is None:
+            return bound(event, delta=self.delta, adjacency=self.adjacency).epsilon
+        counting = ACCOUNTANTS[validate.one_of(ACCOUNTANTS, accountant=self.accountant)]
+        return counting.epsilon(event, delta=self.delta, adjacency=self.adjacency)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

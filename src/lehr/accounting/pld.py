@@ -25,6 +25,7 @@ from lehr.errors import AccountantFailed
 from lehr.events import Adjacency, Atom, Event, PureDP, composed, counted
 
 PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
+ROUGH = 3e-4  # the same for a schedule whose levels are rounded, which changes ε by more than that
 LARGEST_STEPS = 10**8  # beyond it the rounding of the transform is no longer far below δ
 MOST_DIFFERENT_STEPS = 2 * MOST_LEVELS  # each has a grid of its own
 SMALLEST_DELTA = 1e-200  # below it the masses that decide leave the range of a double
@@ -63,13 +64,14 @@ class PldAccountant:
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
         if most * _total_variation(pure, steps) <= delta:
             return lambda repeats: 0.0
-        fewer = composed(with_fewer_levels(others))
-        steps = _with_one_unsampled(gaussian_steps(fewer, adjacency=adjacency, accountant=self.name))
+        fewer = with_fewer_levels(others)
+        steps = _with_one_unsampled(gaussian_steps(composed(fewer), adjacency=adjacency, accountant=self.name))
         self._refuse_out_of_reach(pure, steps, delta, most)
         removing, adding = (_losses(pure, steps, direction, delta) for direction in Direction)
         if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
-        compose = partial(tilted.repeated, delta=delta, tolerance=self.tolerance, fewest=fewest, most=most)
+        tolerance = self.tolerance if len(fewer) == len(others) else max(self.tolerance, ROUGH)
+        compose = partial(tilted.repeated, delta=delta, tolerance=tolerance, fewest=fewest, most=most)
         on_removing = compose(removing)
         on_adding = compose(adding, larger=on_removing) if steps else on_removing
         simple_sum = math.inf if steps else math.fsum(count * epsilon for epsilon, count in pure.items())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lehr import validate
 from lehr.clipping.clip_norm import LARGEST_CLIP_NORM, a_clip_norm
+from lehr.clipping.fixed import FixedRule
 from lehr.errors import InvalidValue
 from lehr.interfaces import PrivateSum, RecordGradients
 
@@ -17,7 +18,7 @@ SMALLEST_NORM = 1e-8
 
 
 @dataclass(frozen=True)
-class AutomaticClip:
+class AutomaticClip(FixedRule):
     """Every record is scaled by C / (norm + γ), AUTO-S; the stability constant γ keeps small gradients small.
 
     With ``stability=0`` the norms are all C (AUTO-V), except that gradients shorter than 1e-8 stay shorter. Adding or

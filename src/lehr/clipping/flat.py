@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lehr.clipping.clip_norm import a_clip_norm
+from lehr.clipping.fixed import FixedRule
 from lehr.interfaces import PrivateSum, RecordGradients
 
 
 @dataclass(frozen=True)
-class FlatClip:
+class FlatClip(FixedRule):
     """Every record is scaled by min(1, C / norm), so that it has at most norm C in the sum.
 
     Adding or removing one record moves the sum by at most C; replacing one, by at most 2 C. A gradient of norm zero

@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lehr.clipping.clip_norm import a_clip_norm
+from lehr.clipping.fixed import FixedRule
 from lehr.errors import InvalidValue
 from lehr.interfaces import CoordinateGradients, PrivateSum, RecordGradients, Tensors
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
-class PerCoordinateClip:
+class PerCoordinateClip(FixedRule):
     """Every coordinate g of a record becomes min(max(g, -b), b), with the bounds b given for each parameter by name.
 
     Adding or removing one record moves the sum by at most the norm of all bounds taken as one vector, and each
@@ -31,6 +33,8 @@ class PerCoordinateClip:
 
     _bounds: dict[str, Tensor]
     sensitivity: float
+
+    needs_coordinates: ClassVar[bool] = True
 
     def __init__(self, bounds: Mapping[str, Tensor]) -> None:
         copied = {name: _checked(name, bound) for name, bound in bounds.items()}

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 
 from lehr.clipping.clip_norm import SMALLEST_CLIP_NORM, a_clip_norm
+from lehr.clipping.fixed import FixedRule
 from lehr.errors import InvalidValue
 from lehr.interfaces import PrivateSum, RecordGradients
 
 
 @dataclass(frozen=True)
-class PerLayerClip:
+class PerLayerClip(FixedRule):
     """Every layer of a record is scaled to at most its bound; the squares of all bounds add up to C squared.
 
     A layer is the module that owns the parameters. Each of L layers has the bound C / √L, unless ``shares`` names every

@@ -28,7 +28,7 @@ from lehr.gradients.precision import margin
 from lehr.gradients.products import keep, rows, sum_of_squares, uncast
 from lehr.gradients.refusals import refuse_what_cannot_be_private
 from lehr.gradients.same_draws import SameDraws
-from lehr.interfaces import Clip, Groups, Inputs, Tensors, at_least_float32
+from lehr.interfaces import Clip, ClipRule, Groups, Inputs, PrivateSum, Tensors, at_least_float32
 
 KEPT_BYTES = 2**28
 Compute: TypeAlias = Callable[[slice], dict[str, Tensor]]
@@ -76,6 +76,10 @@ class MaterialisedEngine:
             chunk_records=self._chunk_records or max(1, fitting),
             kept=num_records <= fitting,
         )
+
+    def private_sum(self, clip: ClipRule, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> PrivateSum:  # noqa: N803
+        """The clipped sum over a batch."""
+        return clip(self.gradients(inputs, targets, mask_B))
 
     def _computation(self, inputs: Inputs, targets: Any) -> Compute:
         """What gives the gradients of a slice of the records, however often and however late it is asked."""

@@ -1,14 +1,17 @@
-"""AUTO-S. Bu et al. (2023), "Automatic Clipping: Differentially Private Deep Learning Made Easier and Stronger".
+"""AUTO-S and AUTO-V. Bu et al. (2023), "Automatic Clipping: Differentially Private Deep Learning Made Easier and
+Stronger".
 
-Every record's gradient is scaled to nearly the same norm, so that there is no threshold to tune.
+Every record's gradient is scaled to nearly the same norm (AUTO-S), or to the very same (AUTO-V), so that there is no
+threshold to tune.
 """
 
 from __future__ import annotations
 
 from lehr.clipping.automatic import AutomaticClip
+from lehr.clipping.scheduled import with_schedule
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
-from lehr.update.schedules import CONSTANT, Schedule
+from lehr.schedules import CONSTANT, Schedule
 from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
@@ -19,12 +22,13 @@ def auto_s(
     stability: float = 0.01,
     momentum: float = 0.9,
     schedule: Schedule = CONSTANT,
+    clip_schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
-    """DPSGD with each gradient scaled by ``clip_norm / (norm + stability)``."""
+    """DPSGD with each gradient scaled by ``clip_norm / (norm + stability)``. AUTO-V has a ``stability`` of zero."""
     return Method(
         name="auto-s",
-        clipping=AutomaticClip(clip_norm, stability=stability),
+        clipping=with_schedule(AutomaticClip(clip_norm, stability=stability), clip_schedule),
         noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )

@@ -8,50 +8,88 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from lehr import validate
+from lehr import schedules, validate
+from lehr.acceptance.energy import from_json as energy_from_json
 from lehr.errors import InvalidValue
 from lehr.mechanism import Method
+from lehr.methods.accounting import MOMENTS, an_accounting
+from lehr.methods.adadp import adadp, adal, adan
 from lehr.methods.auto_s import auto_s
+from lehr.methods.dpopt import dpopt
 from lehr.methods.dpsgd import dpsgd
+from lehr.methods.dpsur import dpsur
+from lehr.methods.per_layer import dpsgd_per_layer
+from lehr.methods.plain_sgd import plain_sgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
-from lehr.update import schedules
 from lehr.update.torch_optim import Update
 
 METHODS: Mapping[str, Callable[..., Method]] = MappingProxyType(
-    {"auto-s": auto_s, "dpsgd": dpsgd, "sa-dpsgd": sa_dpsgd}
+    {
+        "adadp": adadp,
+        "adal": adal,
+        "adan": adan,
+        "auto-s": auto_s,
+        "dpopt": dpopt,
+        "dpsgd": dpsgd,
+        "dpsgd-per-layer": dpsgd_per_layer,
+        "dpsur": dpsur,
+        "plain-sgd": plain_sgd,
+        "sa-dpsgd": sa_dpsgd,
+    }
 )
 
 
 def named(name: str, **settings: object) -> Method:
-    """The method of this name. A schedule and an update may be given in their JSON forms.
+    """The method of this name. Schedules, an update and an energy may be given in their JSON forms.
+
+    ``accounting="published"`` counts as the method's paper does, beside what is proven.
 
     >>> named("dpsgd", clip_nrom=1.0)
     Traceback (most recent call last):
     ...
-    lehr.errors.InvalidValue: setting of dpsgd must be one of clip_norm, learning_rate, momentum, schedule, update; \
-given: 'clip_nrom'
+    lehr.errors.InvalidValue: setting of dpsgd must be one of accounting, clip_norm, clip_schedule, learning_rate, \
+momentum, schedule, update; given: 'clip_nrom'
     """
     function = METHODS[validate.one_of(METHODS, method=name)]
-    known = inspect.signature(function).parameters
+    own = set(inspect.signature(function).parameters)
     for setting in settings:
-        if setting not in known:
-            raise InvalidValue(f"setting of {name}", allowed="one of " + ", ".join(sorted(known)), given=setting)
+        if setting not in own | {"accounting"}:
+            allowed = "one of " + ", ".join(sorted(own | {"accounting"}))
+            raise InvalidValue(f"setting of {name}", allowed=allowed, given=setting)
     _refuse_two_updates(settings)
-    made = function(**{setting: _read(setting, value) for setting, value in settings.items()})
+    made = function(**{setting: _read(setting, value) for setting, value in settings.items() if setting in own})
+    if "accounting" not in own:
+        made = _counted_as(made, settings.get("accounting", "proven"))
     return replace(made, settings={setting: _written(setting, value) for setting, value in settings.items()})
 
 
-def _read(setting: str, value: object) -> object:
-    if setting == "schedule" and not hasattr(value, "factor"):
+def _counted_as(method: Method, accounting: object) -> Method:
+    """A method whose paper says nothing that does not hold: by its rule, ε is larger, and is a bound."""
+    if an_accounting(accounting=accounting) == "proven":
+        return method
+    if not method.is_private:
+        raise InvalidValue("accounting", allowed="proven where there is no privacy to count", given=accounting)
+    return replace(method, published=MOMENTS)
+
+
+_SCHEDULES = ("schedule", "clip_schedule")
+
+
+def _read(setting: str, value: Any) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    if setting in _SCHEDULES:
         return schedules.from_json(value)
-    return Update.from_json(value) if setting == "update" and not hasattr(value, "build") else value
+    if setting == "energy":
+        return energy_from_json(value)
+    return Update.from_json(value) if setting == "update" else value
 
 
 def _written(setting: str, value: Any) -> object:
     """The JSON form, from which a run that is resumed makes the method again."""
-    if isinstance(value, dict) or setting not in ("schedule", "update"):
+    if isinstance(value, dict) or setting not in (*_SCHEDULES, "update", "energy"):
         return value
-    return schedules.to_json(value) if setting == "schedule" else value.to_json()
+    return schedules.to_json(value) if setting in _SCHEDULES else value.to_json()
 
 
 def _refuse_two_updates(settings: Mapping[str, object]) -> None:

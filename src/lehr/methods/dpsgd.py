@@ -6,9 +6,10 @@ Every record's gradient is clipped to a norm, Gaussian noise is added to the sum
 from __future__ import annotations
 
 from lehr.clipping.flat import FlatClip
+from lehr.clipping.scheduled import with_schedule
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
-from lehr.update.schedules import CONSTANT, Schedule
+from lehr.schedules import CONSTANT, Schedule
 from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
@@ -18,6 +19,7 @@ def dpsgd(
     clip_norm: float = 0.1,
     momentum: float = 0.9,
     schedule: Schedule = CONSTANT,
+    clip_schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Flat clip, isotropic noise, every candidate taken. ``update`` replaces SGD by another optimizer.
@@ -26,7 +28,7 @@ def dpsgd(
     """
     return Method(
         name="dpsgd",
-        clipping=FlatClip(clip_norm),
+        clipping=with_schedule(FlatClip(clip_norm), clip_schedule),
         noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )

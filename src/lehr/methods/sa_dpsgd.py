@@ -4,16 +4,38 @@ Annealing".
 A candidate of DPSGD is taken if the loss on public records falls, and otherwise with a probability that shrinks as
 training goes on. Every candidate is charged, taken or not, and their number is the plan's. The paper charges those that
 were taken; that is not a guarantee (``acceptance/annealed.proof.md``).
+
+With ``salvage`` a gradient that was rejected is averaged with the next at the same weights, and with ``step_scales``
+several step sizes of one gradient are tried: both are post-processing, and cost nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 from lehr.acceptance.annealed import Annealed
+from lehr.acceptance.best_step import BestStep
+from lehr.acceptance.energy import EnergyOfOne, PublicEnergy
+from lehr.acceptance.proposal import Acceptance
+from lehr.acceptance.salvage import Salvage
+from lehr.claims import PublishedRule
 from lehr.clipping.flat import FlatClip
+from lehr.clipping.scheduled import with_schedule
+from lehr.errors import InvalidValue
 from lehr.mechanism import Method
+from lehr.methods.accounting import an_accounting
 from lehr.noise.isotropic import IsotropicNoise
-from lehr.update.schedules import CONSTANT, Schedule
+from lehr.schedules import CONSTANT, Schedule
 from lehr.update.torch_optim import BuildsOptimizer, sgd
+
+PUBLISHED = PublishedRule(
+    paper="SA-DPSGD (Fu et al. 2022)",
+    theorem="Theorem 1: candidates that are not accepted cost nothing",
+    because="conditioning on acceptance tilts the law of what is released, and the number of candidates depends on it",
+    shown_in="docs/published_claims.md",
+    counts_accepted_only=True,
+)
 
 
 def sa_dpsgd(
@@ -23,16 +45,35 @@ def sa_dpsgd(
     momentum: float = 0.9,
     initial_inverse_temperature: float = 10.0,
     rejection_threshold: int = 10,
+    cooling: Literal["accepted", "floored", "classic"] = "accepted",
+    cooling_rate: float | None = None,
+    energy: EnergyOfOne | None = None,
+    salvage: bool = False,
+    step_scales: Sequence[float] = (),
     schedule: Schedule = CONSTANT,
+    clip_schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
+    accounting: Literal["proven", "published"] = "proven",
 ) -> Method:
-    """DPSGD with annealed acceptance. Needs public records, which are then not scored on."""
+    """DPSGD with annealed acceptance, by public records, which are then not scored on, or by a ``PrivateEnergy``."""
+    annealed = Annealed(
+        initial_inverse_temperature=initial_inverse_temperature,
+        rejection_threshold=rejection_threshold,
+        cooling=cooling,
+        cooling_rate=cooling_rate,
+        energy=energy or PublicEnergy(),
+    )
+    acceptance: Acceptance = Salvage(annealed) if salvage else annealed
+    if step_scales:
+        acceptance = BestStep(acceptance, tuple(step_scales))
+    if an_accounting(accounting=accounting) == "published" and acceptance is not annealed:
+        allowed = "proven where rejected gradients are used: the paper's rule has no place for that"
+        raise InvalidValue("accounting", allowed=allowed, given=accounting)
     return Method(
         name="sa-dpsgd",
-        clipping=FlatClip(clip_norm),
+        clipping=with_schedule(FlatClip(clip_norm), clip_schedule),
         noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
-        acceptance=Annealed(
-            initial_inverse_temperature=initial_inverse_temperature, rejection_threshold=rejection_threshold
-        ),
+        acceptance=acceptance,
+        published=PUBLISHED if accounting == "published" else None,
     )

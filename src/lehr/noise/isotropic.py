@@ -8,12 +8,13 @@ import torch
 
 from lehr import validate
 from lehr.events import Gaussian
-from lehr.interfaces import PrivateSum, ReleasedSum, at_least_float32
+from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, at_least_float32
+from lehr.noise.fixed import FixedNoise
 from lehr.rng import StepRandomness
 
 
 @dataclass(frozen=True)
-class IsotropicNoise:
+class IsotropicNoise(FixedNoise):
     """Every coordinate gets independent Gaussian noise of standard deviation ``noise_multiplier * sensitivity``."""
 
     def event(self, noise_multiplier: float) -> Gaussian:
@@ -21,7 +22,13 @@ class IsotropicNoise:
         return Gaussian(noise_multiplier=validate.positive(noise_multiplier=noise_multiplier))
 
     def release(
-        self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, purpose: str = "noise"
+        self,
+        private: PrivateSum,
+        *,
+        noise_multiplier: float,
+        randomness: StepRandomness,
+        state: SlotState | None = None,
+        purpose: str = "noise",
     ) -> ReleasedSum:
         """The sum with its noise, once for everything that was drawn. It never looks at what the values are.
 
@@ -35,5 +42,7 @@ class IsotropicNoise:
         torch._foreach_mul_(list(released.values()), noise_std)
         torch._foreach_add_(list(released.values()), [private.values[name] for name in released])
         return ReleasedSum(
-            values={name: value.to(at_least_float32(private.values[name].dtype)) for name, value in released.items()}
+            values={name: value.to(at_least_float32(private.values[name].dtype)) for name, value in released.items()},
+            noise_std=noise_std,
+            noise_multiplier=noise_multiplier,
         )

@@ -10,11 +10,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from lehr import validate
+from lehr import schedules, validate
 from lehr.accounting.accountant import Bound, bound, claim
 from lehr.accounting.calibration import (
     SMALLEST_SAMPLING_PROBABILITY,
@@ -36,16 +37,24 @@ from lehr.events import (
     Repeated,
     SampledWithoutReplacement,
     an_adjacency,
+    an_event,
+    from_json,
+    to_json,
     together,
 )
+from lehr.schedules import CONSTANT, Schedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A run of equal steps. Every field is public; ``records`` is what the user states, never a length that was read.
+    """A run of steps. Every field is public; ``records`` is what the user states, never a length that was read.
 
     The adjacency decides the sampling: Poisson under add-or-remove-one, a fixed number without replacement under
-    replace-one. ``noise_multiplier`` is the noise over the sensitivity under that adjacency.
+    replace-one. ``noise_multiplier`` is the noise over the sensitivity under that adjacency; a ``noise_schedule``
+    multiplies it step by step. ``asked`` is what else is done to the records at every step, such as a noisy test.
+
+    A step is a candidate. ``stops_at_accepted`` ends the run once so many candidates were accepted; since that depends
+    on what was released, ``steps`` is then the most that can be needed, and all of them are counted.
     """
 
     noise_multiplier: float
@@ -54,8 +63,14 @@ class Plan:
     steps: int
     delta: float
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+    noise_schedule: Schedule = CONSTANT
+    asked: Event = NOTHING
+    stops_at_accepted: int | None = None
 
     def __post_init__(self) -> None:
+        an_event(asked=self.asked)
+        if self.stops_at_accepted is not None:
+            validate.count(stops_at_accepted=self.stops_at_accepted)
         for name, checked in (
             ("records", validate.count(records=self.records)),
             ("steps", validate.count(steps=self.steps)),
@@ -73,13 +88,38 @@ class Plan:
 
     @property
     def step_event(self) -> Event:
-        """What one step does to the records."""
-        return _step(self.adjacency, self.records, self.expected_batch_size, self.noise_multiplier)
+        """What a step at the full noise does to the records."""
+        return together(self.gradient_event(0, at=self.noise_multiplier), self.asked)
+
+    @property
+    def has_equal_steps(self) -> bool:
+        """Whether every step costs the same, and does one thing to the records."""
+        return self.noise_schedule == CONSTANT and self.asked == NOTHING
 
     @property
     def event(self) -> Event:
         """What the whole run does to the records, at its largest number of steps."""
-        return Repeated(self.step_event, self.steps)
+        return self.events(0, self.steps)
+
+    def noise_multiplier_at(self, step: int) -> float:
+        """The noise multiplier of a step, counted from zero."""
+        return self.noise_multiplier * self.noise_schedule.factor(step)
+
+    def gradient_event(self, step: int, *, at: float | None = None) -> Event:
+        """What the release of a step's sum does to the records; at another noise multiplier where one is given."""
+        sigma = self.noise_multiplier_at(step) if at is None else at
+        return _step(self.adjacency, self.records, self.expected_batch_size, sigma)
+
+    def events(self, first: int, last: int) -> Event:
+        """What the steps from the first to before the last do to the records."""
+        if self.noise_schedule == CONSTANT:
+            gradients = {self.gradient_event(0): last - first}
+        else:
+            gradients = Counter(self.gradient_event(step) for step in range(first, last))
+        steps = [Repeated(event, count) for event, count in gradients.items() if count]
+        if self.asked != NOTHING and last > first:
+            steps.append(Repeated(self.asked, last - first))
+        return steps[0] if len(steps) == 1 else together(*steps)
 
     def bound(self) -> Bound:
         """The smallest valid ε of the whole run."""
@@ -90,12 +130,16 @@ class Plan:
         return claim(self.event, delta=self.delta, adjacency=self.adjacency)
 
     def curve(self) -> EpsilonCurve:
-        """ε after each step."""
+        """ε after each step of a plan of equal steps."""
         return EpsilonCurve(self.step_event, delta=self.delta, adjacency=self.adjacency, largest_steps=self.steps)
 
     def to_json(self) -> dict[str, object]:
         """The JSON form."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {"adjacency": self.adjacency.value}
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
+            "adjacency": self.adjacency.value,
+            "noise_schedule": schedules.to_json(self.noise_schedule),
+            "asked": to_json(self.asked),
+        }
 
     @classmethod
     def from_json(cls, shape: object) -> Self:
@@ -106,7 +150,8 @@ class Plan:
             raise InvalidValue("plan", allowed=f"an object with the fields {', '.join(sorted(expected))}", given=given)
         words = {member.value: member for member in Adjacency}
         adjacency = words[validate.one_of(words, adjacency=shape["adjacency"])]
-        return cls(**{**shape, "adjacency": adjacency})
+        schedule, asked = schedules.from_json(shape["noise_schedule"]), from_json(shape["asked"])
+        return cls(**{**shape, "adjacency": adjacency, "noise_schedule": schedule, "asked": asked})
 
 
 def make_plan(
@@ -119,10 +164,14 @@ def make_plan(
     steps: int | None = None,
     expected_batch_size: float | None = None,
     beside: Event = NOTHING,
+    noise_schedule: Schedule = CONSTANT,
+    asked: Event = NOTHING,
+    accountant: str | None = None,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
-    ``beside`` is what else the run does to the records: with it, too, the run stays within ``epsilon``.
+    ``beside`` is what else the run does to the records: with it, too, the run stays within ``epsilon``; ``asked`` is
+    what it does at every step. With an ``accountant`` by name, ε is counted by that one alone, as a paper did.
 
     It never passes ``epsilon``, by the very bound that will be charged. Noise and batch come within 0.1 % of it (a
     batch drawn without replacement is a whole number); steps are the largest count that does not pass it.
@@ -131,6 +180,8 @@ def make_plan(
         epsilon=epsilon, noise_multiplier=noise_multiplier, steps=steps, expected_batch_size=expected_batch_size
     )
     validate.count(records=records)
+    if steps is None and noise_schedule != CONSTANT:
+        raise InvalidValue("steps", allowed="given where the noise follows a schedule", given=None)
     plan = Plan(
         noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
         expected_batch_size=1 if expected_batch_size is None else expected_batch_size,
@@ -138,10 +189,12 @@ def make_plan(
         steps=1 if steps is None else steps,
         delta=delta,
         adjacency=adjacency,
+        noise_schedule=noise_schedule,
+        asked=asked,
     )
     if epsilon is None:
         return plan
-    target = Target(epsilon, delta, adjacency)
+    target = Target(epsilon, delta, adjacency, accountant)
 
     def run_with(**number: Any) -> Event:
         return together(replace(plan, **number).event, beside)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lehr import validate
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Gaussian, NonPrivate, PoissonSampled
+from lehr.events import Adjacency, Gaussian, PoissonSampled
 from lehr.rng import StepRandomness
 
 # A jump is at most so long that a record at its end is reached with probability 1/16. A longer one would rest on the
@@ -50,17 +50,11 @@ class PoissonSampling:
     def sampling_probability(self) -> float:
         return self.expected_batch_size / self.records
 
-    @overload
-    def event(self, released: Gaussian) -> PoissonSampled: ...
-    @overload
-    def event(self, released: NonPrivate) -> NonPrivate: ...
-    def event(self, released: Gaussian | NonPrivate) -> PoissonSampled | NonPrivate:
+    def event(self, released: Gaussian) -> PoissonSampled:
         """What a step did to the records: this sampling, and then what was released about the sum."""
-        if isinstance(released, NonPrivate):
-            return released
         return PoissonSampled(sampling_probability=self.sampling_probability, event=released)
 
-    def draw(self, num_held: int, randomness: StepRandomness) -> Tensor:
+    def draw(self, num_held: int, randomness: StepRandomness, *, purpose: str = "sampling") -> Tensor:
         """The places of the records of one step, in order: as many as the coins say, never more or fewer."""
         validate.count(minimum=0, num_held=num_held)
         if not num_held or self.sampling_probability == 1:
@@ -71,7 +65,7 @@ class PoissonSampling:
         expected = num_held / mean_jump
         count = int(expected + 6 * math.sqrt(expected)) + 16
         while True:
-            uniforms = randomness.uniforms("sampling", count)
+            uniforms = randomness.uniforms(purpose, count)
             places, end = _places(uniforms, rate=rate, longest=longest)
             if end >= num_held:
                 return places[: int(torch.searchsorted(places, num_held))]

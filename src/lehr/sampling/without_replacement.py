@@ -7,14 +7,14 @@ replaced by another, and a sum can move by twice what one record adds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lehr import validate
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Gaussian, NonPrivate, SampledWithoutReplacement
+from lehr.events import Adjacency, Gaussian, SampledWithoutReplacement
 from lehr.rng import StepRandomness
 
 
@@ -42,22 +42,16 @@ class WithoutReplacement:
     def sampling_probability(self) -> float:
         return self.sample_size / self.records
 
-    @overload
-    def event(self, released: Gaussian) -> SampledWithoutReplacement: ...
-    @overload
-    def event(self, released: NonPrivate) -> NonPrivate: ...
-    def event(self, released: Gaussian | NonPrivate) -> SampledWithoutReplacement | NonPrivate:
+    def event(self, released: Gaussian) -> SampledWithoutReplacement:
         """What a step did to the records.
 
         ``released`` measures its noise by what one record added or removed can do to the sum. A record replaced by
         another can do twice as much, so that the event has half of that noise multiplier.
         """
-        if isinstance(released, NonPrivate):
-            return released
         halved = Gaussian(noise_multiplier=released.noise_multiplier / self.sensitivity_factor)
         return SampledWithoutReplacement(records=self.records, sample_size=self.sample_size, event=halved)
 
-    def draw(self, num_held: int, randomness: StepRandomness) -> Tensor:
+    def draw(self, num_held: int, randomness: StepRandomness, *, purpose: str = "sampling") -> Tensor:
         """The places of the records of one step, in order."""
         if validate.count(minimum=0, num_held=num_held) != self.records:
             raise InvalidValue("num_held", allowed=f"exactly the {self.records} records stated", given=num_held)
@@ -65,16 +59,16 @@ class WithoutReplacement:
         left_out = self.records - self.sample_size
         if left_out < self.sample_size:
             kept = torch.ones(self.records, dtype=torch.bool)
-            kept[_distinct(left_out, self.records, randomness)] = False
+            kept[_distinct(left_out, self.records, randomness, purpose)] = False
             return kept.nonzero().squeeze(1)
-        return _distinct(self.sample_size, self.records, randomness).sort().values
+        return _distinct(self.sample_size, self.records, randomness, purpose).sort().values
 
 
-def _distinct(size: int, records: int, randomness: StepRandomness) -> Tensor:
+def _distinct(size: int, records: int, randomness: StepRandomness, purpose: str) -> Tensor:
     """The first ``size`` different places of an endless row of independent ones."""
     count = size + size // 2 + 16
     while True:
-        places = (randomness.uniforms("sampling", count) * records).long().clamp_max_(records - 1)
+        places = (randomness.uniforms(purpose, count) * records).long().clamp_max_(records - 1)
         found, first_at = _first_appearances(places)
         if len(found) >= size:
             return found[first_at.argsort()[:size]]

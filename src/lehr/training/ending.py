@@ -8,7 +8,8 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from lehr.attempts import Schedule
+from lehr.attempts import Allowance
+from lehr.claims import Claim
 from lehr.events import Event
 from lehr.files import whole_file
 from lehr.ledger import Ledger
@@ -21,7 +22,11 @@ from lehr.run_shape import End, Evaluation
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """A run that is over. ``certificate`` is missing where nobody stated how the settings were chosen."""
+    """A run that is over. ``certificate`` is missing where nobody stated how the settings were chosen.
+
+    ``proven`` is what holds for all that the plan allowed; its ε is infinite where nothing does. Where the run followed
+    its paper's rule, ``published`` is what that rule says: a broken one names the reason, and is no guarantee.
+    """
 
     directory: Path
     model: nn.Module
@@ -29,6 +34,8 @@ class Run:
     end: End
     evaluations: tuple[Evaluation, ...]
     certificate: Certificate | None
+    proven: Claim
+    published: Claim | None = None
 
     @property
     def accuracy(self) -> float | None:
@@ -37,16 +44,23 @@ class Run:
 
 
 def certificate_for(
-    schedule: Schedule,
+    allowance: Allowance,
     plan: Plan,
     stated: Statements,
     *,
     charged: Event | None = None,
     shared: SharedBudget | None = None,
+    published: Claim | None = None,
 ) -> Certificate:
     """The certificate of a run at all that its plan allows; before the run it shows that there can be one."""
     return issuing.issue(
-        schedule.event, delta=plan.delta, adjacency=plan.adjacency, stated=stated, charged=charged, budget=shared
+        allowance.event,
+        delta=plan.delta,
+        adjacency=plan.adjacency,
+        stated=stated,
+        charged=charged,
+        budget=shared,
+        published_claims=() if published is None or published.is_proven else (published,),
     )
 
 

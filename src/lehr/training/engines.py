@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from scipy.stats import poisson
 from torch import Tensor, nn
 
-from lehr.errors import LehrError
+from lehr.clipping.scheduled import ScheduledClip
+from lehr.errors import InvalidValue, LehrError
+from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
 from lehr.gradients.ghost import GhostEngine
-from lehr.interfaces import ClipRule, Inputs
+from lehr.gradients.materialised import MaterialisedEngine
+from lehr.gradients.precision import PRECISIONS
+from lehr.interfaces import Clipping, ClipRule, Inputs
+from lehr.loop import Engine
 from lehr.planning.plan import Plan
 
+AnyEngine = TypeVar("AnyEngine", GhostEngine, MaterialisedEngine)
 RECORDS_WORTH_COMPILING = 500_000  # compiling takes about a minute
 LARGEST_PHYSICAL_BATCH = 1024
+MOST_COMPILED_RULES = 4
 OWN_COST = (90.0, 128.0)  # of one physical batch, in records: on a CPU, on a GPU
 
 
@@ -45,8 +52,10 @@ def _work(plan: Plan, size: int, *, own_cost: float) -> float:
     return float((draws.pmf(sizes) * batches).sum() * (size + own_cost))
 
 
-def is_worth_compiling(plan: Plan) -> bool:
-    """Whether a run is long enough."""
+def is_worth_compiling(plan: Plan, clipping: Clipping) -> bool:
+    """Whether a run is long enough, and its clip does not change too often to be compiled."""
+    if rules_of(clipping, plan.steps) > MOST_COMPILED_RULES:
+        return False
     return plan.steps * plan.expected_batch_size >= RECORDS_WORTH_COMPILING
 
 
@@ -57,13 +66,19 @@ def engine_for(
     views: int,
     precision: str,
     compiled: bool,
-    clip: ClipRule,
+    clipping: Clipping,
     padding: tuple[Inputs, Any, Tensor],
-) -> tuple[GhostEngine, str]:
+) -> tuple[Engine, str]:
     """An engine that has run once, on a batch of padding, before anything is charged; and how it runs, in words.
 
     Where torch cannot compile the step, it is run as it is, with a warning that says why.
     """
+    clip = clipping.rule(clipping.start(batches.trainable(model)), 0)
+    if clipping.needs_coordinates:
+        if PRECISIONS[precision] is not None:
+            allowed = "as_model for a clip that looks at coordinates"
+            raise InvalidValue("precision", allowed=allowed, given=precision)
+        return _tried(MaterialisedEngine(model, loss_fn, views=views), clip, padding), "in full, not compiled"
     settings: dict[str, Any] = {"views": views, "precision": precision}
     if compiled:
         try:
@@ -76,6 +91,18 @@ def engine_for(
     return _tried(GhostEngine(model, loss_fn, compiled=False, **settings), clip, padding), "not compiled"
 
 
-def _tried(engine: GhostEngine, clip: ClipRule, padding: tuple[Inputs, Any, Tensor]) -> GhostEngine:
+def rules_of(clipping: Clipping, steps: int) -> int:
+    """How many rules a schedule goes through, as far as that matters: each would be compiled by itself."""
+    if not isinstance(clipping, ScheduledClip):
+        return 1
+    found = {clipping.rule({}, 0)}
+    for step in range(1, steps):
+        found.add(clipping.rule({}, step))
+        if len(found) > MOST_COMPILED_RULES:
+            break
+    return len(found)
+
+
+def _tried(engine: AnyEngine, clip: ClipRule, padding: tuple[Inputs, Any, Tensor]) -> AnyEngine:
     engine.private_sum(clip, *padding)
     return engine

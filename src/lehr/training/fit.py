@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from lehr import networks
+from lehr import networks, schedules
 from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation
 from lehr.data.augmentation import named as augmentation_named
@@ -35,6 +35,7 @@ from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
 from lehr.run_shape import Callback
 from lehr.sampling import adjacency_of
+from lehr.schedules import CONSTANT, Schedule
 from lehr.training import public_plan
 from lehr.training.ending import Run
 from lehr.training.given_records import given_records
@@ -49,14 +50,16 @@ def fit(
     model: nn.Module | str,
     data: object,
     *,
-    delta: float,
+    delta: float | None = None,
     epsilon: float | None = None,
     method: str | Method = "dpsgd",
+    accounting: str | None = None,
     # the plan: where some of these are missing, they are found, or chosen sanely
     noise_multiplier: float | None = None,
     expected_batch_size: float | None = None,
     steps: int | None = None,
     sampling: str = "poisson",
+    noise_schedule: Schedule | Mapping[str, Any] = CONSTANT,
     # the records
     records: int | None = None,
     num_classes: int | None = None,
@@ -103,10 +106,11 @@ def fit(
 
     Everything is written to ``directory`` as the run goes; after a crash, the same call with ``resume=True`` goes on.
     There is a certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or
-    "private"), which nobody but you can know, and none where it does not. With ``cryptographic_on_gpu`` a GPU's noise
-    comes from the same cryptographic stream as a CPU's, which is slower.
+    "private"), which nobody but you can know, and none where it does not. ``accounting="published"`` plans the run by
+    the rule of the method's paper; the result then has that number and the proven one, and says which is which. With
+    ``cryptographic_on_gpu`` a GPU's noise comes from the same cryptographic stream as a CPU's, which is slower.
     """
-    chosen = by_name.named(method) if isinstance(method, str) else method
+    chosen = _method(method, accounting)
     given = given_records(
         data,
         records=records,
@@ -144,13 +148,15 @@ def fit(
     )
     plan = public_plan.plan_for(
         records=scored.records_trained_on,
-        delta=delta,
+        delta=_delta(delta, chosen),
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
         expected_batch_size=expected_batch_size,
         steps=steps,
         adjacency=adjacency_of(sampling),
         beside=scored.event_beside(steps),
+        noise_schedule=schedules.from_json(noise_schedule) if isinstance(noise_schedule, Mapping) else noise_schedule,
+        method=chosen,
     )
     run = Planned(
         name=name or f"{chosen.name} on {given.name}",
@@ -166,6 +172,22 @@ def fit(
     told = (*callbacks, progress_for(sys.stderr, quiet=quiet))
     with run.resumed(where) if resume else run.begun(where) as folder:
         return run.trained(folder, told)
+
+
+def _method(method: str | Method, accounting: str | None) -> Method:
+    if isinstance(method, str):
+        return by_name.named(method, **({} if accounting is None else {"accounting": accounting}))
+    said = "proven" if method.published is None else "published"
+    if accounting not in (None, said):
+        allowed = f"{said}, as the method was made, or left out"
+        raise InvalidValue("accounting", allowed=allowed, given=accounting)
+    return method
+
+
+def _delta(delta: float | None, method: Method) -> float:
+    if delta is None and method.is_private:
+        raise InvalidValue("delta", allowed="given: a number well below one over the number of records", given=None)
+    return 1e-5 if delta is None else delta  # without privacy ε is infinite at any δ
 
 
 def _device(device: str | torch.device | None) -> torch.device:

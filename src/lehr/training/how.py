@@ -11,6 +11,7 @@ from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation
 from lehr.gradients.batches import LossFn
 from lehr.gradients.precision import PRECISIONS
+from lehr.interfaces import Clipping
 from lehr.planning.plan import Plan
 from lehr.training import engines
 from lehr.training.looks import Look
@@ -50,9 +51,9 @@ class How:
         """The records that are run at once."""
         return self.physical_batch or engines.physical_batch_for(plan, self.device)
 
-    def is_compiled_for(self, plan: Plan) -> bool:
+    def is_compiled_for(self, plan: Plan, clipping: Clipping) -> bool:
         """Whether the step is compiled."""
-        return engines.is_worth_compiling(plan) if self.compiled is None else self.compiled
+        return engines.is_worth_compiling(plan, clipping) if self.compiled is None else self.compiled
 
     def to_json(self) -> dict[str, object]:
         """What is written down: all but where and in which portions it is computed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lehr.attempts import Schedule
+from lehr.attempts import Allowance
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING
 from lehr.ledger import Ledger
@@ -21,16 +21,16 @@ def dataset_of(budget: Path) -> str:
         return account.dataset
 
 
-def expected_budget(budget: Path, schedule: Schedule, run: str) -> SharedBudget:
+def expected_budget(budget: Path, allowance: Allowance, run: str) -> SharedBudget:
     """The budget as it will be once it pays for all that the run may do."""
     with Budget.open(budget) as account:
         status = account.status()
     others = tuple(paid for paid in status.runs if paid.run != run)
-    ours = RunStatus(run=run, reserved=schedule.event)
+    ours = RunStatus(run=run, reserved=allowance.event)
     return issuing.shared_budget(replace(status, runs=(*others, ours)), run=run)
 
 
-def reserve(budget: Path, schedule: Schedule, plan: Plan, *, run: str) -> None:
+def reserve(budget: Path, allowance: Allowance, plan: Plan, *, run: str) -> None:
     """Set aside all that the run may do; refused where it does not fit, or is counted in another way."""
     with Budget.open(budget) as account:
         status = account.status()
@@ -41,7 +41,7 @@ def reserve(budget: Path, schedule: Schedule, plan: Plan, *, run: str) -> None:
             raise InvalidValue(
                 "adjacency", allowed=f"that of the budget, {counted_by.value}", given=plan.adjacency.value
             )
-        account.reserve(schedule.event, run=run)
+        account.reserve(allowance.event, run=run)
 
 
 def give_back(budget: Path, *, run: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,14 +14,16 @@ from typing import Any
 from torch import nn
 
 from lehr import accounting, attempts
+from lehr.accounting.rdp import RDP_BALLE20
 from lehr.append_only import a_name
-from lehr.attempts import Schedule
+from lehr.attempts import Allowance
+from lehr.claims import Claim
 from lehr.errors import Diverged, InvalidValue, StoreError
 from lehr.events import Adjacency, Event, counted
-from lehr.gradients.ghost import GhostEngine
-from lehr.loop import Loop, Training
+from lehr.loop import Engine, Loop, Training
 from lehr.mechanism import Mechanism
 from lehr.planning.plan import Plan
+from lehr.planning.published import published_claim
 from lehr.reports.certificate import Statements
 from lehr.rng import RunKey
 from lehr.run_folder import RunFolder, refuse_used
@@ -57,12 +60,30 @@ class Planned:
             loss_fn=self.how.loss_fn,
             look=self.look,
             given=given,
-            is_scored=self.scored.on is not None or self.scored.method.acceptance.needs_energy,
+            is_scored=self.scored.on is not None or self.scored.needs_public,
         )
         _ = self.mechanism, self.engine
-        if self.stated is not None:
-            expected = None if self.budget is None else paying.expected_budget(self.budget, self.schedule, self.name)
-            ending.certificate_for(self.schedule, self.plan, self.stated, shared=expected)
+        if self.stated is not None and self.is_certifiable:
+            expected = None if self.budget is None else paying.expected_budget(self.budget, self.allowance, self.name)
+            ending.certificate_for(
+                self.allowance, self.plan, self.stated, shared=expected, published=self.published_claim
+            )
+
+    @cached_property
+    def proven_claim(self) -> Claim:
+        """What holds for all that the plan allows."""
+        return accounting.claim(self.allowance.event, delta=self.plan.delta, adjacency=self.plan.adjacency)
+
+    @cached_property
+    def published_claim(self) -> Claim | None:
+        """What the paper's rule says, where the run follows it."""
+        rule = self.scored.method.published
+        return None if rule is None else published_claim(rule, self.plan)
+
+    @property
+    def is_certifiable(self) -> bool:
+        """Whether anything is proven. Training without privacy never is."""
+        return math.isfinite(self.proven_claim.epsilon)
 
     @cached_property
     def look(self) -> Look:
@@ -75,22 +96,22 @@ class Planned:
         return Mechanism.of(self.scored.method, self.plan)
 
     @cached_property
-    def engine(self) -> tuple[GhostEngine, str]:
+    def engine(self) -> tuple[Engine, str]:
         """The engine, tried, and how it runs, in words."""
         return engines.engine_for(
             self.model,
             self.how.loss_fn,
             views=self.how.views,
             precision=self.how.precision,
-            compiled=self.how.is_compiled_for(self.plan),
-            clip=self.scored.method.clipping,
+            compiled=self.how.is_compiled_for(self.plan, self.scored.method.clipping),
+            clipping=self.scored.method.clipping,
             padding=trying.padding(self.scored.given, self.look, self.how.physical_batch_for(self.plan)),
         )
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def allowance(self) -> Allowance:
         """The steps, and the scores in between."""
-        return self.scored.schedule(self.plan)
+        return self.scored.allowance(self.plan)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -103,7 +124,7 @@ class Planned:
             model=describing.model_words(self.model, self.how.loss_fn, *(self.network or (None, {}))),
             options={
                 **self.how.to_json(),
-                "evaluate_every": self.schedule.evaluate_every,
+                "evaluate_every": self.allowance.evaluate_every,
                 **self.scored.to_json(),
             },
             public_records=self.scored.public_records,
@@ -118,13 +139,13 @@ class Planned:
         self.scored.split(key)
         with _made(where):
             if self.budget is not None:
-                paying.reserve(self.budget, self.schedule, self.plan, run=self.name)
+                paying.reserve(self.budget, self.allowance, self.plan, run=self.name)
             try:
                 return RunFolder.create(
                     where,
                     config=config,
                     key=key,
-                    plan_event=self.schedule.event,
+                    plan_event=self.allowance.event,
                     delta=self.plan.delta,
                     adjacency=self.plan.adjacency,
                     fingerprint=self.scored.given.fingerprint,
@@ -139,7 +160,7 @@ class Planned:
         folder = RunFolder.open(where)
         try:
             folder.refuse_other(config=self.config, fingerprint=self.scored.given.fingerprint)
-            folder.ledger.refuse_other(run=self.name, plan_event=self.schedule.event, adjacency=self.plan.adjacency)
+            folder.ledger.refuse_other(run=self.name, plan_event=self.allowance.event, adjacency=self.plan.adjacency)
             if self.budget is not None:
                 paying.refuse_other_budget(self.budget, folder.ledger)
         except BaseException:
@@ -155,9 +176,15 @@ class Planned:
         ending.close_ledger(folder.ledger, accepted=end.accepted)
         shared = None if self.budget is None else paying.settled(self.budget, folder.ledger)
         certificate = None
-        if self.stated is not None:
-            charged = folder.ledger.charged()
-            certificate = ending.certificate_for(self.schedule, self.plan, self.stated, charged=charged, shared=shared)
+        if self.stated is not None and self.is_certifiable:
+            certificate = ending.certificate_for(
+                self.allowance,
+                self.plan,
+                self.stated,
+                charged=folder.ledger.charged(),
+                shared=shared,
+                published=self.published_claim,
+            )
         weights = loop.trainee.weights()
         ending.write(folder, weights, certificate)
         self.model.load_state_dict(weights)
@@ -168,6 +195,8 @@ class Planned:
             end=end,
             evaluations=tuple(loop.rows),
             certificate=certificate,
+            proven=self.proven_claim,
+            published=self.published_claim,
         )
 
     def _training(self, folder: RunFolder) -> Training:
@@ -180,14 +209,14 @@ class Planned:
             engine=engine,
             method=method,
             mechanism=self.mechanism,
-            schedule=self.schedule,
-            epsilon_of=_epsilon_of(self.plan),
+            allowance=self.allowance,
+            epsilon_of=_epsilon_of(self.plan, self.proven_claim.epsilon),
             private=parts.private,
             views=look.trained,
             physical_batch=size,
             averaging=how.averaging,
             scorer=self.scored.scorer(parts, how.loss_fn, look.seen),
-            energy=self.scored.energy(parts, how.loss_fn, look.seen),
+            judge=self.scored.judge(parts, self.model, how.loss_fn, look.seen, self.plan),
             patience=how.patience,
             checkpoint_seconds=how.checkpoint_seconds,
             has_diagnostics=how.diagnostics,
@@ -201,7 +230,6 @@ class Planned:
         )
 
     def _start(self, folder: RunFolder, loop: Loop) -> Start:
-        whole = accounting.bound(self.schedule.event, delta=self.plan.delta, adjacency=self.plan.adjacency)
         return Start(
             run=self.name,
             directory=folder.files.directory,
@@ -209,7 +237,7 @@ class Planned:
             steps=self.plan.steps,
             first_step=loop.trainee.step,
             expected_batch_size=self.plan.expected_batch_size,
-            epsilon=whole.epsilon,
+            epsilon=self.proven_claim.epsilon,
             delta=self.plan.delta,
         )
 
@@ -249,16 +277,23 @@ def _made(where: Path) -> Iterator[None]:
         raise
 
 
-def _epsilon_of(plan: Plan) -> Callable[[Event], float]:
-    """ε of what is charged so far: from the plan's curve while that is steps alone, and counted anew otherwise."""
+def _epsilon_of(plan: Plan, whole: float) -> Callable[[Event], float]:
+    """An upper bound on ε of what is charged so far: from the plan's curve while that is equal steps alone.
+
+    Otherwise it is counted anew, by Rényi divergences, which are known for each event; and never above the whole's.
+    """
+
+    def counted_anew(charged: Event) -> float:
+        return min(whole, RDP_BALLE20.epsilon(charged, delta=plan.delta, adjacency=plan.adjacency))
+
+    if not plan.has_equal_steps:
+        return counted_anew
     curve = plan.curve()
     [step] = counted(plan.step_event)
 
     def epsilon_of(charged: Event) -> float:
         counts = counted(charged)
-        if not counts.keys() - {step}:
-            return curve.at(counts.get(step, 0))
-        return accounting.bound(charged, delta=plan.delta, adjacency=plan.adjacency).epsilon
+        return counted_anew(charged) if counts.keys() - {step} else curve.at(counts.get(step, 0))
 
     return epsilon_of
 

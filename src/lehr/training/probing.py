@@ -7,9 +7,12 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
+from lehr.acceptance.energy import PrivateChoice, PrivateEnergy
+from lehr.asking import losses_of_each
+from lehr.gradients import batches
 from lehr.gradients.batches import LossFn, call, leaves
-from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import ReleasedSum
+from lehr.loop import Engine
 from lehr.mechanism import Method
 from lehr.trainee import evaluating
 from lehr.training.given_records import GivenRecords
@@ -19,7 +22,7 @@ from lehr.update.torch_optim import Updater
 
 def probe(
     model: nn.Module,
-    engine: GhostEngine,
+    engine: Engine,
     method: Method,
     loss_fn: LossFn,
     *,
@@ -41,7 +44,7 @@ def probe(
 
 def _tried(
     model: nn.Module,
-    engine: GhostEngine,
+    engine: Engine,
     method: Method,
     loss_fn: LossFn,
     *,
@@ -60,13 +63,17 @@ def _tried(
                     value.copy_(0.1 + torch.rand(value.shape, generator=made) / 2)
         torch.manual_seed(0)  # dropout, and whatever else draws by itself
         views = look.trained(inputs, torch.Generator(look.device).manual_seed(0))
-        total = engine.private_sum(method.clipping, views, targets, torch.ones(size, dtype=torch.bool)).values
+        clip = method.clipping.rule(method.clipping.start(batches.trainable(model)), 0)
+        total = engine.private_sum(clip, views, targets, torch.ones(size, dtype=torch.bool)).values
         updater = Updater(method.update, model)
         for step in range(2):
             updater.step(ReleasedSum(values=total), divisor=1.0, step=step)  # nobody's sum
         found = [*total.values(), *(parameter.detach().clone() for parameter in model.parameters())]
         with evaluating(model), torch.no_grad():
             found += [loss_fn(call(model, look.seen(inputs)), targets)]
+            if isinstance(method.acceptance.energy, PrivateEnergy | PrivateChoice):
+                weights = {name: value.detach() for name, value in model.named_parameters()}
+                found += [losses_of_each(model, weights, loss_fn, look.seen(inputs), targets)]
     finally:
         model.load_state_dict(before)
     return found

@@ -8,13 +8,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from lehr import validate
+from lehr.asking import event_of
 from lehr.errors import InvalidValue
-from lehr.events import NOTHING, Adjacency, Event
+from lehr.events import NOTHING, Adjacency, Event, NonPrivate, together
+from lehr.mechanism import Method
 from lehr.planning.plan import Plan, make_plan
+from lehr.schedules import CONSTANT, Schedule
 
 PASSES = 40  # over the data
+MOST_CANDIDATES = 10  # for each accepted one, where a method has no limit of its own
 EVALUATIONS = 20
 
 
@@ -28,9 +33,18 @@ def plan_for(
     steps: int | None = None,
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
     beside: Event = NOTHING,
+    noise_schedule: Schedule = CONSTANT,
+    method: Method | None = None,
 ) -> Plan:
-    """The plan. Without a batch size it is 4·√records; without steps and noise, the steps are forty passes."""
+    """The plan. Without a batch size it is 4·√records; without steps and noise, the steps are forty passes.
+
+    What the method asks at every step is counted with it. A method that follows its paper's rule is planned by that
+    rule; where the paper counts accepted candidates only, ``steps`` are those, and the plan has as many candidates as
+    they can need.
+    """
     validate.count(records=records)
+    if method is not None and not method.is_private:
+        epsilon, noise_multiplier, steps = _without_privacy(epsilon, noise_multiplier, steps)
     if epsilon is None and (noise_multiplier is None or steps is None):
         raise InvalidValue("epsilon", allowed="given, unless noise_multiplier and steps both are", given=None)
     counts = (noise_multiplier, steps)
@@ -39,7 +53,8 @@ def plan_for(
         expected_batch_size = min(records, round(4 * math.sqrt(records)))
     if epsilon is not None and counts == (None, None) and expected_batch_size is not None:
         steps = max(1, round(PASSES * records / validate.positive(expected_batch_size=expected_batch_size)))
-    return make_plan(
+    rule = None if method is None else method.published
+    plan = make_plan(
         records=records,
         delta=delta,
         adjacency=adjacency,
@@ -48,7 +63,44 @@ def plan_for(
         steps=steps,
         expected_batch_size=expected_batch_size,
         beside=beside,
+        noise_schedule=noise_schedule,
+        asked=_asked(method, records, adjacency, is_counted=rule is None),
+        accountant=None if rule is None else rule.accountant,
     )
+    return plan if rule is None or method is None else _with_all_candidates(plan, method)
+
+
+def _asked(method: Method | None, records: int, adjacency: Adjacency, *, is_counted: bool) -> Event:
+    """What a method does to the records beside its gradients; a paper's rule does not see what it has no noise for."""
+    if method is None:
+        return NOTHING
+    asked = event_of(method.acceptance.energy, records=records, adjacency=adjacency)
+    if method.clipping.unproven is None or not is_counted:
+        return asked
+    return together(asked, NonPrivate(method.clipping.unproven))
+
+
+def _with_all_candidates(plan: Plan, method: Method) -> Plan:
+    """The plan by a paper's rule, with all that has to be counted beside it."""
+    assert method.published is not None
+    plan = replace(plan, asked=_asked(method, plan.records, plan.adjacency, is_counted=True))
+    if not method.published.counts_accepted_only:
+        return plan
+    most = method.acceptance.most_rejections
+    candidates = plan.steps * (MOST_CANDIDATES if most is None else most + 1)
+    return replace(plan, steps=candidates, stops_at_accepted=plan.steps)
+
+
+def _without_privacy(
+    epsilon: float | None, noise_multiplier: float | None, steps: int | None
+) -> tuple[None, float, int]:
+    if epsilon is not None:
+        raise InvalidValue("epsilon", allowed="left out for a method without privacy", given=epsilon)
+    if noise_multiplier:
+        raise InvalidValue("noise_multiplier", allowed="0 for a method without privacy", given=noise_multiplier)
+    if steps is None:
+        raise InvalidValue("steps", allowed="given for a method without privacy", given=None)
+    return None, 0.0, steps
 
 
 def evaluate_every(steps: int) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lehr import validate
-from lehr.attempts import Schedule
+from lehr.acceptance.energy import PublicEnergy
+from lehr.asking import Judge
+from lehr.attempts import Allowance
 from lehr.data.split import Split, split
 from lehr.errors import InvalidValue
-from lehr.events import NOTHING, Event, Repeated
+from lehr.events import NOTHING, Event, Repeated, together
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
@@ -33,6 +35,7 @@ class Scored:
     noise_multiplier: float
     acceptance_fraction: float
     evaluate_every: int | None
+    beforehand: Event = NOTHING  # what is done once to the private records, before the first step
 
     def __post_init__(self) -> None:
         if self.held_out_fraction:
@@ -58,9 +61,14 @@ class Scored:
         return bool(self.held_out_fraction)
 
     @property
+    def needs_public(self) -> bool:
+        """Whether acceptance looks at public records."""
+        return isinstance(self.method.acceptance.energy, PublicEnergy)
+
+    @property
     def splits_test(self) -> bool:
         """Whether acceptance is given a part of the test records."""
-        return self.method.acceptance.needs_energy and self.given.public is None
+        return self.needs_public and self.given.public is None
 
     @property
     def on(self) -> str | None:
@@ -72,7 +80,7 @@ class Scored:
     @property
     def public_records(self) -> str | None:
         """What acceptance looks at, in words."""
-        if not self.method.acceptance.needs_energy:
+        if not self.needs_public:
             return None
         return "a part of the test records, not scored on" if self.splits_test else "public records that were given"
 
@@ -88,7 +96,11 @@ class Scored:
         return max(1, round(self.given.records * (1 - self.held_out_fraction)))
 
     def event_beside(self, steps: int | None) -> Event:
-        """All that scores do to private records. Where the steps are still to be found, the scores are fixed."""
+        """All that is done to private records beside the steps."""
+        return together(self.beforehand, self._scores_beside(steps))
+
+    def _scores_beside(self, steps: int | None) -> Event:
+        """Where the steps are still to be found, the number of scores is fixed."""
         if not self.is_private:
             return NOTHING
         if steps is None and self.evaluate_every is not None:
@@ -99,12 +111,12 @@ class Scored:
         every = self.evaluate_every or public_plan.evaluate_every(steps)
         return Repeated(self._score_event, math.ceil(steps / every))
 
-    def schedule(self, plan: Plan) -> Schedule:
+    def allowance(self, plan: Plan) -> Allowance:
         """The steps of the plan with the scores in between."""
-        every = self.evaluate_every or public_plan.evaluate_every(plan.steps)
-        return Schedule(
-            step_event=plan.step_event,
-            steps=plan.steps,
+        every = self.evaluate_every or public_plan.evaluate_every(plan.stops_at_accepted or plan.steps)
+        return Allowance(
+            plan=plan,
+            beforehand=self.beforehand,
             score_event=self._score_event if self.is_private else NOTHING,
             evaluate_every=None if self.on is None else every,
         )
@@ -154,11 +166,25 @@ class Scored:
             )
         return None if parts.test is None else PublicScore(records=parts.test, loss_fn=loss_fn, prepare=prepare)
 
-    def energy(self, parts: GivenRecords, loss_fn: LossFn, prepare: Prepare) -> PublicScore | None:
-        """What acceptance looks at."""
-        if not self.method.acceptance.needs_energy or parts.public is None:
+    def judge(
+        self, parts: GivenRecords, model: nn.Module, loss_fn: LossFn, prepare: Prepare, plan: Plan
+    ) -> Judge | None:
+        """What answers acceptance, if it asks."""
+        energy = self.method.acceptance.energy
+        if energy is None:
             return None
-        return PublicScore(records=parts.public, loss_fn=loss_fn, prepare=prepare, on="public")
+        public = None
+        if self.needs_public and parts.public is not None:
+            public = PublicScore(records=parts.public, loss_fn=loss_fn, prepare=prepare, on="public")
+        return Judge(
+            energy=energy,
+            plan=plan,
+            model=model,
+            loss_fn=loss_fn,
+            prepare=prepare,
+            private=parts.private,
+            public=public,
+        )
 
     @property
     def _score_event(self) -> Event:

@@ -1,14 +1,13 @@
 """Update: from a released sum to the next weights.
 
 - ``torch_optim``: a torch optimizer over released sums; the only writer of ``p.grad``
-- ``schedules``: the learning rate as a public function of the step
 - ``averaging``: means of the weights, beside the optimizer
 """
 
 from __future__ import annotations
 
+from lehr.schedules import Constant, Cosine, LinearDecay, LinearWarmup, PiecewiseLinear, StepDecay
 from lehr.update.averaging import ExponentialAverage, NoAverage, TailAverage
-from lehr.update.schedules import Constant, Cosine, LinearDecay, LinearWarmup, PiecewiseLinear, StepDecay
 from lehr.update.torch_optim import Update, Updater, adam, adamw, custom, sgd
 
 __all__ = [

@@ -20,13 +20,13 @@ from typing import Any, Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn, optim
 
-from lehr import validate
+from lehr import schedules, validate
 from lehr.errors import InvalidValue
 from lehr.interfaces import ReleasedSum
-from lehr.update import optimizer_state, schedules
+from lehr.schedules import CONSTANT, Schedule
+from lehr.update import optimizer_state
 from lehr.update.optimizer_state import Number, StateCopy
 from lehr.update.optimizers import OPTIMIZERS, checked
-from lehr.update.schedules import CONSTANT, Schedule
 
 Factory: TypeAlias = Callable[[list[nn.Parameter]], optim.Optimizer]
 
@@ -203,10 +203,10 @@ class Updater:
         """The learning rate of this step; of the first group, where a custom optimizer has several."""
         return self._rates[0] * self.update.schedule.factor(step)
 
-    def step(self, released: ReleasedSum, *, divisor: float, step: int) -> None:
+    def step(self, released: ReleasedSum, *, divisor: float, step: int, step_scale: float = 1.0) -> None:
         """Divide the sum by a public constant and move the weights by it. ``step`` counts from zero."""
         grads = self._mean(released, divisor)
-        factor = self.update.schedule.factor(step)
+        factor = step_scale * self.update.schedule.factor(step)
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         for parameter, grad in zip(self._weights, grads, strict=True):

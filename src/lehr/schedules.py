@@ -1,4 +1,4 @@
-"""Learning-rate schedules: public functions of the step, by which the learning rate is multiplied.
+"""Schedules: public functions of the step, by which a learning rate, a clip norm or a noise is multiplied.
 
 >>> warm = LinearWarmup(steps=4, after=Cosine(total_steps=100))
 >>> [round(warm.factor(step), 3) for step in (0, 3, 50)]
@@ -149,7 +149,7 @@ _DEEPEST_NESTING = 10
 def to_json(schedule: Schedule) -> dict[str, object]:
     """The JSON form of a schedule of this module."""
     if type(schedule) not in _KIND_OF:
-        raise InvalidValue("schedule", allowed="one of lehr.update.schedules, to be written down", given=schedule)
+        raise InvalidValue("schedule", allowed="one of lehr.schedules, to be written down", given=schedule)
     fields = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}  # type: ignore[arg-type]
     if "after" in fields:
         fields["after"] = to_json(fields["after"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lehr.errors import InvalidValue
-from lehr.update.schedules import (
+from lehr.schedules import (
     Constant,
     Cosine,
     LinearDecay,

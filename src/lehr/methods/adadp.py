@@ -1,0 +1,101 @@
+"""ADADP, ADAN and ADAL. Xu et al. (2020), "An Adaptive and Fast Convergent Approach to Differentially Private Deep
+Learning".
+
+Each coordinate of a gradient is clipped to a bound that follows how large it has been, and gets noise in proportion to
+that bound (ADAN); the step is RMSProp's (ADAL); ADADP does both. The paper takes the bounds from gradients without
+noise. No ε follows from that (``clipping/adaptive.proof.md``); here they come from released sums.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lehr.claims import PublishedRule
+from lehr.clipping.adaptive import RAW, AdaptiveClip, Prior, RawPrior, ReleasedPrior
+from lehr.clipping.flat import FlatClip
+from lehr.mechanism import Method
+from lehr.methods.accounting import MOMENTS, an_accounting
+from lehr.noise.isotropic import IsotropicNoise
+from lehr.noise.proportional import ProportionalNoise
+from lehr.schedules import CONSTANT, Schedule
+from lehr.update.torch_optim import Update, sgd
+
+PUBLISHED = PublishedRule(
+    paper="ADADP (Xu et al. 2020)",
+    theorem="Theorem 1, for noise whose shape is fixed beforehand",
+    because=RAW,
+    shown_in="docs/published_claims.md",
+)
+
+
+def adadp(
+    *,
+    learning_rate: float = 0.002,
+    clip_norm: float = 4.0,
+    bound_scale: float = 1.2,
+    memory: float | None = None,
+    decay: float = 0.9,
+    schedule: Schedule = CONSTANT,
+    accounting: Literal["proven", "published"] = "proven",
+) -> Method:
+    """Both parts. ``bound_scale`` is the paper's β, ``memory`` that of the prior, ``decay`` that of RMSProp."""
+    return Method(
+        name="adadp",
+        clipping=_clip(clip_norm, bound_scale, memory, accounting),
+        noise=ProportionalNoise(),
+        update=_rmsprop(learning_rate, decay, schedule),
+        published=_published(accounting),
+    )
+
+
+def adan(
+    *,
+    learning_rate: float = 0.1,
+    clip_norm: float = 4.0,
+    bound_scale: float = 1.2,
+    memory: float | None = None,
+    momentum: float = 0.0,
+    schedule: Schedule = CONSTANT,
+    accounting: Literal["proven", "published"] = "proven",
+) -> Method:
+    """The noise alone: bounds and noise by coordinates, with the steps of SGD."""
+    return Method(
+        name="adan",
+        clipping=_clip(clip_norm, bound_scale, memory, accounting),
+        noise=ProportionalNoise(),
+        update=sgd(learning_rate, momentum=momentum, schedule=schedule),
+        published=_published(accounting),
+    )
+
+
+def adal(
+    *,
+    learning_rate: float = 0.001,
+    clip_norm: float = 4.0,
+    decay: float = 0.9,
+    schedule: Schedule = CONSTANT,
+    accounting: Literal["proven", "published"] = "proven",
+) -> Method:
+    """The learning rate alone: DPSGD with the steps of RMSProp. Nothing about its privacy is in doubt."""
+    return Method(
+        name="adal",
+        clipping=FlatClip(clip_norm),
+        noise=IsotropicNoise(),
+        update=_rmsprop(learning_rate, decay, schedule),
+        published=MOMENTS if an_accounting(accounting=accounting) == "published" else None,
+    )
+
+
+def _clip(clip_norm: float, bound_scale: float, memory: float | None, accounting: str) -> AdaptiveClip:
+    is_published = an_accounting(accounting=accounting) == "published"
+    kind = RawPrior if is_published else ReleasedPrior
+    prior: Prior = kind() if memory is None else kind(memory=memory)
+    return AdaptiveClip(clip_norm=clip_norm, prior=prior, bound_scale=bound_scale)
+
+
+def _rmsprop(learning_rate: float, decay: float, schedule: Schedule) -> Update:
+    return Update(optimizer="rmsprop", learning_rate=learning_rate, arguments={"alpha": decay}, schedule=schedule)
+
+
+def _published(accounting: str) -> PublishedRule | None:
+    return PUBLISHED if accounting == "published" else None

@@ -1,0 +1,34 @@
+"""What a paper's own rule says about a plan, beside what is proven. A broken rule gives a number, and no guarantee."""
+
+from __future__ import annotations
+
+from lehr.accounting.accountant import ACCOUNTANTS
+from lehr.accounting.accountant import claim as proven_claim
+from lehr.claims import Claim, Premise, PublishedRule, Standing
+from lehr.events import Event, NonPrivate, composed, counted
+from lehr.planning.plan import Plan
+
+
+def published_event(rule: PublishedRule, plan: Plan) -> Event:
+    """What the paper counts: what it does not see is left out, and so is, in some, what was not accepted."""
+    steps = plan.stops_at_accepted if rule.counts_accepted_only and plan.stops_at_accepted else plan.steps
+    seen = counted(plan.events(0, steps))
+    return composed({atom: count for atom, count in seen.items() if not isinstance(atom, NonPrivate)})
+
+
+def published_claim(rule: PublishedRule, plan: Plan) -> Claim:
+    """The claim that the paper would make. Where the rule holds, it is a proven one by the paper's accountant."""
+    event, accountant = published_event(rule, plan), ACCOUNTANTS[rule.accountant]
+    premises = proven_claim(event, delta=plan.delta, adjacency=plan.adjacency).premises
+    if rule.is_broken:
+        broken = Premise(rule.theorem, Standing.BROKEN, because=f"{rule.because}; shown in {rule.shown_in}")
+        premises = (broken, *premises)
+    return Claim(
+        epsilon=accountant.epsilon(event, delta=plan.delta, adjacency=plan.adjacency),
+        delta=plan.delta,
+        adjacency=plan.adjacency,
+        accountant=accountant.name,
+        theorem=f"{rule.paper}: {rule.theorem}",
+        premises=premises,
+        proof=None if rule.is_broken else accountant.proof,
+    )
