@@ -53,7 +53,7 @@ class PrivatePCA:
         """What releasing the noisy matrix does to the records, where one is added or removed."""
         return Gaussian(noise_multiplier=self.noise_multiplier)
 
-    def private_moment(self, records: Records, prepare: Callable[[Inputs], Inputs], *, inputs: int) -> PrivateSum:
+    def private_moment(self, records: Records, prepare: Callable[[Inputs], Inputs], inputs: int) -> PrivateSum:
         """Σ x·xᵀ over all records, on and above the diagonal, in float64.
 
         ``prepare`` turns what is stored into what is seen, and must treat each record by itself. ``inputs`` is how
@@ -64,12 +64,11 @@ class PrivatePCA:
         for first in range(0, len(records), RECORDS_AT_ONCE):
             places = torch.arange(first, min(first + RECORDS_AT_ONCE, len(records)))
             scaled_BD = within_unit_ball(_flat(prepare(records.batch(places)[0]), inputs))  # noqa: N806
-            moment_DD = moment_DD.to(scaled_BD.device)  # noqa: N806
-            moment_DD += scaled_BD.T @ scaled_BD
+            moment_DD = moment_DD.to(scaled_BD.device) + scaled_BD.T @ scaled_BD  # noqa: N806
         rows, columns = _upper(inputs, moment_DD.device)
         return PrivateSum(values={_MOMENT: moment_DD[rows, columns]}, sensitivity=SENSITIVITY)
 
-    def components(self, released: ReleasedSum, *, inputs: int) -> Tensor:
+    def components(self, released: ReleasedSum, inputs: int) -> Tensor:
         """The leading eigenvectors of the noisy matrix as columns ``components_DK``, the largest eigenvalue first.
 
         The entry of each that is largest in size is positive.
@@ -107,7 +106,7 @@ def within_unit_ball(rows_BD: Tensor) -> Tensor:  # noqa: N803
     """Each row divided by its norm where that is above one; rows that are not finite, or all but, are zero."""
     is_kept_B = rows_BD.abs().amax(dim=1) <= _LARGEST_ENTRY  # noqa: N806
     kept_BD = torch.where(is_kept_B[:, None], rows_BD, 0.0)  # noqa: N806
-    norms_B = torch.linalg.vector_norm(kept_BD, dim=1) * (1 + ROUNDING_MARGIN)  # noqa: N806
+    norms_B: Tensor = torch.linalg.vector_norm(kept_BD, dim=1) * (1 + ROUNDING_MARGIN)  # noqa: N806
     return kept_BD / norms_B.clamp_min(1.0)[:, None]
 
 
