@@ -20,6 +20,7 @@ from lehr import checkpoint
 from lehr.asking import Judge
 from lehr.attempts import Allowance, Charges, going_on
 from lehr.candidates import Candidates
+from lehr.clipping.unclipped import Unclipped
 from lehr.errors import Diverged
 from lehr.events import Event
 from lehr.files import lines_file
@@ -101,12 +102,12 @@ class Loop:
             randomness = self.folder.key.at(step, trainee.attempt)
             places = mechanism.draw(len(training.private), randomness)
             private = added(list(self._private_parts(places, trainee.clip_rule(step), randomness)))
+            self._peek(places, randomness)
 
             # From here on nothing is private: the weights, whether they are taken, their averages.
             planned = charges.planned(step)
             released = mechanism.release(private, trainee.noise, planned_step=planned, randomness=randomness)
             is_accepted = self._propose(trainee.combined(released), step, randomness)
-            trainee.peek(private, divisor=mechanism.divisor)  # by what is unproven, and charged as such
             trainee.end_step(Taken(released=released, divisor=mechanism.divisor, is_accepted=is_accepted))
 
             # What people see, and what is kept for a crash.
@@ -133,6 +134,12 @@ class Loop:
             inputs, targets = training.private.batch(part.places_P)
             views = training.views(inputs, generator)
             yield training.engine.private_sum(clip, views, targets, part.mask_P)
+
+    def _peek(self, places: Tensor, randomness: StepRandomness) -> None:
+        """Let a clip that is unproven look at the gradients as they are. It is charged as what it is."""
+        if self.training.method.clipping.unproven is not None:
+            raw = added(list(self._private_parts(places, Unclipped(), randomness)))
+            self.trainee.peek(raw, divisor=self.training.mechanism.divisor)
 
     def _seed_layers(self, randomness: StepRandomness) -> None:
         """Dropout, and whatever else draws by itself, repeats itself with the step."""

@@ -62,9 +62,8 @@ class Trainee:
         return self._method.clipping.rule(self.clipping, step)
 
     def peek(self, private: PrivateSum, *, divisor: float) -> None:
-        """Let a clip that is unproven look at a sum without noise. For every other one this does nothing."""
-        if self._method.clipping.unproven is not None:
-            self.clipping = self._method.clipping.peek(self.clipping, private, divisor=divisor)
+        """Let a clip that is unproven look at a sum without noise."""
+        self.clipping = self._method.clipping.peek(self.clipping, private, divisor=divisor)
 
     def end_step(self, taken: Taken) -> None:
         """Count the candidate, and let the slots and the averages learn from it."""
