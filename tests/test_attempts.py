@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lehr.attempts import MOST_CHARGES, Attempt, Charges, Schedule, environment, going_on
+from lehr.attempts import MOST_CHARGES, Allowance, Attempt, Charges, environment, going_on
 from lehr.errors import BudgetExceeded, DamagedFile
 from lehr.events import NOTHING, Adjacency, Gaussian, PoissonSampled, Repeated, counted, together
 from lehr.ledger import Ledger
+from lehr.planning.plan import Plan
 
 STEP = PoissonSampled(0.01, Gaussian(1.0))
 SCORE = Gaussian(20.0)
 FIRST = Attempt(number=0, first_step=0, steps_before=0, scores_before=0, environment={})
+
+
+def plan(steps: int, **changed: Any) -> Plan:
+    said: dict[str, Any] = {"noise_multiplier": 1.0, "expected_batch_size": 1, "records": 100, "delta": 1e-5}
+    return Plan(steps=steps, **{**said, **changed})
 
 
 @pytest.fixture
@@ -25,11 +32,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "attempts.jsonl"
 
 
-def ledger_for(folder: Path, schedule: Schedule) -> Ledger:
+def ledger_for(folder: Path, allowance: Allowance) -> Ledger:
     return Ledger.create(
         folder / "ledger.db",
         run="test",
-        plan_event=schedule.event,
+        plan_event=allowance.event,
         delta=1e-5,
         adjacency=Adjacency.ADD_OR_REMOVE_ONE,
     )
@@ -39,25 +46,25 @@ def ledger_for(folder: Path, schedule: Schedule) -> Ledger:
 def test_a_run_of_one_attempt_charges_its_schedule_exactly(
     tmp_path_factory: pytest.TempPathFactory, steps: int, every: int | None, private: bool
 ) -> None:
-    schedule = Schedule(step_event=STEP, steps=steps, score_event=SCORE if private else NOTHING, evaluate_every=every)
-    with ledger_for(tmp_path_factory.mktemp("run"), schedule) as ledger:
-        charges = Charges(ledger, schedule, FIRST)
+    allowance = Allowance(plan=plan(steps), score_event=SCORE if private else NOTHING, evaluate_every=every)
+    with ledger_for(tmp_path_factory.mktemp("run"), allowance) as ledger:
+        charges = Charges(ledger, allowance, FIRST)
         scored = 0
         for step in range(charges.last_step):
             if not charges.covers(step):
                 charges.charge()
             scored += charges.is_scored(step)
         assert charges.last_step == steps
-        assert scored == schedule.scores
-        assert counted(ledger.charged()) == counted(schedule.event)
-        assert counted(charges.released_after(steps - 1)) == counted(schedule.event)
+        assert scored == allowance.scores
+        assert counted(ledger.charged()) == counted(allowance.event)
+        assert counted(charges.released_after(steps - 1)) == counted(allowance.event)
         assert len(ledger.entries()) <= MOST_CHARGES
 
 
 def test_more_than_the_plan_is_refused_by_the_ledger_itself(tmp_path: Path) -> None:
-    schedule = Schedule(step_event=STEP, steps=5)
-    with ledger_for(tmp_path, schedule) as ledger:
-        charges = Charges(ledger, replace(schedule, steps=6), FIRST)
+    allowance = Allowance(plan=plan(5))
+    with ledger_for(tmp_path, allowance) as ledger:
+        charges = Charges(ledger, replace(allowance, plan=plan(6)), FIRST)
         for _ in range(5):
             charges.charge()
         with pytest.raises(BudgetExceeded):
@@ -70,19 +77,19 @@ def test_a_second_attempt_pays_for_every_step_and_score_and_ends_earlier(
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     kept = min(kept, taken)
-    schedule = Schedule(step_event=STEP, steps=30, score_event=SCORE, evaluate_every=every)
-    with ledger_for(folder, schedule) as ledger:
+    allowance = Allowance(plan=plan(30), score_event=SCORE, evaluate_every=every)
+    with ledger_for(folder, allowance) as ledger:
         first = going_on(
-            folder / "attempts", first_step=0, of_checkpoint=0, ledger=ledger, schedule=schedule, environment={"a": "b"}
+            folder / "attempts", first_step=0, of_checkpoint=0, ledger=ledger, environment={"a": "b"}
         )
-        charges = Charges(ledger, schedule, first)
+        charges = Charges(ledger, allowance, first)
         for step in range(taken):
             if not charges.covers(step):
                 charges.charge()
         second = going_on(
-            folder / "attempts", first_step=kept, of_checkpoint=0, ledger=ledger, schedule=schedule, environment=None
+            folder / "attempts", first_step=kept, of_checkpoint=0, ledger=ledger, environment=None
         )
-        charges = Charges(ledger, schedule, second)
+        charges = Charges(ledger, allowance, second)
         scores = 0
         for step in range(kept, charges.last_step):
             if not charges.covers(step):
@@ -91,13 +98,13 @@ def test_a_second_attempt_pays_for_every_step_and_score_and_ends_earlier(
         assert second.number != first.number
         assert charges.last_step == kept + 30 - taken
         assert counted(ledger.charged())[STEP] == 30
-        assert counted(ledger.charged()).get(SCORE, 0) <= schedule.scores
+        assert counted(ledger.charged()).get(SCORE, 0) <= allowance.scores
         assert second.scores_before + scores == counted(ledger.charged()).get(SCORE, 0)
 
 
 def test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_changed(path: Path, tmp_path: Path) -> None:
-    schedule = Schedule(step_event=STEP, steps=5)
-    with ledger_for(tmp_path, schedule) as ledger:
+    allowance = Allowance(plan=plan(5))
+    with ledger_for(tmp_path, allowance) as ledger:
 
         def attempt(of_checkpoint: int, environment: dict[str, str] | None) -> int:
             return going_on(
@@ -105,7 +112,7 @@ def test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_chang
                 first_step=0,
                 of_checkpoint=of_checkpoint,
                 ledger=ledger,
-                schedule=schedule,
+               
                 environment=environment,
             ).number
 
@@ -122,28 +129,28 @@ def test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_chang
 
 
 def test_nothing_drawn_means_that_the_first_attempt_is_number_nought_and_goes_on(path: Path, tmp_path: Path) -> None:
-    schedule = Schedule(step_event=STEP, steps=5)
-    with ledger_for(tmp_path, schedule) as ledger:
+    allowance = Allowance(plan=plan(5))
+    with ledger_for(tmp_path, allowance) as ledger:
         for _ in range(2):
             found = going_on(
-                path, first_step=0, of_checkpoint=None, ledger=ledger, schedule=schedule, environment={"a": "b"}
+                path, first_step=0, of_checkpoint=None, ledger=ledger, environment={"a": "b"}
             )
             assert found.number == 0
 
 
 def test_a_damaged_list_of_attempts_is_refused(path: Path, tmp_path: Path) -> None:
-    schedule = Schedule(step_event=STEP, steps=5)
+    allowance = Allowance(plan=plan(5))
     path.write_text('{"number": -1, "first_step": 0, "steps_before": 0, "scores_before": 0, "environment": {}}\n')
-    with ledger_for(tmp_path, schedule) as ledger, pytest.raises(DamagedFile, match="number"):
-        going_on(path, first_step=0, of_checkpoint=0, ledger=ledger, schedule=schedule, environment={})
+    with ledger_for(tmp_path, allowance) as ledger, pytest.raises(DamagedFile, match="number"):
+        going_on(path, first_step=0, of_checkpoint=0, ledger=ledger, environment={})
 
 
 def test_what_a_row_says_was_released_counts_earlier_attempts(tmp_path: Path) -> None:
-    schedule = Schedule(step_event=STEP, steps=30, score_event=SCORE, evaluate_every=5)
+    allowance = Allowance(plan=plan(30), score_event=SCORE, evaluate_every=5)
     attempt = Attempt(number=1, first_step=4, steps_before=9, scores_before=1, environment={})
-    with ledger_for(tmp_path, schedule) as ledger:
-        ledger.record(together(Repeated(STEP, 9), SCORE))
-        released = Charges(ledger, schedule, attempt).released_after(9)
+    with ledger_for(tmp_path, allowance) as ledger:
+        ledger.record(together(Repeated(STEP, 9), SCORE), counts={"steps": 9, "scores": 1})
+        released = Charges(ledger, allowance, attempt).released_after(9)
     assert counted(released) == {STEP: 9 + 6, SCORE: 1 + 2}
 
 

@@ -12,6 +12,7 @@ The map, in reading order. A module imports only what stands above it; only thos
         events          what was done to the private records, as data
         claims          an (ε, δ), the theorem it rests on, and how each premise stands
         files           files written whole and read strictly
+        schedules       public functions of the step: of a learning rate, a clip norm, a noise
         run_shape       the files of a run, its public rows, and what callbacks are told
         interfaces      ● what the slots of a private step promise one another; the table of layer rules
         rng             ● the only maker of random numbers
@@ -23,8 +24,8 @@ The map, in reading order. A module imports only what stands above it; only thos
         gradients       ● gradients, record by record: engines, layer rules, kernels
         clipping        ● clip rules that state their own sensitivity
         noise           ● the one way from a private sum to a released one
-        update          ● any torch optimizer, schedules, averages of the weights
-        acceptance      whether a candidate is taken
+        update          ● any torch optimizer, averages of the weights
+        acceptance      ● whether a candidate is taken, and what may be asked about it
 
     counting
         accounting      from events to ε: accountants, calibration, the filter for adaptive runs
@@ -39,6 +40,8 @@ The map, in reading order. A module imports only what stands above it; only thos
         run_folder      ● the folder of a run: key, ledger, metrics
         trainee         ● the model with its optimizer, averages and counts
         scoring         ● scores on public records, or with noise that is charged
+        asking          ● what acceptance asks about a candidate, answered: public, or with charged noise
+        candidates      ● the weights along one released sum, and how far to go
         loop            ● the one training loop
 
     fillings, and looking back

@@ -10,7 +10,10 @@ from tools.fresh_imports import heavy_imports, modules_of
 SOURCES = Path(__file__).parents[2] / "src"
 # Modules and packages that may load torch.
 TORCH_MODULES: tuple[str, ...] = (
+    "lehr.acceptance",
+    "lehr.asking",
     "lehr.attempts",
+    "lehr.candidates",
     "lehr.checkpoint",
     "lehr.clipping",
     "lehr.configuration",

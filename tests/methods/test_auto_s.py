@@ -24,7 +24,7 @@ def test_it_is_dpsgd_with_gradients_scaled_and_not_cut() -> None:
 
 
 def test_its_step_is_the_step_that_a_plan_counts() -> None:
-    assert Mechanism.of(auto_s(), PLAN).event == PLAN.step_event
+    assert Mechanism.of(auto_s(), PLAN).event(1.5) == PLAN.step_event
 
 
 @pytest.mark.parametrize("name", ["clip_norm", "stability"])

@@ -27,7 +27,7 @@ def test_every_slot_has_the_filling_of_the_paper() -> None:
 
 def test_its_step_is_the_step_that_a_plan_counts() -> None:
     mechanism = Mechanism.of(dpsgd(clip_norm=3.0), PLAN)
-    assert mechanism.event == PLAN.step_event
+    assert mechanism.event(mechanism.noise_multiplier(0, 1.0)) == PLAN.step_event
     assert mechanism.divisor == 8
 
 

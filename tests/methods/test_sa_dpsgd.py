@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lehr.acceptance.annealed import Annealed
+from lehr.acceptance.energy import PublicEnergy
 from lehr.clipping.flat import FlatClip
 from lehr.errors import InvalidValue
 from lehr.mechanism import Mechanism
@@ -22,11 +23,11 @@ def test_it_is_dpsgd_whose_candidates_may_be_refused() -> None:
     assert method.clipping == FlatClip(2.0)
     assert method.update == dpsgd(learning_rate=0.3).update
     assert method.acceptance == Annealed(initial_inverse_temperature=5.0, rejection_threshold=3)
-    assert method.acceptance.needs_energy
+    assert method.acceptance.energy == PublicEnergy()
 
 
 def test_a_candidate_costs_what_a_step_of_dpsgd_costs() -> None:
-    assert Mechanism.of(sa_dpsgd(), PLAN).event == Mechanism.of(dpsgd(), PLAN).event == PLAN.step_event
+    assert Mechanism.of(sa_dpsgd(), PLAN).event(1.5) == Mechanism.of(dpsgd(), PLAN).event(1.5) == PLAN.step_event
 
 
 @pytest.mark.parametrize(

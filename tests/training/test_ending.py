@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lehr.attempts import Schedule
+from lehr.attempts import Allowance
 from lehr.errors import CertificateMismatch
 from lehr.events import Gaussian, Repeated, counted
 from lehr.planning.plan import Plan
@@ -18,7 +18,7 @@ from lehr.training.ending import Run
 from tests.training.tiny import fit_tiny
 
 PLAN = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=5, delta=1e-3)
-SCHEDULE = Schedule(step_event=PLAN.step_event, steps=5, score_event=Gaussian(20.0), evaluate_every=2)
+ALLOWANCE = Allowance(plan=PLAN, score_event=Gaussian(20.0), evaluate_every=2)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_certificate_is_for_all_that_the_plan_allowed_whatever_was_done() -> None:
     done = Repeated(PLAN.step_event, 2)
-    made = ending.certificate_for(SCHEDULE, PLAN, Statements(settings_chosen_on="fixed"), charged=done)
+    made = ending.certificate_for(ALLOWANCE, PLAN, Statements(settings_chosen_on="fixed"), charged=done)
     assert counted(made.event) == {PLAN.step_event: 5, Gaussian(20.0): 3}
     assert made.ex_post is not None
     assert made.ex_post.epsilon < made.epsilon
@@ -37,7 +37,7 @@ def test_a_certificate_is_for_all_that_the_plan_allowed_whatever_was_done() -> N
 def test_more_than_the_plan_allowed_is_not_certified() -> None:
     done = Repeated(PLAN.step_event, 6)
     with pytest.raises(CertificateMismatch):
-        ending.certificate_for(SCHEDULE, PLAN, Statements(settings_chosen_on="fixed"), charged=done)
+        ending.certificate_for(ALLOWANCE, PLAN, Statements(settings_chosen_on="fixed"), charged=done)
 
 
 def test_writing_the_end_again_does_no_harm(run: Run) -> None:

@@ -48,7 +48,7 @@ def losses_with_a_word(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def made(loss_fn: Any = losses, *, model: nn.Module | None = None, compiled: bool = False, **said: Any) -> Any:
     padding = torch.zeros(4, 1, 4, 4), torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.bool)
-    settings = {"views": 1, "precision": "as_model", "clip": CLIP, "padding": padding, **said}
+    settings = {"views": 1, "precision": "as_model", "clipping": CLIP, "padding": padding, **said}
     return engine_for(model or linear(), loss_fn, compiled=compiled, **settings)
 
 
@@ -80,8 +80,8 @@ def test_a_gpu_takes_larger_batches_at_once() -> None:
 
 
 def test_only_long_runs_are_worth_compiling() -> None:
-    assert is_worth_compiling(plan(batch=2048, steps=1000))
-    assert not is_worth_compiling(plan(batch=8, steps=100))
+    assert is_worth_compiling(plan(batch=2048, steps=1000), CLIP)
+    assert not is_worth_compiling(plan(batch=8, steps=100), CLIP)
 
 
 def test_an_engine_that_is_not_compiled_says_so_without_a_warning() -> None:

@@ -287,7 +287,7 @@ def with_value(tensor: Tensor, place: int, value: float) -> Tensor:
         ({"records": None}, InvalidValue, r"records must be .*state.*; given: None"),
         ({"records": 0}, InvalidValue, r"records must be a whole number >= 1; given: 0"),
         ({"num_classes": None}, InvalidValue, r"num_classes must be stated"),
-        ({"method": "dp-sgd"}, InvalidValue, r"method must be one of auto-s, dpsgd, sa-dpsgd; given: 'dp-sgd'"),
+        ({"method": "dp-sgd"}, InvalidValue, r"method must be one of adadp, .*, dpsgd, .*, sa-dpsgd; given: 'dp-sgd'"),
         ({"method": "sa-dpsgd", "test": None}, InvalidValue, r"public must be given, .*sa-dpsgd"),
         ({"method": "sa-dpsgd", "public": TEST}, InvalidValue, r"test must be other records"),
         ({"public": (torch.rand(3, 1, 5, 5), torch.zeros(3).long())}, InvalidValue, r"public must be .*\(1, 4, 4\)"),

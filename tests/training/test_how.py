@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from lehr.clipping.flat import FlatClip
 from lehr.data import Preparation
 from lehr.data.augmentation import named
 from lehr.errors import InvalidValue
@@ -60,10 +61,10 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(said: dict[str, Any]) ->
 
 
 def test_only_a_long_run_is_compiled_unless_it_is_said() -> None:
-    assert not how().is_compiled_for(SHORT)
-    assert how().is_compiled_for(LONG)
-    assert how(compiled=True).is_compiled_for(SHORT)
-    assert not how(compiled=False).is_compiled_for(LONG)
+    assert not how().is_compiled_for(SHORT, FlatClip(0.5))
+    assert how().is_compiled_for(LONG, FlatClip(0.5))
+    assert how(compiled=True).is_compiled_for(SHORT, FlatClip(0.5))
+    assert not how(compiled=False).is_compiled_for(LONG, FlatClip(0.5))
 
 
 def test_the_physical_batch_is_the_one_that_is_said_or_the_one_of_least_work() -> None:

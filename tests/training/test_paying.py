@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lehr.attempts import Schedule
+from lehr.attempts import Allowance
 from lehr.errors import BudgetExceeded, InvalidValue, LehrError
 from lehr.events import Adjacency, Repeated, counted
 from lehr.ledger import Ledger
@@ -16,7 +16,7 @@ from lehr.training import paying
 from tests.training.tiny import new_budget
 
 PLAN = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=5, delta=1e-3)
-SCHEDULE = Schedule(step_event=PLAN.step_event, steps=5)
+ALLOWANCE = Allowance(plan=PLAN)
 
 
 def new_ledger(path: Path, *, steps: int = 5) -> Ledger:
@@ -30,11 +30,11 @@ def test_a_budget_is_known_by_its_data_set(tmp_path: Path) -> None:
 
 def test_what_is_expected_is_what_it_will_be_once_reserved(tmp_path: Path) -> None:
     budget = new_budget(tmp_path / "budget")
-    expected = paying.expected_budget(budget, SCHEDULE, "first")
+    expected = paying.expected_budget(budget, ALLOWANCE, "first")
     with Budget.open(budget) as account:
         assert account.status().runs == ()  # looking reserves nothing
-    paying.reserve(budget, SCHEDULE, PLAN, run="first")
-    assert paying.expected_budget(budget, SCHEDULE, "first") == expected
+    paying.reserve(budget, ALLOWANCE, PLAN, run="first")
+    assert paying.expected_budget(budget, ALLOWANCE, "first") == expected
     assert counted(expected.charged) == {PLAN.step_event: 5}
 
 
@@ -44,17 +44,17 @@ def test_a_run_counted_in_another_way_than_its_budget_is_refused(tmp_path: Path)
         noise_multiplier=1.0, expected_batch_size=8, records=40, steps=5, delta=1e-3, adjacency=Adjacency.REPLACE_ONE
     )
     with pytest.raises(InvalidValue, match="adjacency must be that of the budget"):
-        paying.reserve(budget, SCHEDULE, replacing, run="first")
+        paying.reserve(budget, ALLOWANCE, replacing, run="first")
 
 
 def test_a_run_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded):
-        paying.reserve(new_budget(tmp_path / "budget", epsilon=0.3), SCHEDULE, PLAN, run="first")
+        paying.reserve(new_budget(tmp_path / "budget", epsilon=0.3), ALLOWANCE, PLAN, run="first")
 
 
 def test_settling_gives_back_the_rest_and_again_does_no_harm(tmp_path: Path) -> None:
     budget = new_budget(tmp_path / "budget")
-    paying.reserve(budget, SCHEDULE, PLAN, run="first")
+    paying.reserve(budget, ALLOWANCE, PLAN, run="first")
     with new_ledger(tmp_path / "ledger.db") as ledger:
         ledger.record(Repeated(PLAN.step_event, 2))
         once = paying.settled(budget, ledger)
@@ -68,6 +68,6 @@ def test_a_budget_that_set_aside_something_else_is_refused(tmp_path: Path) -> No
     with new_ledger(tmp_path / "ledger.db", steps=6) as ledger:
         with pytest.raises(LehrError, match="first"):
             paying.refuse_other_budget(budget, ledger)
-        paying.reserve(budget, SCHEDULE, PLAN, run="first")
+        paying.reserve(budget, ALLOWANCE, PLAN, run="first")
         with pytest.raises(InvalidValue, match="ledger must be that of the plan"):
             paying.refuse_other_budget(budget, ledger)

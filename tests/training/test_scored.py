@@ -40,24 +40,24 @@ def plan(*, steps: int = 45) -> Plan:
 
 def test_public_scores_cost_nothing() -> None:
     assert scored(test=TEST).event_beside(45) == NOTHING
-    assert counted(scored(test=TEST).schedule(plan()).event) == {plan().step_event: 45}
+    assert counted(scored(test=TEST).allowance(plan()).event) == {plan().step_event: 45}
 
 
 @pytest.mark.parametrize("every", [None, 1, 7, 45, 100])
 @pytest.mark.parametrize("steps", [1, 19, 45, 1000])
 def test_what_a_plan_is_calibrated_with_covers_every_score_that_will_be_taken(every: int | None, steps: int) -> None:
     held_out = scored(held_out_fraction=0.25, evaluate_every=every)
-    schedule = held_out.schedule(plan(steps=steps))
-    expected, allowed = counted(schedule.event).get(Gaussian(20.0)), counted(held_out.event_beside(steps))
+    allowance = held_out.allowance(plan(steps=steps))
+    expected, allowed = counted(allowance.event).get(Gaussian(20.0)), counted(held_out.event_beside(steps))
     assert expected is not None
     assert expected <= allowed[Gaussian(20.0)]
-    assert sum(schedule.is_due(step, last_step=steps) for step in range(steps)) == expected
+    assert sum(allowance.is_due(step, last_step=steps) for step in range(steps)) == expected
 
 
 def test_where_steps_are_still_to_be_found_there_are_at_most_twenty_scores() -> None:
     held_out = scored(held_out_fraction=0.25)
     assert held_out.event_beside(None) == Repeated(Gaussian(20.0), 20)
-    assert all(held_out.schedule(plan(steps=steps)).scores <= 20 for steps in range(1, 200))
+    assert all(held_out.allowance(plan(steps=steps)).scores <= 20 for steps in range(1, 200))
     with pytest.raises(InvalidValue, match="evaluate_every must be left out"):
         scored(held_out_fraction=0.25, evaluate_every=3).event_beside(None)
 
@@ -65,7 +65,7 @@ def test_where_steps_are_still_to_be_found_there_are_at_most_twenty_scores() -> 
 def test_with_nothing_to_score_on_nothing_is_scored() -> None:
     nothing = scored()
     assert nothing.on is None
-    assert nothing.schedule(plan()).evaluate_every is None
+    assert nothing.allowance(plan()).evaluate_every is None
 
 
 def test_records_that_are_held_out_are_not_trained_on() -> None:
