@@ -22,6 +22,7 @@ from torch.nn import functional
 
 import lehr.clipping
 from lehr.clipping import AutomaticClip, FlatClip, PerCoordinateClip, PerLayerClip
+from lehr.clipping.unclipped import Unclipped
 from lehr.gradients import ghost
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import ClipRule
@@ -75,7 +76,12 @@ def records() -> st.SearchStrategy[list[list[float]]]:
 
 
 def test_every_rule_in_the_package_is_tried_here() -> None:
-    assert rules_in_the_package() == set(EXAMPLES)
+    assert rules_in_the_package() == set(EXAMPLES) | {Unclipped}
+
+
+def test_the_one_rule_that_bounds_nothing_says_so() -> None:
+    assert Unclipped().sensitivity == math.inf
+    assert all(math.isfinite(rule.sensitivity) for own in EXAMPLES.values() for rule in own)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

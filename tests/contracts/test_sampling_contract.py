@@ -14,7 +14,8 @@ import torch
 
 import lehr.sampling
 from lehr.accounting.accountant import bound
-from lehr.events import Adjacency, Gaussian, NonPrivate, PoissonSampled, SampledWithoutReplacement
+from lehr.events import Adjacency, Gaussian, PoissonSampled, SampledWithoutReplacement
+from lehr.noise.none import NoNoise
 from lehr.rng import RunKey
 from lehr.sampling import PoissonSampling, Sampling, WithoutReplacement
 
@@ -97,7 +98,20 @@ def test_the_noise_of_the_event_is_measured_under_its_adjacency(sampling: Sampli
 
 @pytest.mark.parametrize("sampling", SAMPLERS)
 def test_what_has_no_noise_is_not_made_private_by_sampling(sampling: Sampling) -> None:
-    assert sampling.event(NonPrivate("no noise")) == NonPrivate("no noise")
+    event = sampling.event(NoNoise().event())
+    assert bound(event, delta=1e-5, adjacency=sampling.adjacency).epsilon == math.inf
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_two_purposes_of_a_step_have_draws_of_their_own(sampling: Sampling) -> None:
+    """A draw for a question must not be that of the gradient."""
+
+    def drawn(purpose: str) -> list[list[int]]:
+        return [sampling.draw(RECORDS, KEY.at(step=step, attempt=0), purpose=purpose).tolist() for step in range(40)]
+
+    assert drawn("energy") != drawn("sampling") == [
+        sampling.draw(RECORDS, KEY.at(step=step, attempt=0)).tolist() for step in range(40)
+    ]
 
 
 @pytest.mark.parametrize("sampling", SAMPLERS)

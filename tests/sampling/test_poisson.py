@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Gaussian, NonPrivate, PoissonSampled
+from lehr.events import Adjacency, Gaussian, PoissonSampled
 from lehr.rng import RunKey, StepRandomness
 from lehr.sampling import PoissonSampling, poisson
 from tests.sampling import laws
@@ -81,7 +81,7 @@ def test_the_probability_of_the_event_is_the_one_that_draws() -> None:
     assert sampling.sampling_probability == 512 / 60_000
     assert sampling.event(Gaussian(1.23)) == PoissonSampled(512 / 60_000, Gaussian(1.23))
     assert sampling.adjacency is Adjacency.ADD_OR_REMOVE_ONE
-    assert sampling.event(NonPrivate("no noise")) == NonPrivate("no noise")
+    assert sampling.event(Gaussian(0.0)) == PoissonSampled(512 / 60_000, Gaussian(0.0))
 
 
 def test_the_probability_comes_from_the_records_stated_and_not_from_those_held() -> None:

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Gaussian, NonPrivate, SampledWithoutReplacement
+from lehr.events import Adjacency, Gaussian, SampledWithoutReplacement
 from lehr.sampling import WithoutReplacement, without_replacement
 from tests.sampling.laws import KEY
 from tests.sampling.test_poisson import chosen
@@ -45,11 +45,11 @@ def test_a_draw_has_exactly_the_size_and_is_sorted(records: int, size: int) -> N
 
 def test_repeated_places_are_passed_over_until_there_are_enough() -> None:
     few = chosen(0.05, 0.05, *[0.05] * 60, 0.95, 0.55, 0.15)
-    assert without_replacement._distinct(3, 10, few).tolist() == [0, 9, 5]
+    assert without_replacement._distinct(3, 10, few, "sampling").tolist() == [0, 9, 5]
 
 
 def test_the_largest_uniform_number_gives_the_last_place() -> None:
-    assert without_replacement._distinct(1, 3, chosen(1 - 2.0**-53)).tolist() == [2]
+    assert without_replacement._distinct(1, 3, chosen(1 - 2.0**-53), "sampling").tolist() == [2]
 
 
 def test_the_event_measures_the_noise_by_a_record_replaced() -> None:
@@ -58,7 +58,7 @@ def test_the_event_measures_the_noise_by_a_record_replaced() -> None:
     assert sampling.adjacency is Adjacency.REPLACE_ONE
     assert sampling.sampling_probability == 0.1
     assert sampling.expected_batch_size == 10
-    assert sampling.event(NonPrivate("no noise")) == NonPrivate("no noise")
+    assert sampling.event(Gaussian(0.0)) == SampledWithoutReplacement(100, 10, Gaussian(0.0))
 
 
 @pytest.mark.parametrize("num_held", [0, 99, 101])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from lehr import validate
@@ -44,17 +45,38 @@ def bounds_of(private: PrivateSum) -> dict[str, Tensor]:
 def fitted(bounds: Tensors, shape: Tensors, *, noise_multiplier: float) -> dict[str, Tensor]:
     """The shape, scaled so that the squares of bounds over standard deviations add up to 1 / noise_multiplier²."""
     validate.positive(noise_multiplier=noise_multiplier)
-    ratios = {name: _ratio(bounds[name], shape[name].double()) for name in bounds}
-    total = math.fsum(float(ratio.square().sum()) for ratio in ratios.values())
-    if not 0 <= total < math.inf:
-        raise InvalidValue("shape", allowed="above zero wherever a record can move the sum", given=total)
-    scale = noise_multiplier * math.sqrt(total) * _ABOVE
-    return {name: scale * shape[name].double() for name in bounds}
+    # Over its largest number, for the square of what is far from one may leave the range of float64.
+    largest = _largest(_checked("shape", shape))
+    parts = {name: shape[name].double() / largest for name in bounds}
+    ratios = {name: _ratio(bound, parts[name]) for name, bound in _checked("bounds", bounds).items()}
+    hardest = _largest(ratios)
+    scale = noise_multiplier * _norm(ratios, unit=hardest) * _ABOVE
+    if not 0 < scale < math.inf:
+        raise InvalidValue("shape", allowed="above zero wherever a record can move the sum", given=hardest)
+    return {name: scale * part for name, part in parts.items()}
 
 
 _ABOVE = 1 + 1e-9  # rounding in the sum of ratios must not leave too little noise
 
 
+def _checked(what: str, given: Tensors) -> Tensors:
+    for name, value in given.items():
+        if not bool((value.isfinite() & (value >= 0)).all()):
+            raise InvalidValue(what, allowed="finite numbers >= 0 for every coordinate", given=f"{name}: {value}")
+    if not _largest(given) > 0:
+        raise InvalidValue(what, allowed="above zero for some coordinate", given="zeros alone")
+    return given
+
+
 def _ratio(bound: Tensor, shape: Tensor) -> Tensor:
     """A coordinate that cannot move adds nothing; one that can, and would get no noise, makes the sum infinite."""
-    return (bound / shape).nan_to_num(nan=0.0, posinf=math.inf)
+    return torch.where(bound > 0, bound.double() / shape, 0.0)
+
+
+def _largest(given: Tensors) -> float:
+    return max((float(value.max()) for value in given.values() if value.numel()), default=0.0)
+
+
+def _norm(given: Tensors, *, unit: float) -> float:
+    """Of all numbers taken as one vector, squared in a unit in which none of them is too large for it."""
+    return unit * math.sqrt(math.fsum(float((value / unit).square().sum()) for value in given.values()))
