@@ -20,7 +20,7 @@ import torch
 
 import lehr
 from lehr import validate
-from lehr.errors import DamagedFile, InvalidValue
+from lehr.errors import BudgetExceeded, DamagedFile, InvalidValue
 from lehr.events import NOTHING, Event, Repeated, counted, together
 from lehr.files import lines_file, strict_json
 from lehr.ledger import Ledger
@@ -104,6 +104,17 @@ class Charges:
         while not self.covers(step):
             self.charge()
 
+    def charge_one(self, step: int, event: Event) -> bool:
+        """Charge one step whose event followed from what was released, if the plan's limit admits it."""
+        scores = self._scores(step, step + 1)
+        whole = together(event, Repeated(self._allowance.score_event, scores)) if scores else event
+        try:
+            self._ledger.record(whole, note=f"step {step}", counts={"steps": 1, "scores": scores})
+        except BudgetExceeded:
+            return False
+        self.charged_until = step + 1
+        return True
+
     def charge(self) -> None:
         """Charge the next steps; when this returns, that is on the disk."""
         first, last = self.charged_until, min(self.charged_until + self._at_once, self.last_step)
@@ -114,10 +125,22 @@ class Charges:
     def released_after(self, step: int) -> Event:
         """Everything that was released when this step is over, by earlier attempts too. The same in every replay."""
         attempt, allowance = self._attempt, self._allowance
+        if allowance.plan.limit is not None:
+            return self._charged_for(self.planned(step) + 1)
         earlier = [allowance.beforehand, allowance.plan.events(0, attempt.steps_before)]
         if attempt.scores_before:
             earlier.append(Repeated(allowance.score_event, attempt.scores_before))
         return together(*earlier, self._event(attempt.first_step, step + 1))
+
+    def _charged_for(self, steps: int) -> Event:
+        """What the ledger has up to so many steps, which were charged one by one."""
+        found, counted_steps = [], 0
+        for entry in self._ledger.entries():
+            counted_steps += entry.counts.get("steps", 0)
+            if counted_steps > steps:
+                break
+            found.append(entry.event)
+        return together(*found)
 
     def _event(self, first: int, last: int) -> Event:
         """What the steps from the first to before the last do to the records, with the scores after them."""

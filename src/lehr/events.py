@@ -137,6 +137,25 @@ class RepeatAndSelect:
 
 
 @dataclass(frozen=True, slots=True)
+class RenyiLimit:
+    """Events that were chosen as a run went, while their Rényi divergences of one ``order`` stayed within a limit.
+
+    It was checked before each of them that the sum, that one included, is at most ``divergence``: a privacy filter.
+    """
+
+    order: float
+    divergence: float
+
+    def __post_init__(self) -> None:
+        _keep(self, order=validate.positive(order=self.order), divergence=validate.positive(divergence=self.divergence))
+        if not self.order > 1:
+            raise InvalidValue("order", allowed="a number > 1", given=self.order)
+
+    def __str__(self) -> str:
+        return f"RenyiLimit(order={self.order:g}, divergence={self.divergence:g})"
+
+
+@dataclass(frozen=True, slots=True)
 class NonPrivate:
     """Something was released without noise. Every accountant answers infinity."""
 
@@ -180,7 +199,9 @@ class Composed:
         return " + ".join(map(str, self.events)) or "nothing"
 
 
-Atom = Gaussian | Laplace | PureDP | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | NonPrivate
+Atom = (
+    Gaussian | Laplace | PureDP | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | RenyiLimit | NonPrivate
+)
 Event = Atom | Repeated | Composed
 EVENT_TYPES: tuple[type, ...] = (
     Gaussian,
@@ -189,6 +210,7 @@ EVENT_TYPES: tuple[type, ...] = (
     PoissonSampled,
     SampledWithoutReplacement,
     RepeatAndSelect,
+    RenyiLimit,
     NonPrivate,
     Repeated,
     Composed,
@@ -262,6 +284,7 @@ _TYPE_OF: dict[str, Any] = {
     "gaussian": Gaussian,
     "laplace": Laplace,
     "pure-dp": PureDP,
+    "renyi-limit": RenyiLimit,
     "poisson-sampled": PoissonSampled,
     "sampled-without-replacement": SampledWithoutReplacement,
     "repeat-and-select": RepeatAndSelect,

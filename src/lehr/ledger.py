@@ -27,14 +27,17 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from lehr import validate
+from lehr.accounting.filter import is_within
 from lehr.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, a_name, reading
 from lehr.errors import BudgetExceeded, InvalidValue
 from lehr.events import (
     NOTHING,
     Adjacency,
     Event,
+    RenyiLimit,
     an_adjacency,
     an_event,
+    composed,
     counted,
     from_json,
     is_part,
@@ -72,7 +75,7 @@ class Ledger(FileBacked):
             self.plan_event = from_json(content["plan_event"])
             self.delta = validate.delta(delta=content["delta"])
             self.adjacency = Adjacency(content["adjacency"])
-        self._known = _Totals(run=self.run, plan_event=self.plan_event)
+        self._known = _Totals(run=self.run, plan_event=self.plan_event, adjacency=self.adjacency)
         self._totals(rows)
 
     @classmethod
@@ -162,6 +165,7 @@ class _Totals:
 
     run: str
     plan_event: Event
+    adjacency: Adjacency
     rows: int = 1
     charged: Event = NOTHING
     accepted: int = 0
@@ -174,10 +178,11 @@ class _Totals:
 
     def with_charge(self, event: Event) -> _Totals:
         self._refuse_finished()
-        left = rest(self.plan_event, self.charged)
-        if not is_part(event, of=left):
+        after = together(self.charged, event)
+        if not _is_allowed(after, self.plan_event, self.adjacency):
+            left = rest(self.plan_event, self.charged)
             raise BudgetExceeded(f"the plan of the run {self.run!r} has {left} left, and this asks for {event}")
-        return replace(self, charged=together(self.charged, event))
+        return replace(self, charged=after)
 
     def with_accepted(self, count: int) -> _Totals:
         self._refuse_finished()
@@ -190,6 +195,17 @@ class _Totals:
     def _refuse_finished(self) -> None:
         if self.is_finished:
             raise BudgetExceeded(f"the run {self.run!r} is finished, and its ledger takes nothing more")
+
+
+def _is_allowed(charged: Event, plan_event: Event, adjacency: Adjacency) -> bool:
+    """Whether all of it is in the plan; or what is not fits under the plan's limit, where it has one."""
+    if is_part(charged, of=plan_event):
+        return True
+    planned = counted(plan_event)
+    limits = [atom for atom in planned if isinstance(atom, RenyiLimit)]
+    chosen = {atom: count - planned.get(atom, 0) for atom, count in counted(charged).items()}
+    surplus = composed({atom: count for atom, count in chosen.items() if count > 0})
+    return len(limits) == 1 and planned[limits[0]] == 1 and is_within(surplus, limits[0], adjacency)
 
 
 def _entry(row: Row) -> Entry:

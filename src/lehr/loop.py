@@ -95,7 +95,9 @@ class Loop:
             # Charged, on the disk, before anything is drawn; and nothing more is spent on weights that are lost.
             if not charges.covers(step):
                 trainee.refuse_divergence()
-                charges.charge_until(step)
+                if not self._pay(charges, step):
+                    reason = "the privacy that was allowed is spent"
+                    break
                 self.spent = training.epsilon_of(self.folder.ledger.charged())
 
             # The records of this step, and the sum of their clipped gradients.
@@ -123,6 +125,14 @@ class Loop:
         if reason == COMPLETED and missing:
             reason = f"plan spent {missing} steps early: they were charged before the run was begun anew"
         return self._end(reason)
+
+    def _pay(self, charges: Charges, step: int) -> bool:
+        """Charge the step, with others where their costs are known; false where a limit does not admit it."""
+        mechanism = self.training.mechanism
+        if mechanism.plan.limit is None:
+            charges.charge_until(step)
+            return True
+        return charges.charge_one(step, mechanism.next_event(self.trainee.noise, planned_step=charges.planned(step)))
 
     def _private_parts(self, places: Tensor, clip: ClipRule, randomness: StepRandomness) -> Iterator[PrivateSum]:
         """The clipped sums over the physical batches of a draw. An empty draw is one batch of padding."""

@@ -19,7 +19,7 @@ from lehr.acceptance.always import Always
 from lehr.acceptance.proposal import Acceptance
 from lehr.claims import PublishedRule
 from lehr.errors import InvalidValue
-from lehr.events import Event, Gaussian
+from lehr.events import Event, Gaussian, together
 from lehr.interfaces import Clipping, PrivateSum, ReleasedSum, SlotState, Taken, Tensors
 from lehr.noise.none import NoNoise
 from lehr.planning.plan import Plan
@@ -34,6 +34,10 @@ class Noise(Protocol):
     @property
     def needs_bounds(self) -> bool:
         """Whether its shape follows the bounds of coordinates."""
+
+    @property
+    def needs_limit(self) -> bool:
+        """Whether its multiplier follows what was released, so that only a limit can be planned."""
 
     def event(self, noise_multiplier: float) -> Gaussian:
         """What releasing one sum is."""
@@ -94,6 +98,9 @@ class Mechanism:
         """The mechanism of a method under a plan."""
         sampling = counted_under(plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records)
         mechanism = cls(sampling=sampling, clipping=method.clipping, noise=method.noise, plan=plan)
+        if method.noise.needs_limit and plan.limit is None:
+            allowed = "one with a limit, since the noise follows what is released"
+            raise InvalidValue("plan", allowed=allowed, given=str(plan.event))
         for step in {0, plan.steps - 1}:
             planned, done = plan.gradient_event(step), mechanism.event(mechanism.noise_multiplier(step, 1.0))
             if done != planned:
@@ -110,8 +117,13 @@ class Mechanism:
         return self.sampling.sensitivity_factor * self.plan.noise_multiplier_at(planned_step) * factor
 
     def event(self, noise_multiplier: float) -> Event:
-        """What a step with this noise is charged as."""
+        """What the release of a sum with this noise is charged as."""
         return self.sampling.event(self.noise.event(noise_multiplier))
+
+    def next_event(self, state: SlotState, *, planned_step: int) -> Event:
+        """What the next step does to the records, all that is asked included."""
+        released = self.event(self.noise_multiplier(planned_step, self.noise.factor(state)))
+        return together(released, self.plan.asked)
 
     def draw(self, num_held: int, randomness: StepRandomness) -> Tensor:
         """The places of the records that enter a step."""

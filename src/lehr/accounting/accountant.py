@@ -34,6 +34,7 @@ from lehr.events import (
     Adjacency,
     Event,
     PoissonSampled,
+    RenyiLimit,
     SampledWithoutReplacement,
     an_adjacency,
     an_event,
@@ -145,7 +146,8 @@ def version() -> str:
 def _premises(event: Event) -> tuple[Premise, ...]:
     fixed = Premise("the events were fixed before a record was touched", Standing.ASSUMED)
     always = (fixed, IDEAL_ARITHMETIC, IDEAL_RANDOMNESS)
-    is_sampled = any(isinstance(atom, PoissonSampled | SampledWithoutReplacement) for atom in counted(event))
+    sampled = (PoissonSampled, SampledWithoutReplacement, RenyiLimit)
+    is_sampled = any(isinstance(atom, sampled) for atom in counted(event))
     return (*always, TRUE_RECORD_COUNT) if is_sampled else always
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from lehr import validate
 from lehr.accounting.rdp import FRACTIONAL_ORDERS, Floats, balle20, renyi_divergences
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Event, an_adjacency
+from lehr.events import Adjacency, Event, RenyiLimit, an_adjacency
 
 _SMALLEST_ORDER = 1.1
 _MOST_ORDERS = 20  # each more leaves less of δ to the others
@@ -109,3 +109,30 @@ def _best_order(epsilon: float, delta: float, adjacency: Adjacency, event: Event
     limits = epsilon - balle20(np.asarray(orders), np.zeros(len(orders)), delta)
     shares = limits / renyi_divergences(event, orders, adjacency, accountant="filter")
     return (orders[int(np.argmax(shares))],)
+
+
+def limit_for(epsilon: float, delta: float, adjacency: Adjacency, *, expecting: Event) -> RenyiLimit:
+    """A limit at the one order that suits the expected events best; within it (ε, δ) holds, whatever is chosen.
+
+    >>> from lehr.events import Gaussian, PoissonSampled, Repeated
+    >>> step = PoissonSampled(512 / 60_000, Gaussian(1.23))
+    >>> limit = limit_for(3.0, 1e-5, Adjacency.ADD_OR_REMOVE_ONE, expecting=Repeated(step, 5000))
+    >>> is_within(Repeated(step, 5000), limit, Adjacency.ADD_OR_REMOVE_ONE)
+    True
+    """
+    orders = np.asarray(FRACTIONAL_ORDERS)
+    limits = epsilon - balle20(orders, np.zeros(len(orders)), delta)
+    divergences = renyi_divergences(expecting, FRACTIONAL_ORDERS, adjacency, accountant="filter")
+    best = int(np.argmax(limits / divergences))
+    if not limits[best] > 0:
+        raise InvalidValue("epsilon", allowed="large enough for a privacy filter to admit anything", given=epsilon)
+    return RenyiLimit(order=float(orders[best]), divergence=float(limits[best]) * _BELOW)
+
+
+def is_within(events: Event, limit: RenyiLimit, adjacency: Adjacency) -> bool:
+    """Whether the divergences of these events add up to no more than the limit."""
+    total = renyi_divergences(events, (limit.order,), adjacency, accountant="filter")
+    return bool(total[0] <= limit.divergence)
+
+
+_BELOW = 1 - 1e-9  # so that rounding on the way back does not pass ε

@@ -33,6 +33,7 @@ from lehr.events import (
     NonPrivate,
     PoissonSampled,
     PureDP,
+    RenyiLimit,
     RepeatAndSelect,
     SampledWithoutReplacement,
     counted,
@@ -121,6 +122,8 @@ def renyi_divergences(
 def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tuple[float, ...]:
     if _is_without_noise(atom):
         return (math.inf,) * len(orders)
+    if isinstance(atom, RenyiLimit):  # a divergence never falls with its order
+        return tuple(atom.divergence if order <= atom.order else math.inf for order in orders)
     if isinstance(atom, PureDP):
         return tuple(randomised_response_divergences(atom.epsilon, np.asarray(orders)).tolist())
     with _quiet_dp_accounting():
@@ -174,6 +177,8 @@ def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> No
             reason = "Poisson sampling is counted under add-or-remove-one only"
         case SampledWithoutReplacement() if adjacency is not Adjacency.REPLACE_ONE:
             reason = "sampling without replacement keeps the number of records public: replace-one only"
+        case RepeatAndSelect() if any(isinstance(part, RenyiLimit) for part in counted(atom.event)):
+            reason = "selection among runs is counted for runs whose events were fixed beforehand"
         case RepeatAndSelect():
             for part in counted(atom.event):
                 _refuse_uncountable(part, adjacency, accountant)
@@ -191,7 +196,7 @@ def _is_without_noise(atom: Atom) -> bool:
             return atom.event.noise_multiplier < SMALLEST_NOISE
         case RepeatAndSelect():
             return any(_is_without_noise(part) or _is_beyond_selection(part) for part in counted(atom.event))
-        case PureDP():
+        case PureDP() | RenyiLimit():
             return False
         case NonPrivate():
             return True

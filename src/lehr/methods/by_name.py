@@ -14,6 +14,7 @@ from lehr.errors import InvalidValue
 from lehr.mechanism import Method
 from lehr.methods.accounting import MOMENTS, an_accounting
 from lehr.methods.adadp import adadp, adal, adan
+from lehr.methods.agd import agd
 from lehr.methods.auto_s import auto_s
 from lehr.methods.dpopt import dpopt
 from lehr.methods.dpsgd import dpsgd
@@ -28,6 +29,7 @@ METHODS: Mapping[str, Callable[..., Method]] = MappingProxyType(
         "adadp": adadp,
         "adal": adal,
         "adan": adan,
+        "agd": agd,
         "auto-s": auto_s,
         "dpopt": dpopt,
         "dpsgd": dpsgd,

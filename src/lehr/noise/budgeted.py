@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from lehr import validate
 from lehr.interfaces import SlotState, Taken, Tensors
@@ -27,6 +28,8 @@ class BudgetedNoise(IsotropicNoise):
     """
 
     growth: float = 0.1
+
+    needs_limit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.positive(growth=self.growth)

@@ -8,9 +8,12 @@ from lehr.interfaces import SlotState, Taken, Tensors
 
 
 class FixedNoise:
-    """Noise whose multiplier is the plan's. ``needs_bounds`` says that its shape follows bounds of coordinates."""
+    """Noise whose multiplier is the plan's. ``needs_bounds`` says that its shape follows bounds of coordinates, and
+    ``needs_limit`` that its multiplier follows what was released, so that its cost is not known beforehand.
+    """
 
     needs_bounds: ClassVar[bool] = False
+    needs_limit: ClassVar[bool] = False
 
     def start(self, parameters: Tensors) -> SlotState:
         return {}

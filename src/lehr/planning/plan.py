@@ -34,6 +34,7 @@ from lehr.events import (
     Event,
     Gaussian,
     PoissonSampled,
+    RenyiLimit,
     Repeated,
     SampledWithoutReplacement,
     an_adjacency,
@@ -54,7 +55,8 @@ class Plan:
     multiplies it step by step. ``asked`` is what else is done to the records at every step, such as a noisy test.
 
     A step is a candidate. ``stops_at_accepted`` ends the run once so many candidates were accepted; since that depends
-    on what was released, ``steps`` is then the most that can be needed, and all of them are counted.
+    on what was released, ``steps`` is then the most that can be needed, and all of them are counted. With a ``limit``
+    the noise of a step may follow what was released before it: it is charged step by step, within that limit.
     """
 
     noise_multiplier: float
@@ -66,9 +68,12 @@ class Plan:
     noise_schedule: Schedule = CONSTANT
     asked: Event = NOTHING
     stops_at_accepted: int | None = None
+    limit: RenyiLimit | None = None
 
     def __post_init__(self) -> None:
         an_event(asked=self.asked)
+        if self.limit is not None and not isinstance(self.limit, RenyiLimit):
+            raise InvalidValue("limit", allowed="a RenyiLimit or none", given=self.limit)
         if self.stops_at_accepted is not None:
             validate.count(stops_at_accepted=self.stops_at_accepted)
         for name, checked in (
@@ -94,12 +99,12 @@ class Plan:
     @property
     def has_equal_steps(self) -> bool:
         """Whether every step costs the same, and does one thing to the records."""
-        return self.noise_schedule == CONSTANT and self.asked == NOTHING
+        return self.noise_schedule == CONSTANT and self.asked == NOTHING and self.limit is None
 
     @property
     def event(self) -> Event:
         """What the whole run does to the records, at its largest number of steps."""
-        return self.events(0, self.steps)
+        return self.events(0, self.steps) if self.limit is None else self.limit
 
     def noise_multiplier_at(self, step: int) -> float:
         """The noise multiplier of a step, counted from zero."""
@@ -139,6 +144,7 @@ class Plan:
             "adjacency": self.adjacency.value,
             "noise_schedule": schedules.to_json(self.noise_schedule),
             "asked": to_json(self.asked),
+            "limit": None if self.limit is None else to_json(self.limit),
         }
 
     @classmethod
@@ -150,8 +156,13 @@ class Plan:
             raise InvalidValue("plan", allowed=f"an object with the fields {', '.join(sorted(expected))}", given=given)
         words = {member.value: member for member in Adjacency}
         adjacency = words[validate.one_of(words, adjacency=shape["adjacency"])]
-        schedule, asked = schedules.from_json(shape["noise_schedule"]), from_json(shape["asked"])
-        return cls(**{**shape, "adjacency": adjacency, "noise_schedule": schedule, "asked": asked})
+        read = {
+            "adjacency": adjacency,
+            "noise_schedule": schedules.from_json(shape["noise_schedule"]),
+            "asked": from_json(shape["asked"]),
+            "limit": None if shape["limit"] is None else from_json(shape["limit"]),
+        }
+        return cls(**{**shape, **read})
 
 
 def make_plan(

@@ -53,6 +53,7 @@ class Planned:
         a_name(name=self.name)
         self._refuse_patience_with_nothing()
         self._refuse_unfit_replacing()
+        self._refuse_a_budget_for_what_is_not_known()
         self.model.to(self.how.device)
         given = self.scored.given
         trying.try_model(
@@ -181,7 +182,7 @@ class Planned:
                 self.allowance,
                 self.plan,
                 self.stated,
-                charged=folder.ledger.charged(),
+                charged=None if self.plan.limit is not None else folder.ledger.charged(),
                 shared=shared,
                 published=self.published_claim,
             )
@@ -245,6 +246,11 @@ class Planned:
         if self.how.patience is not None and self.scored.on is None:
             allowed = "left out where there are neither test records nor held-out ones"
             raise InvalidValue("patience", allowed=allowed, given=self.how.patience)
+
+    def _refuse_a_budget_for_what_is_not_known(self) -> None:
+        if self.budget is not None and self.plan.limit is not None:
+            allowed = "left out for a method whose costs follow what it releases: it has a limit of its own"
+            raise InvalidValue("budget", allowed=allowed, given=str(self.budget))
 
     def _refuse_unfit_replacing(self) -> None:
         """Where neighbours have a record replaced, the number of records is public, and must be the stated one."""

@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 
 from lehr import validate
+from lehr.accounting.filter import limit_for
 from lehr.asking import event_of
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING, Adjacency, Event, NonPrivate, together
@@ -19,6 +20,7 @@ from lehr.planning.plan import Plan, make_plan
 from lehr.schedules import CONSTANT, Schedule
 
 PASSES = 40  # over the data
+MOST_REFINEMENTS = 10  # measurements made finer cost less each, so that more of them may fit under a limit
 MOST_CANDIDATES = 10  # for each accepted one, where a method has no limit of its own
 EVALUATIONS = 20
 
@@ -65,9 +67,29 @@ def plan_for(
         beside=beside,
         noise_schedule=noise_schedule,
         asked=_asked(method, records, adjacency, is_counted=rule is None),
-        accountant=None if rule is None else rule.accountant,
+        accountant=_accountant(method),
     )
+    if method is not None and method.noise.needs_limit:
+        return _with_limit(plan, epsilon, beside)
     return plan if rule is None or method is None else _with_all_candidates(plan, method)
+
+
+def _accountant(method: Method | None) -> str | None:
+    """The one that plans: a paper's own, or the one that a filter is made of; otherwise the best."""
+    if method is None or (method.published is None and not method.noise.needs_limit):
+        return None
+    return "rdp-balle20" if method.published is None else method.published.accountant
+
+
+def _with_limit(plan: Plan, epsilon: float | None, beside: Event) -> Plan:
+    """The plan with a limit in place of its events; so many steps fit if none of them is made finer."""
+    if epsilon is None:
+        raise InvalidValue("epsilon", allowed="given where costs follow what is released", given=None)
+    if beside != NOTHING:
+        allowed = "nothing beside the steps where costs follow what is released"
+        raise InvalidValue("method", allowed=allowed, given=str(beside))
+    limit = limit_for(epsilon, plan.delta, plan.adjacency, expecting=plan.event)
+    return replace(plan, steps=MOST_REFINEMENTS * plan.steps, limit=limit)
 
 
 def _asked(method: Method | None, records: int, adjacency: Adjacency, *, is_counted: bool) -> Event:

@@ -16,6 +16,7 @@ from torch import nn, optim
 
 from lehr import validate
 from lehr.errors import InvalidValue
+from lehr.update.normalised import NormalisedSGD
 
 Check = Callable[..., object]
 
@@ -104,6 +105,7 @@ OPTIMIZERS: Mapping[str, NamedOptimizer] = {
         _nesterov_alone,
         fused=True,
     ),
+    "normalised-sgd": NamedOptimizer(NormalisedSGD, {}),
     "adam": NamedOptimizer(optim.Adam, {**_ADAM, "amsgrad": switch}, fused=True),
     "adamw": NamedOptimizer(optim.AdamW, {**_ADAM, "amsgrad": switch}, fused=True),
     "nadam": NamedOptimizer(

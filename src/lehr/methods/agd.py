@@ -1,0 +1,46 @@
+"""AGD. Lee & Kifer (2018), "Concentrated Differentially Private Gradient Descent with Adaptive per-Iteration Privacy
+Budget".
+
+A noisy gradient gives a direction, and a noisy choice among step sizes says how far to go. Where standing still wins,
+the gradient was too noisy: it is measured again, more finely, and averaged with what there is. What a step costs so
+follows from what was released, and all of it is charged, step by step, within a limit that was fixed beforehand.
+"""
+
+from __future__ import annotations
+
+from lehr.acceptance.energy import PrivateChoice
+from lehr.acceptance.noisy_max import NoisyMax
+from lehr.acceptance.salvage import Salvage
+from lehr.clipping.flat import FlatClip
+from lehr.mechanism import Method
+from lehr.noise.budgeted import BudgetedNoise
+from lehr.update.torch_optim import Update
+
+
+def agd(
+    *,
+    clip_norm: float = 1.0,
+    loss_clip: float = 3.0,
+    choice_epsilon: float = 0.1,
+    choice_batch_size: float | None = None,
+    growth: float = 0.1,
+    step_sizes: int = 20,
+    largest_step: float = 2.0,
+    adapted_every: int = 10,
+    headroom: float = 0.1,
+) -> Method:
+    """``growth`` is the paper's γ; steps are at most ``largest_step`` long at first, in ``step_sizes`` equal parts.
+
+    The choice looks at all records, as in the paper, or at a draw of an expected ``choice_batch_size``.
+    """
+    energy = PrivateChoice(loss_clip=loss_clip, epsilon=choice_epsilon, expected_batch_size=choice_batch_size)
+    choice = NoisyMax(
+        energy=energy, step_sizes=step_sizes, largest=largest_step, adapted_every=adapted_every, headroom=headroom
+    )
+    return Method(
+        name="agd",
+        clipping=FlatClip(clip_norm),
+        noise=BudgetedNoise(growth=growth),
+        update=Update(optimizer="normalised-sgd", learning_rate=1.0),
+        acceptance=Salvage(choice),
+    )
