@@ -79,16 +79,12 @@ def test_a_second_attempt_pays_for_every_step_and_score_and_ends_earlier(
     kept = min(kept, taken)
     allowance = Allowance(plan=plan(30), score_event=SCORE, evaluate_every=every)
     with ledger_for(folder, allowance) as ledger:
-        first = going_on(
-            folder / "attempts", first_step=0, of_checkpoint=0, ledger=ledger, environment={"a": "b"}
-        )
+        first = going_on(folder / "attempts", first_step=0, of_checkpoint=0, ledger=ledger, environment={"a": "b"})
         charges = Charges(ledger, allowance, first)
         for step in range(taken):
             if not charges.covers(step):
                 charges.charge()
-        second = going_on(
-            folder / "attempts", first_step=kept, of_checkpoint=0, ledger=ledger, environment=None
-        )
+        second = going_on(folder / "attempts", first_step=kept, of_checkpoint=0, ledger=ledger, environment=None)
         charges = Charges(ledger, allowance, second)
         scores = 0
         for step in range(kept, charges.last_step):
@@ -112,7 +108,6 @@ def test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_chang
                 first_step=0,
                 of_checkpoint=of_checkpoint,
                 ledger=ledger,
-               
                 environment=environment,
             ).number
 
@@ -132,9 +127,7 @@ def test_nothing_drawn_means_that_the_first_attempt_is_number_nought_and_goes_on
     allowance = Allowance(plan=plan(5))
     with ledger_for(tmp_path, allowance) as ledger:
         for _ in range(2):
-            found = going_on(
-                path, first_step=0, of_checkpoint=None, ledger=ledger, environment={"a": "b"}
-            )
+            found = going_on(path, first_step=0, of_checkpoint=None, ledger=ledger, environment={"a": "b"})
             assert found.number == 0
 
 

@@ -8,13 +8,17 @@ import pytest
 import torch
 
 from lehr.clipping.flat import FlatClip
+from lehr.clipping.unclipped import Unclipped
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Gaussian, PoissonSampled, SampledWithoutReplacement
-from lehr.interfaces import PrivateSum
+from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, SampledWithoutReplacement
+from lehr.interfaces import PrivateSum, ReleasedSum
 from lehr.mechanism import Mechanism, Method, added
 from lehr.noise.isotropic import IsotropicNoise
+from lehr.noise.none import NoNoise
+from lehr.noise.proportional import ProportionalNoise
 from lehr.planning.plan import Plan
 from lehr.rng import RunKey
+from lehr.schedules import LinearDecay
 from lehr.update.torch_optim import sgd
 
 METHOD = Method(name="dpsgd", clipping=FlatClip(0.5), noise=IsotropicNoise(), update=sgd(0.1))
@@ -27,23 +31,30 @@ def a_sum(value: float = 0.0, size: int = 100_000) -> PrivateSum:
     return PrivateSum(values={"weight": torch.full((size,), value)}, sensitivity=0.5)
 
 
+def step_of(plan: Plan) -> Event:
+    mechanism = Mechanism.of(METHOD, plan)
+    return mechanism.event(mechanism.noise_multiplier(0, 1.0))
+
+
+def released(plan: Plan, private: PrivateSum, *, planned_step: int = 0) -> ReleasedSum:
+    return Mechanism.of(METHOD, plan).release(private, {}, planned_step=planned_step, randomness=KEY.at(0, 0))
+
+
 def test_a_step_is_charged_as_the_plan_has_it() -> None:
-    assert Mechanism.of(METHOD, PLAN).event == PoissonSampled(0.1, Gaussian(1.5)) == PLAN.step_event
-    assert Mechanism.of(METHOD, REPLACE).event == SampledWithoutReplacement(1000, 100, Gaussian(1.5))
+    assert step_of(PLAN) == PoissonSampled(0.1, Gaussian(1.5)) == PLAN.step_event
+    assert step_of(REPLACE) == SampledWithoutReplacement(1000, 100, Gaussian(1.5)) == REPLACE.step_event
 
 
 @pytest.mark.parametrize("plan, sensitivity", [(PLAN, 0.5), (REPLACE, 1.0)], ids=["add or remove", "replace"])
 def test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move(plan: Plan, sensitivity: float) -> None:
-    released = Mechanism.of(METHOD, plan).release([a_sum()], KEY.at(0, 0))
-    std = float(released.values["weight"].std())
+    std = float(released(plan, a_sum()).values["weight"].std())
     assert std == pytest.approx(1.5 * sensitivity, rel=0.01)
     assert std != pytest.approx(1.5 * sensitivity * 1.1, rel=0.01)
 
 
 def test_noise_is_added_once_however_many_parts_a_draw_has() -> None:
-    mechanism = Mechanism.of(METHOD, PLAN)
-    whole = mechanism.release([a_sum(3.0)], KEY.at(0, 0)).values["weight"]
-    parts = mechanism.release([a_sum(1.0)] * 3, KEY.at(0, 0)).values["weight"]
+    whole = released(PLAN, a_sum(3.0)).values["weight"]
+    parts = released(PLAN, added([a_sum(1.0)] * 3)).values["weight"]
     assert torch.equal(whole, parts)
 
 
@@ -68,3 +79,25 @@ def test_noise_that_states_another_event_than_the_plan_is_refused() -> None:
 
     with pytest.raises(InvalidValue, match="plan"):
         Mechanism.of(replace(METHOD, noise=Boastful()), PLAN)
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency), ids=lambda adjacency: adjacency.value)
+@pytest.mark.parametrize("planned_step", [0, 4, 9])
+def test_under_a_schedule_the_noise_of_a_step_is_that_of_its_event(adjacency: Adjacency, planned_step: int) -> None:
+    plan = replace(PLAN, adjacency=adjacency, noise_schedule=LinearDecay(steps=9, first=2.0, last=1.0))
+    charged = plan.gradient_event(planned_step)
+    assert isinstance(charged, PoissonSampled | SampledWithoutReplacement)
+    moved = 0.5 if adjacency is Adjacency.ADD_OR_REMOVE_ONE else 1.0
+    std = float(released(plan, a_sum(), planned_step=planned_step).values["weight"].std())
+    assert std == pytest.approx(charged.event.noise_multiplier * moved, rel=0.01)
+    assert charged.event.noise_multiplier == pytest.approx(1.5 * (2 - planned_step / 9))
+
+
+def test_noise_shaped_by_coordinates_is_refused_over_a_clip_that_bounds_the_norm_alone() -> None:
+    with pytest.raises(InvalidValue, match="clipping must be one that bounds every coordinate"):
+        replace(METHOD, noise=ProportionalNoise())
+
+
+def test_a_method_is_private_where_it_has_noise() -> None:
+    assert METHOD.is_private
+    assert not replace(METHOD, clipping=Unclipped(), noise=NoNoise()).is_private

@@ -12,7 +12,7 @@ from lehr import checkpoint
 from lehr.acceptance.annealed import Annealed
 from lehr.clipping.flat import FlatClip
 from lehr.errors import DamagedFile, Diverged
-from lehr.interfaces import ReleasedSum
+from lehr.interfaces import ReleasedSum, Taken
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.rng import RunKey
@@ -39,8 +39,9 @@ def trainee(outputs: int = 2, *, uses_adam: bool = True, averages: bool = True) 
 def step(given: Trainee, number: int) -> None:
     torch.manual_seed(number)
     values = {name: torch.randn_like(value) for name, value in given.model.named_parameters()}
-    given.propose(ReleasedSum(values=values), divisor=4.0, step=number)
-    given.end_step(is_accepted=True)
+    released = ReleasedSum(values=values, noise_std=1.0, noise_multiplier=1.0)
+    given.propose(released, divisor=4.0, step=number)
+    given.end_step(Taken(released=released, divisor=4.0, is_accepted=True))
 
 
 def test_a_restored_trainee_goes_on_to_the_bit(tmp_path: Path) -> None:

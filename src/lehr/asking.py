@@ -72,7 +72,8 @@ class Judge:
             private, sensitivity = worst.clamp(-energy.loss_clip, energy.loss_clip).sum(), energy.loss_clip
             factor, divisor = sampling.sensitivity_factor, sampling.expected_batch_size
         else:
-            mean = worst.mean() if len(places) else worst.new_zeros(())
+            # Losses beyond all numbers, up and down, have a mean that is none: that would be told without noise.
+            mean = worst.mean().nan_to_num(nan=math.inf) if len(places) else worst.new_zeros(())
             private, sensitivity = mean.clamp(-energy.loss_clip, energy.loss_clip), 2 * energy.loss_clip
             factor, divisor = 1.0, 1.0  # its range bounds it, whatever the neighbours
         released = IsotropicNoise().release(

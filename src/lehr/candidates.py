@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 
 from lehr.acceptance.energy import PrivateChoice, PrivateEnergy
@@ -43,7 +44,10 @@ class Candidates:
         now, proposed = self._public_loss(0.0), self._public_loss(step_scale)
         if not math.isfinite(proposed):
             return math.inf
-        return proposed - now if math.isfinite(now) else -math.inf
+        if not math.isfinite(now):
+            return -math.inf
+        # Two energies may be too far apart for a number; the candidate has one all the same.
+        return max(-sys.float_info.max, min(proposed - now, sys.float_info.max))
 
     def best(self, step_scales: Sequence[float]) -> int:
         if isinstance(self._judge.energy, PrivateChoice):

@@ -1,36 +1,59 @@
-"""A candidate whose energies and uniform number are chosen."""
+"""Candidates whose energies and uniform number are chosen."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from lehr.interfaces import ReleasedSum
+
+NOTHING_RELEASED = ReleasedSum(values={})
+
+
+def released(*values: float, noise_multiplier: float = 2.0) -> ReleasedSum:
+    """A released sum of one parameter."""
+    return ReleasedSum(values={"weight": torch.tensor(values)}, noise_std=1.0, noise_multiplier=noise_multiplier)
 
 
 @dataclass(frozen=True)
 class Proposed:
-    """From one energy to another."""
+    """From one energy to another, at the step of size one; ``elsewhere`` has those of other step sizes."""
 
     now: float
     proposed: float
     drawn: float = 0.5
+    elsewhere: Mapping[float, float] = field(default_factory=dict)
 
-    def energy_now(self) -> float:
-        return self.now
+    def change(self, step_scale: float = 1.0) -> float:
+        proposed = self._at(step_scale)
+        if not math.isfinite(proposed):
+            return math.inf
+        if not math.isfinite(self.now):
+            return -math.inf
+        return max(-sys.float_info.max, min(proposed - self.now, sys.float_info.max))
 
-    def energy_proposed(self) -> float:
-        return self.proposed
+    def best(self, step_scales: Sequence[float]) -> int:
+        return min(range(len(step_scales)), key=lambda place: self._at(step_scales[place]))
 
     def uniform(self) -> float:
         return self.drawn
+
+    def _at(self, step_scale: float) -> float:
+        return {0.0: self.now, 1.0: self.proposed, **self.elsewhere}[step_scale]
 
 
 @dataclass(frozen=True)
 class Unasked:
     """A candidate that fails the test when anything is asked about it."""
 
-    def energy_now(self) -> float:
+    def change(self, step_scale: float = 1.0) -> float:
         raise AssertionError
 
-    def energy_proposed(self) -> float:
+    def best(self, step_scales: Sequence[float]) -> int:
         raise AssertionError
 
     def uniform(self) -> float:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from lehr.acceptance.always import Always
-from tests.acceptance.proposed import Unasked
+from tests.acceptance.proposed import NOTHING_RELEASED, Unasked, released
 
 
 def test_every_candidate_is_accepted_without_a_look() -> None:
     always = Always()
-    assert always.decide(always.start(), Unasked()) == (True, {})
-    assert not always.needs_energy
+    assert always.decide(always.start(), Unasked(), NOTHING_RELEASED) == (1.0, {})
+    assert always.energy is None
+    assert always.most_rejections == 0
+
+
+def test_a_candidate_is_made_from_what_was_just_released() -> None:
+    just = released(1.0)
+    assert Always().combined({}, just) is just

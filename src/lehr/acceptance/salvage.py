@@ -7,7 +7,9 @@ is charged, and only released values go in. Once a candidate is accepted the wei
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -15,7 +17,9 @@ from lehr.acceptance.energy import Energy
 from lehr.acceptance.proposal import Acceptance, Decision, Proposal
 from lehr.interfaces import ReleasedSum, SlotState
 
-_INNER, _SUM, _PRECISION = "inner/", "carried/", "carried_precision"
+_INNER, _SUM, _STD, _PRECISION = "inner/", "carried/", "carried_std", "carried_precision"
+
+Std: TypeAlias = "float | dict[str, Tensor]"
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,16 @@ class Salvage:
             return released
         share = before / (before + _precision(released))
         values = {name: value + share * (_tensor(carried[name]) - value) for name, value in released.values.items()}
-        return ReleasedSum(values=values, noise_multiplier=(before + _precision(released)) ** -0.5)
+        noise_std = _mixed(_std_of(state), released.noise_std, share)
+        noise_multiplier = (before + _precision(released)) ** -0.5
+        return ReleasedSum(values=values, noise_std=noise_std, noise_multiplier=noise_multiplier)
 
     def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
         decision = self.inner.decide(_part(state, _INNER), proposal, released)
         inner = _prefixed(_INNER, decision.state)
         if decision.is_accepted:
             return Decision(decision.step_scale, {**inner, _PRECISION: 0.0})
-        kept = {**_prefixed(_SUM, released.values), _PRECISION: _precision(released)}
+        kept = {**_prefixed(_SUM, released.values), **_kept_std(released.noise_std), _PRECISION: _precision(released)}
         return Decision(0.0, {**inner, **kept})
 
     def to_json(self) -> dict[str, object]:
@@ -57,6 +63,25 @@ class Salvage:
 
 def _precision(released: ReleasedSum) -> float:
     return released.noise_multiplier**-2 if released.noise_multiplier else 1.0
+
+
+def _mixed(carried: Std, just: Std, share: float) -> Std:
+    """The standard deviation of a weighted mean of two independent noises."""
+    if isinstance(carried, dict) and isinstance(just, dict):
+        return {name: ((share * carried[name]) ** 2 + ((1 - share) * std) ** 2).sqrt() for name, std in just.items()}
+    assert not isinstance(carried, dict)  # the noise of a method has one form
+    assert not isinstance(just, dict)
+    return math.hypot(share * carried, (1 - share) * just)
+
+
+def _kept_std(std: Std) -> dict[str, float | Tensor]:
+    return _prefixed(f"{_STD}/", std) if isinstance(std, dict) else {_STD: std}
+
+
+def _std_of(state: SlotState) -> Std:
+    if _STD in state:
+        return float(state[_STD])
+    return {name: _tensor(value) for name, value in _part(state, f"{_STD}/").items()}
 
 
 def _prefixed(prefix: str, state: SlotState | dict[str, Tensor]) -> dict[str, float | Tensor]:
