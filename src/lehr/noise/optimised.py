@@ -73,10 +73,10 @@ class OptimisedNoise(IsotropicNoise):
         return shaped_release(private, shape, noise_multiplier=noise_multiplier, randomness=randomness, purpose=purpose)
 
     def slopes(self, state: SlotState, like: Tensors) -> dict[str, Tensor]:
-        """The size of each coordinate's gradient, floored; all the same before anything was released."""
+        """The size of each coordinate's gradient, floored; all the same where nothing is known."""
         known = {name: value.abs() for name, value in state.items() if isinstance(value, Tensor)}
         whole = sum(float(value.square().sum()) for value in known.values())
-        if not whole > 0:
+        if not 0 < whole < math.inf:  # nothing is known, or the run has diverged
             return {name: torch.ones_like(value, dtype=torch.float64) for name, value in like.items()}
         root_mean_square = (whole / sum(value.numel() for value in known.values())) ** 0.5
         return {name: value.clamp_min(self.least_share * root_mean_square) for name, value in known.items()}
