@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,31 @@ from torch.nn.functional import cross_entropy
 
 from lehr import checkpoint
 from lehr.acceptance.annealed import Annealed
-from lehr.attempts import Schedule
+from lehr.acceptance.energy import PrivateChoice, PrivateEnergy, PublicEnergy
+from lehr.acceptance.noisy_max import NoisyMax
+from lehr.acceptance.proposal import Decision, Proposal
+from lehr.asking import Judge, event_of
+from lehr.attempts import Allowance
 from lehr.clipping.flat import FlatClip
+from lehr.clipping.scheduled import with_schedule
 from lehr.data import InMemory
 from lehr.errors import Diverged
-from lehr.events import Adjacency, Event, Repeated, counted, together
+from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, counted, together
 from lehr.gradients.one_by_one import OneByOneEngine
-from lehr.interfaces import ClipRule, PrivateSum
+from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum
 from lehr.loop import Loop, Training
 from lehr.mechanism import Mechanism, Method
+from lehr.methods.adadp import adadp
+from lehr.methods.dpopt import dpopt
+from lehr.methods.dpsgd import dpsgd
+from lehr.methods.dpsur import dpsur
+from lehr.methods.sa_dpsgd import sa_dpsgd
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
 from lehr.rng import RunKey
 from lehr.run_folder import RunFolder
 from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress
+from lehr.schedules import LinearDecay
 from lehr.scoring import NoisyScore, PublicScore
 from lehr.update.averaging import ExponentialAverage, NoAverage
 from lehr.update.torch_optim import sgd
@@ -75,19 +87,32 @@ def training(**changed: Any) -> Training:
         name="dpsgd", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(0.5, momentum=0.9)
     )
     scorer = PublicScore(records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs)
+    energy = method.acceptance.energy
+    judge = None
+    if energy is not None:
+        judge = Judge(
+            energy=energy,
+            plan=plan,
+            model=trained,
+            loss_fn=losses,
+            prepare=lambda inputs: inputs,
+            private=RECORDS,
+            public=scorer if isinstance(energy, PublicEnergy) else None,
+        )
     made = Training(
         model=trained,
         engine=Summing(trained),
         method=method,
         mechanism=Mechanism.of(method, plan),
-        schedule=Schedule(step_event=plan.step_event, steps=plan.steps, evaluate_every=2),
+        allowance=Allowance(plan=plan, evaluate_every=2),
         epsilon_of=lambda event: float(sum(counted(event).values())),
         private=RECORDS,
         views=lambda inputs, generator: inputs,
         physical_batch=5,
         averaging=NoAverage(),
         scorer=scorer,
-        energy=None,
+        judge=judge,
+        beforehand=None,
         patience=None,
         checkpoint_seconds=math.inf,
         has_diagnostics=False,
@@ -111,7 +136,7 @@ def folder(path: Path, given: Training) -> RunFolder:
             "training": {},
         },
         key=KEY,
-        plan_event=given.schedule.event,
+        plan_event=given.allowance.event,
         delta=PLAN.delta,
         adjacency=Adjacency.ADD_OR_REMOVE_ONE,
         fingerprint=lambda key: "",
@@ -165,9 +190,9 @@ def test_a_run_is_dpsgd_as_it_is_written_in_the_paper(tmp_path: Path) -> None:
 def test_the_plan_is_charged_in_full_and_not_a_step_more(tmp_path: Path) -> None:
     given = training()
     run(tmp_path / "run", given)
-    assert counted(charged(tmp_path / "run")) == counted(given.schedule.event)
+    assert counted(charged(tmp_path / "run")) == counted(given.allowance.event)
     run(tmp_path / "run", training())
-    assert counted(charged(tmp_path / "run")) == counted(given.schedule.event)
+    assert counted(charged(tmp_path / "run")) == counted(given.allowance.event)
 
 
 def test_a_step_is_charged_on_the_disk_before_its_records_are_drawn(tmp_path: Path) -> None:
@@ -230,7 +255,7 @@ def test_resuming_elsewhere_draws_afresh_and_pays_again(tmp_path: Path, environm
     loop, end = run(tmp_path / "run", given)
     assert loop.trainee.attempt != 0
     assert end.step == 2  # four of the six steps had been charged, and none of them was kept
-    assert counted(charged(tmp_path / "run")) == counted(given.schedule.event)
+    assert counted(charged(tmp_path / "run")) == counted(given.allowance.event)
     assert not torch.equal(weights(given), by_hand(given, 2))
 
 
@@ -247,33 +272,33 @@ def test_nothing_is_drawn_twice_from_one_attempt_by_different_environments(tmp_p
 
 def test_rejected_candidates_leave_weights_and_momentum_as_they_were_and_stay_charged(tmp_path: Path) -> None:
     class Never(Annealed):
-        def decide(self, state: Any, proposal: Any) -> tuple[bool, dict[str, float]]:
-            return False, dict(state)
+        def decide(self, state: Any, proposal: Proposal, released: ReleasedSum) -> Decision:
+            assert math.isfinite(proposal.change())
+            return Decision(0.0, state)
 
     method = Method(
         name="never", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(0.5, momentum=0.9), acceptance=Never()
     )
-    energy = PublicScore(records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs)
-    given = training(method=method, energy=energy)
+    given = training(method=method)
     loop, end = run(tmp_path / "run", given)
     assert (end.step, end.accepted) == (6, 0)
     assert torch.equal(weights(given), weights(training()))
     assert not [name for name in loop.trainee.checkpoint().tensors if "momentum" in name]
-    assert counted(charged(tmp_path / "run")) == counted(given.schedule.event)
+    assert counted(charged(tmp_path / "run")) == counted(given.allowance.event)
 
 
 def test_scores_on_private_records_are_charged_with_the_steps_and_repeated_for_free(tmp_path: Path) -> None:
     scorer = NoisyScore(
         records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs, noise_multiplier=5.0, stated_records=10
     )
-    schedule = Schedule(step_event=PLAN.step_event, steps=6, score_event=scorer.event, evaluate_every=2)
-    assert schedule.event == together(Repeated(PLAN.step_event, 6), Repeated(scorer.event, 3))
-    whole, broken = training(scorer=scorer, schedule=schedule), training(scorer=scorer, schedule=schedule)
+    allowance = Allowance(plan=PLAN, score_event=scorer.event, evaluate_every=2)
+    assert allowance.event == together(Repeated(PLAN.step_event, 6), Repeated(scorer.event, 3))
+    whole, broken = training(scorer=scorer, allowance=allowance), training(scorer=scorer, allowance=allowance)
     run(tmp_path / "whole", whole)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "broken", broken, [StopAt(3)])
-    run(tmp_path / "broken", training(scorer=scorer, schedule=schedule))
-    assert counted(charged(tmp_path / "broken")) == counted(schedule.event) == counted(charged(tmp_path / "whole"))
+    run(tmp_path / "broken", training(scorer=scorer, allowance=allowance))
+    assert counted(charged(tmp_path / "broken")) == counted(allowance.event) == counted(charged(tmp_path / "whole"))
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "broken")]
     assert metrics[0] == metrics[1]
 
@@ -282,12 +307,12 @@ def test_scores_that_a_run_begun_anew_cannot_pay_for_are_left_out(tmp_path: Path
     scorer = NoisyScore(
         records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs, noise_multiplier=5.0, stated_records=10
     )
-    schedule = Schedule(step_event=PLAN.step_event, steps=6, score_event=scorer.event, evaluate_every=1)
+    allowance = Allowance(plan=PLAN, score_event=scorer.event, evaluate_every=1)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "run", training(scorer=scorer, schedule=schedule), [StopAt(3)])
-    loop, end = run(tmp_path / "run", training(scorer=scorer, schedule=schedule, environment=None))
+        run(tmp_path / "run", training(scorer=scorer, allowance=allowance), [StopAt(3)])
+    loop, end = run(tmp_path / "run", training(scorer=scorer, allowance=allowance, environment=None))
     assert end.step == 3
-    assert counted(charged(tmp_path / "run")) == counted(schedule.event)
+    assert counted(charged(tmp_path / "run")) == counted(allowance.event)
     assert len(loop.rows) == 3
 
 
@@ -304,12 +329,12 @@ def test_a_run_that_diverges_stops_with_its_budget_accounted(tmp_path: Path) -> 
 
 def test_patience_ends_a_run_and_resuming_it_does_not_go_on(tmp_path: Path) -> None:
     method = Method(name="backwards", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(1e-30))
-    schedule = Schedule(step_event=PLAN.step_event, steps=6, evaluate_every=1)
-    given = training(method=method, patience=2, schedule=schedule)
+    allowance = Allowance(plan=PLAN, evaluate_every=1)
+    given = training(method=method, patience=2, allowance=allowance)
     _, end = run(tmp_path / "run", given)
     assert end.reason == "no better for 2 evaluations"
     assert end.step == 3
-    _, again = run(tmp_path / "run", training(method=method, patience=2, schedule=schedule))
+    _, again = run(tmp_path / "run", training(method=method, patience=2, allowance=allowance))
     assert again.step == 3
 
 
@@ -348,6 +373,123 @@ def test_randomness_of_layers_is_repeated_with_the_step_and_the_callers_is_left_
     before = torch.random.get_rng_state()
     run(tmp_path / "run", given)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@dataclass(frozen=True)
+class Noting(IsotropicNoise):
+    """Notes how much noise there was."""
+
+    used: list[float] = field(default_factory=list)
+
+    def release(self, private: PrivateSum, *, noise_multiplier: float, **more: Any) -> ReleasedSum:
+        self.used.append(noise_multiplier)
+        return super().release(private, noise_multiplier=noise_multiplier, **more)
+
+
+def test_a_run_begun_anew_pays_with_later_steps_of_the_plan_and_has_their_noise(tmp_path: Path) -> None:
+    plan = replace(PLAN, noise_schedule=LinearDecay(steps=5, first=2.0, last=1.0))
+    noise = Noting()
+    method = Method(name="test", clipping=FlatClip(1.0), noise=noise, update=sgd(0.5))
+
+    def paid() -> dict[Event, int]:
+        q = plan.sampling_probability
+        return dict(Counter(PoissonSampled(q, Gaussian(multiplier)) for multiplier in noise.used))
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", training(plan=plan, method=method), [StopAt(2)])
+    assert noise.used == pytest.approx([2.0, 1.8])
+    assert counted(charged(tmp_path / "run")) == paid()
+    _, end = run(tmp_path / "run", training(plan=plan, method=method, environment=None))
+    assert end.step == 4  # two of the six steps of the plan were lost
+    assert noise.used == pytest.approx([2.0, 1.8, 1.6, 1.4, 1.2, 1.0])
+    assert counted(charged(tmp_path / "run")) == paid() == counted(plan.event)
+
+
+def test_a_clip_schedule_is_that_of_the_step_and_its_noise_follows(tmp_path: Path) -> None:
+    noise, clipping = Noting(), with_schedule(FlatClip(1.0), LinearDecay(steps=5, first=1.0, last=0.5))
+    stds: list[float] = []
+
+    class Telling(Noting):
+        def release(self, private: PrivateSum, *, noise_multiplier: float, **more: Any) -> ReleasedSum:
+            made = super().release(private, noise_multiplier=noise_multiplier, **more)
+            assert isinstance(made.noise_std, float)
+            stds.append(made.noise_std)
+            return made
+
+    method = Method(name="test", clipping=clipping, noise=Telling(noise.used), update=sgd(0.5))
+    run(tmp_path / "run", training(method=method))
+    assert noise.used == [1.0] * 6
+    assert stds == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6, 0.5])
+
+
+ENERGY = PrivateEnergy(loss_clip=0.1, noise_multiplier=0.5, expected_batch_size=10)
+CHOICE = PrivateChoice(loss_clip=2.0, epsilon=5.0)
+STATEFUL = {
+    "adadp": adadp(learning_rate=0.1, clip_norm=1.0),
+    "dpopt": dpopt(clip_norm=1.0),
+    "salvage": sa_dpsgd(salvage=True, clip_norm=1.0, initial_inverse_temperature=1e6, cooling="floored"),
+    "best step": sa_dpsgd(salvage=True, step_scales=(0.5, 1.0), clip_norm=1.0, initial_inverse_temperature=1e6),
+    "private annealing": sa_dpsgd(energy=ENERGY, clip_norm=1.0, cooling="floored"),
+    "dpsur": dpsur(clip_norm=1.0, test_batch_size=10, loss_clip=0.1, threshold=0.0),
+    "noisy max": replace(dpsgd(clip_norm=1.0), acceptance=NoisyMax(energy=CHOICE, step_sizes=3, adapted_every=1)),
+}
+
+
+def plan_of(method: Method, **changed: Any) -> Plan:
+    asked = event_of(method.acceptance.energy, records=PLAN.records, adjacency=PLAN.adjacency)
+    return replace(PLAN, asked=asked, **changed)
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_what_the_slots_have_learnt_survives_a_crash_to_the_bit(tmp_path: Path, name: str) -> None:
+    method = STATEFUL[name]
+    plan = plan_of(method, steps=8)
+    whole, broken, again = (training(plan=plan, method=method, checkpoint_seconds=0) for _ in range(3))
+    one, _ = run(tmp_path / "whole", whole)
+    for stop in (3, 6):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "broken", training(plan=plan, method=method, checkpoint_seconds=0), [StopAt(stop)])
+    other, end = run(tmp_path / "broken", again)
+    assert torch.equal(weights(whole), weights(again))
+    assert not torch.equal(weights(whole), weights(broken))
+    found, expected = other.trainee.checkpoint(), one.trainee.checkpoint()
+    assert found.numbers == expected.numbers
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert all(torch.equal(value, expected.tensors[key]) for key, value in found.tensors.items())
+    assert counted(charged(tmp_path / "broken")) == counted(plan.event)
+    if name in ("salvage", "dpsur", "private annealing"):
+        assert 0 < end.accepted < end.step  # or nothing was there to remember
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_every_question_is_charged_with_its_step(tmp_path: Path, name: str) -> None:
+    method = STATEFUL[name]
+    plan = plan_of(method)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", training(plan=plan, method=method), [StopAt(2)])
+    assert counted(charged(tmp_path / "run")) == counted(together(*[plan.step_event] * 2))
+
+
+def test_a_run_that_stops_at_so_many_accepted_stops_there_and_charges_what_it_took(tmp_path: Path) -> None:
+    method = sa_dpsgd(clip_norm=1.0, initial_inverse_temperature=1e9, rejection_threshold=2, cooling="floored")
+    plan = replace(PLAN, steps=9, stops_at_accepted=3)
+    _, end = run(tmp_path / "run", training(plan=plan, method=method))
+    assert end.accepted == 3
+    assert 3 < end.step <= 9
+    assert end.reason == "3 candidates accepted"
+    assert counted(charged(tmp_path / "run")) == {plan.step_event: end.step}
+    _, again = run(tmp_path / "run", training(plan=plan, method=method))
+    assert again.step == end.step
+
+
+def test_where_too_few_can_be_accepted_the_plan_is_the_end(tmp_path: Path) -> None:
+    class Never(Annealed):
+        def decide(self, state: Any, proposal: Proposal, released: ReleasedSum) -> Decision:
+            return Decision(0.0, state)
+
+    method = replace(dpsgd(clip_norm=1.0), acceptance=Never())
+    _, end = run(tmp_path / "run", training(plan=replace(PLAN, stops_at_accepted=2), method=method))
+    assert (end.step, end.accepted, end.reason) == (6, 0, COMPLETED)
 
 
 class StopAt(Callback):

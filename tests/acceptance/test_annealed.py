@@ -140,7 +140,9 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("threshold", [1, 3, 10])
 def test_never_more_rejections_in_a_row_than_the_threshold_and_just_as_many(threshold: int) -> None:
     rule = Annealed(rejection_threshold=threshold, cooling="floored")
-    held, runs, row = rule.start(), [], 0
+    held: SlotState = rule.start()
+    runs: list[int] = []
+    row = 0
     for _ in range(5 * (threshold + 1)):
         is_accepted, held = decided(rule, held, rises(1e9, drawn=0.999))
         runs, row = ([*runs, row], 0) if is_accepted else (runs, row + 1)
