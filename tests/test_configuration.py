@@ -151,11 +151,18 @@ def test_a_run_of_our_own_records_is_not_resumed_without_them(here: Path) -> Non
     "tables",
     [
         {"method": {"name": "sa-dpsgd", "rejection_threshold": 4}, "training": {"acceptance_fraction": 0.25}},
-        {"method": {"name": "auto-s", "stability": 0.1}, "model": {"activation": "relu"}},
+        {"method": {"name": "auto-s", "stability": 0.1}, "model": {"activation": "tempered_sigmoid(mnist)"}},
+        {"method": {"name": "sa-dpsgd", "rejection_threshold": 1}, "privacy": {"accounting": "published"}},
+        {"method": {"name": "dpsur", "test_batch_size": 16}},
+        {"method": {"name": "plain-sgd"}, "privacy": {"noise_multiplier": 0.0}},
+        {
+            "method": {"clip_schedule": {"kind": "linear-decay", "steps": 2, "first": 1.0, "last": 0.5}},
+            "privacy": {"noise_schedule": {"kind": "linear-decay", "steps": 2, "first": 2.0, "last": 1.0}},
+        },
         {"training": {"precision": "bfloat16", "patience": 3, "augmentation": "rrc"}},
         {"data": {"records": 1400}, "privacy": {"stated": {"settings_chosen_on": "public", "released": ["weights"]}}},
     ],
-    ids=["sa-dpsgd", "auto-s", "training", "stated"],
+    ids=["sa-dpsgd", "auto-s", "published", "dpsur", "plain-sgd", "schedules", "training", "stated"],
 )
 def test_a_known_data_set_is_trained_on_as_said_and_said_the_same_by_its_run(
     tables: dict[str, dict[str, Any]], here: Path
@@ -164,6 +171,23 @@ def test_a_known_data_set_is_trained_on_as_said_and_said_the_same_by_its_run(
     assert config("first")["data"]["is_known"]
     train(Configuration.of_run(Path("first")), "second")
     assert config("second") == config("first")
+
+
+def test_a_run_by_a_papers_rule_is_resumed_and_ends_at_its_accepted_candidates(here: Path) -> None:
+    words = digits(method={"name": "sa-dpsgd"}, privacy={"accounting": "published"})
+    with pytest.raises(KeyboardInterrupt):
+        train(words, callbacks=[Stop()])
+    run = train(Configuration.of_run(Path("run")), resume=True)
+    assert (run.end.accepted, run.plan.stops_at_accepted, run.plan.steps) == (2, 2, 22)
+    assert run.published is not None
+    assert not run.published.is_proven
+
+
+def test_the_noise_of_a_file_follows_its_schedule_and_costs_what_that_costs(here: Path) -> None:
+    louder = {"kind": "linear-decay", "steps": 2, "first": 3.0, "last": 2.0}
+    run = train(digits(privacy={"noise_schedule": louder}))
+    assert [run.plan.noise_multiplier_at(step) for step in (0, 1)] == [3.0, 2.5]
+    assert run.proven.epsilon < train(digits(), "even").proven.epsilon
 
 
 def test_held_out_scores_are_said_the_same_by_their_run(here: Path) -> None:
@@ -253,6 +277,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"model": {"num_classes": 4}}, "model must be one with 10 outputs"),
         ({"method": {"name": "sgd"}}, "method must be one of"),
         ({"method": {"clip": 1}}, "setting of dpsgd must be one of"),
+        ({"method": {"name": 3}}, "name of the method must be a non-empty string"),
+        (
+            {"method": {"accounting": "proven"}, "privacy": {"accounting": "published"}},
+            r"accounting of \[privacy\] must be what \[method\] says, proven",
+        ),
+        ({"privacy": {"accounting": "hoped"}}, "accounting must be one of proven, published; given: 'hoped'"),
+        ({"privacy": {"noise_schedule": "cosine"}}, "schedule must be an object whose kind is one of"),
         ({"privacy": {"epsilon": "three"}}, "exactly three|epsilon must be"),
         ({"privacy": {"steps": 2.5}}, "steps must be a whole number"),
         ({"privacy": {"delta": 0}}, "delta must be"),

@@ -17,6 +17,8 @@ from lehr import data, networks
 from lehr.errors import BudgetExceeded, CertificateMismatch, DamagedFile, InvalidValue, StoreError
 from lehr.events import Repeated
 from lehr.ledger import Ledger
+from lehr.mechanism import Method
+from lehr.methods.by_name import named
 from lehr.release import release
 from lehr.released_model import evaluate
 from lehr.reports import certificate_file
@@ -25,6 +27,7 @@ from lehr.reports.issuing import issue
 from lehr.rng import RunKey
 from lehr.run_shape import RunFiles
 from lehr.update.averaging import ExponentialAverage
+from tests.training.tiny import PUBLIC, fit_tiny
 from tests.written_runs import PLAN, certificate, configuration, small_model, write_run
 
 
@@ -258,6 +261,40 @@ def test_a_model_without_privacy_is_released_only_where_that_is_said(
     assert release(files.directory, to, allow_no_privacy=True).certificate is None
     assert (to / "model_card.md").read_text().startswith("# No privacy guarantee")
     assert not (to / "certificate.json").exists()
+
+
+def test_a_run_by_a_papers_rule_is_released_with_the_proven_epsilon_and_lists_the_papers(
+    tmp_path: Path, to: Path
+) -> None:
+    method = named("sa-dpsgd", accounting="published")
+    run = fit_tiny(tmp_path / "run", method=method, public=PUBLIC, steps=2)
+    released = release(run.directory, to, settings_chosen_on="fixed")
+    assert released.certificate is not None
+    assert released.certificate.epsilon == pytest.approx(run.proven.epsilon)
+    [listed] = released.certificate.published_claims
+    assert listed.claim == released.published
+    assert run.published is not None
+    assert listed.claim.epsilon == pytest.approx(run.published.epsilon, rel=1e-7)
+    assert (listed.kind, listed.claim.broken) == ("published", run.published.broken)
+
+
+@pytest.mark.parametrize(
+    "method, how, because",
+    [
+        (named("adadp", accounting="published"), {}, "gradients that have no noise"),
+        (named("plain-sgd"), {"noise_multiplier": None}, "it was trained without noise"),
+    ],
+    ids=["adadp", "plain-sgd"],
+)
+def test_where_nothing_is_proven_there_is_no_certificate_whatever_a_paper_says(
+    method: Method, how: dict[str, None], because: str, tmp_path: Path, to: Path
+) -> None:
+    run = fit_tiny(tmp_path / "run", method=method, steps=2, settings_chosen_on="fixed", **how)
+    assert run.certificate is None
+    with pytest.raises(InvalidValue, match=because):
+        release(run.directory, to, settings_chosen_on="fixed")
+    assert release(run.directory, to, allow_no_privacy=True).certificate is None
+    assert because in (to / "model_card.md").read_text().splitlines()[0]
 
 
 def test_the_example_on_the_card_runs_as_it_stands(

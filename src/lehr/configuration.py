@@ -8,8 +8,8 @@
     activation = "tanh"                 settings_chosen_on = "public"
 
     [method]                            [training]
-    name = "dpsgd"                      averaging = { kind = "exponential", decay = 0.999 }
-    learning_rate = 0.5                 evaluate_every = 100
+    name = "sa-dpsgd"                   averaging = { kind = "exponential", decay = 0.999 }
+    rejection_threshold = 4             evaluate_every = 100
 
 Every table may be left out, and so may every key; ``lehr train --help`` has the same words as options.
 """
@@ -25,12 +25,13 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from lehr import networks, validate
+from lehr import networks, schedules, validate
 from lehr.data import InMemory, Preparation, image_folder, load, npz
 from lehr.data.augmentation import Augmentation
 from lehr.data.known import KNOWN
 from lehr.errors import InvalidValue, StoreError
 from lehr.events import Adjacency
+from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.networks.by_name import default_for
 from lehr.reports.certificate import Statements
@@ -43,7 +44,16 @@ from lehr.update import averaging
 FORMS = ("npz", "folder")
 DATA = ("name", *FORMS, *(f"{part}_{form}" for part in ("test", "public") for form in FORMS))
 DATA_STATED = ("records", "num_classes", "mean", "std", "image_side", "channels")
-PRIVACY = ("epsilon", "delta", "noise_multiplier", "expected_batch_size", "steps", "sampling")
+PRIVACY = (
+    "accounting",
+    "delta",
+    "epsilon",
+    "expected_batch_size",
+    "noise_multiplier",
+    "noise_schedule",
+    "sampling",
+    "steps",
+)
 STATED = ("settings_chosen_on", "stated")
 TRAINING = (
     "acceptance_fraction",
@@ -93,8 +103,7 @@ class Configuration:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise StoreError(f"cannot use {path}: it is not TOML: {error}") from error
         for name, table in tables.items():
-            if name not in TABLES or not isinstance(table, dict):
-                raise InvalidValue("table", allowed="one of " + ", ".join(f"[{known}]" for known in TABLES), given=name)
+            _refuse_other_tables(name, table)
         return cls(**tables)
 
     @classmethod
@@ -108,13 +117,20 @@ class Configuration:
             data={key: data[key] for key in ("name", "records", "num_classes")} | data["preparation"],
             model={"network": config["model"]["network"], **config["model"]["arguments"]},
             method={"name": config["method"]["name"], **config["method"]["settings"]},
-            privacy={key: plan[key] for key in ("noise_multiplier", "expected_batch_size", "steps", "delta")}
-            | {"sampling": name_of(Adjacency(plan["adjacency"])), "stated": config["stated"]},
+            privacy={key: plan[key] for key in ("noise_multiplier", "expected_batch_size", "delta", "noise_schedule")}
+            | {
+                # A run by a paper's rule was asked for accepted candidates; its plan has all that may be needed.
+                "steps": plan["steps"] if plan["stops_at_accepted"] is None else plan["stops_at_accepted"],
+                "sampling": name_of(Adjacency(plan["adjacency"])),
+                "stated": config["stated"],
+            },
             training={key: value for key, value in training.items() if value is not None},
         )
 
     def with_words(self, **tables: Mapping[str, Any]) -> Self:
         """With these keys in place of those that were there; what is None was not said."""
+        for name, table in tables.items():
+            _refuse_other_tables(name, table)
         said = {
             table: {key: value for key, value in words.items() if value is not None} for table, words in tables.items()
         }
@@ -128,10 +144,9 @@ class Configuration:
             if seed is not None:
                 torch.manual_seed(validate.count(minimum=0, seed=seed))
             model = networks.build(name, **arguments)
-        method = {"name": "dpsgd", **self.method}
         return fit(
             model,
-            method=by_name.named(method.pop("name"), **method),
+            method=self._method(),
             network=(name, arguments),
             **words,
             **self._privacy(words["records"]),
@@ -207,8 +222,21 @@ class Configuration:
         name, arguments = default_for(shape, num_classes=words["num_classes"])
         return name, {**arguments, **said}
 
+    def _method(self) -> Method:
+        """The method, and whether it is counted as proven or as published, which is said once."""
+        said = {"name": "dpsgd", **self.method}
+        accounting = self.privacy.get("accounting")
+        if accounting is not None and said.setdefault("accounting", accounting) != accounting:
+            allowed = f"what [method] says, {said['accounting']}, or left out there"
+            raise InvalidValue("accounting of [privacy]", allowed=allowed, given=accounting)
+        name = validate.text(**{"name of the method": said.pop("name")})
+        return by_name.named(name, **said)
+
     def _privacy(self, records: int) -> dict[str, Any]:
         said = {"delta": default_delta(records), **self.privacy}
+        said.pop("accounting", None)  # the method has it
+        if "noise_schedule" in said:
+            said["noise_schedule"] = schedules.from_json(said["noise_schedule"])
         if said.get("stated") is not None:
             said["stated"] = _statements(said["stated"])
         return said
@@ -220,6 +248,11 @@ class Configuration:
         if "averaging" in said:
             said["averaging"] = averaging.from_json(said["averaging"])
         return said
+
+
+def _refuse_other_tables(name: str, table: object) -> None:
+    if name not in TABLES or not isinstance(table, Mapping):
+        raise InvalidValue("table", allowed="one of " + ", ".join(f"[{known}]" for known in TABLES), given=name)
 
 
 def default_delta(records: int) -> float:

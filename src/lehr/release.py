@@ -19,6 +19,7 @@ from typing import Any
 
 from safetensors.torch import save
 
+from lehr.claims import Claim
 from lehr.errors import CertificateMismatch, InvalidValue, StoreError
 from lehr.events import counted, is_part
 from lehr.files import lock, strict_json, whole_file
@@ -34,10 +35,14 @@ from lehr.run_shape import RunFiles
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released:
-    """What was released, and where. ``certificate`` is None where the model promises nothing."""
+    """What was released, and where. ``certificate`` is None where the model promises nothing.
+
+    ``published`` is what the paper's rule says, where the run followed it.
+    """
 
     directory: Path
     certificate: Certificate | None
+    published: Claim | None = None
 
 
 def release(
@@ -50,9 +55,10 @@ def release(
     """Write the model of a run to the new folder ``to``, and destroy the run's key.
 
     A run that stopped before the end of its plan may be released: its certificate is for the whole plan. One that is
-    still to be resumed, and one without a certificate that holds, are refused; one that was trained without privacy
-    is released only with ``allow_no_privacy``, and its card begins with that. Where it was not stated before the run
-    on which data its settings were chosen ("fixed", "public"), ``settings_chosen_on`` states it now.
+    still to be resumed, and one without a certificate that holds, are refused; one about which nothing is proven, for
+    want of noise or of a theorem, is released only with ``allow_no_privacy``, and its card begins with that. Where it
+    was not stated before the run on which data its settings were chosen ("fixed", "public"), ``settings_chosen_on``
+    states it now.
     """
     files, target = RunFiles(Path(run_directory)), Path(to)
     with _nobody_training(files):
@@ -61,11 +67,11 @@ def release(
         if record.is_private:
             record = replace(record, certificate=_certificate(record, files, settings_chosen_on))
         elif not allow_no_privacy:
-            allowed = "given for a run that was trained without privacy (--allow-no-privacy)"
+            allowed = f"given for a run without privacy (--allow-no-privacy): {record.no_privacy_because}"
             raise InvalidValue("allow_no_privacy", allowed=allowed, given=allow_no_privacy)
         _put(target, _contents(record, files))
         _end(files)
-    return Released(directory=target, certificate=record.certificate)
+    return Released(directory=target, certificate=record.certificate, published=record.published)
 
 
 def public_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +112,15 @@ def _issued(record: RunRecord, settings_chosen_on: str | None) -> Certificate:
     stated = Statements(
         settings_chosen_on=settings_chosen_on, records=plan.records, treated_as_public=tuple(_treated_as_public(record))
     )
-    return issue(record.planned, delta=plan.delta, adjacency=plan.adjacency, stated=stated, charged=record.charged)
+    published = record.published
+    return issue(
+        record.planned,
+        delta=plan.delta,
+        adjacency=plan.adjacency,
+        stated=stated,
+        charged=record.charged,
+        published_claims=() if published is None or published.is_proven else (published,),
+    )
 
 
 def _treated_as_public(record: RunRecord) -> Iterator[str]:

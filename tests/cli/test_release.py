@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lehr.reports.run_claims import to_json
 from tests.cli.conftest import Run, RunJson
+from tests.reports.conftest import PUBLISHED
 from tests.written_runs import certificate, configuration, write_run
 
 
@@ -22,7 +24,14 @@ def test_a_program_is_told_the_same(lehr_json: RunJson, tmp_path: Path) -> None:
         "files": ["certificate.json", "config.json", "model.safetensors", "model_card.md"],
         "epsilon": certificate(steps_taken=40).epsilon,
         "delta": 1e-5,
+        "published": None,
     }
+
+
+def test_the_number_of_a_papers_rule_is_shown_as_what_it_is(lehr: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", config=configuration() | {"claims": {"published": to_json(PUBLISHED)}})
+    said = lehr("release", "run", "--to", "model").stdout
+    assert "ε as published: 1 — not a guarantee: the choice looks at the records" in said
 
 
 def test_a_run_that_is_not_over_is_an_unusable_file(lehr: Run, tmp_path: Path) -> None:

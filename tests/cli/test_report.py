@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lehr.reports.run_claims import to_json
 from tests.cli.conftest import Run, RunJson
-from tests.written_runs import write_run
+from tests.reports.conftest import PUBLISHED
+from tests.written_runs import configuration, write_run
 
 
 def test_the_page_goes_into_the_run_and_is_renewed(lehr: Run, tmp_path: Path) -> None:
@@ -16,10 +18,23 @@ def test_the_page_goes_into_the_run_and_is_renewed(lehr: Run, tmp_path: Path) ->
 def test_the_page_goes_elsewhere_and_replaces_nothing_unasked(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
     files = write_run(tmp_path / "run", is_over=False)
     said = lehr_json("report", "run", "--to", "page.html")
-    assert said == {"report": "page.html", "run": "first try", "state": "still running, or interrupted"}
+    assert (said["report"], said["run"], said["state"]) == ("page.html", "first try", "still running, or interrupted")
+    assert (said["proven"]["kind"], said["published"]) == ("proven", None)
     assert not files.report.exists()
     lehr("report", "run", "--to", "page.html", code=3)
     lehr("report", "run", "--to", "page.html", "--overwrite")
+
+
+def test_both_numbers_are_said_with_what_they_are(lehr: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", config=configuration() | {"claims": {"published": to_json(PUBLISHED)}})
+    said = lehr("report", "run").stdout
+    assert "ε, proven: 0.20393 at δ = 1e-05" in said
+    assert "ε as published: 1 — not a guarantee: the choice looks at the records" in said
+
+
+def test_a_run_without_privacy_is_said_to_have_none(lehr: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", config=configuration(plan=None))
+    assert "no privacy: it was trained without noise" in lehr("report", "run").stdout
 
 
 def test_a_folder_that_is_no_run_is_refused(lehr: Run) -> None:

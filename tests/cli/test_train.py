@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lehr.cli import train
 from lehr.configuration import TABLES, Configuration
 from lehr.ledger import Ledger
+from lehr.methods.by_name import METHODS
 from lehr.planning.budget import Budget
 from lehr.reports import certificate_file
+from lehr.reports.rounding import at_most
 from lehr.run_shape import Callback, Progress
 from tests.cli.conftest import Run, RunJson
 from tests.training.tiny import HELD, PRIVATE, TEST, new_budget
@@ -53,7 +56,9 @@ def test_a_run_is_trained_and_its_promise_is_printed(lehr: Run, tmp_path: Path) 
     shown = lehr("train", "--dataset", "digits", *SHORT, "--settings-chosen-on", "fixed", "--run", "run", "-q").stdout
     certificate = certificate_file.read(tmp_path / "run" / "certificate.json")
     assert "plan completed, 3 steps" in shown
-    assert "at δ = 0.0001, proven" in shown
+    assert "ε, proven" in shown
+    assert "at δ = 0.0001" in shown
+    assert "as published" not in shown
     assert f"{certificate.epsilon:.2f}"[:3] in shown
     assert "report.html" in shown
 
@@ -69,6 +74,68 @@ def test_json_is_one_object_and_nothing_else(lehr_json: RunJson) -> None:
     assert (said["steps"], said["accepted"], said["reason"], said["delta"]) == (3, 3, "plan completed", 1e-4)
     assert 0 < said["epsilon_spent"] <= said["epsilon"]
     assert 0 <= said["accuracy"] <= 1
+
+
+PUBLISHED = ("--method", "sa-dpsgd", "--accounting", "published", *SHORT, "--settings-chosen-on", "fixed")
+
+
+def test_a_run_by_a_papers_rule_shows_both_numbers_and_which_of_them_holds(lehr: Run, tmp_path: Path) -> None:
+    shown = " ".join(lehr("train", "--dataset", "digits", *PUBLISHED, "--run", "run", "-q").stdout.split())
+    certificate = certificate_file.read(tmp_path / "run" / "certificate.json")
+    [published] = certificate.published_claims
+    assert published.claim.epsilon != certificate.epsilon
+    assert f"ε, proven {at_most(certificate.epsilon)} at δ" in shown
+    assert f"ε as published {at_most(published.claim.epsilon)} — not a guarantee: " in shown
+    assert "shown in docs/published_claims.md" in shown
+    assert re.search(r"accepted 3 of \d+ candidates; 33 were planned", shown)
+
+
+def test_a_program_is_told_both_numbers_and_which_of_them_holds(lehr_json: RunJson) -> None:
+    said = lehr_json("train", "--dataset", "digits", *PUBLISHED, "--run", "run")
+    assert (said["proven"]["kind"], said["published"]["kind"]) == ("proven", "published")
+    assert said["proven"]["epsilon"] != said["published"]["epsilon"]
+    assert "docs/published_claims.md" in said["published"]["not_a_guarantee_because"]
+    assert said["proven"]["not_a_guarantee_because"] is None
+
+
+def test_a_rule_that_holds_is_shown_as_proven_too(lehr: Run) -> None:
+    shown = lehr("train", "--dataset", "digits", *SHORT, "--accounting", "published", "--run", "run", "-q").stdout
+    words = " ".join(shown.split())
+    assert "this rule is proven too" in words
+    assert "not a guarantee" not in words
+
+
+def test_plain_sgd_takes_steps_alone_and_promises_nothing(lehr: Run, tmp_path: Path) -> None:
+    plain = ("--method", "plain-sgd", "--steps", "2", "--no-compile", "--settings-chosen-on", "fixed")
+    shown = lehr("train", "--dataset", "digits", *plain, "--run", "run", "-q").stdout
+    assert "infinity: there is no privacy" in shown
+    assert "none: nothing is promised to anybody" in shown
+    assert "δ" not in shown
+    assert not (tmp_path / "run" / "certificate.json").exists()
+
+
+def test_where_a_papers_rule_looks_at_gradients_without_noise_only_its_number_is_finite(lehr_json: RunJson) -> None:
+    said = lehr_json(
+        "train", "--dataset", "digits", "--method", "adadp", "--accounting", "published", *SHORT, "--run", "run"
+    )
+    assert (said["proven"]["epsilon"], said["epsilon"]) == ("infinity", None)
+    assert said["published"]["epsilon"] > 0
+
+
+def test_the_help_names_every_method(lehr: Run) -> None:
+    assert [name for name in METHODS if name not in train.METHODS] == []
+    shown = " ".join(lehr("train", "--help").stdout.split())
+    assert "dpsgd-per-layer" in shown
+
+
+def test_any_setting_of_a_file_can_be_said_as_an_option(lehr: Run, own: Path) -> None:
+    settings = ("rejection_threshold=4", "schedule={kind='step-decay',every=2,decay=0.5}", "training.evaluate_every=2")
+    words = [word for setting in settings for word in ("--set", setting)]
+    lehr("train", "--dataset", "digits", "--method", "sa-dpsgd", *SHORT, *words, "--run", "run", "-q")
+    made = config(own / "run")
+    assert made["method"]["acceptance"]["rejection_threshold"] == 4
+    assert made["method"]["update"]["schedule"] == {"kind": "step-decay", "every": 2, "decay": 0.5}
+    assert made["training"]["evaluate_every"] == 2
 
 
 def test_options_say_the_same_as_a_file_and_go_over_it(lehr: Run, own: Path) -> None:
@@ -145,7 +212,13 @@ def test_a_budget_that_is_too_small_says_no_and_nothing_is_left(lehr: Run, own: 
     [
         (("--dataset", "minst", *SHORT), 2, "name of the data must be one of mnist"),
         (("--dataset", "digits"), 2, "epsilon must be given, unless noise_multiplier and steps both are"),
-        (("--method", "sgd", *SHORT), 2, "method must be one of auto-s, dpsgd, sa-dpsgd; given: 'sgd'"),
+        (("--method", "sgd", *SHORT), 2, "method must be one of adadp, "),
+        (("--method", "plain-sgd", "--epsilon", "3"), 2, "epsilon must be left out for a method without privacy"),
+        (("--method", "plain-sgd"), 2, "steps must be given for a method without privacy"),
+        (("--accounting", "hoped", *SHORT), 2, "accounting must be one of proven, published"),
+        (("--set", "clip=1", *SHORT), 2, "setting of dpsgd must be one of"),
+        (("--set", "trianing.views=2", *SHORT), 2, "table must be one of [data]"),
+        (("--set", "training.view=2", *SHORT), 2, "key of [training] must be one of"),
         (("--network", "big", *SHORT), 2, "network must be one of"),
         (("--npz", "nowhere.npz", "--records", "4", "--num-classes", "2", *SHORT), 3, "cannot read nowhere.npz"),
         (("--npz", "private.npz", *SHORT), 2, "records must be stated"),
@@ -170,7 +243,16 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(
 
 @pytest.mark.parametrize(
     "option",
-    [("--epsilon", "3"), ("--steps", "4"), ("--method", "auto-s"), ("--views", "2"), ("--seed", "1"), ("--run", "b")],
+    [
+        ("--set", "views=2"),
+        ("--accounting", "proven"),
+        ("--epsilon", "3"),
+        ("--steps", "4"),
+        ("--method", "auto-s"),
+        ("--views", "2"),
+        ("--seed", "1"),
+        ("--run", "b"),
+    ],
     ids=" ".join,
 )
 def test_what_a_resumed_run_says_itself_is_not_said_again(option: tuple[str, str], lehr: Run) -> None:

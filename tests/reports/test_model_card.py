@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from lehr.events import NonPrivate
 from lehr.reports import model_card, wording
+from lehr.reports.run_claims import to_json
 from lehr.reports.run_reading import RunRecord, read_run
+from tests.reports.conftest import PUBLISHED
 from tests.written_runs import certificate, configuration, evaluations, write_run
 
 
@@ -49,6 +52,18 @@ def test_without_privacy_the_first_line_says_that_there_is_no_guarantee(tmp_path
     card = model_card.page(read_run(tmp_path / "run"))
     assert card.splitlines()[0].startswith("# No privacy guarantee")
     assert "certificate" not in card
+
+
+def test_the_number_of_a_papers_rule_stands_behind_the_proven_one_with_what_it_is(record: RunRecord) -> None:
+    published = replace(record, config={**record.config, "claims": {"published": to_json(PUBLISHED)}})
+    card = model_card.page(published)
+    assert "ε as published: 1 — not a guarantee: the choice looks at the records." in card
+    assert card.index("is proven:") < card.index("ε as published")
+
+
+def test_where_nothing_is_proven_the_title_says_why(record: RunRecord) -> None:
+    looked = replace(record, certificate=None, planned=NonPrivate("raw <gradients>"))
+    assert model_card.page(looked).startswith("# No privacy guarantee: raw &lt;gradients&gt;, and this model may")
 
 
 def test_text_of_the_run_is_no_mark_up(tmp_path: Path) -> None:

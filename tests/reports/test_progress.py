@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lehr.reports.progress import BETWEEN_LINES, PlainLines, ProgressDisplay, Quiet, progress_for
+from lehr.reports.progress import BETWEEN_LINES, PlainLines, ProgressDisplay, Quiet, ending, progress_for
 from lehr.run_shape import Callback, End, Evaluation, Progress, Start
 
 START = Start(
@@ -84,9 +84,9 @@ def run(callback: Callback, *, start: Start = START, end: End = END) -> None:
 def test_plain_lines_say_step_epsilon_loss_accuracy_and_the_end(lines: PlainLines, stream: io.StringIO) -> None:
     run(lines)
     assert stream.getvalue().splitlines() == [
-        "sa-dpsgd: 1,000 steps planned, ε = 3 at δ = 1e-05, in first",
+        "sa-dpsgd: 1,000 steps planned, proven ε = 3 at δ = 1e-05, in first",
         "step 500 of 1,000, ε 1.24 of 3, loss 0.5000, accuracy 87.5 % on test",
-        "plan completed: 1,000 steps, ε 3 spent",
+        "plan completed: 1,000 steps, proven ε 3 spent",
     ]
 
 
@@ -129,7 +129,7 @@ def test_the_acceptance_rate_is_shown_only_where_something_was_rejected(
     assert "accepted" not in stream.getvalue()
     clock.now = 2 * BETWEEN_LINES
     lines.stepped(progress(16, accepted=12))
-    assert "75.0 % of steps accepted" in stream.getvalue()
+    assert "12 of 16 candidates accepted" in stream.getvalue()
 
 
 def test_a_run_without_privacy_shows_no_epsilon(lines: PlainLines, stream: io.StringIO) -> None:
@@ -146,7 +146,12 @@ def test_quiet_says_nothing_but_why_a_run_stopped(stream: io.StringIO) -> None:
     run(Quiet(stream))
     assert stream.getvalue() == ""
     run(Quiet(stream), end=End(step=7, accepted=7, epsilon_spent=0.5, reason="the loss is no longer a number"))
-    assert stream.getvalue() == "the loss is no longer a number: 7 steps, ε 0.5 spent\n"
+    assert stream.getvalue() == "the loss is no longer a number: 7 steps, proven ε 0.5 spent\n"
+
+
+def test_the_end_says_how_many_candidates_were_accepted_where_some_were_not() -> None:
+    end = End(step=9, accepted=7, epsilon_spent=math.inf, reason="plan completed")
+    assert ending(end) == "plan completed: 9 steps, 7 of them accepted"
 
 
 @pytest.mark.parametrize("make", [PlainLines, Quiet, ProgressDisplay])

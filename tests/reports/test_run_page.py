@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from lehr import accounting
-from lehr.events import Composed, Gaussian
+from lehr.claims import Premise, Standing
+from lehr.events import Composed, Gaussian, NonPrivate
 from lehr.reports.rounding import at_most
+from lehr.reports.run_claims import to_json
 from lehr.reports.run_page import render
 from lehr.reports.run_reading import RunRecord, State, read_run
 from lehr.reports.wording import guarantee
+from tests.reports.conftest import PROVEN, PUBLISHED
 from tests.reports.pages import Page
 from tests.written_runs import PLAN, certificate, configuration, evaluations, write_run
 
@@ -51,7 +54,16 @@ def test_the_promise_comes_first_and_in_words(page: Page) -> None:
 
 
 def test_steps_score_and_settings_are_in_the_words(page: Page) -> None:
-    for words in ("40 of 40 planned", "95.00%", "0.0500", "sa-dpsgd", "clip norm", "30 of 40 (75.0%)", "digits"):
+    for words in (
+        "40 of 40 planned",
+        "95.00%",
+        "0.0500",
+        "sa-dpsgd",
+        "clip norm",
+        "30 of 40 (75.0%)",
+        "Candidates accepted",
+        "digits",
+    ):
         assert words in page.words
 
 
@@ -68,7 +80,7 @@ def test_the_charts_have_every_evaluation(page: Page) -> None:
 def test_acceptance_is_not_spoken_of_where_every_step_was_accepted(record: RunRecord) -> None:
     page = Page(render(replace(record, evaluations=tuple(evaluations()))))
     assert "acceptance" not in {chart["element"] for chart in json.loads(page.scripts[0])}
-    assert "Steps accepted" not in page.words
+    assert "Candidates accepted" not in page.words
 
 
 def test_each_set_of_records_has_a_line_of_its_own(record: RunRecord) -> None:
@@ -102,7 +114,7 @@ def test_a_run_without_privacy_says_so_first_and_charts_against_steps(tmp_path: 
     record = read_run(tmp_path / "run")
     rows = tuple(replace(row, epsilon_spent=math.inf) for row in evaluations())
     page = Page(render(replace(record, evaluations=rows)))
-    assert "No privacy: this model was trained without noise" in page.words
+    assert "No privacy: it was trained without noise" in page.words
     assert "δ" not in page.words
     assert json.loads(page.scripts[0])[0]["lines"][0]["x"] == [10, 20, 30, 40]
 
@@ -110,6 +122,40 @@ def test_a_run_without_privacy_says_so_first_and_charts_against_steps(tmp_path: 
 def test_a_run_that_has_just_begun_has_a_page_too(tmp_path: Path) -> None:
     write_run(tmp_path / "run", is_over=False, rows=[])
     assert Page(render(read_run(tmp_path / "run"))).scripts == []
+
+
+def test_both_numbers_of_a_run_by_a_papers_rule_are_shown_with_what_they_are(record: RunRecord) -> None:
+    published = replace(record, config={**record.config, "claims": {"published": to_json(PUBLISHED)}})
+    words = Page(render(published)).words
+    assert f"ε = {at_most(certificate(steps_taken=40).epsilon)} at δ = 1e-05, proven" in words
+    assert "As published: ε = 1" in words
+    assert "This is not a guarantee: the choice looks at the records." in words
+
+
+def test_a_papers_rule_that_holds_is_not_called_broken(record: RunRecord) -> None:
+    published = replace(record, config={**record.config, "claims": {"published": to_json(PROVEN)}})
+    words = Page(render(published)).words
+    assert "As published: ε = 2.5" in words
+    assert "not a guarantee" not in words
+
+
+def test_where_nothing_is_proven_the_page_says_why_and_shows_no_epsilon_but_the_papers(record: RunRecord) -> None:
+    looked = replace(record, planned=Composed((PLAN.event, NonPrivate("bounds follow raw gradients"))))
+    claims = {"published": to_json(PUBLISHED)}
+    page = Page(render(replace(looked, certificate=None, config={**record.config, "claims": claims})))
+    assert "No privacy: bounds follow raw gradients." in page.words
+    assert "As published: ε = 1" in page.words
+    assert "ε spent" not in page.words.replace("ε spent (proven)", "")
+    assert "ε ≤" not in page.words
+
+
+def test_a_run_that_ends_at_its_accepted_candidates_says_at_how_many(record: RunRecord) -> None:
+    words = Page(render(replace(record, plan=replace(PLAN, stops_at_accepted=30)))).words
+    assert "30 candidates are accepted" in words
+
+
+def broken(words: str) -> Premise:
+    return Premise(words, Standing.BROKEN, because=words)
 
 
 def test_hostile_names_are_words_and_nothing_else(tmp_path: Path, page: Page) -> None:
@@ -120,6 +166,7 @@ def test_hostile_names_are_words_and_nothing_else(tmp_path: Path, page: Page) ->
         data={"name": attack, "public_records": attack},
         stated={"unit_of_privacy": attack, "treated_as_public": [attack]},
     )
+    config["claims"] = {"published": to_json(replace(PUBLISHED, theorem=attack, premises=(broken(attack),)))}
     write_run(tmp_path / "run", config=config, rows=evaluations(on=attack, accepted=0.5))
     text = render(read_run(tmp_path / "run"))
     hostile = Page(text)
@@ -127,4 +174,4 @@ def test_hostile_names_are_words_and_nothing_else(tmp_path: Path, page: Page) ->
     assert "alert('x')" in hostile.words
     assert "{{ 7 * 7 }}" in hostile.words
     assert len(hostile.scripts) == len(page.scripts)
-    assert {tag for tag, _ in hostile.tags} == {tag for tag, _ in page.tags}
+    assert {tag for tag, _ in hostile.tags} == {tag for tag, _ in page.tags} | {"strong"}  # as published

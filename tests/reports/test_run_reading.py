@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lehr.errors import DamagedFile, StoreError
-from lehr.events import NOTHING, Repeated
+from lehr.events import NOTHING, Composed, NonPrivate, Repeated
 from lehr.ledger import Ledger
+from lehr.reports.run_claims import to_json
 from lehr.reports.run_reading import State, read_run
+from lehr.schedules import LinearDecay
+from tests.reports.conftest import PUBLISHED
+from tests.training.tiny import fit_tiny
 from tests.written_runs import PLAN, certificate, configuration, evaluations, write_run
 
 
@@ -37,6 +42,36 @@ def test_a_run_that_stopped_early_and_one_that_goes_on_are_told_apart(tmp_path: 
     assert read_run(tmp_path / "stopped").state is State.STOPPED
     assert read_run(tmp_path / "going on").state is State.GOING_ON
     assert read_run(tmp_path / "going on").certificate is None
+
+
+def test_a_run_that_ends_at_its_accepted_candidates_is_finished_with_them(tmp_path: Path) -> None:
+    for name, enough in {"all": 20, "more": 21}.items():
+        config = configuration(plan=replace(PLAN, stops_at_accepted=enough).to_json())
+        write_run(tmp_path / name, config=config, steps_taken=20)
+    assert read_run(tmp_path / "all").state is State.ACCEPTED
+    assert read_run(tmp_path / "more").state is State.STOPPED
+
+
+def test_what_is_proven_is_counted_again_and_what_is_published_is_read(run: Path) -> None:
+    write_run(run, config=configuration() | {"claims": {"proven": None, "published": to_json(PUBLISHED)}})
+    record = read_run(run)
+    assert record.proven == PLAN.claim()
+    assert record.published == PUBLISHED
+    assert record.is_private
+
+
+def test_where_something_was_done_without_noise_nothing_is_promised_and_the_reason_is_known(run: Path) -> None:
+    write_run(run)
+    looked = replace(read_run(run), planned=Composed((PLAN.event, NonPrivate("raw gradients"))))
+    assert looked.proven is not None
+    assert looked.proven.epsilon == math.inf
+    assert not looked.is_private
+    assert looked.no_privacy_because == "raw gradients"
+
+
+def test_steps_with_noise_that_changes_are_counted_by_the_ledgers_notes(run: Path) -> None:
+    fit_tiny(run, noise_schedule=LinearDecay(steps=5, first=2.0, last=1.0))
+    assert read_run(run).steps_charged == 5
 
 
 def test_reading_adds_nothing_to_any_file(run: Path) -> None:
@@ -123,6 +158,8 @@ def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
         {"run": ""},
         {"data": "mnist"},
         {"plan": {"steps": 1}},
+        {"claims": "proven"},
+        {"claims": {"published": {"epsilon": 1.0}}},
     ],
 )
 def test_a_configuration_of_another_shape_is_refused(run: Path, change: dict[str, Any]) -> None:

@@ -52,13 +52,13 @@ def test_every_evaluation_and_the_first_and_last_epsilon_are_written(tmp_path: P
     assert written["accuracy/test"] == [(row.step, round(row.accuracy, 5)) for row in rows]
     assert written["loss/test"] == [(row.step, round(row.loss, 5)) for row in rows]
     assert written["accepted_fraction"] == [(row.step, 1.0) for row in rows]
-    assert written["epsilon"] == [(1, 0.01), (40, 0.4)]
+    assert written["epsilon/proven"] == [(1, 0.01), (40, 0.4)]
 
 
 def test_a_run_without_privacy_writes_no_epsilon(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     train(TensorBoard(tmp_path), tmp_path, epsilon=math.inf)
-    assert "epsilon" not in scalars(tmp_path)
+    assert "epsilon/proven" not in scalars(tmp_path)
 
 
 def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

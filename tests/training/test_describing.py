@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,9 @@ from lehr.methods import by_name
 from lehr.methods.dpsgd import dpsgd
 from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
+from lehr.schedules import Cosine
 from lehr.training import describing
 from lehr.training.given_records import GivenRecords
-from lehr.schedules import Cosine
 from lehr.update.torch_optim import adam, custom
 from tests.training.tiny import HELD, PRIVATE, linear
 
@@ -66,6 +67,24 @@ def test_it_has_the_stated_number_and_not_the_true_one() -> None:
     assert '"records": 40' in text
     assert str(HELD) not in text
     assert config()["data"]["shape"] == [1, 4, 4]
+
+
+def test_both_numbers_are_in_it_with_what_they_are() -> None:
+    claims = config(by_name.named("sa-dpsgd", accounting="published"))["claims"]
+    assert (claims["proven"]["kind"], claims["published"]["kind"]) == ("proven", "published")
+    assert claims["published"]["premises"][0]["standing"] == "broken"
+    assert config()["claims"]["published"] is None
+
+
+def test_an_infinite_epsilon_is_a_word() -> None:
+    without = config(by_name.named("plain-sgd"), plan=replace(PLAN, noise_multiplier=0.0))
+    assert without["claims"]["proven"]["epsilon"] == "infinity"
+    assert json.loads(json.dumps(without, allow_nan=False)) == without
+
+
+def test_what_is_done_beside_the_steps_is_in_the_proven_number() -> None:
+    whole = replace(PLAN, steps=6).claim()
+    assert config(proven=whole)["claims"]["proven"]["epsilon"] > config()["claims"]["proven"]["epsilon"]
 
 
 def test_only_a_known_data_set_is_called_known() -> None:

@@ -9,6 +9,7 @@ import typer
 
 from lehr.cli import answering
 from lehr.cli.options import Json, example
+from lehr.reports import run_claims
 from lehr.reports.rounding import at_most, exactly
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def _answer_program(released: Released) -> None:
             "files": sorted(path.name for path in released.directory.iterdir()),
             "epsilon": None if certificate is None else certificate.epsilon,
             "delta": None if certificate is None else certificate.delta,
+            "published": run_claims.summary(released.published),
         }
     )
 
@@ -63,6 +65,8 @@ def _answer_person(released: Released) -> None:
     if certificate is not None:
         promise = f"ε = {at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}, {certificate.claim.kind}"
     answering.line(f"{answering.printable(str(released.directory))}: {promise}")
+    if released.published is not None:
+        answering.line(answering.printable(f"ε as published: {run_claims.as_published(released.published)}"))
     for path in sorted(released.directory.iterdir()):
         answering.line(f"  {path.name}")
     answering.line("The run's key and everything else in its private folder are destroyed.")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lehr.cli import answering
 from lehr.cli.options import Json, Overwrite, example
 from lehr.cli.release import TRAIN, RunFolder
+from lehr.reports import run_claims
+from lehr.reports.rounding import at_most, exactly
+
+if TYPE_CHECKING:
+    from lehr.reports.run_reading import RunRecord
 
 EXAMPLE = example(TRAIN, "  lehr report first --to first.html\n")
 
@@ -35,8 +41,28 @@ def report(
     path = RunFiles(run).report if to is None else to
     whole_file.write(path, page, overwrite=overwrite or to is None)
     if json:
-        answering.as_json({"report": str(path), "run": record.run, "state": record.state.value})
+        answering.as_json(
+            {
+                "report": str(path),
+                "run": record.run,
+                "state": record.state.value,
+                "proven": run_claims.summary(record.proven),
+                "published": run_claims.summary(record.published),
+            }
+        )
     else:
         answering.line(f"{answering.printable(str(path))}: {record.state.value}")
+        for line in _claims(record):
+            answering.line(answering.printable(line))
     if open_it:
         typer.launch(path.resolve().as_uri())
+
+
+def _claims(record: RunRecord) -> Iterator[str]:
+    promised = record.proven if record.certificate is None else record.certificate.claim.claim
+    if promised is None or not record.is_private:
+        yield f"  no privacy: {record.no_privacy_because}"
+    else:
+        yield f"  ε, proven: {at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"
+    if record.published is not None:
+        yield f"  ε as published: {run_claims.as_published(record.published)}"

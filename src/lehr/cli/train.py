@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,11 +10,18 @@ import typer
 
 from lehr.cli import answering
 from lehr.cli.options import ExpectedBatchSize, Json, NoiseMultiplier, Records, Steps, example, refuse
+from lehr.cli.settings import tables
+from lehr.reports import run_claims
 from lehr.reports.rounding import at_most, exactly
 
 if TYPE_CHECKING:
     from lehr.training.ending import Run
 
+# Written out, because naming them by their functions would load torch for a help text.
+METHODS = (
+    "adadp, adal, adan, agd, auto-s, dpopt, dpsgd, dpsgd-per-layer, dpsur, sa-dpsgd, or plain-sgd: no privacy, "
+    "--steps only."
+)
 EXAMPLE = example(
     "  lehr train --dataset digits --epsilon 8 --steps 60 --expected-batch-size 64 --run first \\\n",
     "      --settings-chosen-on fixed\n",
@@ -48,12 +56,22 @@ def train(
         str | None, typer.Option(help="fixed, public or private: without it there is no certificate.")
     ] = None,
     budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="The budget that pays for the run.")] = None,
-    method: Annotated[str | None, typer.Option(help="dpsgd, auto-s or sa-dpsgd.")] = None,
+    accounting: Annotated[
+        str | None, typer.Option(help="proven, or published: planned by the paper's rule, and both are shown.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help=METHODS)] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The step size.")] = None,
     clip_norm: Annotated[float | None, typer.Option(help="The largest norm of one record's gradient.")] = None,
     momentum: Annotated[float | None, typer.Option(help="Of the optimizer.")] = None,
     network: Annotated[str | None, typer.Option(help="A network by its name; otherwise one for the images.")] = None,
-    activation: Annotated[str | None, typer.Option(help="tanh, relu, ...")] = None,
+    activation: Annotated[
+        str | None,
+        typer.Option(help="tanh, relu, tempered_sigmoid(mnist), tempered_sigmoid(1.97, 2.27, 1.15), ..."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting of the method; TABLE.KEY=VALUE of a file."),
+    ] = None,
     augmentation: Annotated[str | None, typer.Option(help="none, flip_crop, rrc, ours or simclr.")] = None,
     views: Annotated[int | None, typer.Option(help="Augmented copies of a record, averaged before clipping.")] = None,
     precision: Annotated[str | None, typer.Option(help="as_model or bfloat16.")] = None,
@@ -75,7 +93,8 @@ def train(
 ) -> None:
     """Train a network on private records, with an ε that is proven, charged before it is spent, and certified.
 
-    Options override what CONFIG.toml says. A run that was killed goes on with --resume, to the bit.
+    Options override what CONFIG.toml says, and --set overrides them. A run that was killed goes on with --resume, to
+    the bit.
     """
     from lehr.configuration import Configuration
     from lehr.run_folder import read_config
@@ -101,6 +120,7 @@ def train(
             "expected_batch_size": expected_batch_size,
             "steps": steps,
             "settings_chosen_on": settings_chosen_on,
+            "accounting": accounting,
         },
         "method": {"name": method, "learning_rate": learning_rate, "clip_norm": clip_norm, "momentum": momentum},
         "model": {"network": network, "activation": activation},
@@ -114,13 +134,14 @@ def train(
         },
     }
     if resume is not None:
-        refuse("resume", config=config, run=run, seed=seed, method=method)
+        refuse("resume", config=config, run=run, seed=seed, method=method, set=settings or None)
         for table in ("privacy", "method", "model", "training"):
             refuse("resume", **said[table])
         asked = Configuration.of_run(resume).with_words(data=said["data"])
         name = name or read_config(resume)["run"]
     else:
         asked = (Configuration() if config is None else Configuration.read(config)).with_words(**said)
+        asked = asked.with_words(**tables(settings or ()))
     done = asked.train(
         data_dir=data_dir,
         seed=seed,
@@ -147,32 +168,51 @@ def _callbacks(tensorboard: Path | None) -> list[Any]:
 
 
 def _answer(run: Run, *, json: bool) -> None:
-    last = run.evaluations[-1] if run.evaluations else None
-    certificate = run.certificate
     if json:
-        answering.as_json(
-            {
-                "run": str(run.directory),
-                "reason": run.end.reason,
-                "steps": run.end.step,
-                "accepted": run.end.accepted,
-                "epsilon": None if certificate is None else certificate.epsilon,
-                "epsilon_spent": run.end.epsilon_spent,
-                "delta": run.plan.delta,
-                "accuracy": None if last is None else last.accuracy,
-                "loss": None if last is None else last.loss,
-            }
-        )
-        return
+        answering.as_json(_shape(run))
+    else:
+        answering.facts("Trained", _rows(run))
+
+
+def _shape(run: Run) -> dict[str, object]:
+    last = run.evaluations[-1] if run.evaluations else None
+    return {
+        "run": str(run.directory),
+        "reason": run.end.reason,
+        "steps": run.end.step,
+        "accepted": run.end.accepted,
+        "epsilon": None if run.certificate is None else run.certificate.epsilon,
+        "epsilon_spent": run.end.epsilon_spent,
+        "delta": run.plan.delta,
+        "proven": run_claims.summary(run.proven),
+        "published": run_claims.summary(run.published),
+        "accuracy": None if last is None else last.accuracy,
+        "loss": None if last is None else last.loss,
+    }
+
+
+def _rows(run: Run) -> dict[str, str]:
     rows = {"run": str(run.directory), "ended": f"{run.end.reason}, {run.end.step:,} steps"}
-    if last is None:
-        rows["accuracy"] = "not scored: there are no test records"
-    else:
+    if run.end.accepted != run.end.step or run.plan.stops_at_accepted is not None:
+        rows["accepted"] = f"{run.end.accepted:,} of {run.end.step:,} candidates; {run.plan.steps:,} were planned"
+    rows["accuracy"] = "not scored: there are no test records"
+    if run.evaluations:
+        last = run.evaluations[-1]
         rows["accuracy"] = f"{last.accuracy:.2%} on {last.on} (loss {last.loss:.4f})"
-    if certificate is None:
-        rows["ε spent"] = f"{at_most(run.end.epsilon_spent)} at δ = {exactly(run.plan.delta)}"
+    rows["ε, proven"] = _proven(run)
+    if run.published is not None:
+        rows["ε as published"] = run_claims.as_published(run.published)
+    if run.certificate is None:
         rows["certificate"] = "none yet: state how the settings were chosen when you release the model"
-    else:
-        rows["ε"] = f"{at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}, proven"
+        if not math.isfinite(run.proven.epsilon):
+            rows["certificate"] = "none: nothing is promised to anybody"
     rows["report"] = str(run.directory / "report.html")
-    answering.facts("Trained", rows)
+    return rows
+
+
+def _proven(run: Run) -> str:
+    """The ε of the certificate, which may be a budget's limit, or that of the plan."""
+    promised = run.proven if run.certificate is None else run.certificate
+    if not math.isfinite(promised.epsilon):
+        return "infinity: there is no privacy"
+    return f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from lehr.reports import wording
-from lehr.reports.rounding import exactly
+from lehr.reports import run_claims, wording
+from lehr.reports.certificate import Certificate
+from lehr.reports.rounding import at_most, exactly
 from lehr.reports.run_reading import RunRecord, State
-
-NO_GUARANTEE = (
-    "No privacy guarantee: this model was trained without noise, and may reveal any record that it was trained on"
-)
 
 
 def page(record: RunRecord) -> str:
@@ -49,7 +46,7 @@ _ENTITY = re.compile(r"&(?=#?\w+;)")
 def _head(record: RunRecord) -> Iterator[str]:
     promised = record.certificate
     if promised is None:
-        yield f"# {NO_GUARANTEE}"
+        yield f"# {_no_guarantee(record)}"
         yield f"The name of this model is {said(record.run)}."
         return
     yield f"# {said(record.run)}: a model trained with differential privacy"
@@ -73,12 +70,23 @@ def _what_it_is(record: RunRecord) -> Iterator[str]:
     yield f"Gives: scores for {said(data.get('num_classes'))} classes"
 
 
+def _no_guarantee(record: RunRecord) -> str:
+    because = said(record.no_privacy_because)
+    return f"No privacy guarantee: {because}, and this model may reveal any record that it was trained on"
+
+
 def _privacy(record: RunRecord) -> Iterator[str]:
     promised = record.certificate
     if promised is None:
-        yield NO_GUARANTEE
-        return
-    yield f"The guarantee is {said(promised.claim.kind)}: {said(promised.claim.claim.theorem)}"
+        yield _no_guarantee(record)
+    else:
+        yield from _promise(promised)
+    if record.published is not None:
+        yield f"ε as published: {said(run_claims.as_published(record.published))}"
+
+
+def _promise(promised: Certificate) -> Iterator[str]:
+    yield f"ε = {at_most(promised.epsilon)} is {said(promised.claim.kind)}: {said(promised.claim.claim.theorem)}"
     yield "It is for everything that the plan allowed, however much of it was done"
     yield from (f"Assumed: {said(assumption)}" for assumption in promised.assumptions)
     yield "Treated as public: " + ("; ".join(map(said, promised.stated.treated_as_public)) or "nothing was stated")
@@ -105,6 +113,8 @@ def _training(record: RunRecord) -> Iterator[str]:
             f"Plan: {plan.steps:,} steps of {plan.expected_batch_size:,.10g} records on average, "
             f"noise multiplier {exactly(plan.noise_multiplier)}"
         )
+        if plan.stops_at_accepted is not None:
+            yield f"The run ends once {plan.stops_at_accepted:,} candidates are accepted; {record.accepted:,} were"
     if record.state is State.STOPPED:
         yield f"The run {record.state.value}; {record.steps_charged:,} steps were charged"
     yield f"Training: {_settings(record.config['training'])}"

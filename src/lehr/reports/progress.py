@@ -9,7 +9,7 @@
 >>> lines.evaluated(Evaluation(step=50, accepted=50, epsilon_spent=1.2341, loss=0.25, accuracy=0.915, on="test",
 ...     learning_rate=0.1))
 >>> print(stream.getvalue(), end="")
-dpsgd: 100 steps planned, ε = 3 at δ = 1e-05, in first
+dpsgd: 100 steps planned, proven ε = 3 at δ = 1e-05, in first
 step 50 of 100, ε 1.24 of 3, loss 0.2500, accuracy 91.5 % on test
 
 A step costs no more than noting where the run stands; what is shown is drawn a few times a second, by a thread of its
@@ -202,7 +202,7 @@ class Standing:
             on = one_line(evaluation.on)
             facts += [f"loss {evaluation.loss:.4f}", f"accuracy {100 * evaluation.accuracy:.1f} % on {on}"]
         if (progress := self._progress) is not None and progress.accepted < progress.step:
-            facts.append(f"{100 * progress.accepted / progress.step:.1f} % of steps accepted")
+            facts.append(f"{progress.accepted:,} of {progress.step:,} candidates accepted")
         if (rate := self._steps_per_second()) is not None:
             facts.append(f"{rate * self.start.expected_batch_size:,.0f} expected records/s")
         return facts
@@ -226,7 +226,9 @@ class Standing:
 
 def planned(start: Start) -> str:
     """The first line of every display."""
-    promise = "no privacy" if start.epsilon == math.inf else f"ε = {_up(start.epsilon)} at δ = {exactly(start.delta)}"
+    promise = "no privacy"
+    if start.epsilon != math.inf:
+        promise = f"proven ε = {_up(start.epsilon)} at δ = {exactly(start.delta)}"
     since = f", resumed after step {start.first_step:,}" if start.first_step else ""
     where = one_line(str(start.directory))
     return f"{one_line(start.method)}: {start.steps:,} steps planned, {promise}{since}, in {where}"
@@ -234,8 +236,9 @@ def planned(start: Start) -> str:
 
 def ending(end: End) -> str:
     """The last line of every display."""
-    spent = "" if end.epsilon_spent == math.inf else f", ε {_up(end.epsilon_spent)} spent"
-    return f"{one_line(end.reason)}: {end.step:,} steps{spent}"
+    spent = "" if end.epsilon_spent == math.inf else f", proven ε {_up(end.epsilon_spent)} spent"
+    accepted = "" if end.accepted == end.step else f", {end.accepted:,} of them accepted"
+    return f"{one_line(end.reason)}: {end.step:,} steps{accepted}{spent}"
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lehr import accounting
 from lehr.claims import Claim, Standing
-from lehr.reports import page_frame
+from lehr.reports import page_frame, run_claims
 from lehr.reports.certificate import Certificate
 from lehr.reports.page_frame import Chart, Line
 from lehr.reports.rounding import at_most, exactly
@@ -21,8 +21,7 @@ from lehr.run_shape import SECTIONS, Evaluation
 TEMPLATE = "run_page.html.jinja"
 MILESTONES = 10
 NO_PRIVACY = (
-    "No privacy: this model was trained without noise, and may reveal any record that it was trained on. "
-    "Nothing is promised to anybody."
+    "No privacy: {because}. The model may reveal any record that it was trained on. Nothing is promised to anybody."
 )
 
 
@@ -37,7 +36,9 @@ def render(record: RunRecord) -> str:
         delta=None if claim is None else claim.delta,
         promise=tuple(_promise(record, claim)),
         state=record.state.value,
-        is_completed=record.state is State.COMPLETED,
+        is_completed=record.state in (State.COMPLETED, State.ACCEPTED),
+        published=record.published,
+        published_because="" if record.published is None else run_claims.because(record.published),
         standing=_standing(record),
         milestones=_milestones(record.evaluations),
         places=_places(record.evaluations),
@@ -56,15 +57,12 @@ def _claim(record: RunRecord) -> Claim | None:
     """The claim of the certificate, or that of the plan while there is none; None where nothing is promised."""
     if record.certificate is not None:
         return record.certificate.claim.claim
-    plan = record.plan
-    if plan is None or not record.is_private:
-        return None
-    return accounting.claim(record.planned, delta=plan.delta, adjacency=plan.adjacency)
+    return record.proven if record.is_private else None
 
 
 def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
     if claim is None:
-        yield NO_PRIVACY
+        yield NO_PRIVACY.format(because=record.no_privacy_because)
         return
     stated = record.config["stated"]
     unit = str(stated.get("unit_of_privacy", "one record"))
@@ -89,10 +87,13 @@ def _standing(record: RunRecord) -> dict[str, str]:
     rows = {"State": record.state.value, "Method": record.method}
     planned = "" if record.plan is None else f" of {record.plan.steps:,} planned"
     rows["Steps charged" if record.plan is not None else "Steps"] = f"{record.steps_charged:,}{planned}"
+    enough = None if record.plan is None else record.plan.stops_at_accepted
+    if enough is not None:
+        rows["Ends once"] = f"{enough:,} candidates are accepted"
     last = record.last
     if last is not None:
-        if last.accepted < last.step:
-            rows["Steps accepted"] = f"{last.accepted:,} of {last.step:,} ({last.accepted / last.step:.1%})"
+        if last.accepted < last.step or (enough is not None and last.step):
+            rows["Candidates accepted"] = f"{last.accepted:,} of {last.step:,} ({last.accepted / last.step:.1%})"
         rows["Accuracy"] = f"{last.accuracy:.2%}"
         rows["Loss"] = f"{last.loss:.4f}"
         rows["Evaluated"] = f"on {last.on}, after step {last.step:,}"
@@ -134,7 +135,7 @@ def _chart(rows: Sequence[Evaluation], name: str, *, y_title: str, y_format: str
     where = "ε ≤ %{x:.4g}<br>" if by_epsilon else "%{x:,} steps<br>"
     return Chart(
         element=name,
-        x_title="ε spent" if by_epsilon else "steps",
+        x_title="ε spent (proven)" if by_epsilon else "steps",
         y_title=y_title,
         x_format="" if by_epsilon else ",d",
         y_format=y_format,

@@ -11,16 +11,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lehr import run_shape, validate
+from lehr import accounting, run_shape, validate
+from lehr.claims import Claim
 from lehr.errors import DamagedFile, InvalidValue, StoreError
-from lehr.events import NOTHING, Event, counted
+from lehr.events import NOTHING, Adjacency, Event, NonPrivate, counted
 from lehr.files import json_file, lines_file
 from lehr.ledger import Ledger
 from lehr.planning.plan import Plan
-from lehr.reports import certificate_file
+from lehr.reports import certificate_file, run_claims
 from lehr.reports.certificate import Certificate
 from lehr.run_shape import Evaluation, RunFiles
 
@@ -33,6 +35,7 @@ class State(Enum):
 
     GOING_ON = "still running, or interrupted"
     STOPPED = "stopped before the plan's end"
+    ACCEPTED = "finished: enough candidates were accepted"
     COMPLETED = "finished: the plan was completed"
 
 
@@ -52,6 +55,7 @@ class RunRecord:
     charged: Event
     accepted: int
     state: State
+    steps_noted: int = 0  # by the ledger, which one that is written by hand need not do
 
     @property
     def run(self) -> str:
@@ -64,9 +68,30 @@ class RunRecord:
         return str(self.config["method"]["name"])
 
     @property
+    def proven(self) -> Claim | None:
+        """What holds for all that was planned; infinite where nothing does, and None where nothing was planned."""
+        plan = self.plan
+        return None if plan is None else _claim(self.planned, plan.delta, plan.adjacency)
+
+    @property
+    def published(self) -> Claim | None:
+        """What the paper's rule says, where the run follows it."""
+        return _published(self.config)
+
+    @property
     def is_private(self) -> bool:
-        """Whether there is noise, without which nothing is promised to anybody."""
-        return self.plan is not None and self.plan.noise_multiplier > 0
+        """Whether anything is promised to anybody."""
+        plan, proven = self.plan, self.proven
+        return plan is not None and plan.noise_multiplier > 0 and proven is not None and math.isfinite(proven.epsilon)
+
+    @property
+    def no_privacy_because(self) -> str:
+        """Why nothing is promised, where that is so."""
+        reasons = {atom.reason: None for atom in counted(self.planned) if isinstance(atom, NonPrivate)}
+        if reasons:
+            return "; ".join(reasons)
+        has_noise = self.plan is not None and self.plan.noise_multiplier > 0
+        return "its noise is not enough for any ε" if has_noise else "it was trained without noise"
 
     @property
     def steps_charged(self) -> int:
@@ -74,7 +99,7 @@ class RunRecord:
         if self.plan is None:
             return max((row.step for row in self.evaluations), default=0)
         step = self.plan.step_event
-        return sum(count for atom, count in counted(self.charged).items() if atom == step)
+        return self.steps_noted or sum(count for atom, count in counted(self.charged).items() if atom == step)
 
     @property
     def last(self) -> Evaluation | None:
@@ -100,7 +125,8 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
         certificate=certificate_file.read(files.certificate) if files.certificate.is_file() else None,
         charged=charges.charged,
         accepted=charges.accepted,
-        state=_state(charges, has_model=files.model.is_file()),
+        state=_state(charges, plan, has_model=files.model.is_file()),
+        steps_noted=charges.steps,
     )
 
 
@@ -113,6 +139,7 @@ def config_from_json(shape: object) -> dict[str, Any]:
         raise InvalidValue("stated", allowed="an object", given=config["stated"])
     if config.setdefault("plan", None) is not None:
         Plan.from_json(config["plan"])
+    _published(config)
     return config
 
 
@@ -122,17 +149,39 @@ class _Charges(NamedTuple):
     planned: Event
     charged: Event
     accepted: int
+    steps: int = 0
 
 
 def _charges(path: Path) -> _Charges:
     with Ledger.open(path) as ledger:
-        return _Charges(planned=ledger.plan_event, charged=ledger.charged(), accepted=ledger.accepted_count())
+        return _Charges(
+            planned=ledger.plan_event,
+            charged=ledger.charged(),
+            accepted=ledger.accepted_count(),
+            steps=ledger.count("steps"),
+        )
 
 
-def _state(charges: _Charges, *, has_model: bool) -> State:
+def _state(charges: _Charges, plan: Plan | None, *, has_model: bool) -> State:
     if not has_model:
         return State.GOING_ON
-    return State.COMPLETED if counted(charges.charged) == counted(charges.planned) else State.STOPPED
+    if counted(charges.charged) == counted(charges.planned):
+        return State.COMPLETED
+    enough = None if plan is None else plan.stops_at_accepted
+    return State.STOPPED if enough is None or charges.accepted < enough else State.ACCEPTED
+
+
+@lru_cache(maxsize=16)  # counting takes its time, and a page, a card and a release ask for the same
+def _claim(event: Event, delta: float, adjacency: Adjacency) -> Claim:
+    return accounting.claim(event, delta=delta, adjacency=adjacency)
+
+
+def _published(config: Mapping[str, Any]) -> Claim | None:
+    claims = config.get("claims") or {}
+    if not isinstance(claims, Mapping):
+        raise InvalidValue("claims", allowed="an object", given=claims)
+    shape = claims.get("published")
+    return None if shape is None else run_claims.from_json("published", shape)
 
 
 def _evaluations(path: Path) -> tuple[Evaluation, ...]:

@@ -1,4 +1,4 @@
-"""A run in TensorBoard: every evaluation, and the ε spent. It needs ``pip install 'lehr[tensorboard]'``."""
+"""A run in TensorBoard: every evaluation, and the proven ε spent. It needs ``pip install 'lehr[tensorboard]'``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TensorBoard(Callback):
 
     def _spent(self, progress: Progress) -> None:
         if math.isfinite(progress.epsilon_spent):
-            self._write("epsilon", progress.epsilon_spent, progress.step)
+            self._write("epsilon/proven", progress.epsilon_spent, progress.step)
 
     def _write(self, name: str, value: float, step: int) -> None:
         if self._writer is not None:

@@ -11,10 +11,13 @@ from typing import Any
 from torch import nn
 
 import lehr
+from lehr.claims import Claim
 from lehr.data.known import KNOWN
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.planning.plan import Plan
+from lehr.planning.published import published_claim
+from lehr.reports import run_claims
 from lehr.reports.certificate import Statements
 from lehr.run_shape import FORMAT, FORMAT_VERSION
 from lehr.training.given_records import GivenRecords
@@ -32,8 +35,9 @@ def config(
     evaluated_on: str | None,
     stated: Statements | None,
     budget: str | None,
+    proven: Claim | None = None,
 ) -> dict[str, Any]:
-    """The configuration of a run, as JSON has it."""
+    """The configuration of a run, as JSON has it. ``proven`` is for all that it may do, noised scores included."""
     described: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -42,6 +46,7 @@ def config(
         "created_on": datetime.now(UTC).date().isoformat(),
         "method": _method(method),
         "plan": plan.to_json(),
+        "claims": _claims(method, plan, proven),
         "data": {
             "name": data.name,
             "is_known": data.name in KNOWN,
@@ -81,6 +86,15 @@ def _name_of(loss_fn: Any) -> str:
     given = loss_fn.keywords if isinstance(loss_fn, partial) else {}
     plain = {name: value for name, value in sorted(given.items()) if isinstance(value, bool | int | float | str)}
     return f"{words}({', '.join(f'{name}={value!r}' for name, value in plain.items())})" if plain else words
+
+
+def _claims(method: Method, plan: Plan, proven: Claim | None) -> dict[str, Any]:
+    """What is proven, and what the paper's rule says where the run follows it: each with its kind, and its premises."""
+    published = None if method.published is None else published_claim(method.published, plan)
+    return {
+        "proven": run_claims.to_json(plan.claim() if proven is None else proven),
+        "published": None if published is None else run_claims.to_json(published),
+    }
 
 
 def _method(method: Method) -> dict[str, Any]:
