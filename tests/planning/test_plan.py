@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lehr.accounting.accountant import bound
 from lehr.errors import InvalidValue, Unreachable
-from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
+from lehr.events import (
+    NOTHING,
+    Adjacency,
+    Gaussian,
+    PoissonSampled,
+    PureDP,
+    Repeated,
+    SampledWithoutReplacement,
+    counted,
+    together,
+)
 from lehr.planning.plan import Plan, make_plan
+from lehr.schedules import CONSTANT, LinearDecay
 
 PLAN = Plan(noise_multiplier=1.23, expected_batch_size=512, records=60_000, steps=4698, delta=1e-5)
 WITHOUT_REPLACEMENT = Plan(
@@ -145,3 +160,85 @@ def test_a_fraction_of_a_record_cannot_be_drawn_without_replacement() -> None:
 def test_a_target_out_of_reach_is_named() -> None:
     with pytest.raises(Unreachable, match="passed by a single step"):
         make_plan(epsilon=0.01, delta=1e-9, records=100, expected_batch_size=100, noise_multiplier=0.5)
+
+
+DECAYING = LinearDecay(steps=4, first=2.0, last=1.0)
+SCHEDULED = Plan(
+    noise_multiplier=1.5, expected_batch_size=10, records=100, steps=6, delta=1e-5, noise_schedule=DECAYING
+)
+
+
+def test_under_a_schedule_every_step_is_counted_with_its_own_noise() -> None:
+    factors = [2.0, 1.75, 1.5, 1.25, 1.0, 1.0]
+    assert [SCHEDULED.noise_multiplier_at(step) for step in range(6)] == [1.5 * factor for factor in factors]
+    counts = Counter(PoissonSampled(0.1, Gaussian(1.5 * factor)) for factor in factors)
+    assert counted(SCHEDULED.event) == counts
+    assert not SCHEDULED.has_equal_steps
+
+
+@given(first=st.integers(0, 6), middle=st.integers(0, 6), last=st.integers(0, 6))
+def test_the_parts_of_a_run_add_up_to_the_whole(first: int, middle: int, last: int) -> None:
+    first, middle, last = sorted((first, middle, last))
+    plan = replace(SCHEDULED, asked=PureDP(0.1))
+    parts = together(plan.events(first, middle), plan.events(middle, last))
+    assert counted(parts) == counted(plan.events(first, last))
+
+
+def test_more_noise_at_first_costs_less_than_none() -> None:
+    assert SCHEDULED.bound().epsilon < replace(SCHEDULED, noise_schedule=CONSTANT).bound().epsilon
+
+
+def test_what_is_asked_at_every_step_is_counted_with_it() -> None:
+    plan = replace(SCHEDULED, noise_schedule=CONSTANT, asked=PureDP(0.1))
+    assert counted(plan.event) == {PoissonSampled(0.1, Gaussian(1.5)): 6, PureDP(0.1): 6}
+    assert counted(plan.step_event) == {PoissonSampled(0.1, Gaussian(1.5)): 1, PureDP(0.1): 1}
+    assert plan.bound().epsilon > replace(plan, asked=NOTHING).bound().epsilon
+
+
+def test_a_target_is_met_with_the_schedule_and_the_questions_in_it() -> None:
+    plan = make_plan(
+        epsilon=2.0,
+        delta=1e-5,
+        records=1000,
+        expected_batch_size=50,
+        steps=2,
+        noise_schedule=DECAYING,
+        asked=PureDP(0.1),
+    )
+    assert 0.99 * 2 <= plan.bound().epsilon <= 2
+
+
+def test_steps_cannot_be_found_under_a_schedule() -> None:
+    with pytest.raises(InvalidValue, match="steps must be given where the noise follows a schedule"):
+        make_plan(
+            epsilon=2.0,
+            delta=1e-5,
+            records=1000,
+            expected_batch_size=50,
+            noise_multiplier=1.0,
+            noise_schedule=DECAYING,
+        )
+
+
+def test_a_plan_that_stops_at_accepted_is_counted_at_all_of_its_candidates() -> None:
+    plan = replace(SCHEDULED, noise_schedule=CONSTANT, stops_at_accepted=2)
+    assert counted(plan.event) == {PoissonSampled(0.1, Gaussian(1.5)): 6}
+    with pytest.raises(InvalidValue, match="stops_at_accepted"):
+        replace(plan, stops_at_accepted=0)
+
+
+def test_a_plan_without_noise_has_no_bound() -> None:
+    assert replace(PLAN, noise_multiplier=0.0).bound().epsilon == math.inf
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        SCHEDULED,
+        replace(SCHEDULED, asked=together(PureDP(0.1), PoissonSampled(0.2, Gaussian(3.0)))),
+        replace(SCHEDULED, stops_at_accepted=2),
+    ],
+    ids=["schedule", "asked", "accepted"],
+)
+def test_schedules_and_questions_survive_a_file(plan: Plan) -> None:
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
