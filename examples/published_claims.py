@@ -415,6 +415,8 @@ def tell_adaptive() -> dict[str, Attacked]:
     published = found["published"]
     there, absent = (published.sizes()[published.is_present == is_there].exp() for is_there in (True, False))
     print(f"  published: root mean squares {there.min():.1e} or more if there, {absent.max():.1e} or less if not")
+    found_all = int(published.is_present[1::2].sum())
+    print(f"  {found_all} of {found_all} found: delta at least {0.05 ** (1 / found_all):.3f}, with 95 % confidence")
     print(f"  never drawn, and so hidden: {(1 - BATCH / RECORDS) ** STEPS:.1e}")
     return found
 
