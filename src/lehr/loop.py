@@ -53,6 +53,7 @@ class Training:
     allowance: Allowance
     epsilon_of: Callable[[Event], float]
     private: Records
+    beforehand: Callable[[StepRandomness], None] | None  # done once to the model, with noise that is charged
     views: Callable[[Inputs, torch.Generator], Inputs]  # prepared, and augmented where that is asked for
     physical_batch: int
     averaging: Averaging
@@ -86,6 +87,7 @@ class Loop:
     def _run(self) -> End:
         training, mechanism, trainee = self.training, self.training.mechanism, self.trainee
         charges = self._charges()
+        self._prepare()
         saved_at, reason = time.monotonic(), COMPLETED
         for step in range(trainee.step, charges.last_step):
             if early := self._reason_to_stop():
@@ -125,6 +127,17 @@ class Loop:
         if reason == COMPLETED and missing:
             reason = f"plan spent {missing} steps early: they were charged before the run was begun anew"
         return self._end(reason)
+
+    def _prepare(self) -> None:
+        """Do what is done once, unless the checkpoint has it. Again, it is free where it is the same to the bit."""
+        trainee, ledger, beforehand = self.trainee, self.folder.ledger, self.training.beforehand
+        if beforehand is None or trainee.is_prepared:
+            return
+        if trainee.attempt != self._attempt_found or not ledger.count("beforehand"):
+            ledger.record(self.training.allowance.beforehand, note="before the first step", counts={"beforehand": 1})
+        beforehand(self.folder.key.at(0, trainee.attempt))
+        trainee.is_prepared = True
+        self._save()
 
     def _pay(self, charges: Charges, step: int) -> bool:
         """Charge the step, with others where their costs are known; false where a limit does not admit it."""

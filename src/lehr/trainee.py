@@ -34,6 +34,7 @@ class Trainee:
         self.noise: SlotState = method.noise.start(parameters)
         self.acceptance: SlotState = method.acceptance.start()
         self.step = self.accepted = self.attempt = 0
+        self.is_prepared = False  # by what is done once, before the first step
 
     def propose(self, released: ReleasedSum, *, divisor: float, step: int, step_scale: float = 1.0) -> None:
         """Move the weights to the candidate."""
@@ -96,7 +97,11 @@ class Trainee:
             accepted=self.accepted,
             attempt=self.attempt,
             tensors={**model, **self._updater.tensors(), **self._average.tensors(), **self._slot_tensors()},
-            numbers={"update": self._updater.scalars(), "slots": self._slot_numbers()},
+            numbers={
+                "update": self._updater.scalars(),
+                "slots": self._slot_numbers(),
+                "is_prepared": self.is_prepared,
+            },
         )
 
     def go_on_from(self, found: Checkpoint) -> None:
@@ -107,6 +112,7 @@ class Trainee:
             self.model.load_state_dict(model)
             self._updater.load_tensors(found.tensors, found.numbers["update"])
             self._average = self._average.loaded(found.tensors)
+            self.is_prepared = bool(found.numbers["is_prepared"])
             for slot in _SLOTS:
                 setattr(self, slot, self._slot_state(slot, found))
         except (RuntimeError, KeyError, InvalidValue) as error:  # of missing, surplus or misshapen tensors

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from lehr import validate
 from lehr.accounting.rdp import FRACTIONAL_ORDERS, Floats, balle20, renyi_divergences
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Event, RenyiLimit, an_adjacency
+from lehr.events import Adjacency, Atom, Event, RenyiLimit, an_adjacency, counted
 
 _SMALLEST_ORDER = 1.1
 _MOST_ORDERS = 20  # each more leaves less of δ to the others
@@ -131,8 +132,23 @@ def limit_for(epsilon: float, delta: float, adjacency: Adjacency, *, expecting: 
 
 def is_within(events: Event, limit: RenyiLimit, adjacency: Adjacency) -> bool:
     """Whether the divergences of these events add up to no more than the limit."""
-    total = renyi_divergences(events, (limit.order,), adjacency, accountant="filter")
-    return bool(total[0] <= limit.divergence)
+    return divergence_at(events, limit.order, adjacency) <= limit.divergence
+
+
+def divergence_at(events: Event, order: float, adjacency: Adjacency) -> float:
+    """The Rényi divergence of these events at one order. Each distinct event is computed once and remembered."""
+    return math.fsum(count * _divergence_of(atom, order, adjacency) for atom, count in counted(events).items())
+
+
+def epsilon_at(events: Event, limit: RenyiLimit, *, delta: float, adjacency: Adjacency) -> float:
+    """ε of these events by the order of the limit alone."""
+    divergence = divergence_at(events, limit.order, adjacency)
+    return max(0.0, float(balle20(np.asarray(limit.order), np.asarray(divergence), delta))) if divergence else 0.0
+
+
+@lru_cache(maxsize=100_000)
+def _divergence_of(atom: Atom, order: float, adjacency: Adjacency) -> float:
+    return float(renyi_divergences(atom, (order,), adjacency, accountant="filter", only_these=True)[0])
 
 
 _BELOW = 1 - 1e-9  # so that rounding on the way back does not pass ε

@@ -106,13 +106,21 @@ RDP_MIRONOV17 = RenyiAccountant(
 
 
 def renyi_divergences(
-    event: Event, orders: tuple[float, ...], adjacency: Adjacency, *, accountant: str = "rdp"
+    event: Event,
+    orders: tuple[float, ...],
+    adjacency: Adjacency,
+    *,
+    accountant: str = "rdp",
+    only_these: bool = False,
 ) -> Floats:
-    """An upper bound on the Rényi divergence of the event at each order; infinite where there is none."""
+    """An upper bound on the Rényi divergence of the event at each order; infinite where there is none.
+
+    With ``only_these`` no other order is computed, which the accountants could share.
+    """
     total = np.zeros(len(orders))
     for atom, count in with_fewer_levels(counted(event)).items():
         _refuse_uncountable(atom, adjacency, accountant)
-        computed = _orders_computed(atom, orders)
+        computed = _orders_computed(atom, orders, only_these=only_these)
         found = dict(zip(computed, _of_atom(atom, computed, adjacency), strict=True))
         total += count * np.array([found.get(order, math.inf) for order in orders])
     return total
@@ -132,13 +140,14 @@ def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tup
     return tuple(_rounded_up(atom, np.asarray(orders), np.asarray(reference.rdp, dtype=float)).tolist())
 
 
-def _orders_computed(atom: Atom, orders: tuple[float, ...]) -> tuple[float, ...]:
+def _orders_computed(atom: Atom, orders: tuple[float, ...], *, only_these: bool) -> tuple[float, ...]:
     """The usual orders wherever they will do, so that accountants share one computation."""
     match atom:
         case RepeatAndSelect():  # its bound at one order is a minimum over the base event's other orders
             computed = {*orders, *FRACTIONAL_ORDERS}
         case _:
-            computed = set(FRACTIONAL_ORDERS if set(orders) <= set(FRACTIONAL_ORDERS) else orders)
+            shared = not only_these and set(orders) <= set(FRACTIONAL_ORDERS)
+            computed = set(FRACTIONAL_ORDERS if shared else orders)
     if isinstance(atom, SampledWithoutReplacement):
         computed = {order for order in computed if order <= _LARGEST_ORDER_WITHOUT_REPLACEMENT}
     return tuple(sorted(computed))

@@ -27,7 +27,9 @@ from lehr import networks, schedules
 from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation
 from lehr.data.augmentation import named as augmentation_named
+from lehr.data.private_pca import PrivatePCA
 from lehr.errors import InvalidValue
+from lehr.events import NOTHING
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.methods import by_name
@@ -41,6 +43,7 @@ from lehr.training.ending import Run
 from lehr.training.given_records import given_records
 from lehr.training.how import How
 from lehr.training.planned import Planned
+from lehr.training.projecting import a_private_pca
 from lehr.training.scored import Scored
 from lehr.update.averaging import Averaging, NoAverage
 from lehr.update.averaging import from_json as averaging_from_json
@@ -60,6 +63,7 @@ def fit(
     steps: int | None = None,
     sampling: str = "poisson",
     noise_schedule: Schedule | Mapping[str, Any] = CONSTANT,
+    private_pca: PrivatePCA | Mapping[str, Any] | None = None,
     # the records
     records: int | None = None,
     num_classes: int | None = None,
@@ -138,6 +142,7 @@ def fit(
         diagnostics=diagnostics,
         cryptographic_on_gpu=cryptographic_on_gpu,
     )
+    pca = a_private_pca(private_pca)
     scored = Scored(
         given=given,
         method=chosen,
@@ -145,6 +150,7 @@ def fit(
         noise_multiplier=held_out_noise_multiplier,
         acceptance_fraction=acceptance_fraction,
         evaluate_every=evaluate_every,
+        beforehand=NOTHING if pca is None else pca.event(),
     )
     plan = public_plan.plan_for(
         records=scored.records_trained_on,
@@ -167,6 +173,7 @@ def fit(
         plan=plan,
         stated=_statements(stated, settings_chosen_on, scored),
         budget=None if budget is None else Path(budget),
+        private_pca=pca,
     )
     where = Path(directory) if directory is not None else _new_directory(run.name)
     told = (*callbacks, progress_for(sys.stderr, quiet=quiet))

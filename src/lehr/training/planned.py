@@ -7,29 +7,33 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from lehr import accounting, attempts
+from lehr.accounting.filter import epsilon_at
 from lehr.accounting.rdp import RDP_BALLE20
 from lehr.append_only import a_name
 from lehr.attempts import Allowance
 from lehr.claims import Claim
+from lehr.data.private_pca import PrivatePCA
 from lehr.errors import Diverged, InvalidValue, StoreError
 from lehr.events import Adjacency, Event, counted
 from lehr.loop import Engine, Loop, Training
 from lehr.mechanism import Mechanism
+from lehr.networks.projected_mlp import Projection
 from lehr.planning.plan import Plan
 from lehr.planning.published import published_claim
 from lehr.reports.certificate import Statements
-from lehr.rng import RunKey
+from lehr.rng import RunKey, StepRandomness
 from lehr.run_folder import RunFolder, refuse_used
 from lehr.run_shape import Callback, End, Start
-from lehr.training import describing, ending, engines, paying, trying
+from lehr.training import describing, ending, engines, paying, projecting, trying
 from lehr.training.ending import Run
+from lehr.training.given_records import GivenRecords
 from lehr.training.how import How
 from lehr.training.looks import Look
 from lehr.training.probing import probe
@@ -48,6 +52,7 @@ class Planned:
     plan: Plan
     stated: Statements | None
     budget: Path | None
+    private_pca: PrivatePCA | None = None
 
     def __post_init__(self) -> None:
         a_name(name=self.name)
@@ -63,7 +68,7 @@ class Planned:
             given=given,
             is_scored=self.scored.on is not None or self.scored.needs_public,
         )
-        _ = self.mechanism, self.engine
+        _ = self.mechanism, self.projection, self.engine
         if self.stated is not None and self.is_certifiable:
             expected = None if self.budget is None else paying.expected_budget(self.budget, self.allowance, self.name)
             ending.certificate_for(
@@ -97,6 +102,11 @@ class Planned:
         return Mechanism.of(self.scored.method, self.plan)
 
     @cached_property
+    def projection(self) -> Projection | None:
+        """The layer that is filled before the first step."""
+        return projecting.projection_of(self.model, self.private_pca)
+
+    @cached_property
     def engine(self) -> tuple[Engine, str]:
         """The engine, tried, and how it runs, in words."""
         return engines.engine_for(
@@ -127,6 +137,7 @@ class Planned:
                 **self.how.to_json(),
                 "evaluate_every": self.allowance.evaluate_every,
                 **self.scored.to_json(),
+                "private_pca": None if self.private_pca is None else self.private_pca.to_json(),
             },
             public_records=self.scored.public_records,
             evaluated_on=self.scored.on,
@@ -213,6 +224,7 @@ class Planned:
             allowance=self.allowance,
             epsilon_of=_epsilon_of(self.plan, self.proven_claim.epsilon),
             private=parts.private,
+            beforehand=self._beforehand(parts),
             views=look.trained,
             physical_batch=size,
             averaging=how.averaging,
@@ -228,6 +240,19 @@ class Planned:
                 mode=[layer.training for layer in self.model.modules()],
                 probe=probe(self.model, engine, method, how.loss_fn, look=look, given=self.scored.given, size=size),
             ),
+        )
+
+    def _beforehand(self, parts: GivenRecords) -> Callable[[StepRandomness], None] | None:
+        """What is done once, before the first step."""
+        if self.projection is None or self.private_pca is None:
+            return None
+        return partial(
+            projecting.fill,
+            self.projection,
+            self.private_pca,
+            private=parts.private,
+            prepare=self.look.seen,
+            sensitivity_factor=self.mechanism.sampling.sensitivity_factor,
         )
 
     def _start(self, folder: RunFolder, loop: Loop) -> Start:
@@ -292,6 +317,8 @@ def _epsilon_of(plan: Plan, whole: float) -> Callable[[Event], float]:
     def counted_anew(charged: Event) -> float:
         return min(whole, RDP_BALLE20.epsilon(charged, delta=plan.delta, adjacency=plan.adjacency))
 
+    if plan.limit is not None:
+        return partial(epsilon_at, limit=plan.limit, delta=plan.delta, adjacency=plan.adjacency)
     if not plan.has_equal_steps:
         return counted_anew
     curve = plan.curve()
