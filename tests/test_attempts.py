@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lehr.attempts import MOST_CHARGES, Allowance, Attempt, Charges, environment, going_on
 from lehr.errors import BudgetExceeded, DamagedFile
-from lehr.events import NOTHING, Adjacency, Gaussian, PoissonSampled, Repeated, counted, together
+from lehr.events import NOTHING, Adjacency, Gaussian, PoissonSampled, PureDP, Repeated, counted, together
 from lehr.ledger import Ledger
 from lehr.planning.plan import Plan
+from lehr.schedules import LinearDecay
 
 STEP = PoissonSampled(0.01, Gaussian(1.0))
 SCORE = Gaussian(20.0)
@@ -161,3 +162,32 @@ def test_the_environment_has_what_a_bit_may_depend_on() -> None:
 
 def test_a_gpu_repeats_itself_only_where_torch_was_told_to() -> None:
     assert environment(torch.device("cuda")) is None
+
+
+DECAYING = LinearDecay(steps=30, first=2.0, last=1.0)
+
+
+@settings(max_examples=12)
+@given(taken=st.integers(1, 30), kept=st.integers(0, 30))
+def test_under_a_schedule_a_second_attempt_is_charged_for_the_later_steps_of_the_plan(
+    tmp_path_factory: pytest.TempPathFactory, taken: int, kept: int
+) -> None:
+    folder, kept = tmp_path_factory.mktemp("run"), min(kept, taken)
+    allowance = Allowance(plan=plan(30, noise_schedule=DECAYING, asked=PureDP(0.01)))
+    with ledger_for(folder, allowance) as ledger:
+        done: list[int] = []
+        for first, count, last in ((0, 0, taken), (kept, taken, 30)):
+            attempt = Attempt(number=count, first_step=first, steps_before=count, scores_before=0, environment={})
+            charges = Charges(ledger, allowance, attempt)
+            for step in range(first, min(last, charges.last_step)):
+                charges.charge_until(step)
+                done.append(charges.planned(step))
+            events = together(*(allowance.plan.events(step, step + 1) for step in done))
+            assert counted(ledger.charged()) == counted(events)
+        assert done == list(range(30))
+        assert counted(ledger.charged()) == counted(allowance.event)
+
+
+def test_what_is_done_beforehand_is_part_of_the_whole() -> None:
+    allowance = Allowance(plan=plan(3), beforehand=Gaussian(9.0), score_event=SCORE, evaluate_every=2)
+    assert counted(allowance.event) == {Gaussian(9.0): 1, STEP: 3, SCORE: 2}

@@ -250,3 +250,20 @@ def test_a_foreign_file_is_refused(path: Path) -> None:
     path.write_text("# notes\n" * 500)
     with pytest.raises(ForeignFile, match="no Lehr ledger"):
         Ledger.open(path)
+
+
+def test_what_a_charge_pays_for_is_counted_over_all_charges(path: Path, ledger: Ledger) -> None:
+    ledger.record(Repeated(STEP, 10), counts={"steps": 10, "scores": 2})
+    ledger.record(Repeated(STEP, 5), counts={"steps": 5})
+    ledger.record(STEP)
+    ledger.accepted(3)
+    with Ledger.open(path) as again:
+        assert [again.count(name) for name in ("steps", "scores", "looks")] == [15, 2, 0]
+        assert again.entries()[0].counts == {"steps": 10, "scores": 2}
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True, "3", math.nan])
+def test_a_charge_that_pays_for_no_whole_number_is_refused(ledger: Ledger, count: int) -> None:
+    with pytest.raises(InvalidValue, match="steps must be a whole number >= 0"):
+        ledger.record(STEP, counts={"steps": count})
+    assert ledger.charged() == NOTHING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,19 @@ from torch import nn
 
 from lehr import checkpoint
 from lehr.acceptance.annealed import Annealed
+from lehr.acceptance.salvage import Salvage
+from lehr.clipping.adaptive import AdaptiveClip, ReleasedPrior
 from lehr.clipping.flat import FlatClip
 from lehr.errors import DamagedFile, Diverged
 from lehr.interfaces import ReleasedSum, Taken
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
+from lehr.noise.optimised import OptimisedNoise
 from lehr.rng import RunKey
 from lehr.trainee import Trainee, evaluating
 from lehr.update.averaging import ExponentialAverage, NoAverage
 from lehr.update.torch_optim import adam, sgd
+from tests.acceptance.proposed import Proposed
 
 KEY = RunKey(bytes(range(32)))
 
@@ -98,3 +103,53 @@ def test_evaluating_puts_every_layer_back_as_it_was() -> None:
     with evaluating(model):
         assert not any(layer.training for layer in model.modules())
     assert [layer.training for layer in model.modules()] == [True, True, False, False]
+
+
+def salvaging() -> Trainee:
+    torch.manual_seed(0)
+    method = Method(
+        name="test",
+        clipping=AdaptiveClip(clip_norm=1.0, prior=ReleasedPrior()),
+        noise=OptimisedNoise(),
+        update=adam(0.1),
+        acceptance=Salvage(Annealed(initial_inverse_temperature=1e9, cooling="floored")),
+    )
+    return Trainee(nn.Linear(3, 2), method, NoAverage())
+
+
+def rejected(given: Trainee, number: int) -> None:
+    """A step whose candidate is refused: what was released is all that is left of it."""
+    torch.manual_seed(number)
+    values = {name: torch.randn_like(value) for name, value in given.model.named_parameters()}
+    std = {name: torch.ones_like(value) for name, value in values.items()}
+    released = ReleasedSum(values=values, noise_std=std, noise_multiplier=1.0)
+    given.decides(Proposed(now=1.0, proposed=2.0, drawn=0.9), given.combined(released))
+    given.end_step(Taken(released=released, divisor=4.0, is_accepted=False))
+
+
+def test_a_checkpoint_holds_what_every_slot_has_learnt(tmp_path: Path) -> None:
+    whole, first, second = salvaging(), salvaging(), salvaging()
+    rejected(first, 0)
+    checkpoint.write(tmp_path, first.checkpoint(), KEY)
+    found = checkpoint.latest(tmp_path, KEY)
+    assert found is not None
+    second.go_on_from(found)
+    rejected(second, 1)
+    for number in range(2):
+        rejected(whole, number)
+    assert (second.step, second.accepted) == (2, 0)
+    names = whole.checkpoint().tensors
+    assert {"clipping", "noise", "acceptance"} <= {name.split("/")[0] for name in names}
+    assert any(name.startswith("acceptance/carried/") for name in names)
+    assert any(name.startswith("acceptance/carried_std/") for name in names)
+    assert all(torch.equal(value, second.checkpoint().tensors[name]) for name, value in names.items())
+    assert whole.checkpoint().numbers == second.checkpoint().numbers
+
+
+def test_a_checkpoint_without_what_a_slot_needs_is_refused() -> None:
+    whole, another = salvaging().checkpoint(), salvaging()
+    for slot in ("clipping", "acceptance"):
+        numbers = {**whole.numbers, "slots": {**whole.numbers["slots"], slot: {}}}
+        tensors = {name: value for name, value in whole.tensors.items() if not name.startswith(f"{slot}/")}
+        with pytest.raises(DamagedFile, match=f"of {slot}"):
+            another.go_on_from(replace(whole, numbers=numbers, tensors=tensors))

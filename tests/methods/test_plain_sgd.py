@@ -73,7 +73,7 @@ def test_the_mean_of_all_gradients_is_taken_as_it_is(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(5):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     for name, value in model.state_dict().items():
         torch.testing.assert_close(run.model.state_dict()[name], value)

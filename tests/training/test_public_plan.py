@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from lehr import accounting
 from lehr.errors import InvalidValue
-from lehr.events import Gaussian, Repeated, together
+from lehr.events import Gaussian, NonPrivate, PoissonSampled, Repeated, counted, together
+from lehr.methods.adadp import adadp
+from lehr.methods.dpsgd import dpsgd
+from lehr.methods.dpsur import dpsur
+from lehr.methods.plain_sgd import plain_sgd
+from lehr.methods.sa_dpsgd import sa_dpsgd
 from lehr.planning.plan import Plan
-from lehr.training.public_plan import EVALUATIONS, PASSES, evaluate_every, plan_for
+from lehr.training.public_plan import EVALUATIONS, MOST_CANDIDATES, PASSES, evaluate_every, plan_for
 
 
 def planned(**said: Any) -> Plan:
@@ -75,3 +81,42 @@ def test_there_are_at_most_so_many_evaluations(steps: int) -> None:
     assert every >= 1
     assert -(-steps // every) <= EVALUATIONS
     assert every == 1 or -(-steps // (every - 1)) > EVALUATIONS
+
+
+ASKING = dpsur(test_batch_size=40, test_noise_multiplier=2.0)
+
+
+def test_what_a_method_asks_is_within_epsilon_too() -> None:
+    plan = planned(epsilon=3.0, steps=4, expected_batch_size=20, method=ASKING)
+    assert plan.asked == PoissonSampled(0.1, Gaussian(2.0))
+    assert 2.97 < plan.bound().epsilon <= 3.0
+    plain = planned(epsilon=3.0, steps=4, expected_batch_size=20, method=dpsgd())
+    assert plain.noise_multiplier < plan.noise_multiplier
+
+
+@pytest.mark.parametrize("threshold", [1, 10])
+def test_as_published_there_are_as_many_candidates_as_so_many_accepted_can_need(threshold: int) -> None:
+    method = sa_dpsgd(rejection_threshold=threshold, accounting="published")
+    plan = planned(noise_multiplier=1.0, steps=7, method=method)
+    assert (plan.stops_at_accepted, plan.steps) == (7, 7 * (threshold + 1))
+    assert planned(noise_multiplier=1.0, steps=7, method=sa_dpsgd()).stops_at_accepted is None
+
+
+def test_where_rejections_have_no_end_of_their_own_candidates_have_one() -> None:
+    published = dpsur(test_batch_size=40, accounting="published")
+    plan = planned(noise_multiplier=1.0, steps=7, method=published)
+    assert (plan.stops_at_accepted, plan.steps) == (7, 7 * MOST_CANDIDATES)
+    assert counted(plan.event)[PoissonSampled(0.1, Gaussian(1.0))] == 70
+
+
+def test_what_is_looked_at_without_noise_is_planned_as_what_it_is() -> None:
+    plan = planned(noise_multiplier=1.0, steps=7, method=adadp(accounting="published"))
+    assert any(isinstance(atom, NonPrivate) for atom in counted(plan.event))
+    assert plan.bound().epsilon == math.inf
+    assert math.isfinite(planned(noise_multiplier=1.0, steps=7, method=adadp()).bound().epsilon)
+
+
+def test_without_privacy_there_are_steps_and_no_epsilon() -> None:
+    plan = planned(steps=7, method=plain_sgd())
+    assert (plan.steps, plan.noise_multiplier) == (7, 0.0)
+    assert plan.bound().epsilon == math.inf
