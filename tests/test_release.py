@@ -278,6 +278,27 @@ def test_a_run_by_a_papers_rule_is_released_with_the_proven_epsilon_and_lists_th
     assert (listed.kind, listed.claim.broken) == ("published", run.published.broken)
 
 
+def test_a_run_under_a_limit_is_released_with_the_epsilon_of_the_limit(tmp_path: Path, to: Path) -> None:
+    method = named("agd", choice_batch_size=8, step_sizes=2)
+    run = fit_tiny(tmp_path / "run", method=method, steps=2, epsilon=9.0, noise_multiplier=None)
+    released = release(run.directory, to, settings_chosen_on="fixed")
+    assert released.certificate is not None
+    assert released.certificate.epsilon == pytest.approx(9.0, rel=1e-6)
+    assert released.certificate.ex_post is None
+
+
+def test_records_that_are_scored_on_are_public_also_where_a_pca_was_paid_for(tmp_path: Path, to: Path) -> None:
+    model = networks.build("projected_mlp", inputs=16, dimensions=2, hidden=4, num_classes=3)
+    pca = {"dimensions": 2, "noise_multiplier": 3.0}
+    run = fit_tiny(tmp_path / "run", model=model, private_pca=pca, steps=2)
+    released = release(run.directory, to, settings_chosen_on="fixed")
+    assert released.certificate is not None
+    assert released.certificate.stated.treated_as_public == (
+        "the number of records",
+        "test records, declared public",
+    )
+
+
 @pytest.mark.parametrize(
     "method, how, because",
     [

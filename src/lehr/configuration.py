@@ -29,16 +29,18 @@ from lehr import networks, schedules, validate
 from lehr.data import InMemory, Preparation, image_folder, load, npz
 from lehr.data.augmentation import Augmentation
 from lehr.data.known import KNOWN
+from lehr.data.private_pca import PrivatePCA
 from lehr.errors import InvalidValue, StoreError
-from lehr.events import Adjacency
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.networks.by_name import default_for
+from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.run_folder import read_config
 from lehr.sampling.by_name import name_of
 from lehr.training.ending import Run
 from lehr.training.fit import fit
+from lehr.training.public_plan import MOST_REFINEMENTS
 from lehr.update import averaging
 
 FORMS = ("npz", "folder")
@@ -65,6 +67,7 @@ TRAINING = (
     "held_out_noise_multiplier",
     "patience",
     "precision",
+    "private_pca",
     "views",
 )
 TABLES: Mapping[str, Sequence[str] | None] = {
@@ -117,13 +120,7 @@ class Configuration:
             data={key: data[key] for key in ("name", "records", "num_classes")} | data["preparation"],
             model={"network": config["model"]["network"], **config["model"]["arguments"]},
             method={"name": config["method"]["name"], **config["method"]["settings"]},
-            privacy={key: plan[key] for key in ("noise_multiplier", "expected_batch_size", "delta", "noise_schedule")}
-            | {
-                # A run by a paper's rule was asked for accepted candidates; its plan has all that may be needed.
-                "steps": plan["steps"] if plan["stops_at_accepted"] is None else plan["stops_at_accepted"],
-                "sampling": name_of(Adjacency(plan["adjacency"])),
-                "stated": config["stated"],
-            },
+            privacy=_asked_for(Plan.from_json(plan)) | {"stated": config["stated"]},
             training={key: value for key, value in training.items() if value is not None},
         )
 
@@ -247,7 +244,26 @@ class Configuration:
             said["augmentation"] = Augmentation.from_json(said["augmentation"])
         if "averaging" in said:
             said["averaging"] = averaging.from_json(said["averaging"])
+        if "private_pca" in said:
+            said["private_pca"] = PrivatePCA.from_json(said["private_pca"])
         return said
+
+
+def _asked_for(plan: Plan) -> dict[str, Any]:
+    """The words from which the plan follows again."""
+    words = {
+        "delta": plan.delta,
+        "expected_batch_size": plan.expected_batch_size,
+        "noise_schedule": schedules.to_json(plan.noise_schedule),
+        "sampling": name_of(plan.adjacency),
+    }
+    if (
+        plan.limit is not None
+    ):  # the limit is that of an ε, a little below it, and more steps may be taken than asked for
+        return words | {"epsilon": float(f"{plan.bound().epsilon:.9g}"), "steps": plan.steps // MOST_REFINEMENTS}
+    # A run by a paper's rule is asked for accepted candidates; its plan has all that may be needed.
+    steps = plan.steps if plan.stops_at_accepted is None else plan.stops_at_accepted
+    return words | {"noise_multiplier": plan.noise_multiplier, "steps": steps}
 
 
 def _refuse_other_tables(name: str, table: object) -> None:

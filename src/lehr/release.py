@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 from lehr.claims import Claim
 from lehr.errors import CertificateMismatch, InvalidValue, StoreError
-from lehr.events import counted, is_part
+from lehr.events import is_part
 from lehr.files import lock, strict_json, whole_file
 from lehr.ledger import Ledger
 from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
@@ -118,18 +118,18 @@ def _issued(record: RunRecord, settings_chosen_on: str | None) -> Certificate:
         delta=plan.delta,
         adjacency=plan.adjacency,
         stated=stated,
-        charged=record.charged,
+        charged=None if plan.limit is not None else record.charged,  # a limit is not made of the events within it
         published_claims=() if published is None or published.is_proven else (published,),
     )
 
 
 def _treated_as_public(record: RunRecord) -> Iterator[str]:
-    data, plan = record.config["data"], record.plan
+    data = record.config["data"]
     yield "the number of records"
     if data.get("public_records"):
         yield str(data["public_records"])
-    if data.get("evaluated_on") and plan is not None and counted(record.planned) == counted(plan.event):
-        yield str(data["evaluated_on"])  # a score on private records would be among what was planned
+    if data.get("evaluated_on") and not record.config["training"].get("held_out_fraction"):
+        yield str(data["evaluated_on"])
 
 
 def _contents(record: RunRecord, files: RunFiles) -> dict[str, bytes]:

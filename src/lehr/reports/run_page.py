@@ -36,7 +36,7 @@ def render(record: RunRecord) -> str:
         delta=None if claim is None else claim.delta,
         promise=tuple(_promise(record, claim)),
         state=record.state.value,
-        is_completed=record.state in (State.COMPLETED, State.ACCEPTED),
+        is_completed=record.state in (State.COMPLETED, State.ACCEPTED, State.SPENT),
         published=record.published,
         published_because="" if record.published is None else run_claims.because(record.published),
         standing=_standing(record),

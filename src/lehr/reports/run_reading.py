@@ -36,6 +36,7 @@ class State(Enum):
     GOING_ON = "still running, or interrupted"
     STOPPED = "stopped before the plan's end"
     ACCEPTED = "finished: enough candidates were accepted"
+    SPENT = "finished, within the privacy that was allowed"
     COMPLETED = "finished: the plan was completed"
 
 
@@ -167,6 +168,8 @@ def _state(charges: _Charges, plan: Plan | None, *, has_model: bool) -> State:
         return State.GOING_ON
     if counted(charges.charged) == counted(charges.planned):
         return State.COMPLETED
+    if plan is not None and plan.limit is not None:  # how many steps it admits is not known beforehand
+        return State.SPENT
     enough = None if plan is None else plan.stops_at_accepted
     return State.STOPPED if enough is None or charges.accepted < enough else State.ACCEPTED
 
