@@ -122,6 +122,7 @@ class Loop:
             if time.monotonic() - saved_at >= training.checkpoint_seconds:
                 self._save()
                 saved_at = time.monotonic()
+        self._score_the_end()
         self._save()
         missing = training.allowance.steps - trainee.step
         if reason == COMPLETED and missing:
@@ -183,6 +184,14 @@ class Loop:
         step_scale = trainee.decides(candidates, released)
         self._energy = candidates.take(step_scale)
         return step_scale != 0
+
+    def _score_the_end(self) -> None:
+        """Score a run that stopped where no score was due; on public records, for no other score was planned."""
+        scorer, step = self.training.scorer, self.trainee.step
+        if scorer is None or self.training.allowance.is_scored_privately or not step:
+            return
+        if not self.rows or self.rows[-1].step != step:
+            self._evaluate(scorer, self.folder.key.at(step - 1, self.trainee.attempt), spent=self.spent)
 
     def _evaluate(self, scorer: Scorer, randomness: StepRandomness, *, spent: float) -> None:
         """Score the weights that would be released now, and write that down."""

@@ -85,6 +85,15 @@ class Plan:
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
         _step(self.adjacency, self.records, self.expected_batch_size, self.noise_multiplier)
+        self._refuse_steps_without_noise()
+
+    def _refuse_steps_without_noise(self) -> None:
+        if self.noise_schedule == CONSTANT or not self.noise_multiplier:
+            return
+        for step in range(self.steps):
+            if not 0 < self.noise_schedule.factor(step) < math.inf:
+                given = f"{self.noise_schedule.factor(step)} at step {step}"
+                raise InvalidValue("noise_schedule", allowed="a number > 0 at every step of the plan", given=given)
 
     @property
     def sampling_probability(self) -> float:

@@ -91,6 +91,13 @@ def engine_for(
     return _tried(GhostEngine(model, loss_fn, compiled=False, **settings), clip, padding), "not compiled"
 
 
+def try_every_rule(clipping: Clipping, steps: int) -> None:
+    """Refuse a schedule of the clip norm that leaves what a clip norm can be, before anything is spent."""
+    if isinstance(clipping, ScheduledClip):
+        for step in range(steps):
+            clipping.rule({}, step)
+
+
 def rules_of(clipping: Clipping, steps: int) -> int:
     """How many rules a schedule goes through, as far as that matters: each would be compiled by itself."""
     if not isinstance(clipping, ScheduledClip):

@@ -59,6 +59,7 @@ class Planned:
         self._refuse_patience_with_nothing()
         self._refuse_unfit_replacing()
         self._refuse_a_budget_for_what_is_not_known()
+        engines.try_every_rule(self.scored.method.clipping, self.plan.steps)
         self.model.to(self.how.device)
         given = self.scored.given
         trying.try_model(

@@ -125,6 +125,13 @@ def _without_privacy(
     return None, 0.0, steps
 
 
+def expected_steps(plan: Plan) -> int:
+    """How many steps are likely: the most that a plan allows can be far from it."""
+    if plan.limit is not None:
+        return max(1, plan.steps // MOST_REFINEMENTS)
+    return plan.stops_at_accepted or plan.steps
+
+
 def evaluate_every(steps: int) -> int:
     """So often that there are at most twenty evaluations."""
     return math.ceil(steps / EVALUATIONS)

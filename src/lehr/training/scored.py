@@ -113,7 +113,7 @@ class Scored:
 
     def allowance(self, plan: Plan) -> Allowance:
         """The steps of the plan with the scores in between."""
-        every = self.evaluate_every or public_plan.evaluate_every(plan.stops_at_accepted or plan.steps)
+        every = self.evaluate_every or public_plan.evaluate_every(public_plan.expected_steps(plan))
         return Allowance(
             plan=plan,
             beforehand=self.beforehand,
