@@ -17,6 +17,7 @@ MECHANISMS = (
     "accounting/filter.py",
     "accounting/pld.py",
     "accounting/rdp.py",
+    "asking.py",
     "attempts.py",
     "clipping/adaptive.py",
     "clipping/automatic.py",

@@ -1,6 +1,6 @@
 """Acceptance by simulated annealing: a candidate with a higher energy is accepted only sometimes.
 
-SA-DPSGD (Fu et al. 2023), Algorithm 2. A candidate that raises the energy by dE is accepted with probability
+SA-DPSGD (Fu et al. 2022), Algorithm 2. A candidate that raises the energy by dE is accepted with probability
 e^(-dE Q), and surely after ``rejection_threshold`` rejections in a row. The inverse temperature Q follows a cooling:
 
 - ``accepted``: the paper's. Q0 for the first candidate, then Q0 times the number accepted so far, which is zero, and
