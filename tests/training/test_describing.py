@@ -41,6 +41,7 @@ def config(method: Method | None = None, **changed: Any) -> dict[str, Any]:
         "evaluated_on": "test records, declared public",
         "stated": Statements(settings_chosen_on="fixed", treated_as_public=("the number of records",)),
         "budget": None,
+        "proven": changed.get("plan", PLAN).claim(),
     }
     return describing.config(method=method or dpsgd(), **{**said, **changed})
 

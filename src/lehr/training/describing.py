@@ -92,7 +92,7 @@ def _claims(method: Method, plan: Plan, proven: Claim | None) -> dict[str, Any]:
     """What is proven, and what the paper's rule says where the run follows it: each with its kind, and its premises."""
     published = None if method.published is None else published_claim(method.published, plan)
     return {
-        "proven": run_claims.to_json(plan.claim() if proven is None else proven),
+        "proven": None if proven is None else run_claims.to_json(proven),
         "published": None if published is None else run_claims.to_json(published),
     }
 
