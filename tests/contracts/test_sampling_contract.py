@@ -106,12 +106,11 @@ def test_what_has_no_noise_is_not_made_private_by_sampling(sampling: Sampling) -
 def test_two_purposes_of_a_step_have_draws_of_their_own(sampling: Sampling) -> None:
     """A draw for a question must not be that of the gradient."""
 
-    def drawn(purpose: str) -> list[list[int]]:
-        return [sampling.draw(RECORDS, KEY.at(step=step, attempt=0), purpose=purpose).tolist() for step in range(40)]
+    def drawn(**given: str) -> list[list[int]]:
+        return [sampling.draw(RECORDS, KEY.at(step=step, attempt=0), **given).tolist() for step in range(40)]
 
-    assert drawn("energy") != drawn("sampling") == [
-        sampling.draw(RECORDS, KEY.at(step=step, attempt=0)).tolist() for step in range(40)
-    ]
+    assert drawn(purpose="energy") != drawn(purpose="sampling")
+    assert drawn(purpose="sampling") == drawn()
 
 
 @pytest.mark.parametrize("sampling", SAMPLERS)
