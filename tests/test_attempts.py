@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lehr.attempts import MOST_CHARGES, Allowance, Attempt, Charges, environment, going_on
 from lehr.errors import BudgetExceeded, DamagedFile
-from lehr.events import NOTHING, Adjacency, Gaussian, PoissonSampled, PureDP, Repeated, counted, together
+from lehr.events import NOTHING, Adjacency, Gaussian, PoissonSampled, PureDP, RenyiLimit, Repeated, counted, together
 from lehr.ledger import Ledger
 from lehr.planning.plan import Plan
 from lehr.schedules import LinearDecay
@@ -191,3 +191,46 @@ def test_under_a_schedule_a_second_attempt_is_charged_for_the_later_steps_of_the
 def test_what_is_done_beforehand_is_part_of_the_whole() -> None:
     allowance = Allowance(plan=plan(3), beforehand=Gaussian(9.0), score_event=SCORE, evaluate_every=2)
     assert counted(allowance.event) == {Gaussian(9.0): 1, STEP: 3, SCORE: 2}
+
+
+LIMIT = RenyiLimit(order=5.0, divergence=1.0)  # Gaussian noise of multiplier s has 2.5 / s² at this order
+
+
+def costs() -> list[Gaussian]:
+    """Steps of ever less noise, of which the limit admits the first two."""
+    return [Gaussian(3.0), Gaussian(2.5), Gaussian(2.3), Gaussian(2.2)]
+
+
+def test_under_a_limit_each_step_is_charged_by_itself_until_one_does_not_fit(tmp_path: Path) -> None:
+    allowance = Allowance(plan=plan(100, limit=LIMIT))
+    with ledger_for(tmp_path, allowance) as ledger:
+        charges = Charges(ledger, allowance, FIRST)
+        assert [charges.charge_one(step, event) for step, event in enumerate(costs())] == [True, True, False, False]
+        assert [charges.covers(step) for step in range(3)] == [True, True, False]
+        assert counted(ledger.charged()) == dict.fromkeys(costs()[:2], 1)
+        assert ledger.count("steps") == 2
+        assert [entry.note for entry in ledger.entries()] == ["step 0", "step 1"]
+
+
+def test_under_a_limit_what_a_row_says_was_released_is_what_was_charged_until_then(tmp_path: Path) -> None:
+    allowance = Allowance(plan=plan(100, limit=LIMIT))
+    with ledger_for(tmp_path, allowance) as ledger:
+        charges = Charges(ledger, allowance, FIRST)
+        for step, event in enumerate(costs()[:2]):
+            assert charges.charge_one(step, event)
+        assert [charges.released_after(step) for step in (0, 1)] == [costs()[0], together(*costs()[:2])]
+
+
+def test_under_a_limit_a_second_attempt_pays_again_beside_what_was_charged(tmp_path: Path) -> None:
+    allowance = Allowance(plan=plan(100, limit=LIMIT))
+    with ledger_for(tmp_path, allowance) as ledger:
+        first = Charges(ledger, allowance, FIRST)
+        for step in range(2):
+            assert first.charge_one(step, Gaussian(3.0))
+        again = Attempt(number=7, first_step=1, steps_before=2, scores_before=0, environment={})
+        second = Charges(ledger, allowance, again)
+        assert not second.covers(1)
+        assert second.charge_one(1, Gaussian(4.0))
+        assert not second.charge_one(2, Gaussian(2.0))
+        assert second.released_after(1) == together(Repeated(Gaussian(3.0), 2), Gaussian(4.0))
+        assert second.last_step == 99

@@ -23,6 +23,7 @@ from lehr.events import (
     NonPrivate,
     PoissonSampled,
     PureDP,
+    RenyiLimit,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
@@ -57,7 +58,8 @@ def simple_atoms() -> st.SearchStrategy[Atom]:
     sampled = st.builds(PoissonSampled, st.floats(0, 1, exclude_min=True), gaussians())
     bare = st.builds(NonPrivate, st.text(min_size=1).filter(str.strip))
     pure = st.builds(PureDP, not_negative())
-    return st.one_of(gaussians(), laplaces, pure, sampled, sampled_without_replacement(), bare)
+    limits = st.builds(RenyiLimit, st.floats(1, 1e6, exclude_min=True), st.floats(1e-9, 1e9))
+    return st.one_of(gaussians(), laplaces, pure, limits, sampled, sampled_without_replacement(), bare)
 
 
 def nested(inner: st.SearchStrategy[Event]) -> st.SearchStrategy[Event]:
@@ -166,6 +168,7 @@ def test_events_are_printed_for_people() -> None:
         "RepeatAndSelect(Gaussian(noise_multiplier=4), mean=10, shape=1.0)"
     )
     assert str(PureDP(0.25)) == "PureDP(epsilon=0.25)"
+    assert str(RenyiLimit(order=8.0, divergence=0.25)) == "RenyiLimit(order=8, divergence=0.25)"
     assert str(NonPrivate("the mean image")) == "NonPrivate(the mean image)"
 
 
@@ -173,6 +176,8 @@ NUMBER_FIELDS: dict[str, Callable[[object], Event]] = {
     "Gaussian.noise_multiplier": lambda value: Gaussian(value),  # type: ignore[arg-type]
     "Laplace.noise_multiplier": lambda value: Laplace(value),  # type: ignore[arg-type]
     "PureDP.epsilon": lambda value: PureDP(value),  # type: ignore[arg-type]
+    "RenyiLimit.order": lambda value: RenyiLimit(value, 1.0),  # type: ignore[arg-type]
+    "RenyiLimit.divergence": lambda value: RenyiLimit(2.0, value),  # type: ignore[arg-type]
     "PoissonSampled.sampling_probability": lambda value: PoissonSampled(value, Gaussian(1.0)),  # type: ignore[arg-type]
     "SampledWithoutReplacement.records": lambda value: SampledWithoutReplacement(value, 1, Gaussian(1.0)),  # type: ignore[arg-type]
     "SampledWithoutReplacement.sample_size": lambda value: SampledWithoutReplacement(9, value, Gaussian(1.0)),  # type: ignore[arg-type]
@@ -323,3 +328,14 @@ def test_an_event_nested_too_deep_is_refused_when_it_is_counted() -> None:
         event = Repeated(event, 1)
     with pytest.raises(InvalidValue, match="event must be nested a few levels deep"):
         counted(event)
+
+
+@pytest.mark.parametrize("order", [1.0, 0.5, 0.0])
+def test_the_order_of_a_limit_is_above_one(order: float) -> None:
+    with pytest.raises(InvalidValue, match=r"^order must be"):
+        RenyiLimit(order=order, divergence=1.0)
+
+
+def test_a_limit_that_admits_nothing_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"^divergence must be"):
+        RenyiLimit(order=2.0, divergence=0.0)

@@ -16,7 +16,9 @@ from lehr.events import (
     Composed,
     Event,
     Gaussian,
+    NonPrivate,
     PoissonSampled,
+    RenyiLimit,
     Repeated,
     counted,
     to_json,
@@ -267,3 +269,70 @@ def test_a_charge_that_pays_for_no_whole_number_is_refused(ledger: Ledger, count
     with pytest.raises(InvalidValue, match="steps must be a whole number >= 0"):
         ledger.record(STEP, counts={"steps": count})
     assert ledger.charged() == NOTHING
+
+
+LIMIT = RenyiLimit(order=5.0, divergence=1.0)  # Gaussian noise of multiplier s has 2.5 / s² at this order
+
+
+def limited(path: Path, *, beside: tuple[Event, ...] = ()) -> Ledger:
+    plan = Composed((LIMIT, *beside)) if beside else LIMIT
+    return Ledger.create(path, run="a run", plan_event=plan, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+
+
+def test_under_a_limit_any_events_are_taken_while_their_divergences_fit(path: Path) -> None:
+    with limited(path) as ledger:
+        ledger.record(Gaussian(2.0))  # 0.625
+        ledger.record(Gaussian(2.7))  # 0.343 more
+        head = ledger.head
+        with pytest.raises(BudgetExceeded, match=r"this asks for Gaussian\(noise_multiplier=6\)"):
+            ledger.record(Gaussian(6.0))  # 0.069 more
+        assert ledger.head == head
+        ledger.record(Gaussian(10.0))
+        assert ledger.charged() == Composed((Gaussian(2.0), Gaussian(2.7), Gaussian(10.0)))
+    with Ledger.open(path) as again, pytest.raises(BudgetExceeded):
+        again.record(Gaussian(10.0))
+
+
+def test_under_a_limit_many_at_once_count_as_many(path: Path) -> None:
+    with limited(path) as ledger:
+        with pytest.raises(BudgetExceeded):
+            ledger.record(Repeated(Gaussian(5.0), 11))
+        ledger.record(Repeated(Gaussian(5.01), 10))
+
+
+def test_what_has_no_noise_fits_under_no_limit(path: Path) -> None:
+    with limited(path) as ledger:
+        for event in (NonPrivate("raw"), Gaussian(0.0)):
+            with pytest.raises(BudgetExceeded):
+                ledger.record(event)
+
+
+def test_what_was_planned_beside_a_limit_does_not_count_towards_it(path: Path) -> None:
+    with limited(path, beside=(TEST,)) as ledger:
+        ledger.record(TEST)  # 0.156, which was planned
+        ledger.record(Gaussian(1.6))  # 0.977
+        with pytest.raises(BudgetExceeded):
+            ledger.record(TEST)  # a second one was not
+
+
+@pytest.mark.parametrize("first, second", [(LIMIT, Gaussian(10.0)), (Gaussian(10.0), LIMIT)], ids=["limit", "event"])
+def test_a_limit_that_is_charged_as_such_leaves_nothing(path: Path, first: Event, second: Event) -> None:
+    with limited(path) as ledger:
+        ledger.record(first)
+        with pytest.raises(BudgetExceeded):
+            ledger.record(second)
+        assert ledger.charged() == first
+
+
+def test_a_plan_without_a_limit_takes_no_limit(ledger: Ledger) -> None:
+    with pytest.raises(BudgetExceeded):
+        ledger.record(LIMIT)
+
+
+def test_a_file_in_which_more_was_charged_than_the_limit_admits_is_damaged(path: Path) -> None:
+    limited(path).close()
+    row = {"event": to_json(Gaussian(1.0)), "note": "", "counts": {}}
+    with AppendOnlyFile.open(path, LEDGER_FORMAT) as file, file.transaction() as transaction:
+        transaction.append("charged", row)
+    with pytest.raises(DamagedFile):
+        Ledger.open(path)

@@ -203,9 +203,11 @@ def _is_allowed(charged: Event, plan_event: Event, adjacency: Adjacency) -> bool
         return True
     planned = counted(plan_event)
     limits = [atom for atom in planned if isinstance(atom, RenyiLimit)]
+    if len(limits) != 1 or planned.pop(limits[0]) != 1:  # charged as such, beside others, the limit fills itself
+        return False
     chosen = {atom: count - planned.get(atom, 0) for atom, count in counted(charged).items()}
     surplus = composed({atom: count for atom, count in chosen.items() if count > 0})
-    return len(limits) == 1 and planned[limits[0]] == 1 and is_within(surplus, limits[0], adjacency)
+    return is_within(surplus, limits[0], adjacency)
 
 
 def _entry(row: Row) -> Entry:

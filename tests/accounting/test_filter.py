@@ -6,18 +6,23 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lehr.accounting.filter import RenyiFilter
+from lehr.accounting.accountant import bound
+from lehr.accounting.filter import RenyiFilter, divergence_at, epsilon_at, is_within, limit_for
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
 from lehr.accounting.rdp import RDP_BALLE20
 from lehr.errors import InvalidValue, UnsupportedEvent
 from lehr.events import (
     Adjacency,
     Composed,
+    Event,
     Gaussian,
     NonPrivate,
     PoissonSampled,
     PureDP,
+    RenyiLimit,
     Repeated,
     SampledWithoutReplacement,
 )
@@ -38,9 +43,9 @@ def test_a_filter_with_one_order_admits_what_the_renyi_accountant_allows_at_that
     filter_ = RenyiFilter(epsilon=3.0, delta=1e-5, orders=(8.0,))
     accountant = type(RDP_BALLE20)("one order", (8.0,), RDP_BALLE20.convert, "the same rule")
     most = _most(filter_, STEP)
-    for steps, is_within in ((most, True), (most + 1, False)):
+    for steps, fits in ((most, True), (most + 1, False)):
         epsilon = accountant.epsilon(Repeated(STEP, steps), delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
-        assert (epsilon <= 3.0) == is_within
+        assert (epsilon <= 3.0) == fits
 
 
 def test_several_orders_share_delta() -> None:
@@ -154,3 +159,71 @@ def test_a_filter_admits_pure_mechanisms_as_often_as_their_divergence_allows() -
     assert filter_.admits(Repeated(PureDP(0.1), most))
     assert not filter_.admits(Repeated(PureDP(0.1), most + 1))
     assert filter_.admits(Composed((Repeated(PureDP(0.1), most - 1), PureDP(0.01))))
+
+
+ADD_OR_REMOVE = Adjacency.ADD_OR_REMOVE_ONE
+
+
+@settings(max_examples=40)
+@given(
+    epsilon=st.floats(0.05, 200.0),
+    delta=st.sampled_from([1e-9, 1e-5, 1e-2]),
+    expecting=st.sampled_from([STEP, Gaussian(5.0), Composed((STEP, PureDP(0.1))), PureDP(0.01)]),
+)
+def test_the_way_to_a_limit_and_back_never_passes_epsilon(epsilon: float, delta: float, expecting: Event) -> None:
+    limit = limit_for(epsilon, delta, ADD_OR_REMOVE, expecting=expecting)
+    found = bound(limit, delta=delta).epsilon
+    assert found <= epsilon
+    assert found == pytest.approx(epsilon, rel=1e-7)
+
+
+def test_a_limit_admits_as_much_as_a_filter_that_expects_the_same() -> None:
+    limit = limit_for(3.0, 1e-5, ADD_OR_REMOVE, expecting=STEP)
+    most = _most(RenyiFilter.choose(epsilon=3.0, delta=1e-5, expecting=STEP), STEP)
+    assert is_within(Repeated(STEP, most - 1), limit, ADD_OR_REMOVE)
+    assert not is_within(Repeated(STEP, most + 1), limit, ADD_OR_REMOVE)
+
+
+def test_what_a_limit_admits_is_within_the_epsilon_of_the_limit() -> None:
+    limit = limit_for(3.0, 1e-5, ADD_OR_REMOVE, expecting=STEP)
+    admitted = Composed((Repeated(STEP, 3000), Gaussian(4.0)))
+    assert is_within(admitted, limit, ADD_OR_REMOVE)
+    at_order = epsilon_at(admitted, limit, delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert bound(admitted, delta=1e-5).epsilon <= at_order <= bound(limit, delta=1e-5).epsilon <= 3.0
+    assert epsilon_at(Composed(()), limit, delta=1e-5, adjacency=ADD_OR_REMOVE) == 0
+
+
+def test_divergences_of_chosen_events_add_up() -> None:
+    events = Composed((Repeated(Gaussian(2.0), 3), Gaussian(5.0)))
+    assert divergence_at(events, 4.0, ADD_OR_REMOVE) == pytest.approx(2 * (3 / 4 + 1 / 25), rel=1e-12)
+    assert divergence_at(NonPrivate("raw"), 4.0, ADD_OR_REMOVE) == math.inf
+    assert not is_within(NonPrivate("raw"), RenyiLimit(4.0, 1e300), ADD_OR_REMOVE)
+
+
+def test_a_limit_is_reached_exactly_and_not_passed() -> None:
+    exactly = divergence_at(Repeated(Gaussian(2.0), 3), 4.0, ADD_OR_REMOVE)
+    assert is_within(Repeated(Gaussian(2.0), 3), RenyiLimit(4.0, exactly), ADD_OR_REMOVE)
+    assert not is_within(Repeated(Gaussian(2.0), 3), RenyiLimit(4.0, exactly * (1 - 1e-15)), ADD_OR_REMOVE)
+
+
+def test_an_epsilon_for_which_there_is_no_limit_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"^epsilon must be large enough"):
+        limit_for(1e-6, 1e-5, ADD_OR_REMOVE, expecting=STEP)
+
+
+def test_an_analyst_who_reacts_fills_a_limit_and_stays_within_its_divergence() -> None:
+    """The moment E[(p/q)^α] under q of a transcript whose second query follows the first outcome, by integration.
+
+    Where the first outcome looks as if the record were there the analyst spends all that is left, otherwise a tenth.
+    """
+    order, limit = 5.0, RenyiLimit(5.0, 1.0)
+    first, rest, little = Gaussian(2.0), Gaussian(2.59), Gaussian(9.0)
+    assert is_within(Composed((first, rest)), limit, ADD_OR_REMOVE)
+    assert not is_within(Composed((first, Gaussian(2.58))), limit, ADD_OR_REMOVE)
+    outcomes = np.linspace(-60.0, 60.0, 400_001)
+    density = np.exp(-((outcomes / 2.0) ** 2) / 2) / (2.0 * math.sqrt(2 * math.pi))
+    ratio = np.exp(order * (outcomes - 0.5) / 2.0**2)
+    second = [math.exp((order - 1) * divergence_at(event, order, ADD_OR_REMOVE)) for event in (rest, little)]
+    moment = float(np.sum(density * ratio * np.where(outcomes > 0.5, *second)) * (outcomes[1] - outcomes[0]))
+    divergence = math.log(moment) / (order - 1)
+    assert 0.95 * limit.divergence < divergence <= limit.divergence

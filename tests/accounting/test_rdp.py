@@ -30,6 +30,7 @@ from lehr.events import (
     NonPrivate,
     PoissonSampled,
     PureDP,
+    RenyiLimit,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
@@ -183,3 +184,36 @@ def test_selecting_among_pure_mechanisms_costs_more_than_one_and_is_bounded() ->
     one = RDP_BALLE20.epsilon(PureDP(0.1), delta=1e-5, adjacency=REPLACE)
     best = RDP_BALLE20.epsilon(RepeatAndSelect(PureDP(0.1), mean=5.0), delta=1e-5, adjacency=REPLACE)
     assert one < best < math.inf
+
+
+def test_a_limit_holds_at_its_order_and_below_and_nowhere_above() -> None:
+    limit = RenyiLimit(order=6.0, divergence=0.3)
+    found = renyi_divergences(limit, (1.5, 6.0, 6.1, 64.0), ADD_OR_REMOVE)
+    assert found.tolist() == [0.3, 0.3, math.inf, math.inf]
+    assert renyi_divergences(limit, (6.0,), REPLACE).tolist() == [0.3]
+
+
+def test_limits_add_up_with_what_was_fixed_beforehand() -> None:
+    event = Composed((RenyiLimit(6.0, 0.3), RenyiLimit(5.0, 0.2), Repeated(Gaussian(2.0), 2)))
+    assert renyi_divergences(event, (4.0, 6.0), ADD_OR_REMOVE).tolist() == pytest.approx([0.5 + 2 * 4 / 8, math.inf])
+
+
+def test_a_limit_below_every_order_that_is_tried_gives_no_bound() -> None:
+    assert RDP_MIRONOV17.epsilon(RenyiLimit(1.5, 0.1), delta=1e-5, adjacency=ADD_OR_REMOVE) == math.inf
+
+
+def test_no_other_accountant_counts_a_limit() -> None:
+    with pytest.raises(UnsupportedEvent):
+        PLD.epsilon(RenyiLimit(6.0, 0.3), delta=1e-5, adjacency=ADD_OR_REMOVE)
+
+
+def test_selection_among_runs_under_a_limit_is_refused() -> None:
+    with pytest.raises(UnsupportedEvent, match="fixed beforehand"):
+        RDP_BALLE20.epsilon(RepeatAndSelect(RenyiLimit(6.0, 0.3), 10.0), delta=1e-5, adjacency=ADD_OR_REMOVE)
+
+
+def test_an_order_that_is_asked_for_alone_is_as_among_others() -> None:
+    step = PoissonSampled(0.01, Gaussian(1.1))
+    for order in (1.7, 8.0, 64.0):
+        alone = renyi_divergences(step, (order,), ADD_OR_REMOVE, only_these=True)
+        assert alone[0] == renyi_divergences(step, FRACTIONAL_ORDERS, ADD_OR_REMOVE)[FRACTIONAL_ORDERS.index(order)]

@@ -19,6 +19,7 @@ from lehr.events import (
     Gaussian,
     PoissonSampled,
     PureDP,
+    RenyiLimit,
     Repeated,
     SampledWithoutReplacement,
     counted,
@@ -242,3 +243,24 @@ def test_a_plan_without_noise_has_no_bound() -> None:
 )
 def test_schedules_and_questions_survive_a_file(plan: Plan) -> None:
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+LIMIT = RenyiLimit(order=6.0, divergence=0.5)
+LIMITED = replace(SCHEDULED, noise_schedule=CONSTANT, limit=LIMIT)
+
+
+def test_a_plan_with_a_limit_does_what_the_limit_admits_however_many_steps_that_is() -> None:
+    assert LIMITED.event == LIMIT
+    assert replace(LIMITED, steps=10**6).bound() == LIMITED.bound()
+    assert LIMITED.bound().accountant == "rdp-balle20"
+    assert not LIMITED.has_equal_steps
+
+
+def test_a_limit_survives_a_file() -> None:
+    assert Plan.from_json(json.loads(json.dumps(LIMITED.to_json()))) == LIMITED
+
+
+@pytest.mark.parametrize("limit", [0.5, Gaussian(1.0), {"order": 6.0}], ids=str)
+def test_what_is_no_limit_is_refused(limit: object) -> None:
+    with pytest.raises(InvalidValue, match="limit must be a RenyiLimit or none"):
+        replace(LIMITED, limit=limit)
