@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -261,6 +262,6 @@ def test_a_limit_survives_a_file() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.5, Gaussian(1.0), {"order": 6.0}], ids=str)
-def test_what_is_no_limit_is_refused(limit: object) -> None:
+def test_what_is_no_limit_is_refused(limit: Any) -> None:
     with pytest.raises(InvalidValue, match="limit must be a RenyiLimit or none"):
         replace(LIMITED, limit=limit)
