@@ -34,13 +34,13 @@ The map, in reading order. A module imports only what stands above it; only thos
         planning        the public plan of a run; the budget of a data set across runs
 
     where they meet
+        scoring         ● scores on public records, or with noise that is charged
+        asking          ● what acceptance asks about a candidate, answered: public, or with charged noise
         mechanism       ● sampler, clip and noise as one object, and the event of a step
         checkpoint      ● everything that a run needs to go on, all or nothing
         attempts        ● which steps may be taken again for free, and which are charged
         run_folder      ● the folder of a run: key, ledger, metrics
         trainee         ● the model with its optimizer, averages and counts
-        scoring         ● scores on public records, or with noise that is charged
-        asking          ● what acceptance asks about a candidate, answered: public, or with charged noise
         candidates      ● the weights along one released sum, and how far to go
         loop            ● the one training loop
 

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from lehr.acceptance.always import Always
 from lehr.acceptance.proposal import Acceptance
+from lehr.asking import event_of
 from lehr.claims import PublishedRule
+from lehr.clipping.unclipped import Unclipped
 from lehr.errors import InvalidValue
-from lehr.events import Event, Gaussian, together
+from lehr.events import Adjacency, Event, Gaussian, NonPrivate, together
 from lehr.interfaces import Clipping, PrivateSum, ReleasedSum, SlotState, Taken, Tensors
 from lehr.noise.none import NoNoise
 from lehr.planning.plan import Plan
@@ -74,6 +76,12 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.is_private and isinstance(self.clipping, Unclipped):
+            allowed = "one that bounds what a record can do: no noise covers what is not clipped"
+            raise InvalidValue("clipping", allowed=allowed, given="Unclipped")
+        if self.noise.needs_limit and self.clipping.unproven is not None:
+            allowed = "one that is proven where costs follow what is released"
+            raise InvalidValue("clipping", allowed=allowed, given=self.clipping.unproven)
         if self.noise.needs_bounds and not self.clipping.needs_coordinates:
             allowed = "one that bounds every coordinate: noise of another shape does not cover a bound on the norm"
             raise InvalidValue("clipping", allowed=allowed, given=type(self.clipping).__name__)
@@ -82,6 +90,12 @@ class Method:
     def is_private(self) -> bool:
         """Whether there is noise at all."""
         return not isinstance(self.noise, NoNoise)
+
+    def asked(self, *, records: int, adjacency: Adjacency) -> Event:
+        """What is done to the records at every step beside the release of a sum."""
+        asked = event_of(self.acceptance.energy, records=records, adjacency=adjacency)
+        unproven = self.clipping.unproven
+        return asked if unproven is None else together(asked, NonPrivate(unproven))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +115,9 @@ class Mechanism:
         if method.noise.needs_limit and plan.limit is None:
             allowed = "one with a limit, since the noise follows what is released"
             raise InvalidValue("plan", allowed=allowed, given=str(plan.event))
+        asked = method.asked(records=plan.records, adjacency=plan.adjacency)
+        if plan.asked != asked:
+            raise InvalidValue("plan", allowed=f"one that asks for {asked} at every step", given=str(plan.asked))
         for step in {0, plan.steps - 1}:
             planned, done = plan.gradient_event(step), mechanism.event(mechanism.noise_multiplier(step, 1.0))
             if done != planned:

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from lehr.acceptance.energy import Energy
@@ -67,11 +68,15 @@ def _precision(released: ReleasedSum) -> float:
 
 def _mixed(carried: Std, just: Std, share: float) -> Std:
     """The standard deviation of a weighted mean of two independent noises."""
-    if isinstance(carried, dict) and isinstance(just, dict):
-        return {name: ((share * carried[name]) ** 2 + ((1 - share) * std) ** 2).sqrt() for name, std in just.items()}
-    assert not isinstance(carried, dict)  # the noise of a method has one form
-    assert not isinstance(just, dict)
-    return math.hypot(share * carried, (1 - share) * just)
+    if not isinstance(carried, dict) and not isinstance(just, dict):
+        return math.hypot(share * carried, (1 - share) * just)
+    names = carried if isinstance(carried, dict) else just
+    assert isinstance(names, dict)  # an adaptive clip goes from one bound for all to one for each coordinate, and back
+    return {name: torch.hypot(share * _at(carried, name), (1 - share) * _at(just, name)) for name in names}
+
+
+def _at(std: Std, name: str) -> Tensor:
+    return std[name].double() if isinstance(std, dict) else torch.tensor(std, dtype=torch.float64)
 
 
 def _kept_std(std: Std) -> dict[str, float | Tensor]:

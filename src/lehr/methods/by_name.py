@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lehr import schedules, validate
+from lehr.acceptance.energy import PrivateChoice, PrivateEnergy, PublicEnergy
 from lehr.acceptance.energy import from_json as energy_from_json
 from lehr.errors import InvalidValue
 from lehr.mechanism import Method
@@ -78,13 +79,12 @@ _SCHEDULES = ("schedule", "clip_schedule")
 
 
 def _read(setting: str, value: Any) -> object:
-    if not isinstance(value, Mapping):
-        return value
-    if setting in _SCHEDULES:
+    """The setting itself, from its JSON form where it is not one already."""
+    if setting in _SCHEDULES and not hasattr(value, "factor"):
         return schedules.from_json(value)
-    if setting == "energy":
+    if setting == "energy" and not isinstance(value, PublicEnergy | PrivateEnergy | PrivateChoice):
         return energy_from_json(value)
-    return Update.from_json(value) if setting == "update" else value
+    return Update.from_json(value) if setting == "update" and not hasattr(value, "build") else value
 
 
 def _written(setting: str, value: Any) -> object:

@@ -14,7 +14,7 @@ from lehr import validate
 from lehr.accounting.filter import limit_for
 from lehr.asking import event_of
 from lehr.errors import InvalidValue
-from lehr.events import NOTHING, Adjacency, Event, NonPrivate, together
+from lehr.events import NOTHING, Adjacency, Event
 from lehr.mechanism import Method
 from lehr.planning.plan import Plan, make_plan
 from lehr.schedules import CONSTANT, Schedule
@@ -96,10 +96,9 @@ def _asked(method: Method | None, records: int, adjacency: Adjacency, *, is_coun
     """What a method does to the records beside its gradients; a paper's rule does not see what it has no noise for."""
     if method is None:
         return NOTHING
-    asked = event_of(method.acceptance.energy, records=records, adjacency=adjacency)
-    if method.clipping.unproven is None or not is_counted:
-        return asked
-    return together(asked, NonPrivate(method.clipping.unproven))
+    if is_counted:
+        return method.asked(records=records, adjacency=adjacency)
+    return event_of(method.acceptance.energy, records=records, adjacency=adjacency)
 
 
 def _with_all_candidates(plan: Plan, method: Method) -> Plan:
