@@ -175,6 +175,9 @@ def test_a_draw_of_nobody_is_answered_with_noise_alone(clipped: Any) -> None:
     given = judge(private(clipped, noise_multiplier=1.0, expected_batch_size=1), [], records=10)
     assert change(given) != 0
     assert math.isfinite(change(given))
+    assert given._losses(BEFORE, torch.arange(0)).shape == (0,)  # the model is not called with nobody
+    choice = judge(PrivateChoice(loss_clip=1.0, epsilon=1.0), [], records=10)
+    assert choice.private_choice([BEFORE, AFTER], KEY.at(0, 0)) in (0, 1)
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,36 @@ def test_what_looks_along_the_batch_sees_a_record_alone(
         alone = [float(loss(model(inputs[k : k + 1]), targets[k : k + 1])) for k in range(3)]
     assert found.tolist() == pytest.approx(alone, rel=1e-5)
     assert found.dtype == torch.float64
+
+
+class Recurrent(nn.Module):
+    """torch cannot vectorise it over records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.last = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        last: Tensor = self.last(self.cells(inputs)[0][:, -1])
+        return last * inputs.mean()  # and it looks along the batch
+
+
+def test_a_layer_that_cannot_be_vectorised_is_asked_about_one_record_after_the_other() -> None:
+    torch.manual_seed(0)
+    model, inputs, targets = Recurrent(), torch.randn(3, 5, 3), torch.zeros(3)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    with torch.no_grad():
+        found = losses_of_each(model, weights, lambda outputs, targets: outputs[:, 0], inputs, targets)
+        alone = [float(model(inputs[k : k + 1])) for k in range(3)]
+    assert found.tolist() == pytest.approx(alone, rel=1e-5)
+
+
+def test_an_error_of_the_loss_itself_is_still_one() -> None:
+    def unfit(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs @ torch.zeros(7, 1)
+
+    with pytest.raises(RuntimeError, match=r"size mismatch|cannot be multiplied"):
+        losses_of_each(nn.Linear(2, 1), {}, unfit, torch.zeros(3, 2), torch.zeros(3))
 
 
 def frequency(losses: list[tuple[float, float]], *, epsilon: float, adjacency: Adjacency, times: int = 2500) -> float:

@@ -16,7 +16,7 @@ from torch.func import functional_call, vmap
 
 from lehr.acceptance.energy import Energy, PrivateChoice, PrivateEnergy
 from lehr.events import NOTHING, Adjacency, Event, Gaussian, PureDP
-from lehr.gradients.batches import LossFn, call, one_each
+from lehr.gradients.batches import LossFn, call, each, one_each
 from lehr.interfaces import Inputs, PrivateSum, Records, Tensors
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
@@ -102,7 +102,7 @@ class Judge:
     def _losses(self, weights: Tensors, places: Tensor) -> Tensor:
         """The loss of each record by itself: nothing that a record does can reach another's."""
         losses = [torch.zeros(0, dtype=torch.float64)]
-        for part in torch.split(places, RECORDS_AT_ONCE):
+        for part in torch.split(places, RECORDS_AT_ONCE) if len(places) else ():
             inputs, targets = self.private.batch(part)
             with torch.no_grad():
                 losses.append(losses_of_each(self.model, weights, self.loss_fn, self.prepare(inputs), targets))
@@ -117,11 +117,21 @@ def losses_of_each(model: nn.Module, weights: Tensors, loss_fn: LossFn, inputs: 
             found: Tensor = functional_call(model, dict(weights), args, kwargs)
             return found
 
-        alone: Inputs = torch.utils._pytree.tree_map(lambda leaf: leaf.unsqueeze(0), one)
+        alone: Inputs = each(lambda leaf: leaf.unsqueeze(0), one)
         return one_each(loss_fn(call(called, alone), target.unsqueeze(0)), num_records=1)[0]
 
-    each: Tensor = vmap(loss, randomness="different")(inputs, targets)
-    return each.double()
+    try:
+        found: Tensor = vmap(loss, randomness="different")(inputs, targets)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # of a layer that torch cannot vectorise, such as a recurrent one
+        found = torch.stack([loss(_record(inputs, place), targets[place]) for place in range(len(targets))])
+    return found.double()
+
+
+def _record(inputs: Inputs, place: int) -> Inputs:
+    one: Inputs = each(lambda leaf: leaf[place], inputs)
+    return one
 
 
 def _laplace(uniforms: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr import fit
+from lehr.acceptance.energy import PrivateEnergy
+from lehr.acceptance.noisy_test import NoisyTest
 from lehr.clipping.flat import FlatClip
 from lehr.data import InMemory
 from lehr.errors import DamagedFile, InvalidValue
 from lehr.events import counted
 from lehr.gradients.ghost import GhostEngine
 from lehr.ledger import Ledger
+from lehr.mechanism import Method
+from lehr.methods.dpopt import dpopt
+from lehr.methods.dpsgd import dpsgd
 from lehr.rng import RunKey
 from lehr.run_shape import Callback, Progress
 from lehr.scoring import NoisyScore, PublicScore
@@ -270,3 +276,32 @@ def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
 def test_private_records_handed_over_as_test_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="test must be records that are public"):
         life(tmp_path / "run", test=data())
+
+
+def other_test(**changed: Any) -> NoisyTest:
+    said: dict[str, Any] = {"loss_clip": 0.1, "noise_multiplier": 5.0, "expected_batch_size": 30, "clipped": "batch"}
+    return NoisyTest(energy=PrivateEnergy(**{**said, **changed}))
+
+
+ASKING = replace(dpsgd(), acceptance=other_test())
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        pytest.param(dpopt(), dpopt(least_share=0.5), id="shape of the noise"),
+        pytest.param(dpopt(), dpopt(found_by="projected-gradient"), id="how the shape is found"),
+        pytest.param(dpopt(memory=0.5), dpopt(memory=0.9), id="memory"),
+        pytest.param(ASKING, replace(ASKING, acceptance=other_test(noise_multiplier=9.0)), id="noise of a question"),
+        pytest.param(ASKING, replace(ASKING, acceptance=other_test(loss_clip=0.5)), id="clip of a question"),
+        pytest.param(ASKING, replace(ASKING, acceptance=other_test(clipped="records")), id="what is clipped"),
+    ],
+)
+def test_slots_that_were_set_up_otherwise_never_use_old_noise_again(
+    tmp_path: Path, first: Method, second: Method
+) -> None:
+    """The same noise under two scales, or on two sums, can be taken off."""
+    life(tmp_path / "run", stop=3, method=first)
+    with suppress(InvalidValue):
+        life(tmp_path / "run", resume=True, method=second)
+        assert len(set(attempts(tmp_path / "run"))) == 2
