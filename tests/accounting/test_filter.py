@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lehr.accounting.accountant import bound
 from lehr.accounting.filter import RenyiFilter, divergence_at, epsilon_at, is_within, limit_for
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
-from lehr.accounting.rdp import RDP_BALLE20
+from lehr.accounting.rdp import RDP_BALLE20, renyi_divergences
 from lehr.errors import InvalidValue, UnsupportedEvent
 from lehr.events import (
     Adjacency,
@@ -227,3 +227,12 @@ def test_an_analyst_who_reacts_fills_a_limit_and_stays_within_its_divergence() -
     moment = float(np.sum(density * ratio * np.where(outcomes > 0.5, *second)) * (outcomes[1] - outcomes[0]))
     divergence = math.log(moment) / (order - 1)
     assert 0.95 * limit.divergence < divergence <= limit.divergence
+
+
+def test_where_the_series_of_an_order_has_no_end_the_next_whole_order_is_a_bound() -> None:
+    step = PoissonSampled(6 / 14, Gaussian(1.3))
+    assert renyi_divergences(step, (1.8,), ADD_OR_REMOVE, only_these=True).tolist() == [math.inf]
+    at_two = renyi_divergences(step, (2.0,), ADD_OR_REMOVE).item()
+    assert divergence_at(step, 1.8, ADD_OR_REMOVE) == at_two < math.inf
+    fine = PoissonSampled(6 / 14, Gaussian(0.65))  # here it has one
+    assert divergence_at(fine, 1.8, ADD_OR_REMOVE) < renyi_divergences(fine, (2.0,), ADD_OR_REMOVE).item()

@@ -148,7 +148,9 @@ def epsilon_at(events: Event, limit: RenyiLimit, *, delta: float, adjacency: Adj
 
 @lru_cache(maxsize=100_000)
 def _divergence_of(atom: Atom, order: float, adjacency: Adjacency) -> float:
-    return float(renyi_divergences(atom, (order,), adjacency, accountant="filter", only_these=True)[0])
+    """At the order or the next whole one, where a divergence is no smaller: some series end at whole orders only."""
+    orders = tuple(sorted({order, float(math.ceil(order))}))
+    return float(renyi_divergences(atom, orders, adjacency, accountant="filter", only_these=True).min())
 
 
 _BELOW = 1 - 1e-9  # so that rounding on the way back does not pass ε
