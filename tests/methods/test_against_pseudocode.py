@@ -6,6 +6,7 @@ given the same first weights and the same random numbers, and the weights after 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ import lehr
 from lehr.acceptance.energy import PrivateEnergy
 from lehr.mechanism import Method
 from lehr.methods.adadp import adadp, adal, adan
+from lehr.methods.agd import agd
 from lehr.methods.auto_s import auto_s
 from lehr.methods.dpopt import dpopt
 from lehr.methods.dpsgd import dpsgd
@@ -31,7 +33,9 @@ from lehr.methods.sa_dpsgd import sa_dpsgd
 from lehr.rng import RunKey, StepRandomness
 from lehr.run_shape import Callback, Progress
 from lehr.sampling.poisson import PoissonSampling
+from lehr.training.public_plan import plan_for
 from tests.methods.pseudocode import adadp as adadp_box
+from tests.methods.pseudocode import agd as agd_box
 from tests.methods.pseudocode import clips, energy
 from tests.methods.pseudocode import dpopt as dpopt_box
 from tests.methods.pseudocode import dpsur as dpsur_box
@@ -103,8 +107,8 @@ def trained(method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch, **pla
     return weights
 
 
-def randomness() -> list[StepRandomness]:
-    return [KEY.at(step, 0) for step in range(STEPS)]
+def randomness(steps: int = STEPS) -> list[StepRandomness]:
+    return [KEY.at(step, 0) for step in range(steps)]
 
 
 @dataclass(frozen=True)
@@ -118,11 +122,11 @@ class Numbers:
     energy_normals: list[float]
 
     @classmethod
-    def of_run(cls) -> Numbers:
+    def of_run(cls, num_steps: int = STEPS) -> Numbers:
         sampling = PoissonSampling(expected_batch_size=BATCH, records=NUM_RECORDS)
         of_energy = PoissonSampling(expected_batch_size=ENERGY_BATCH, records=NUM_RECORDS)
         one, all_parameters = torch.zeros((), dtype=torch.float64), torch.zeros(NUM_PARAMETERS, dtype=torch.float64)
-        steps = randomness()
+        steps = randomness(num_steps)
         return cls(
             draws=[sampling.draw(NUM_RECORDS, step).numpy() for step in steps],
             normals=[step.normals("noise", {"all": all_parameters})["all"].numpy() for step in steps],
@@ -314,8 +318,14 @@ def test_dpsur(clipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     same(trained(dpsur(**STEP, **tested, clipped=clipped), tmp_path, monkeypatch, **PRIVATELY), trace)
 
 
-def adaptive_noise(prior: adadp_box.Prior) -> adadp_box.AdaptiveNoise:
-    return adadp_box.AdaptiveNoise(prior=prior, clip_norm=0.4, noise_multiplier=NOISE, lot_size=BATCH, local_factor=1.2)
+def adaptive_noise(accounting: str) -> adadp_box.AdaptiveNoise:
+    return adadp_box.AdaptiveNoise(
+        prior=PRIORS[accounting](),
+        clip_norm=0.4,
+        noise_multiplier=NOISE,
+        lot_size=BATCH,
+        local_factor=1.2 if accounting == "published" else None,
+    )
 
 
 PRIORS: dict[str, Callable[[], adadp_box.Prior]] = {
@@ -329,7 +339,7 @@ def test_adadp(accounting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     trace = adadp_box.adadp(
         START,
         **GIVEN,
-        noise=adaptive_noise(PRIORS[accounting]()),
+        noise=adaptive_noise(accounting),
         rates=adadp_box.RootMeanSquare(),
         learning_rate=0.05,
     )
@@ -340,7 +350,7 @@ def test_adadp(accounting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("accounting", PRIORS)
 def test_adan(accounting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = adadp_box.adan(START, **GIVEN, noise=adaptive_noise(PRIORS[accounting]()), learning_rate=0.2, momentum=0.5)
+    trace = adadp_box.adan(START, **GIVEN, noise=adaptive_noise(accounting), learning_rate=0.2, momentum=0.5)
     assert has_both_phases(trace)
     method = adan(learning_rate=0.2, momentum=0.5, clip_norm=0.4, accounting=accounting)
     same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
@@ -373,7 +383,7 @@ def test_dpopt(found_by: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         prior=ReleasedPrior(TENSORS),
         shape=SHAPES[found_by],
         clip_norm=0.4,
-        local_factor=1.2,
+        local_factor=None,
         noise_multiplier=NOISE,
         batch_size=BATCH,
         memory=0.9,
@@ -383,3 +393,47 @@ def test_dpopt(found_by: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert has_both_phases(trace)
     method = dpopt(learning_rate=0.2, clip_norm=0.4, found_by=found_by)
     same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
+
+
+def laplace(uniforms: Vector) -> Vector:
+    """Laplace noise of scale one, by the inverse of its distribution function."""
+    return np.where(uniforms < 0.5, np.log(2 * uniforms), -np.log(2 * (1 - uniforms)))
+
+
+def test_agd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: dict[str, Any] = {"adapted_every": 4, "headroom": 0.3}
+    method = agd(
+        clip_norm=0.4,
+        loss_clip=0.8,
+        choice_epsilon=0.7,
+        choice_batch_size=ENERGY_BATCH,
+        growth=0.2,
+        step_sizes=2,
+        largest_step=3.0,
+        **sizes,
+    )
+    asked: dict[str, Any] = {"epsilon": 40.0, "delta": 1e-3}
+    plan = plan_for(records=NUM_RECORDS, expected_batch_size=BATCH, steps=STEPS, method=method, **asked)
+    weights = trained(method, tmp_path, monkeypatch, **asked)
+    taken = len(weights.seen)
+    numbers = Numbers.of_run(taken)
+    trace = agd_box.agd(
+        START,
+        gradients=PRIVATE.gradients,
+        losses=PRIVATE.losses,
+        draws=numbers.draws,
+        normals=numbers.normals,
+        noises=[-laplace(step.uniforms("choice", 3).numpy()) for step in randomness(taken)],
+        loss_draws=numbers.energy_draws,
+        budget=agd_box.Budget(
+            total=np.inf, gradient=1 / (2 * plan.noise_multiplier**2), noisy_max=0.7**2 / 2, growth=0.2
+        ),
+        step_sizes=agd_box.StepSizes(count=2, largest=3.0, **sizes),
+        grad_clip=0.4,
+        loss_clip=0.8,
+    )
+    assert 2 * sizes["adapted_every"] < sum(trace.accepted) < taken - 2
+    precisions = [float(state["precision"]) for state in trace.states]
+    assert any(0 < first < second for first, second in itertools.pairwise(precisions))  # more than one was averaged
+    np.testing.assert_allclose(weights.seen, trace.weights, rtol=0, atol=1e-6)
+    assert weights.accepted == np.cumsum(trace.accepted).tolist()
