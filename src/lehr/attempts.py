@@ -58,9 +58,13 @@ class Allowance:
     @property
     def event(self) -> Event:
         """What the whole run may do to the records."""
+        return self.plan.event if self.beside == NOTHING else together(self.beside, self.plan.event)
+
+    @property
+    def beside(self) -> Event:
+        """What it may do to them besides its steps."""
         scores = Repeated(self.score_event, self.scores) if self.is_scored_privately else NOTHING
-        parts = [part for part in (self.beforehand, self.plan.event, scores) if part != NOTHING]
-        return parts[0] if len(parts) == 1 else together(*parts)
+        return together(self.beforehand, scores)
 
     @property
     def is_scored_privately(self) -> bool:

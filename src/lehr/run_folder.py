@@ -114,9 +114,12 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
-    """What differs between two configurations, by its path. When and by which version is not looked at."""
+    """What differs between two configurations, by its path.
+
+    When and by which version is not looked at, nor are claims: they follow from the rest, and are counted anew.
+    """
     found = []
-    for name in sorted({*before, *now} - ({"created_on", "library_version"} if not path else set())):
+    for name in sorted({*before, *now} - ({"claims", "created_on", "library_version"} if not path else set())):
         old, new, where = before.get(name), now.get(name), f"{path}{name}"
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found += differences(old, new, f"{where}.")

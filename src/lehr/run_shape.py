@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lehr import validate
+from lehr.claims import Claim
 from lehr.errors import InvalidValue
 
 FORMAT, FORMAT_VERSION = "lehr-run", 1
@@ -118,8 +119,10 @@ class Start:
     steps: int
     first_step: int
     expected_batch_size: float
-    epsilon: float  # of the whole plan; infinite where a method has no privacy
+    epsilon: float  # of the whole plan, proven; infinite where a method has no privacy
     delta: float
+    published: Claim | None = None  # what the paper's rule says, where the run follows it
+    stops_at_accepted: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

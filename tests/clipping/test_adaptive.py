@@ -53,9 +53,11 @@ def clipped_to(rule: Any) -> dict[str, Tensor]:
     return {name: BATCH * value.clamp(-rule.bounds[name], rule.bounds[name]) for name, value in GRADIENT.items()}
 
 
-def simulated(prior: ReleasedPrior, *, noise_multiplier: float, steps: int = 320) -> list[float]:
+def simulated(
+    prior: ReleasedPrior, *, noise_multiplier: float, steps: int = 320, bound_scale: float | None = 1.2
+) -> list[float]:
     """The prior over the true squares after every step, wherever it says anything."""
-    clip = AdaptiveClip(clip_norm=1.0, prior=prior)
+    clip = AdaptiveClip(clip_norm=1.0, prior=prior, bound_scale=bound_scale)
     state, found = clip.start(GRADIENT), []
     for step in range(steps):
         rule = clip.rule(state, step)
@@ -79,9 +81,10 @@ class NoiseAndAll(ReleasedPrior):
         return super().learn(state, replace(released, noise_std=0.0), divisor=divisor)
 
 
+@pytest.mark.parametrize("bound_scale", [1.2, None])
 @pytest.mark.parametrize("noise_multiplier", [8.0, 4.0, 2.0])
-def test_noise_does_not_feed_itself_through_the_bounds(noise_multiplier: float) -> None:
-    found = simulated(ReleasedPrior(), noise_multiplier=noise_multiplier)
+def test_noise_does_not_feed_itself_through_the_bounds(noise_multiplier: float, bound_scale: float | None) -> None:
+    found = simulated(ReleasedPrior(), noise_multiplier=noise_multiplier, bound_scale=bound_scale)
     assert len(found) > 250
     assert max(found) < 5
     assert min(found) > 0.01
@@ -90,6 +93,16 @@ def test_noise_does_not_feed_itself_through_the_bounds(noise_multiplier: float) 
 @pytest.mark.parametrize("noise_multiplier", [8.0, 4.0])
 def test_without_taking_the_noise_away_it_would(noise_multiplier: float) -> None:
     assert max(simulated(NoiseAndAll(), noise_multiplier=noise_multiplier)) > 1e6
+
+
+def test_all_bounds_together_have_the_clip_norm_and_the_proportions_of_the_prior() -> None:
+    clip = AdaptiveClip(clip_norm=0.7, prior=ReleasedPrior())
+    released = ReleasedSum(values={"weight": torch.tensor([3.0, 4.0, 12.0])}, noise_std=0.0)
+    state = clip.learn(clip.start(released.values), Taken(released=released, divisor=1.0, is_accepted=True))
+    rule = clip.rule(state, 1)
+    assert isinstance(rule, PerCoordinateClip)
+    assert rule.sensitivity == pytest.approx(0.7)
+    assert rule.bounds["weight"].tolist() == pytest.approx([0.7 * part / 13 for part in (3, 4, 12)], rel=0.3)
 
 
 def test_the_squares_are_unbiased_since_the_known_noise_is_taken_away() -> None:
@@ -175,7 +188,7 @@ def test_a_prior_from_released_sums_never_looks_at_a_private_one() -> None:
 
 def test_a_raw_prior_tells_neighbours_apart_although_the_same_was_released() -> None:
     """One record more, hidden by noise that happens to fall the other way: the bounds of the next step differ."""
-    clip = AdaptiveClip(clip_norm=4.0, prior=RawPrior())
+    clip = AdaptiveClip(clip_norm=4.0, prior=RawPrior(), bound_scale=1.2)
     with_record, without = torch.tensor([3.0, 1.0]), torch.tensor([2.0, 1.0])
     taken = Taken(released=released(2.5, 1.0, noise_std=1.0), divisor=2.0, is_accepted=True)
 

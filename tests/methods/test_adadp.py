@@ -22,7 +22,7 @@ from tests.training.tiny import fit_tiny
 
 def test_adadp_has_both_parts_adan_the_noise_and_adal_the_steps() -> None:
     both, noise, steps = adadp(clip_norm=2.0), adan(clip_norm=2.0, learning_rate=0.2), adal(clip_norm=2.0, decay=0.8)
-    assert both.clipping == noise.clipping == AdaptiveClip(clip_norm=2.0, prior=ReleasedPrior(), bound_scale=1.2)
+    assert both.clipping == noise.clipping == AdaptiveClip(clip_norm=2.0, prior=ReleasedPrior())
     assert both.noise == noise.noise == ProportionalNoise()
     assert noise.update == sgd(0.2, momentum=0.0)
     assert (steps.clipping, steps.noise) == (FlatClip(2.0), IsotropicNoise())

@@ -144,7 +144,9 @@ def version() -> str:
 
 
 def _premises(event: Event) -> tuple[Premise, ...]:
-    fixed = Premise("the events were fixed before a record was touched", Standing.ASSUMED)
+    is_limited = any(isinstance(atom, RenyiLimit) for atom in counted(event))
+    what = "the limit was" if is_limited else "the events were"
+    fixed = Premise(f"{what} fixed before a record was touched", Standing.ASSUMED)
     always = (fixed, IDEAL_ARITHMETIC, IDEAL_RANDOMNESS)
     sampled = (PoissonSampled, SampledWithoutReplacement, RenyiLimit)
     is_sampled = any(isinstance(atom, sampled) for atom in counted(event))

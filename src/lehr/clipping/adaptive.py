@@ -49,17 +49,22 @@ class Prior(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClip:
-    """Each coordinate is cut off at ``bound_scale`` times the square root of its prior; before that, a flat clip."""
+    """Each coordinate is cut off in proportion to the square root of its prior; before that says anything, a flat clip.
+
+    All bounds together have the norm ``clip_norm``. With a ``bound_scale``, the paper's β, they are that many times the
+    square roots themselves: over a prior from released sums, which are clipped, such bounds can only shrink.
+    """
 
     clip_norm: float
     prior: Prior
-    bound_scale: float = 1.2
+    bound_scale: float | None = None
 
     needs_coordinates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         a_clip_norm(clip_norm=self.clip_norm)
-        validate.positive(bound_scale=self.bound_scale)
+        if self.bound_scale is not None:
+            validate.positive(bound_scale=self.bound_scale)
 
     @property
     def unproven(self) -> str | None:
@@ -72,11 +77,12 @@ class AdaptiveClip:
         squares = self.prior.squares(state)
         if squares is None:
             return FlatClip(self.clip_norm)
-        bounds = {name: self.bound_scale * square.sqrt() for name, square in squares.items()}
-        whole = math.hypot(*(float(bound.double().norm()) for bound in bounds.values()))
-        if not SMALLEST_CLIP_NORM <= whole <= LARGEST_CLIP_NORM:  # a prior that has diverged, or vanished
+        roots = {name: square.sqrt() for name, square in squares.items()}
+        norm = math.hypot(*(float(root.double().norm()) for root in roots.values()))
+        scale = self.clip_norm / norm if self.bound_scale is None else self.bound_scale
+        if not SMALLEST_CLIP_NORM <= scale * norm <= LARGEST_CLIP_NORM:  # a prior that has diverged, or vanished
             return FlatClip(self.clip_norm)
-        return PerCoordinateClip(bounds)
+        return PerCoordinateClip({name: scale * root for name, root in roots.items()})
 
     def learn(self, state: SlotState, taken: Taken) -> SlotState:
         return self.prior.learn(state, taken.released, divisor=taken.divisor)

@@ -32,13 +32,17 @@ def adadp(
     *,
     learning_rate: float = 0.002,
     clip_norm: float = 4.0,
-    bound_scale: float = 1.2,
+    bound_scale: float | None = None,
     memory: float | None = None,
     decay: float = 0.9,
     schedule: Schedule = CONSTANT,
     accounting: Literal["proven", "published"] = "proven",
 ) -> Method:
-    """Both parts. ``bound_scale`` is the paper's β, ``memory`` that of the prior, ``decay`` that of RMSProp."""
+    """Both parts. ``memory`` is that of the prior, ``decay`` that of RMSProp.
+
+    The bounds of all coordinates have the norm ``clip_norm`` together, unless a ``bound_scale`` is given, the paper's
+    β: in the published form it is 1.2.
+    """
     return Method(
         name="adadp",
         clipping=_clip(clip_norm, bound_scale, memory, accounting),
@@ -52,7 +56,7 @@ def adan(
     *,
     learning_rate: float = 0.1,
     clip_norm: float = 4.0,
-    bound_scale: float = 1.2,
+    bound_scale: float | None = None,
     memory: float | None = None,
     momentum: float = 0.0,
     schedule: Schedule = CONSTANT,
@@ -86,8 +90,10 @@ def adal(
     )
 
 
-def _clip(clip_norm: float, bound_scale: float, memory: float | None, accounting: str) -> AdaptiveClip:
+def _clip(clip_norm: float, bound_scale: float | None, memory: float | None, accounting: str) -> AdaptiveClip:
     is_published = an_accounting(accounting=accounting) == "published"
+    if is_published and bound_scale is None:
+        bound_scale = 1.2
     kind = RawPrior if is_published else ReleasedPrior
     prior: Prior = kind() if memory is None else kind(memory=memory)
     return AdaptiveClip(clip_norm=clip_norm, prior=prior, bound_scale=bound_scale)

@@ -20,7 +20,7 @@ def dpopt(
     *,
     learning_rate: float = 0.1,
     clip_norm: float = 4.0,
-    bound_scale: float = 1.2,
+    bound_scale: float | None = None,
     memory: float = 0.9,
     found_by: Literal["closed-form", "projected-gradient"] = "closed-form",
     least_share: float = 0.1,

@@ -31,6 +31,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lehr.claims import Claim
 from lehr.reports.rounding import exactly, rounded_up
 from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress, Start
 
@@ -54,10 +55,15 @@ class Quiet(Callback):
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
+        self._enough = math.inf
+
+    def started(self, start: Start) -> None:
+        """Note at how many accepted candidates the run is to end."""
+        self._enough = math.inf if start.stops_at_accepted is None else start.stops_at_accepted
 
     def ended(self, end: End) -> None:
         """Say why, where the plan was not completed."""
-        if end.reason != COMPLETED:
+        if end.reason != COMPLETED and end.accepted < self._enough:
             print(ending(end), file=_or_standard_error(self._stream), flush=True)
 
 
@@ -230,8 +236,17 @@ def planned(start: Start) -> str:
     if start.epsilon != math.inf:
         promise = f"proven ε = {_up(start.epsilon)} at δ = {exactly(start.delta)}"
     since = f", resumed after step {start.first_step:,}" if start.first_step else ""
+    if start.published is not None:
+        promise += f" (ε as published {_published(start.published)})"
+    steps = f"{start.steps:,} steps planned"
+    if start.stops_at_accepted is not None:
+        steps = f"until {start.stops_at_accepted:,} candidates are accepted, of at most {start.steps:,}"
     where = one_line(str(start.directory))
-    return f"{one_line(start.method)}: {start.steps:,} steps planned, {promise}{since}, in {where}"
+    return f"{one_line(start.method)}: {steps}, {promise}{since}, in {where}"
+
+
+def _published(claim: Claim) -> str:
+    return f"{_up(claim.epsilon)}, {'proven too' if claim.is_proven else 'not a guarantee'}"
 
 
 def ending(end: End) -> str:

@@ -35,7 +35,7 @@ def config(
     evaluated_on: str | None,
     stated: Statements | None,
     budget: str | None,
-    proven: Claim | None = None,
+    proven: Claim,
 ) -> dict[str, Any]:
     """The configuration of a run, as JSON has it. ``proven`` is for all that it may do, noised scores included."""
     described: dict[str, Any] = {
@@ -88,11 +88,11 @@ def _name_of(loss_fn: Any) -> str:
     return f"{words}({', '.join(f'{name}={value!r}' for name, value in plain.items())})" if plain else words
 
 
-def _claims(method: Method, plan: Plan, proven: Claim | None) -> dict[str, Any]:
+def _claims(method: Method, plan: Plan, proven: Claim) -> dict[str, Any]:
     """What is proven, and what the paper's rule says where the run follows it: each with its kind, and its premises."""
     published = None if method.published is None else published_claim(method.published, plan)
     return {
-        "proven": None if proven is None else run_claims.to_json(proven),
+        "proven": run_claims.to_json(proven),
         "published": None if published is None else run_claims.to_json(published),
     }
 

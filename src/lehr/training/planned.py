@@ -85,7 +85,7 @@ class Planned:
     def published_claim(self) -> Claim | None:
         """What the paper's rule says, where the run follows it."""
         rule = self.scored.method.published
-        return None if rule is None else published_claim(rule, self.plan)
+        return None if rule is None else published_claim(rule, self.plan, beside=self.allowance.beside)
 
     @property
     def is_certifiable(self) -> bool:
@@ -144,6 +144,7 @@ class Planned:
             evaluated_on=self.scored.on,
             stated=self.stated,
             budget=None if self.budget is None else paying.dataset_of(self.budget),
+            proven=self.proven_claim,
         )
 
     def begun(self, where: Path) -> RunFolder:
@@ -266,6 +267,8 @@ class Planned:
             expected_batch_size=self.plan.expected_batch_size,
             epsilon=self.proven_claim.epsilon,
             delta=self.plan.delta,
+            published=self.published_claim,
+            stops_at_accepted=self.plan.stops_at_accepted,
         )
 
     def _refuse_patience_with_nothing(self) -> None:

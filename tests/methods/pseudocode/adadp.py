@@ -72,15 +72,16 @@ class AdaptiveNoise:
     clip_norm: float  # C
     noise_multiplier: float  # sigma*
     lot_size: float  # L
-    local_factor: float = 1.2  # beta
+    local_factor: float | None = 1.2  # beta; without it the bounds have the norm C together
 
     def noisy_mean(self, grads: Vector, normal: Vector) -> tuple[Vector, Vector]:
         """g~, and the standard deviation of the noise in the sum. The prior learns from it."""
         m, squares = len(normal), self.prior.squares()
         if squares is not None:  # line 7
-            s = self.local_factor * np.sqrt(squares)  # line 9
+            beta = self.local_factor or self.clip_norm / np.sqrt(squares.sum())
+            s = beta * np.sqrt(squares)  # line 9
             g_bar = per_coordinate(s)(grads)  # line 10
-            sigma = self.local_factor * self.noise_multiplier * np.sqrt(m * squares)  # line 12
+            sigma = beta * self.noise_multiplier * np.sqrt(m * squares)  # line 12
         else:
             g_bar = flat(self.clip_norm)(grads)  # line 16
             sigma = np.full(m, self.clip_norm * self.noise_multiplier)  # line 18

@@ -51,7 +51,7 @@ def dpopt(
     prior: Prior,
     shape: Shape,
     clip_norm: float,
-    local_factor: float,
+    local_factor: float | None,
     noise_multiplier: float,
     batch_size: float,
     memory: float,
@@ -66,7 +66,7 @@ def dpopt(
             g_bar = flat(clip_norm)(grads)
             sigma = np.full_like(w, noise_multiplier * clip_norm)
         else:
-            s = local_factor * np.sqrt(squares)
+            s = (local_factor or clip_norm / np.sqrt(squares.sum())) * np.sqrt(squares)
             c = np.maximum(np.abs(mean), least_share * np.sqrt((mean**2).mean()))
             g_bar, sigma = per_coordinate(s)(grads), shape(s, c, noise_multiplier)
         g_tilde = (g_bar.sum(axis=0) + sigma * normal) / batch_size
