@@ -129,8 +129,9 @@ def test_another_plan_or_other_records_are_refused_by_name(tmp_path: Path) -> No
             folder.refuse_other(config=CONFIG, fingerprint=lambda key: "another")
 
 
-def test_the_day_and_the_version_may_differ() -> None:
+def test_the_day_the_version_and_what_is_counted_from_the_rest_may_differ() -> None:
     assert differences(CONFIG, {**CONFIG, "created_on": "2027-01-01", "library_version": "1"}) == []
+    assert differences(CONFIG, {**CONFIG, "claims": {"proven": {"epsilon": 2.0}}}) == []
     assert differences({"a": {"created_on": 1}}, {"a": {"created_on": 2}}) == ["a.created_on was 1 and is 2"]
     assert differences({"a": 1}, {}) == ["a was 1 and is None"]
 

@@ -4,13 +4,15 @@ import io
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from lehr.reports.progress import BETWEEN_LINES, PlainLines, ProgressDisplay, Quiet, ending, progress_for
+from lehr.reports.progress import BETWEEN_LINES, PlainLines, ProgressDisplay, Quiet, ending, planned, progress_for
 from lehr.run_shape import Callback, End, Evaluation, Progress, Start
+from tests.reports.conftest import PROVEN, PUBLISHED
 
 START = Start(
     run="first",
@@ -147,6 +149,24 @@ def test_quiet_says_nothing_but_why_a_run_stopped(stream: io.StringIO) -> None:
     assert stream.getvalue() == ""
     run(Quiet(stream), end=End(step=7, accepted=7, epsilon_spent=0.5, reason="the loss is no longer a number"))
     assert stream.getvalue() == "the loss is no longer a number: 7 steps, proven ε 0.5 spent\n"
+
+
+def test_the_number_of_a_papers_rule_is_said_with_what_it_is() -> None:
+    start = replace(START, published=PUBLISHED, stops_at_accepted=100)
+    assert planned(start) == (
+        "sa-dpsgd: until 100 candidates are accepted, of at most 1,000, proven ε = 3 at δ = 1e-05 "
+        "(ε as published 1, not a guarantee), in first"
+    )
+    assert "(ε as published 2.5, proven too)" in planned(replace(START, published=PROVEN))
+
+
+def test_quiet_says_nothing_where_a_run_ended_at_its_accepted_candidates(stream: io.StringIO) -> None:
+    quiet = Quiet(stream)
+    quiet.started(replace(START, stops_at_accepted=7))
+    quiet.ended(End(step=9, accepted=7, epsilon_spent=0.5, reason="7 candidates accepted"))
+    assert stream.getvalue() == ""
+    quiet.ended(End(step=9, accepted=6, epsilon_spent=0.5, reason="interrupted"))
+    assert "interrupted" in stream.getvalue()
 
 
 def test_the_end_says_how_many_candidates_were_accepted_where_some_were_not() -> None:
