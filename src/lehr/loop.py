@@ -134,8 +134,9 @@ class Loop:
         trainee, ledger, beforehand = self.trainee, self.folder.ledger, self.training.beforehand
         if beforehand is None or trainee.is_prepared:
             return
-        if trainee.attempt != self._attempt_found or not ledger.count("beforehand"):
-            ledger.record(self.training.allowance.beforehand, note="before the first step", counts={"beforehand": 1})
+        paid_for = f"beforehand, attempt {trainee.attempt}"
+        if not ledger.count(paid_for):  # what another attempt paid for had other noise
+            ledger.record(self.training.allowance.beforehand, note="before the first step", counts={paid_for: 1})
         beforehand(self.folder.key.at(0, trainee.attempt))
         trainee.is_prepared = True
         self._save()

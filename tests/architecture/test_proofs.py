@@ -25,6 +25,7 @@ MECHANISMS = (
     "clipping/per_coordinate.py",
     "clipping/per_layer.py",
     "clipping/scheduled.py",
+    "data/private_pca.py",
     "data/split.py",
     "mechanism.py",
     "noise/budgeted.py",
