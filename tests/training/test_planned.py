@@ -252,3 +252,12 @@ def test_a_run_killed_while_it_wrote_its_split_goes_on(tmp_path: Path) -> None:
     assert split.read_bytes() == before
     assert split.stat().st_mode & 0o077 == 0
     assert not split.with_name("split.part").exists()
+
+
+def test_what_a_papers_rule_says_counts_the_scores_too(tmp_path: Path) -> None:
+    """A rule that holds gives a proven claim: it must not leave out what is done beside the steps."""
+    said: dict[str, Any] = {"test": None, "held_out_fraction": 0.5, "held_out_noise_multiplier": 0.3}
+    run = fit_tiny(tmp_path / "run", method="dpsgd", accounting="published", **said)
+    assert run.published is not None
+    assert run.published.is_proven
+    assert run.published.epsilon >= run.proven.epsilon
