@@ -26,6 +26,7 @@ from lehr.noise.budgeted import BudgetedNoise
 from lehr.rng import RunKey
 from lehr.run_shape import Callback, Progress
 from lehr.training.ending import Run
+from lehr.training.public_plan import plan_for
 from lehr.update.torch_optim import Update
 from tests.acceptance.proposed import Proposed
 from tests.training.tiny import HELD, STATED, fit_tiny, new_budget
@@ -258,3 +259,10 @@ def test_charged_scores_and_a_charged_pca_beside_it_are_refused(tmp_path: Path) 
 def test_without_an_epsilon_there_is_no_limit(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="epsilon must be given where costs follow what is released"):
         fit_tiny(tmp_path / "run", method=small())
+
+
+def test_by_its_defaults_it_fits_into_the_default_plan_of_a_small_data_set() -> None:
+    for epsilon in (3.0, 8.0):
+        plan = plan_for(records=1464, delta=1e-4, epsilon=epsilon, method=agd())
+        assert plan.limit is not None
+        assert counted(plan.asked) == {PureDP(0.02): 1}

@@ -21,7 +21,7 @@ def agd(
     *,
     clip_norm: float = 1.0,
     loss_clip: float = 3.0,
-    choice_epsilon: float = 0.1,
+    choice_epsilon: float = 0.02,
     choice_batch_size: float | None = None,
     growth: float = 0.1,
     step_sizes: int = 20,
