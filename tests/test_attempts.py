@@ -205,11 +205,21 @@ def test_under_a_limit_each_step_is_charged_by_itself_until_one_does_not_fit(tmp
     allowance = Allowance(plan=plan(100, limit=LIMIT))
     with ledger_for(tmp_path, allowance) as ledger:
         charges = Charges(ledger, allowance, FIRST)
-        assert [charges.charge_one(step, event) for step, event in enumerate(costs())] == [True, True, False, False]
+        steps = (0, 1, 2, 2)
+        assert [*map(charges.charge_one, steps, costs())] == [True, True, False, False]
         assert [charges.covers(step) for step in range(3)] == [True, True, False]
         assert counted(ledger.charged()) == dict.fromkeys(costs()[:2], 1)
         assert ledger.count("steps") == 2
         assert [entry.note for entry in ledger.entries()] == ["step 0", "step 1"]
+
+
+def test_under_a_limit_a_ledger_that_lacks_steps_which_were_taken_is_refused(tmp_path: Path) -> None:
+    allowance = Allowance(plan=plan(100, limit=LIMIT))
+    with ledger_for(tmp_path, allowance) as ledger:
+        charges = Charges(ledger, allowance, FIRST)
+        with pytest.raises(DamagedFile, match="lacks the steps 0 to 1"):
+            charges.charge_one(2, costs()[0])
+        assert ledger.count("steps") == 0
 
 
 def test_under_a_limit_what_a_row_says_was_released_is_what_was_charged_until_then(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from lehr.clipping.flat import FlatClip
 from lehr.clipping.unclipped import Unclipped
 from lehr.errors import InvalidValue
 from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, SampledWithoutReplacement
-from lehr.interfaces import PrivateSum, ReleasedSum
+from lehr.interfaces import PrivateSum, ReleasedSum, SlotState
 from lehr.mechanism import Mechanism, Method, added
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.noise.none import NoNoise
@@ -101,3 +101,14 @@ def test_noise_shaped_by_coordinates_is_refused_over_a_clip_that_bounds_the_norm
 def test_a_method_is_private_where_it_has_noise() -> None:
     assert METHOD.is_private
     assert not replace(METHOD, clipping=Unclipped(), noise=NoNoise()).is_private
+
+
+def test_noise_that_follows_what_was_released_is_refused_where_the_plan_has_no_limit() -> None:
+    @dataclass(frozen=True)
+    class Fading(IsotropicNoise):
+        def factor(self, state: SlotState) -> float:
+            return 0.5
+
+    mechanism = Mechanism.of(replace(METHOD, noise=Fading()), PLAN)
+    with pytest.raises(InvalidValue, match="noise must be that of the plan"):
+        mechanism.release(a_sum(), {}, planned_step=0, randomness=KEY.at(0, 0))

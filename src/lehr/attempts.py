@@ -110,6 +110,8 @@ class Charges:
 
     def charge_one(self, step: int, event: Event) -> bool:
         """Charge one step whose event followed from what was released, if the plan's limit admits it."""
+        if step != self.charged_until:
+            raise DamagedFile(f"the ledger lacks the steps {self.charged_until} to {step - 1}, which were taken")
         scores = self._scores(step, step + 1)
         whole = together(event, Repeated(self._allowance.score_event, scores)) if scores else event
         try:

@@ -20,7 +20,7 @@ class Candidates:
     def __init__(
         self,
         trainee: Trainee,
-        judge: Judge,
+        judge: Judge | None,
         released: ReleasedSum,
         *,
         divisor: float,
@@ -36,11 +36,11 @@ class Candidates:
         self._is_asked = False
 
     def change(self, step_scale: float = 1.0) -> float:
-        if isinstance(self._judge.energy, PrivateEnergy):
+        if isinstance(self._asked.energy, PrivateEnergy):
             self._ask_once()
             before = self._weights_at(0.0)
             with evaluating(self._trainee.model):
-                return self._judge.private_change(before, self._weights_at(step_scale), self._randomness)
+                return self._asked.private_change(before, self._weights_at(step_scale), self._randomness)
         now, proposed = self._public_loss(0.0), self._public_loss(step_scale)
         if not math.isfinite(proposed):
             return math.inf
@@ -50,10 +50,10 @@ class Candidates:
         return max(-sys.float_info.max, min(proposed - now, sys.float_info.max))
 
     def best(self, step_scales: Sequence[float]) -> int:
-        if isinstance(self._judge.energy, PrivateChoice):
+        if isinstance(self._asked.energy, PrivateChoice):
             self._ask_once()
             with evaluating(self._trainee.model):
-                return self._judge.private_choice(self._each(step_scales), self._randomness)
+                return self._asked.private_choice(self._each(step_scales), self._randomness)
         return best_public([self._public_loss(scale) for scale in step_scales])
 
     def uniform(self) -> float:
@@ -63,6 +63,12 @@ class Candidates:
         """Leave the trainee at the step of this size; zero is where it was. The public energy there, if known."""
         self._move(step_scale)
         return self._known.get(step_scale)
+
+    @property
+    def _asked(self) -> Judge:
+        if self._judge is None:
+            raise InvalidValue("acceptance", allowed="one that states the energy it asks for", given="none stated")
+        return self._judge
 
     def _ask_once(self) -> None:
         """Noise is drawn, and paid for, once: a second answer with the same noise would tell what is under it."""
@@ -74,7 +80,7 @@ class Candidates:
         if step_scale not in self._known:
             self._move(step_scale)
             with evaluating(self._trainee.model):
-                self._known[step_scale] = self._judge.public_loss()
+                self._known[step_scale] = self._asked.public_loss()
         return self._known[step_scale]
 
     def _each(self, step_scales: Sequence[float]) -> Iterator[Tensors]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr import checkpoint
+from lehr.acceptance.always import Always
 from lehr.asking import Judge
 from lehr.attempts import Allowance, Charges, going_on
 from lehr.candidates import Candidates
@@ -176,7 +177,7 @@ class Loop:
     def _propose(self, released: ReleasedSum, step: int, randomness: StepRandomness) -> bool:
         """Move the weights as far as acceptance says, which may be nowhere."""
         trainee, judge, divisor = self.trainee, self.training.judge, self.training.mechanism.divisor
-        if judge is None:
+        if isinstance(self.training.method.acceptance, Always):  # the weights need not be kept to go back to
             trainee.propose(released, divisor=divisor, step=step)
             return True
         candidates = Candidates(

@@ -150,7 +150,10 @@ class Mechanism:
         self, private: PrivateSum, state: SlotState, *, planned_step: int, randomness: StepRandomness
     ) -> ReleasedSum:
         """The noisy sum over one draw. The noise is added once, and is that of the step of the plan that pays."""
-        noise_multiplier = self.noise_multiplier(planned_step, self.noise.factor(state))
+        factor = self.noise.factor(state)
+        if factor != 1 and self.plan.limit is None:  # it was charged as the plan has it
+            raise InvalidValue("noise", allowed="that of the plan, which has no limit", given=f"{factor} times that")
+        noise_multiplier = self.noise_multiplier(planned_step, factor)
         return self.noise.release(private, noise_multiplier=noise_multiplier, randomness=randomness, state=state)
 
 

@@ -129,16 +129,21 @@ class ReleasedPrior:
     Increments are not cut off at zero: that would let the noise feed itself. How uncertain a coordinate's mean is, is
     known as well, since the noise is; where all its spread within a tensor is explained by that, the coordinates share
     the mean of their tensor. A coordinate counts as at least ``least_share`` of that mean.
+
+    It says nothing while the mean over all coordinates is within ``significance`` standard errors of zero. Bounds that
+    follow nothing but noise are worse than a flat clip.
     """
 
-    memory: float = 0.9
+    memory: float = 0.99
     least_share: float = 0.1
+    significance: float = 3.0
 
     unproven: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         validate.delta(memory=self.memory)
         validate.delta(least_share=self.least_share)
+        validate.non_negative(significance=self.significance)
 
     def start(self, parameters: Tensors) -> SlotState:
         return {**_zeros(_SQUARE, parameters), **_zeros(_VARIANCE, parameters), _LEARNT: 0.0}
@@ -165,7 +170,7 @@ class ReleasedPrior:
         squares = {name: square / warmth for name, square in _of(state, _SQUARE).items()}
         variances = {name: variance / warmth**2 for name, variance in _of(state, _VARIANCE).items()}
         whole = float(torch.cat([square.flatten() for square in squares.values()]).mean())
-        if not whole > 0:
+        if not whole > self.significance * _error_of_mean(variances):
             return None
         return {name: self._shrunk(square, variances[name], floor=whole) for name, square in squares.items()}
 
@@ -187,6 +192,12 @@ _TINY = 1e-30
 
 def _zeros(prefix: str, parameters: Tensors) -> dict[str, Tensor | float]:
     return {prefix + name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+
+
+def _error_of_mean(variances: Mapping[str, Tensor]) -> float:
+    """The standard error of the mean over all coordinates, which are independent."""
+    whole = math.fsum(float(variance.sum()) for variance in variances.values())
+    return math.sqrt(whole) / sum(variance.numel() for variance in variances.values())
 
 
 def _of(state: SlotState, prefix: str) -> dict[str, Tensor]:

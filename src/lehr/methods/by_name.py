@@ -72,6 +72,8 @@ def _counted_as(method: Method, accounting: object) -> Method:
         return method
     if not method.is_private:
         raise InvalidValue("accounting", allowed="proven where there is no privacy to count", given=accounting)
+    if method.noise.needs_limit:
+        raise InvalidValue("accounting", allowed="proven where costs follow what is released", given=accounting)
     return replace(method, published=MOMENTS)
 
 

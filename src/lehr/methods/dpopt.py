@@ -21,7 +21,7 @@ def dpopt(
     learning_rate: float = 0.1,
     clip_norm: float = 4.0,
     bound_scale: float | None = None,
-    memory: float = 0.9,
+    memory: float = 0.99,
     found_by: Literal["closed-form", "projected-gradient"] = "closed-form",
     least_share: float = 0.1,
     momentum: float = 0.0,

@@ -8,6 +8,7 @@
 - ``looks``: what the network sees of a record
 - ``engines``: the gradient engine, its physical batch, and what to do where nothing can be compiled
 - ``probing``: whether the program is still the one that began the run, bit for bit
+- ``projecting``: a private PCA in front of a network, found once and charged
 - ``trying``: what can be found out before anything is spent
 - ``planned``: a run that is decided, begun or resumed, and trained
 - ``paying``: the budget of a data set as a run uses it

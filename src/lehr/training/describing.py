@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from torch import nn
 import lehr
 from lehr.claims import Claim
 from lehr.data.known import KNOWN
+from lehr.events import NOTHING, Event
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.planning.plan import Plan
@@ -36,6 +37,7 @@ def config(
     stated: Statements | None,
     budget: str | None,
     proven: Claim,
+    beside: Event = NOTHING,
 ) -> dict[str, Any]:
     """The configuration of a run, as JSON has it. ``proven`` is for all that it may do, noised scores included."""
     described: dict[str, Any] = {
@@ -46,7 +48,7 @@ def config(
         "created_on": datetime.now(UTC).date().isoformat(),
         "method": _method(method),
         "plan": plan.to_json(),
-        "claims": _claims(method, plan, proven),
+        "claims": _claims(method, plan, proven, beside),
         "data": {
             "name": data.name,
             "is_known": data.name in KNOWN,
@@ -88,9 +90,9 @@ def _name_of(loss_fn: Any) -> str:
     return f"{words}({', '.join(f'{name}={value!r}' for name, value in plain.items())})" if plain else words
 
 
-def _claims(method: Method, plan: Plan, proven: Claim) -> dict[str, Any]:
+def _claims(method: Method, plan: Plan, proven: Claim, beside: Event) -> dict[str, Any]:
     """What is proven, and what the paper's rule says where the run follows it: each with its kind, and its premises."""
-    published = None if method.published is None else published_claim(method.published, plan)
+    published = None if method.published is None else published_claim(method.published, plan, beside=beside)
     return {
         "proven": run_claims.to_json(proven),
         "published": None if published is None else run_claims.to_json(published),
@@ -98,16 +100,21 @@ def _claims(method: Method, plan: Plan, proven: Claim) -> dict[str, Any]:
 
 
 def _method(method: Method) -> dict[str, Any]:
-    clipping: Any = method.clipping
-    bounds = asdict(clipping) if is_dataclass(clipping) and not isinstance(clipping, type) else {}
     return {
         "name": method.name,
         "settings": dict(method.settings),
-        "clipping": {"rule": type(clipping).__name__, **bounds},
-        "noise": type(method.noise).__name__,
+        "clipping": _slot(method.clipping),
+        "noise": _slot(method.noise),
         "update": method.update.to_json(),
         "acceptance": method.acceptance.to_json(),
     }
+
+
+def _slot(filling: Any) -> dict[str, Any]:
+    """Its kind and all its settings: a run that is resumed with others would put old noise under a new scale."""
+    named = {field.name: getattr(filling, field.name) for field in fields(filling)} if is_dataclass(filling) else {}
+    settings = {name: _slot(value) if is_dataclass(value) else value for name, value in named.items()}
+    return {"rule": type(filling).__name__, **settings}
 
 
 def _as_json(value: Any) -> Any:

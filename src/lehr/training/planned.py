@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from lehr import accounting, attempts
+from lehr.acceptance.energy import PrivateChoice, PrivateEnergy
 from lehr.accounting.filter import epsilon_at
 from lehr.accounting.rdp import RDP_BALLE20
 from lehr.append_only import a_name
@@ -68,6 +69,7 @@ class Planned:
             look=self.look,
             given=given,
             is_scored=self.scored.on is not None or self.scored.needs_public,
+            is_asked=isinstance(self.scored.method.acceptance.energy, PrivateEnergy | PrivateChoice),
         )
         _ = self.mechanism, self.projection, self.engine
         if self.stated is not None and self.is_certifiable:
@@ -145,6 +147,7 @@ class Planned:
             stated=self.stated,
             budget=None if self.budget is None else paying.dataset_of(self.budget),
             proven=self.proven_claim,
+            beside=self.allowance.beside,
         )
 
     def begun(self, where: Path) -> RunFolder:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lehr.asking import losses_of_each
 from lehr.data import InMemory
 from lehr.errors import InvalidValue, LehrError
 from lehr.gradients.batches import LossFn, call, each
@@ -38,7 +39,9 @@ def padding(given: GivenRecords, look: Look, size: int) -> tuple[Inputs, Any, Te
     return views, records.targets, torch.zeros(size, dtype=torch.bool)
 
 
-def try_model(model: nn.Module, *, loss_fn: LossFn, look: Look, given: GivenRecords, is_scored: bool) -> None:
+def try_model(
+    model: nn.Module, *, loss_fn: LossFn, look: Look, given: GivenRecords, is_scored: bool, is_asked: bool = False
+) -> None:
     """Refuse a model that does not take the records, has too few outputs, or cannot be scored where it is to be."""
     _warn_of_idle_dropout(model)
     records = nobody(given, 2, look.device)
@@ -49,6 +52,10 @@ def try_model(model: nn.Module, *, loss_fn: LossFn, look: Look, given: GivenReco
         _refuse_too_few_outputs(outputs, records.targets, num_classes=given.num_classes)
         with _blaming("loss_fn", allowed="one for the outputs of the model and the targets"):
             loss_fn(outputs, records.targets)
+        if is_asked:
+            weights = {name: value.detach() for name, value in model.named_parameters()}
+            with _blaming("model", allowed="one whose losses can be computed record by record"):
+                losses_of_each(model, weights, loss_fn, look.seen(records.inputs), records.targets)
         if is_scored:
             PublicScore(records=records, loss_fn=loss_fn, prepare=look.seen).score(model)
 
