@@ -122,7 +122,7 @@ def test_the_squares_are_unbiased_since_the_known_noise_is_taken_away() -> None:
 
 
 def test_an_increment_below_zero_counts_as_what_it_is() -> None:
-    prior = ReleasedPrior(memory=0.5)
+    prior = ReleasedPrior(memory=0.5, significance=0.0)
     high, low = released(2.0, 2.0, noise_std=1.0), released(0.0, 0.0, noise_std=1.0)
     state = learnt(prior, high, low)
     # 4 - 1 and 0 - 1: by weights of a quarter and a half, over three quarters.
@@ -150,13 +150,30 @@ def test_a_single_exact_measurement_gives_its_squares_and_the_floor_keeps_zeros_
 
 
 def test_spread_that_noise_explains_is_shared_and_spread_beyond_it_is_kept() -> None:
-    prior = ReleasedPrior(memory=0.9)
+    prior = ReleasedPrior(memory=0.9, significance=0.0)
     drowned = prior.squares(learnt(prior, released(3.0, 2.5, 2.0, noise_std=1.4)))
     clear = prior.squares(learnt(prior, released(3.0, 2.0, 1.0, noise_std=0.01)))
     assert drowned is not None
     assert clear is not None
     assert drowned["weight"].tolist() == pytest.approx([(9 + 6.25 + 4) / 3 - 1.96] * 3)
     assert clear["weight"].tolist() == pytest.approx([9, 4, 1], rel=0.01)
+
+
+def test_a_prior_that_noise_could_explain_says_nothing() -> None:
+    """One measurement of a coordinate: g² - s² has the standard error √2 s² where nothing was known before."""
+    cautious, bold = ReleasedPrior(significance=3.0), ReleasedPrior(significance=1.0)
+    within, beyond = (released(math.sqrt(1 + error * math.sqrt(2)), noise_std=1.0) for error in (2.9, 3.1))
+    assert cautious.squares(learnt(cautious, within)) is None
+    assert cautious.squares(learnt(cautious, beyond)) is not None
+    assert bold.squares(learnt(bold, within)) is not None
+
+
+def test_many_coordinates_and_many_steps_make_a_weak_signal_significant() -> None:
+    prior = ReleasedPrior(memory=0.99, significance=3.0)
+    one, many = [1.9], [1.9] * 10
+    assert prior.squares(learnt(prior, released(*one, noise_std=1.0))) is None
+    assert prior.squares(learnt(prior, released(*many, noise_std=1.0))) is not None
+    assert prior.squares(learnt(prior, *[released(*one, noise_std=1.0)] * 20)) is not None
 
 
 def test_bounds_are_the_scale_times_the_root_of_the_prior_and_flat_before_anything_is_known() -> None:
@@ -224,6 +241,12 @@ def test_settings_out_of_range_are_refused(wrong: float) -> None:
         RawPrior(memory=wrong)
     with pytest.raises(InvalidValue, match="least_share"):
         ReleasedPrior(least_share=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf])
+def test_a_significance_that_is_none_is_refused(wrong: float) -> None:
+    with pytest.raises(InvalidValue, match="significance"):
+        ReleasedPrior(significance=wrong)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
