@@ -12,17 +12,18 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from lehr.acceptance.energy import Energy, PrivateChoice, PrivateEnergy
-from lehr.events import NOTHING, Adjacency, Event, Gaussian, PureDP
+from lehr.acceptance.energy import Energy, PrivateChoice, PrivateEnergy, PublicEnergy
+from lehr.errors import InvalidValue
+from lehr.events import NOTHING, Adjacency, Event, Gaussian, PureDP, is_part
 from lehr.gradients.batches import LossFn, call, each, one_each
 from lehr.interfaces import Inputs, PrivateSum, Records, Tensors
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
 from lehr.rng import StepRandomness
 from lehr.sampling import Sampling, counted_under
-from lehr.scoring import Prepare, PublicScore
+from lehr.scoring import Prepare, PublicScore, leaving_no_trace
 
 RECORDS_AT_ONCE = 1000
 
@@ -35,6 +36,10 @@ def event_of(energy: Energy | None, *, records: int, adjacency: Adjacency) -> Ev
     if isinstance(energy, PrivateChoice):
         share = _sampling(energy, records, adjacency).expected_batch_size / records
         return PureDP(math.log1p(share * math.expm1(energy.epsilon)))
+    given: object = energy
+    if not isinstance(given, PublicEnergy | None):
+        allowed = "a PublicEnergy, PrivateEnergy or PrivateChoice: what another one costs is not known"
+        raise InvalidValue("energy", allowed=allowed, given=type(given).__name__)
     return NOTHING
 
 
@@ -54,6 +59,11 @@ class Judge:
     prepare: Prepare
     private: Records
     public: PublicScore | None
+
+    def __post_init__(self) -> None:
+        asked = event_of(self.energy, records=self.plan.records, adjacency=self.plan.adjacency)
+        if not is_part(asked, of=self.plan.asked):
+            raise InvalidValue("energy", allowed=f"one that costs {self.plan.asked}, as planned", given=str(asked))
 
     def public_loss(self) -> float:
         """The mean loss of the model as it is, on public records."""
@@ -113,12 +123,8 @@ def losses_of_each(model: nn.Module, weights: Tensors, loss_fn: LossFn, inputs: 
     """The losses of a batch at the given weights, each computed as if its record were alone, in float64."""
 
     def loss(one: Inputs, target: Tensor) -> Tensor:
-        def called(*args: Tensor, **kwargs: Tensor) -> Tensor:
-            found: Tensor = functional_call(model, dict(weights), args, kwargs)
-            return found
-
         alone: Inputs = each(lambda leaf: leaf.unsqueeze(0), one)
-        return one_each(loss_fn(call(called, alone), target.unsqueeze(0)), num_records=1)[0]
+        return one_each(loss_fn(call(leaving_no_trace(model, weights), alone), target.unsqueeze(0)), num_records=1)[0]
 
     try:
         found: Tensor = vmap(loss, randomness="different")(inputs, targets)

@@ -100,6 +100,9 @@ class PublishedRule:
         validate.text(theorem=self.theorem)
         if self.because:
             validate.text(shown_in=self.shown_in)
+        if self.counts_accepted_only and not self.because:
+            allowed = "given where candidates that were not accepted are left out: that is no guarantee"
+            raise InvalidValue("because", allowed=allowed, given=self.because)
 
     @property
     def is_broken(self) -> bool:

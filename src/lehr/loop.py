@@ -77,7 +77,6 @@ class Loop:
         self.rows: list[Evaluation] = []
         self._shown = copy.deepcopy(training.model)
         self._attempt_found: int | None = None
-        self._energy: float | None = None
         self._go_on()
 
     def run(self) -> End:
@@ -138,6 +137,7 @@ class Loop:
         paid_for = f"beforehand, attempt {trainee.attempt}"
         if not ledger.count(paid_for):  # what another attempt paid for had other noise
             ledger.record(self.training.allowance.beforehand, note="before the first step", counts={paid_for: 1})
+            self.spent = self.training.epsilon_of(ledger.charged())
         beforehand(self.folder.key.at(0, trainee.attempt))
         trainee.is_prepared = True
         self._save()
@@ -181,10 +181,10 @@ class Loop:
             trainee.propose(released, divisor=divisor, step=step)
             return True
         candidates = Candidates(
-            trainee, judge, released, divisor=divisor, step=step, randomness=randomness, energy_now=self._energy
+            trainee, judge, released, divisor=divisor, step=step, randomness=randomness, energy_now=trainee.energy
         )
         step_scale = trainee.decides(candidates, released)
-        self._energy = candidates.take(step_scale)
+        trainee.energy = candidates.take(step_scale)
         return step_scale != 0
 
     def _score_the_end(self) -> None:

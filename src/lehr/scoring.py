@@ -12,12 +12,13 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING, Event
 from lehr.gradients.batches import LossFn, call, one_each
-from lehr.interfaces import Inputs, PrivateSum, Records
+from lehr.interfaces import Inputs, PrivateSum, Records, Tensors
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.rng import StepRandomness
 
@@ -117,9 +118,22 @@ def _judged(
         for first in range(0, len(records), at_once):
             places = torch.arange(first, min(first + at_once, len(records)))
             inputs, targets = records.batch(places)
-            outputs = call(model, prepare(inputs))
+            outputs = call(leaving_no_trace(model) if at_once == 1 else model, prepare(inputs))
             losses = one_each(loss_fn(outputs, targets), num_records=len(places))
             yield losses.double(), _is_right(outputs, targets).double()
+
+
+def leaving_no_trace(model: nn.Module, weights: Tensors | None = None) -> Callable[..., Any]:
+    """The model, at other weights where some are given, with buffers of its own for every call.
+
+    A model that notes something when it is run would otherwise carry it from one record to the next, and out.
+    """
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        buffers = {name: value.clone() for name, value in model.named_buffers()}
+        return functional_call(model, {**buffers, **(weights or {})}, args, kwargs)
+
+    return called
 
 
 def _is_right(outputs: Any, targets: Any) -> Tensor:

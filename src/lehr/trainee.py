@@ -35,6 +35,7 @@ class Trainee:
         self.acceptance: SlotState = method.acceptance.start()
         self.step = self.accepted = self.attempt = 0
         self.is_prepared = False  # by what is done once, before the first step
+        self.energy: float | None = None  # of the weights, on public records, where acceptance has asked for it
 
     def propose(self, released: ReleasedSum, *, divisor: float, step: int, step_scale: float = 1.0) -> None:
         """Move the weights to the candidate."""
@@ -101,6 +102,7 @@ class Trainee:
                 "update": self._updater.scalars(),
                 "slots": self._slot_numbers(),
                 "is_prepared": self.is_prepared,
+                "energy": None if self.energy is None else repr(self.energy),  # which may be no number of JSON's
             },
         )
 
@@ -113,9 +115,10 @@ class Trainee:
             self._updater.load_tensors(found.tensors, found.numbers["update"])
             self._average = self._average.loaded(found.tensors)
             self.is_prepared = bool(found.numbers["is_prepared"])
+            self.energy = None if found.numbers["energy"] is None else float(found.numbers["energy"])
             for slot in _SLOTS:
                 setattr(self, slot, self._slot_state(slot, found))
-        except (RuntimeError, KeyError, InvalidValue) as error:  # of missing, surplus or misshapen tensors
+        except (RuntimeError, KeyError, ValueError, InvalidValue) as error:  # of missing, surplus or misshapen tensors
             raise DamagedFile(f"the checkpoint is not one of this model and method: {error}") from error
         self.step, self.accepted, self.attempt = found.step, found.accepted, found.attempt
 

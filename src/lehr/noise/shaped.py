@@ -56,7 +56,7 @@ def fitted(bounds: Tensors, shape: Tensors, *, noise_multiplier: float) -> dict[
     return {name: scale * part for name, part in parts.items()}
 
 
-_ABOVE = 1 + 1e-9  # rounding in the sum of ratios must not leave too little noise
+_ABOVE = 1 + 1e-6  # rounding, of ratios in float64 or of sums in float32, must not leave too little noise
 
 
 def _checked(what: str, given: Tensors) -> Tensors:

@@ -23,15 +23,19 @@ def published_claim(rule: PublishedRule, plan: Plan, *, beside: Event = NOTHING)
     """The claim that the paper would make. Where the rule holds, it is a proven one by the paper's accountant."""
     event, accountant = published_event(rule, plan, beside=beside), ACCOUNTANTS[rule.accountant]
     premises = proven_claim(event, delta=plan.delta, adjacency=plan.adjacency).premises
-    if rule.is_broken:
-        broken = Premise(rule.theorem, Standing.BROKEN, because=f"{rule.because}; shown in {rule.shown_in}")
-        premises = (broken, *premises)
+    broken = [Premise(rule.theorem, Standing.BROKEN, because=f"{rule.because}; shown in {rule.shown_in}")]
+    if not rule.is_broken:
+        is_whole = counted(event) == counted(together(plan.event, beside))
+        broken = [] if is_whole else [Premise(rule.theorem, Standing.BROKEN, because=_NOT_ALL)]
     return Claim(
         epsilon=accountant.epsilon(event, delta=plan.delta, adjacency=plan.adjacency),
         delta=plan.delta,
         adjacency=plan.adjacency,
         accountant=accountant.name,
         theorem=f"{rule.paper}: {rule.theorem}",
-        premises=premises,
-        proof=None if rule.is_broken else accountant.proof,
+        premises=(*broken, *premises),
+        proof=None if broken else accountant.proof,
     )
+
+
+_NOT_ALL = "the rule leaves out a part of what the run does to the records"

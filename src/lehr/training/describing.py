@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import lehr
 from lehr.claims import Claim
@@ -124,6 +126,9 @@ def _as_json(value: Any) -> Any:
             return {str(name): _as_json(part) for name, part in value.items()}
         case list() | tuple():
             return [_as_json(part) for part in value]
+        case Tensor():  # such as the bounds of coordinates: too many to write down, and they must be the same
+            content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            return {"shape": list(value.shape), "sha256": hashlib.sha256(content).hexdigest()}
         case _ if hasattr(value, "to_json"):
             return _as_json(value.to_json())
         case _:

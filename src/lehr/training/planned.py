@@ -37,7 +37,7 @@ from lehr.training.ending import Run
 from lehr.training.given_records import GivenRecords
 from lehr.training.how import How
 from lehr.training.looks import Look
-from lehr.training.probing import probe
+from lehr.training.probing import is_known, probe
 from lehr.training.scored import Scored
 
 
@@ -238,13 +238,18 @@ class Planned:
             patience=how.patience,
             checkpoint_seconds=how.checkpoint_seconds,
             has_diagnostics=how.diagnostics,
-            environment=attempts.environment(
-                how.device,
-                physical_batch=size,
-                step=runs,
-                mode=[layer.training for layer in self.model.modules()],
-                probe=probe(self.model, engine, method, how.loss_fn, look=look, given=self.scored.given, size=size),
-            ),
+            environment=self._environment(engine, runs, size) if is_known(method) else None,
+        )
+
+    def _environment(self, engine: Engine, runs: str, size: int) -> dict[str, str] | None:
+        """All that a bit of this run may depend on."""
+        how, scored = self.how, self.scored
+        return attempts.environment(
+            how.device,
+            physical_batch=size,
+            step=runs,
+            mode=[layer.training for layer in self.model.modules()],
+            probe=probe(self.model, engine, scored.method, how.loss_fn, look=self.look, given=scored.given, size=size),
         )
 
     def _beforehand(self, parts: GivenRecords) -> Callable[[StepRandomness], None] | None:

@@ -52,7 +52,8 @@ def plan_for(
     counts = (noise_multiplier, steps)
     is_batch_found = epsilon is not None and None not in counts  # the other three are given
     if expected_batch_size is None and not is_batch_found:
-        expected_batch_size = min(records, round(4 * math.sqrt(records)))
+        needs_all = method is not None and method.noise.needs_limit  # as AGD's paper has it
+        expected_batch_size = records if needs_all else min(records, round(4 * math.sqrt(records)))
     if epsilon is not None and counts == (None, None) and expected_batch_size is not None:
         steps = max(1, round(PASSES * records / validate.positive(expected_batch_size=expected_batch_size)))
     rule = None if method is None else method.published
