@@ -386,7 +386,7 @@ def test_dpopt(found_by: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         local_factor=None,
         noise_multiplier=NOISE,
         batch_size=BATCH,
-        memory=0.9,
+        memory=0.99,
         least_share=0.1,
         learning_rate=0.2,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,21 @@ def test_it_is_a_noisy_choice_of_the_step_along_the_mean_of_what_was_measured() 
     assert method.published is None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Heard(BudgetedNoise):
-    """The noise, and what of it is in each released sum, over what one record can add to that."""
+@contextmanager
+def heard() -> Iterator[list[torch.Tensor]]:
+    """The noise in each released sum, over what one record can add to that."""
+    drawn: list[torch.Tensor] = []
+    release = BudgetedNoise.release
 
-    drawn: list[torch.Tensor] = field(default_factory=list, compare=False)
-
-    def release(self, private: PrivateSum, **given: Any) -> ReleasedSum:
-        released = super().release(private, **given)
+    def listening(noise: BudgetedNoise, private: PrivateSum, **given: Any) -> ReleasedSum:
+        released = release(noise, private, **given)
         parts = [(released.values[name] - value).double().flatten() for name, value in private.values.items()]
-        self.drawn.append(torch.cat(parts) / private.sensitivity)
+        drawn.append(torch.cat(parts) / private.sensitivity)
         return released
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(BudgetedNoise, "release", listening)
+        yield drawn
 
 
 class Accepted(Callback):
@@ -89,12 +94,13 @@ class Seen:
 
 
 def heard_run(where: Path, **changed: Any) -> Seen:
-    noise, accepted = Heard(growth=GROWTH), Accepted()
-    method = replace(agd(**CHOICE), noise=noise)
+    accepted = Accepted()
+    method = agd(**{**CHOICE, "growth": GROWTH})
     said = {**PLANNED, "settings_chosen_on": "fixed", "callbacks": [accepted], **changed}
-    run = fit_tiny(where, method=method, **said)
+    with heard() as drawn:
+        run = fit_tiny(where, method=method, **said)
     with Ledger.open(where / "ledger.db") as ledger:
-        return Seen(run, ledger.entries(), accepted.each(), noise.drawn)
+        return Seen(run, ledger.entries(), accepted.each(), drawn)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ The square of a released mean has the expectation g^2 + v, with v the known vari
 unbiased. Its running mean starts at zero and is divided by what it has reached of the truth. Around that, each
 coordinate has a known uncertainty: the variance of square - v is 2 v^2 + 4 v g^2. Within each tensor the coordinates
 are drawn towards their mean by the share of their spread that this explains, and none is below ``least_share`` of the
-mean.
+mean. Nothing is said while the mean over all coordinates is within ``significance`` standard errors of zero.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ class ReleasedPrior:
     """The running means over all parameters, of which each tensor is given by its places."""
 
     tensors: Sequence[Places]
-    memory: float = 0.9
+    memory: float = 0.99
     least_share: float = 0.1
+    significance: float = 3.0
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -45,7 +46,7 @@ class ReleasedPrior:
             return None
         reached = self._reached(self.steps)
         square, uncertainty = self.square / reached, self.uncertainty / reached**2
-        if square.mean() <= 0:
+        if square.mean() <= self.significance * np.sqrt(uncertainty.sum()) / len(square):
             return None
         result = np.empty_like(square)
         for tensor in self.tensors:
