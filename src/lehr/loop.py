@@ -29,7 +29,7 @@ from lehr.interfaces import ClipRule, Inputs, PrivateSum, Records, ReleasedSum, 
 from lehr.mechanism import Mechanism, Method, added
 from lehr.rng import StepRandomness
 from lehr.run_folder import RunFolder
-from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress
+from lehr.run_shape import COMPLETED, SPENT, Callback, End, Evaluation, Progress
 from lehr.sampling.physical import PhysicalBatch, physical
 from lehr.scoring import Scorer
 from lehr.trainee import Trainee, diverged, evaluating
@@ -98,7 +98,7 @@ class Loop:
             if not charges.covers(step):
                 trainee.refuse_divergence()
                 if not self._pay(charges, step):
-                    reason = "the privacy that was allowed is spent"
+                    reason = SPENT
                     break
                 self.spent = training.epsilon_of(self.folder.ledger.charged())
 

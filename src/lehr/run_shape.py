@@ -172,6 +172,7 @@ _AT_LEAST = {"loss": -sys.float_info.max, "accuracy": 0.0, "learning_rate": 0.0}
 
 
 COMPLETED = "plan completed"
+SPENT = "all that the limit allows is spent"  # of a run whose costs follow what it releases
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

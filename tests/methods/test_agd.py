@@ -25,7 +25,7 @@ from lehr.mechanism import Method
 from lehr.methods.agd import agd
 from lehr.noise.budgeted import BudgetedNoise
 from lehr.rng import RunKey
-from lehr.run_shape import Callback, Progress
+from lehr.run_shape import SPENT, Callback, Progress
 from lehr.training.ending import Run
 from lehr.training.public_plan import plan_for
 from lehr.update.torch_optim import Update
@@ -144,7 +144,7 @@ def test_the_noise_that_was_charged_is_the_noise_that_was_added(seen: Seen) -> N
 def test_the_run_ends_where_the_limit_does_not_admit_the_next_step(seen: Seen) -> None:
     plan, charged = seen.run.plan, together(*seen.charged)
     assert plan.limit is not None
-    assert seen.run.end.reason == "the privacy that was allowed is spent"
+    assert seen.run.end.reason == SPENT
     assert seen.run.end.step == len(seen.charged) < plan.steps
     assert is_within(charged, plan.limit, plan.adjacency)
     following = PoissonSampled(0.2, Gaussian(plan.noise_multiplier * factors(seen.accepted)[-1]))

@@ -33,7 +33,7 @@ from rich.text import Text
 
 from lehr.claims import Claim
 from lehr.reports.rounding import exactly, rounded_up
-from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress, Start
+from lehr.run_shape import COMPLETED, SPENT, Callback, End, Evaluation, Progress, Start
 
 BETWEEN_LINES = 10.0  # seconds
 FRAMES_PER_SECOND = 4.0
@@ -63,7 +63,7 @@ class Quiet(Callback):
 
     def ended(self, end: End) -> None:
         """Say why, where the plan was not completed."""
-        if end.reason != COMPLETED and end.accepted < self._enough:
+        if end.reason not in (COMPLETED, SPENT) and end.accepted < self._enough:
             print(ending(end), file=_or_standard_error(self._stream), flush=True)
 
 
