@@ -63,7 +63,9 @@ class Remembering(Judge):
 
 def judge(energy: Energy, losses: list[tuple[float, float]], *, records: int, adjacency: Adjacency = ADD) -> Judge:
     """Of records with these losses before and after."""
-    plan = Plan(noise_multiplier=1.0, expected_batch_size=1, records=records, steps=1, delta=1e-5, adjacency=adjacency)
+    asked = event_of(energy, records=records, adjacency=adjacency)
+    numbers = {"noise_multiplier": 1.0, "expected_batch_size": 1, "records": records, "steps": 1, "delta": 1e-5}
+    plan = Plan(**numbers, adjacency=adjacency, asked=asked)  # type: ignore[arg-type]
     inputs = torch.tensor(losses, dtype=torch.float64).reshape(-1, 2)
     return Remembering(
         energy=energy,

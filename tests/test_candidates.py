@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from lehr.acceptance.annealed import Annealed
 from lehr.acceptance.energy import Energy, PrivateChoice, PrivateEnergy, PublicEnergy
-from lehr.asking import Judge
+from lehr.asking import Judge, event_of
 from lehr.candidates import Candidates
 from lehr.clipping.flat import FlatClip
 from lehr.data import InMemory
@@ -72,9 +73,10 @@ def candidates(
     def prepare(inputs: Any) -> Any:
         return inputs
 
+    asked = event_of(energy, records=PLAN.records, adjacency=PLAN.adjacency)
     judge = Judge(
         energy=energy or PublicEnergy(),
-        plan=PLAN,
+        plan=replace(PLAN, asked=asked),
         model=given.model,
         loss_fn=loss_fn,
         prepare=prepare,

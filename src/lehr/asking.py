@@ -35,12 +35,19 @@ def event_of(energy: Energy | None, *, records: int, adjacency: Adjacency) -> Ev
         return sampling.event(Gaussian(sampling.sensitivity_factor * energy.noise_multiplier))
     if isinstance(energy, PrivateChoice):
         share = _sampling(energy, records, adjacency).expected_batch_size / records
-        return PureDP(math.log1p(share * math.expm1(energy.epsilon)))
+        return PureDP(_amplified(energy.epsilon, share))
     given: object = energy
     if not isinstance(given, PublicEnergy | None):
         allowed = "a PublicEnergy, PrivateEnergy or PrivateChoice: what another one costs is not known"
         raise InvalidValue("energy", allowed=allowed, given=type(given).__name__)
     return NOTHING
+
+
+def _amplified(epsilon: float, share: float) -> float:
+    """log(1 + q (e^ε - 1)), written so that a large ε does not overflow."""
+    if epsilon < 1:
+        return math.log1p(share * math.expm1(epsilon))
+    return epsilon + math.log(share + (1 - share) * math.exp(-epsilon))
 
 
 def _sampling(energy: PrivateEnergy | PrivateChoice, records: int, adjacency: Adjacency) -> Sampling:
