@@ -186,19 +186,19 @@ def test_a_run_by_a_papers_rule_is_resumed_and_ends_at_its_accepted_candidates(h
 
 def test_a_run_under_a_limit_is_resumed_under_the_same_limit(here: Path) -> None:
     agd = {"name": "agd", "choice_batch_size": 32, "step_sizes": 2}
-    words = Configuration(method=agd, privacy={"epsilon": 8.5, "steps": 2, "expected_batch_size": 16})
+    words = Configuration(method=agd, privacy={"epsilon": 8.333333333333334, "steps": 2, "expected_batch_size": 16})
     with pytest.raises(KeyboardInterrupt):
         train(words, callbacks=[Stop()])
     run = train(Configuration.of_run(Path("run")), resume=True)
     assert run.plan.limit is not None
-    assert run.proven.epsilon == pytest.approx(8.5)
+    assert run.proven.epsilon == pytest.approx(8.333333333333334)
     assert read_run(run.directory).state is State.SPENT
 
 
 def test_a_private_pca_is_said_in_a_file_and_by_its_run(here: Path) -> None:
     words = digits(
         model={"network": "projected_mlp", "inputs": 64, "dimensions": 4, "hidden": 8},
-        training={"private_pca": {"dimensions": 4, "noise_multiplier": 2.0}},
+        privacy={"private_pca": {"dimensions": 4, "noise_multiplier": 2.0}},
     )
     run = train(words, "first")
     assert "Gaussian(noise_multiplier=2)" in str(read_run(run.directory).planned)
@@ -317,7 +317,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"training": {"averaging": "ema"}}, "averaging must be an object of one of the forms"),
         ({"training": {"augmentation": "mirror"}}, "augmentation must be one of"),
         ({"training": {"augmentation": 3}}, "augmentation must be an object"),
-        ({"training": {"private_pca": "yes"}}, "private_pca must be an object with the fields"),
+        ({"privacy": {"private_pca": "yes"}}, "private_pca must be an object with the fields"),
         ({"training": {"precision": "half"}}, "precision must be one of"),
         ({"training": {"views": "two"}}, "views must be a whole number"),
         ({"training": {"held_out_fraction": 0.2}}, "held_out_fraction must be left out where there are public test"),

@@ -12,8 +12,9 @@ from torch import nn
 from lehr import checkpoint
 from lehr.acceptance.annealed import Annealed
 from lehr.acceptance.salvage import Salvage
-from lehr.clipping.adaptive import AdaptiveClip, ReleasedPrior
+from lehr.clipping.adaptive import AdaptiveClip
 from lehr.clipping.flat import FlatClip
+from lehr.clipping.prior import ReleasedPrior
 from lehr.errors import DamagedFile, Diverged
 from lehr.interfaces import ReleasedSum, Taken
 from lehr.mechanism import Method

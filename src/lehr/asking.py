@@ -52,6 +52,8 @@ def _amplified(epsilon: float, share: float) -> float:
 
 def _sampling(energy: PrivateEnergy | PrivateChoice, records: int, adjacency: Adjacency) -> Sampling:
     size = records if energy.expected_batch_size is None else energy.expected_batch_size
+    if not size <= records:
+        raise InvalidValue("batch size of a question", allowed=f"at most the {records} records", given=size)
     return counted_under(adjacency, expected_batch_size=size, records=records)
 
 

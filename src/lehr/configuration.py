@@ -37,10 +37,8 @@ from lehr.networks.by_name import default_for
 from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.run_folder import read_config
-from lehr.sampling.by_name import name_of
 from lehr.training.ending import Run
 from lehr.training.fit import fit
-from lehr.training.public_plan import MOST_REFINEMENTS
 from lehr.update import averaging
 
 FORMS = ("npz", "folder")
@@ -53,6 +51,7 @@ PRIVACY = (
     "expected_batch_size",
     "noise_multiplier",
     "noise_schedule",
+    "private_pca",
     "sampling",
     "steps",
 )
@@ -67,7 +66,6 @@ TRAINING = (
     "held_out_noise_multiplier",
     "patience",
     "precision",
-    "private_pca",
     "views",
 )
 TABLES: Mapping[str, Sequence[str] | None] = {
@@ -88,6 +86,7 @@ class Configuration:
     method: Mapping[str, Any] = field(default_factory=dict)
     privacy: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None  # of a run that is resumed, in the place of its numbers
 
     def __post_init__(self) -> None:
         for table, known in TABLES.items():
@@ -120,18 +119,18 @@ class Configuration:
             data={key: data[key] for key in ("name", "records", "num_classes")} | data["preparation"],
             model={"network": config["model"]["network"], **config["model"]["arguments"]},
             method={"name": config["method"]["name"], **config["method"]["settings"]},
-            privacy=_asked_for(Plan.from_json(plan)) | {"stated": config["stated"]},
-            training={key: value for key, value in training.items() if value is not None},
+            privacy=_said(stated=config["stated"], private_pca=training.pop("private_pca", None)),
+            plan=Plan.from_json(plan),
+            training=_said(**training),
         )
 
     def with_words(self, **tables: Mapping[str, Any]) -> Self:
         """With these keys in place of those that were there; what is None was not said."""
         for name, table in tables.items():
             _refuse_other_tables(name, table)
-        said = {
-            table: {key: value for key, value in words.items() if value is not None} for table, words in tables.items()
-        }
-        return replace(self, **{table: {**getattr(self, table), **words} for table, words in said.items()})
+        said = {table: _said(**words) for table, words in tables.items()}
+        changed: dict[str, Any] = {table: {**getattr(self, table), **words} for table, words in said.items()}
+        return replace(self, **changed)
 
     def train(self, *, data_dir: Path | None = None, seed: int | None = None, **how: Any) -> Run:
         """Train as configured. ``how`` is handed on to ``fit``: the directory, the device, callbacks and the like."""
@@ -144,6 +143,7 @@ class Configuration:
         return fit(
             model,
             method=self._method(),
+            plan=self.plan,
             network=(name, arguments),
             **words,
             **self._privacy(words["records"]),
@@ -230,10 +230,12 @@ class Configuration:
         return by_name.named(name, **said)
 
     def _privacy(self, records: int) -> dict[str, Any]:
-        said = {"delta": default_delta(records), **self.privacy}
+        said = {**self.privacy} if self.plan is not None else {"delta": default_delta(records), **self.privacy}
         said.pop("accounting", None)  # the method has it
+        if "private_pca" in said:
+            said["private_pca"] = PrivatePCA.from_json(said["private_pca"])
         if "noise_schedule" in said:
-            said["noise_schedule"] = schedules.from_json(said["noise_schedule"])
+            said["noise_schedule"] = schedules.from_json(said["noise_schedule"], name="noise_schedule")
         if said.get("stated") is not None:
             said["stated"] = _statements(said["stated"])
         return said
@@ -244,26 +246,12 @@ class Configuration:
             said["augmentation"] = Augmentation.from_json(said["augmentation"])
         if "averaging" in said:
             said["averaging"] = averaging.from_json(said["averaging"])
-        if "private_pca" in said:
-            said["private_pca"] = PrivatePCA.from_json(said["private_pca"])
         return said
 
 
-def _asked_for(plan: Plan) -> dict[str, Any]:
-    """The words from which the plan follows again."""
-    words = {
-        "delta": plan.delta,
-        "expected_batch_size": plan.expected_batch_size,
-        "noise_schedule": schedules.to_json(plan.noise_schedule),
-        "sampling": name_of(plan.adjacency),
-    }
-    if (
-        plan.limit is not None
-    ):  # the limit is that of an ε, a little below it, and more steps may be taken than asked for
-        return words | {"epsilon": float(f"{plan.bound().epsilon:.9g}"), "steps": plan.steps // MOST_REFINEMENTS}
-    # A run by a paper's rule is asked for accepted candidates; its plan has all that may be needed.
-    steps = plan.steps if plan.stops_at_accepted is None else plan.stops_at_accepted
-    return words | {"noise_multiplier": plan.noise_multiplier, "steps": steps}
+def _said(**words: Any) -> dict[str, Any]:
+    """What is None was not said."""
+    return {key: value for key, value in words.items() if value is not None}
 
 
 def _refuse_other_tables(name: str, table: object) -> None:

@@ -158,21 +158,21 @@ def to_json(schedule: Schedule) -> dict[str, object]:
     return {"kind": _KIND_OF[type(schedule)], **fields}
 
 
-def from_json(shape: object) -> Schedule:
-    """The schedule of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
-    return _from_json(shape, levels_left=_DEEPEST_NESTING)
+def from_json(shape: object, *, name: str = "schedule") -> Schedule:
+    """The schedule of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused by ``name``."""
+    return _from_json(shape, name, levels_left=_DEEPEST_NESTING)
 
 
-def _from_json(shape: object, *, levels_left: int) -> Schedule:
+def _from_json(shape: object, name: str, *, levels_left: int) -> Schedule:
     fields = dict(shape) if isinstance(shape, dict) else {}
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in _TYPE_OF or not levels_left:
-        raise InvalidValue("schedule", allowed="an object whose kind is one of " + ", ".join(_TYPE_OF), given=shape)
+        raise InvalidValue(name, allowed="an object whose kind is one of " + ", ".join(_TYPE_OF), given=shape)
     expected = {field.name for field in dataclasses.fields(_TYPE_OF[kind])}
     if set(fields) != expected:
-        raise InvalidValue(f"schedule {kind}", allowed=f"with the fields {sorted(expected)}", given=list(fields))
+        raise InvalidValue(f"{name} {kind}", allowed=f"with the fields {sorted(expected)}", given=list(fields))
     if "after" in fields:
-        fields["after"] = _from_json(fields["after"], levels_left=levels_left - 1)
+        fields["after"] = _from_json(fields["after"], name, levels_left=levels_left - 1)
     schedule: Schedule = _TYPE_OF[kind](**fields)
     return schedule
 

@@ -46,6 +46,19 @@ def at_least(minimum: float, **named: object) -> float:
     return _number(f"a finite number >= {minimum:g}", lambda x: x >= minimum, named)
 
 
+def finite(**named: object) -> float:
+    """A finite number, of either sign."""
+    return _number("a finite number", lambda x: True, named)
+
+
+def true_or_false(**named: object) -> bool:
+    """A boolean itself: the word "no" counts as true in Python."""
+    name, value = _only(named)
+    if not isinstance(value, bool):
+        raise InvalidValue(name, allowed="true or false", given=value)
+    return value
+
+
 def count(*, minimum: int = 1, **named: object) -> int:
     """A whole number, ``minimum`` or above, and no larger than floating point numbers can count."""
     name, value = _only(named)

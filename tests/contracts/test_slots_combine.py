@@ -40,11 +40,12 @@ from lehr.acceptance import (
 from lehr.accounting.accountant import bound
 from lehr.asking import Judge, event_of
 from lehr.attempts import Allowance
-from lehr.clipping.adaptive import AdaptiveClip, RawPrior, ReleasedPrior
+from lehr.clipping.adaptive import AdaptiveClip
 from lehr.clipping.automatic import AutomaticClip
 from lehr.clipping.flat import FlatClip
 from lehr.clipping.per_coordinate import PerCoordinateClip
 from lehr.clipping.per_layer import PerLayerClip
+from lehr.clipping.prior import RawPrior, ReleasedPrior
 from lehr.clipping.scheduled import ScheduledClip
 from lehr.clipping.unclipped import Unclipped
 from lehr.data import InMemory
@@ -116,6 +117,7 @@ def kinds(package: ModuleType, *promises: str) -> set[type]:
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if kind.__module__ == module.__name__
         and dataclasses.is_dataclass(kind)
+        and not inspect.isabstract(kind)
         and all(hasattr(kind, name) for name in promises)
     }
 

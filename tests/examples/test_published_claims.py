@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lehr import Gaussian, Repeated, bound
-from lehr.clipping.adaptive import RawPrior, ReleasedPrior
+from lehr.clipping.prior import RawPrior, ReleasedPrior
 from tests.examples.loading import ROOT, example
 
 claims = example("published_claims")

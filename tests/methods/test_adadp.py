@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from lehr.clipping.adaptive import AdaptiveClip, RawPrior, ReleasedPrior
+from lehr.clipping.adaptive import AdaptiveClip
 from lehr.clipping.flat import FlatClip
+from lehr.clipping.prior import RawPrior, ReleasedPrior
 from lehr.errors import InvalidValue
 from lehr.mechanism import Method
 from lehr.methods.adadp import adadp, adal, adan
@@ -64,15 +65,22 @@ def test_as_proven_there_is_a_certificate_and_it_costs_what_dpsgd_costs(tmp_path
 
 
 def test_the_papers_rule_for_adal_holds_and_is_a_bound(tmp_path: Path) -> None:
-    run = fit_tiny(tmp_path / "run", method=adal(accounting="published"))
+    run = fit_tiny(tmp_path / "run", method="adal", accounting="published")
     assert run.published is not None
     assert run.published.is_proven
     assert run.proven.epsilon <= run.published.epsilon < math.inf
 
 
-@pytest.mark.parametrize("made", [adadp, adan, adal])
+@pytest.mark.parametrize("made", [adadp, adan])
 @pytest.mark.parametrize("wrong", [{"clip_norm": math.nan}, {"learning_rate": -1.0}, {"accounting": "paper"}], ids=str)
 def test_a_setting_that_is_not_sound_is_refused_by_name(made: Callable[..., Method], wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue) as caught:
         made(**wrong)
     assert [caught.value.name] == list(wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"clip_norm": math.nan}, {"learning_rate": -1.0}, {"decay": 1.5}], ids=str)
+def test_settings_of_adal_that_cannot_be_are_refused_by_their_own_names(wrong: dict[str, Any]) -> None:
+    [name] = wrong
+    with pytest.raises(InvalidValue, match=name):
+        adal(**wrong)

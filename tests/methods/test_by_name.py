@@ -68,3 +68,25 @@ def test_what_is_noted_makes_the_same_method_again(settings: dict[str, Any]) -> 
 def test_what_is_unknown_or_unsound_is_refused_by_name(name: Any, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidValue, match=says):
         named(name, **settings)
+
+
+@pytest.mark.parametrize(
+    "method, settings, message",
+    [
+        pytest.param("sa-dpsgd", {"salvage": "no"}, "salvage must be true or false", id="a word for a switch"),
+        pytest.param("sa-dpsgd", {"step_scales": 2}, "step_scales must be a list of numbers", id="one for several"),
+        pytest.param("dpsur", {"threshold": "abc"}, "threshold must be", id="a word for a number"),
+        pytest.param("dpsgd-per-layer", {"shares": 3}, "shares must be", id="a number for a table"),
+        pytest.param("dpsgd", {"clip_schedule": {"kind": "up"}}, "clip_schedule must be", id="an unknown schedule"),
+        pytest.param("agd", {"accounting": "published"}, "accounting must be proven", id="no rule of a paper"),
+        pytest.param(
+            "sa-dpsgd",
+            {"energy": {"kind": "private choice", "loss_clip": 1.0, "epsilon": 0.1}},
+            "energy must be a PublicEnergy or PrivateEnergy",
+            id="an energy that it cannot ask for",
+        ),
+    ],
+)
+def test_what_a_file_may_say_wrongly_is_refused_by_its_own_name(method: str, settings: Any, message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        named(method, **settings)

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
-from lehr.clipping.adaptive import AdaptiveClip, ReleasedPrior
+from lehr.clipping.adaptive import AdaptiveClip
+from lehr.clipping.prior import ReleasedPrior
 from lehr.errors import InvalidValue
 from lehr.mechanism import Mechanism
 from lehr.methods.dpopt import dpopt

@@ -18,7 +18,8 @@ from lehr import fit
 from lehr.acceptance.energy import PrivateEnergy
 from lehr.asking import Judge, event_of, losses_of_each
 from lehr.claims import PublishedRule
-from lehr.clipping.adaptive import AdaptiveClip, RawPrior
+from lehr.clipping.adaptive import AdaptiveClip
+from lehr.clipping.prior import RawPrior
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.events import Adjacency

@@ -22,6 +22,7 @@ from lehr.errors import BadRecord, CertificateMismatch, InvalidValue, LehrError,
 from lehr.events import Gaussian, PoissonSampled, counted
 from lehr.ledger import Ledger
 from lehr.methods.dpsgd import dpsgd
+from lehr.planning.plan import Plan
 from lehr.reports import certificate_file
 from lehr.reports.certificate import Statements
 from lehr.run_shape import Callback, End, Evaluation, Progress, RunFiles, Start
@@ -436,3 +437,26 @@ def test_a_network_may_be_named_and_its_run_is_resumed_from_its_words(tmp_path: 
     (where / "model.safetensors").unlink()
     Configuration.of_run(where).train(directory=where, resume=True, compiled=False, quiet=True)
     assert (where / "model.safetensors").read_bytes() == weights
+
+
+def test_a_plan_that_was_made_before_takes_the_place_of_its_numbers(tmp_path: Path) -> None:
+    plan = Plan(noise_multiplier=2.0, expected_batch_size=8, records=STATED, steps=3, delta=1e-3)
+    numbers = dict.fromkeys(("delta", "noise_multiplier", "steps", "expected_batch_size"))
+    run = fit_tiny(tmp_path / "run", plan=plan, **numbers)
+    assert run.plan == plan
+    assert run.end.step == 3
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [({"steps": 5}, "plan must be given alone"), ({"records": STATED + 1}, "plan must be one of")],
+    ids=["beside a number", "of other records"],
+)
+def test_a_plan_that_contradicts_what_is_said_beside_it_is_refused(
+    changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    plan = Plan(noise_multiplier=2.0, expected_batch_size=8, records=STATED, steps=3, delta=1e-3)
+    numbers = dict.fromkeys(("delta", "noise_multiplier", "steps", "expected_batch_size"))
+    with pytest.raises(InvalidValue, match=message):
+        fit_tiny(tmp_path / "run", plan=plan, **{**numbers, **changed})
+    assert not (tmp_path / "run").exists()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lehr import validate
-from lehr.acceptance.energy import EnergyOfOne, PublicEnergy
+from lehr.acceptance.energy import EnergyOfOne, PrivateEnergy, PublicEnergy, an_energy
 from lehr.acceptance.proposal import Decision, Proposal
 from lehr.errors import InvalidValue
 from lehr.interfaces import ReleasedSum, SlotState
@@ -48,6 +48,7 @@ class Annealed:
         validate.positive(initial_inverse_temperature=self.initial_inverse_temperature)
         validate.count(rejection_threshold=self.rejection_threshold)
         validate.one_of(_COOLINGS, cooling=self.cooling)
+        an_energy(PublicEnergy, PrivateEnergy, energy=self.energy)
         if self.cooling == "classic":
             validate.delta(cooling_rate=self.cooling_rate)
         elif self.cooling_rate is not None:

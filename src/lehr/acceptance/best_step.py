@@ -21,12 +21,13 @@ class BestStep:
     """The step size with the least public energy, handed to another acceptance. Scales are of the learning rate."""
 
     inner: Acceptance
-    step_scales: tuple[float, ...] = (0.5, 1.0, 2.0)
+    step_scales: Sequence[float] = (0.5, 1.0, 2.0)
 
     def __post_init__(self) -> None:
-        scales = tuple(validate.positive(step_scales=scale) for scale in self.step_scales)
-        if not scales:
-            raise InvalidValue("step_scales", allowed="at least one number above zero", given=self.step_scales)
+        given: object = self.step_scales
+        if not isinstance(given, list | tuple) or not given:
+            raise InvalidValue("step_scales", allowed="a list of numbers above zero", given=given)
+        scales = tuple(validate.positive(step_scales=scale) for scale in given)
         object.__setattr__(self, "step_scales", scales)
         if not isinstance(self.inner.energy, PublicEnergy):
             allowed = "one with a public energy: on private records each step size is a question of its own"

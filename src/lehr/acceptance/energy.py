@@ -77,6 +77,13 @@ EnergyOfOne: TypeAlias = "PublicEnergy | PrivateEnergy"
 _TYPE_OF: Mapping[str, Any] = {"public": PublicEnergy, "private": PrivateEnergy, "private choice": PrivateChoice}
 
 
+def an_energy(*kinds: type, energy: object) -> None:
+    """Refuse one that the acceptance cannot ask for: it would be charged, and never answered."""
+    if not isinstance(energy, kinds):
+        allowed = "a " + " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidValue("energy", allowed=allowed, given=type(energy).__name__)
+
+
 def from_json(shape: object) -> Energy:
     """The energy of a JSON form. Unknown kinds and fields and bad values are refused."""
     given = dict(shape) if isinstance(shape, dict) else {}

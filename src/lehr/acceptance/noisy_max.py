@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lehr import validate
-from lehr.acceptance.energy import PrivateChoice
+from lehr.acceptance.energy import PrivateChoice, an_energy
 from lehr.acceptance.proposal import Decision, Proposal
 from lehr.interfaces import ReleasedSum, SlotState
 
@@ -29,6 +29,7 @@ class NoisyMax:
     most_rejections: ClassVar[None] = None
 
     def __post_init__(self) -> None:
+        an_energy(PrivateChoice, energy=self.energy)
         validate.count(step_sizes=self.step_sizes)
         validate.positive(largest=self.largest)
         validate.count(adapted_every=self.adapted_every)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lehr.acceptance.energy import EnergyOfOne, PrivateEnergy
+from lehr import validate
+from lehr.acceptance.energy import EnergyOfOne, PrivateEnergy, PublicEnergy, an_energy
 from lehr.acceptance.proposal import Decision, Proposal
 from lehr.errors import InvalidValue
 from lehr.interfaces import ReleasedSum, SlotState
@@ -26,8 +27,9 @@ class NoisyTest:
     most_rejections: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if not -1e6 <= self.threshold <= 1e6:
+        if not -1e6 <= validate.finite(threshold=self.threshold) <= 1e6:
             raise InvalidValue("threshold", allowed="a number of clips", given=self.threshold)
+        an_energy(PublicEnergy, PrivateEnergy, energy=self.energy)
 
     def start(self) -> SlotState:
         return {"accepted": 0}

@@ -107,9 +107,16 @@ def _orders_for_gaussian(epsilon: float, delta: float) -> tuple[float, ...]:
 
 def _best_order(epsilon: float, delta: float, adjacency: Adjacency, event: Event) -> tuple[float, ...]:
     orders = tuple(sorted({*FRACTIONAL_ORDERS, *_orders_for_gaussian(epsilon, delta)}))
+    return (_best_of(orders, epsilon, delta, adjacency, event)[0],)
+
+
+def _best_of(
+    orders: tuple[float, ...], epsilon: float, delta: float, adjacency: Adjacency, event: Event
+) -> tuple[float, float]:
+    """The order that admits most of such events, and its limit."""
     limits = epsilon - balle20(np.asarray(orders), np.zeros(len(orders)), delta)
-    shares = limits / renyi_divergences(event, orders, adjacency, accountant="filter")
-    return (orders[int(np.argmax(shares))],)
+    best = int(np.argmax(limits / renyi_divergences(event, orders, adjacency, accountant="filter")))
+    return orders[best], float(limits[best])
 
 
 def limit_for(epsilon: float, delta: float, adjacency: Adjacency, *, expecting: Event) -> RenyiLimit:
@@ -121,13 +128,10 @@ def limit_for(epsilon: float, delta: float, adjacency: Adjacency, *, expecting: 
     >>> is_within(Repeated(step, 5000), limit, Adjacency.ADD_OR_REMOVE_ONE)
     True
     """
-    orders = np.asarray(FRACTIONAL_ORDERS)
-    limits = epsilon - balle20(orders, np.zeros(len(orders)), delta)
-    divergences = renyi_divergences(expecting, FRACTIONAL_ORDERS, adjacency, accountant="filter")
-    best = int(np.argmax(limits / divergences))
-    if not limits[best] > 0:
+    order, limit = _best_of(FRACTIONAL_ORDERS, epsilon, delta, adjacency, expecting)
+    if not limit > 0:
         raise InvalidValue("epsilon", allowed="large enough for a privacy filter to admit anything", given=epsilon)
-    return RenyiLimit(order=float(orders[best]), divergence=float(limits[best]) * _BELOW)
+    return RenyiLimit(order=order, divergence=limit * _BELOW)
 
 
 def is_within(events: Event, limit: RenyiLimit, adjacency: Adjacency) -> bool:

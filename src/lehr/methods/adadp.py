@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from lehr import validate
 from lehr.claims import PublishedRule
-from lehr.clipping.adaptive import RAW, AdaptiveClip, Prior, RawPrior, ReleasedPrior
+from lehr.clipping.adaptive import AdaptiveClip
 from lehr.clipping.flat import FlatClip
+from lehr.clipping.prior import RAW, Prior, RawPrior, ReleasedPrior
 from lehr.mechanism import Method
-from lehr.methods.accounting import MOMENTS, an_accounting
+from lehr.methods.accounting import an_accounting
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.noise.proportional import ProportionalNoise
 from lehr.schedules import CONSTANT, Schedule
@@ -78,7 +80,6 @@ def adal(
     clip_norm: float = 4.0,
     decay: float = 0.9,
     schedule: Schedule = CONSTANT,
-    accounting: Literal["proven", "published"] = "proven",
 ) -> Method:
     """The learning rate alone: DPSGD with the steps of RMSProp. Nothing about its privacy is in doubt."""
     return Method(
@@ -86,7 +87,6 @@ def adal(
         clipping=FlatClip(clip_norm),
         noise=IsotropicNoise(),
         update=_rmsprop(learning_rate, decay, schedule),
-        published=MOMENTS if an_accounting(accounting=accounting) == "published" else None,
     )
 
 
@@ -100,7 +100,12 @@ def _clip(clip_norm: float, bound_scale: float | None, memory: float | None, acc
 
 
 def _rmsprop(learning_rate: float, decay: float, schedule: Schedule) -> Update:
-    return Update(optimizer="rmsprop", learning_rate=learning_rate, arguments={"alpha": decay}, schedule=schedule)
+    return Update(
+        optimizer="rmsprop",
+        learning_rate=learning_rate,
+        arguments={"alpha": validate.delta(decay=decay)},
+        schedule=schedule,
+    )
 
 
 def _published(accounting: str) -> PublishedRule | None:

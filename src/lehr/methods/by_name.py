@@ -83,7 +83,7 @@ _SCHEDULES = ("schedule", "clip_schedule")
 def _read(setting: str, value: Any) -> object:
     """The setting itself, from its JSON form where it is not one already."""
     if setting in _SCHEDULES and not hasattr(value, "factor"):
-        return schedules.from_json(value)
+        return schedules.from_json(value, name=setting)
     if setting == "energy" and not isinstance(value, PublicEnergy | PrivateEnergy | PrivateChoice):
         return energy_from_json(value)
     return Update.from_json(value) if setting == "update" and not hasattr(value, "build") else value

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lehr.clipping.adaptive import AdaptiveClip, ReleasedPrior
+from lehr.clipping.adaptive import AdaptiveClip
+from lehr.clipping.prior import ReleasedPrior
 from lehr.mechanism import Method
 from lehr.noise.optimised import OptimisedNoise
 from lehr.schedules import CONSTANT, Schedule

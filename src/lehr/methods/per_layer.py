@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from lehr.clipping.per_layer import PerLayerClip
 from lehr.clipping.scheduled import with_schedule
+from lehr.errors import InvalidValue
 from lehr.mechanism import Method
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.schedules import CONSTANT, Schedule
@@ -27,7 +28,10 @@ def dpsgd_per_layer(
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Every one of L layers is clipped to ``clip_norm / √L``, or in proportion to ``shares``, by the layers' names."""
-    clip = PerLayerClip(clip_norm, shares=tuple(sorted((shares or {}).items())))
+    given: object = {} if shares is None else shares
+    if not isinstance(given, Mapping):
+        raise InvalidValue("shares", allowed="an object with a number for each layer", given=given)
+    clip = PerLayerClip(clip_norm, shares=tuple(sorted(given.items())))
     return Method(
         name="dpsgd-per-layer",
         clipping=with_schedule(clip, clip_schedule),

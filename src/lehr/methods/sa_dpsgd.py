@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from lehr import validate
 from lehr.acceptance.annealed import Annealed
 from lehr.acceptance.best_step import BestStep
 from lehr.acceptance.energy import EnergyOfOne, PublicEnergy
@@ -63,9 +64,9 @@ def sa_dpsgd(
         cooling_rate=cooling_rate,
         energy=energy or PublicEnergy(),
     )
-    acceptance: Acceptance = Salvage(annealed) if salvage else annealed
+    acceptance: Acceptance = Salvage(annealed) if validate.true_or_false(salvage=salvage) else annealed
     if step_scales:
-        acceptance = BestStep(acceptance, tuple(step_scales))
+        acceptance = BestStep(acceptance, step_scales)
     if an_accounting(accounting=accounting) == "published" and acceptance is not annealed:
         allowed = "proven where rejected gradients are used: the paper's rule has no place for that"
         raise InvalidValue("accounting", allowed=allowed, given=accounting)

@@ -20,7 +20,6 @@ from collections import OrderedDict
 from torch import nn
 
 from lehr import validate
-from lehr.errors import InvalidValue
 from lehr.networks.activations import Activation
 from lehr.networks.freezing import freeze
 from lehr.networks.response_norm import ResponseNorm
@@ -43,9 +42,7 @@ def alexnet_like(
     layers are trained; load the convolutions before, ``network.convolutions.load_state_dict(...)``, or they stay the
     random features that they begin as.
     """
-    given: object = frozen_convolutions
-    if not isinstance(given, bool):  # a word such as "no" would freeze them
-        raise InvalidValue("frozen_convolutions", allowed="true or false", given=given)
+    validate.true_or_false(frozen_convolutions=frozen_convolutions)
     side = validate.count(minimum=4, image_side=image_side) // 4
     convolutions = nn.Sequential(
         _convolution(in_channels),

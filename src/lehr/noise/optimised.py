@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lehr import validate
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, Taken, Tensors
-from lehr.noise.isotropic import IsotropicNoise
-from lehr.noise.shaped import bounds_of, shaped_release
-from lehr.rng import StepRandomness
+from lehr.interfaces import SlotState, Taken, Tensors
+from lehr.noise.shaped import ShapedNoise
 
 _WAYS = ("closed-form", "projected-gradient")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimisedNoise(IsotropicNoise):
+class OptimisedNoise(ShapedNoise):
     """Noise shaped by an optimum, found in closed form or, as the paper does, by projected gradient descent.
 
     ``memory`` is that of the running mean of released gradients; a coordinate's gradient counts as at least
@@ -35,8 +33,6 @@ class OptimisedNoise(IsotropicNoise):
     found_by: Literal["closed-form", "projected-gradient"] = "closed-form"
     memory: float = 0.9
     least_share: float = 0.1
-
-    needs_bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.one_of(_WAYS, found_by=self.found_by)
@@ -53,24 +49,9 @@ class OptimisedNoise(IsotropicNoise):
             for name, mean in state.items()
         }
 
-    def release(
-        self,
-        private: PrivateSum,
-        *,
-        noise_multiplier: float,
-        randomness: StepRandomness,
-        state: SlotState | None = None,
-        purpose: str = "noise",
-    ) -> ReleasedSum:
-        if private.bounds is None:
-            return super().release(
-                private, noise_multiplier=noise_multiplier, randomness=randomness, state=state, purpose=purpose
-            )
-        bounds, slopes = bounds_of(private), self.slopes(state or {}, private.values)
-        shape = closed_form(bounds, slopes)
-        if self.found_by == "projected-gradient":
-            shape = projected_gradient(bounds, slopes)
-        return shaped_release(private, shape, noise_multiplier=noise_multiplier, randomness=randomness, purpose=purpose)
+    def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
+        slopes = self.slopes(state, bounds)
+        return closed_form(bounds, slopes) if self.found_by == "closed-form" else projected_gradient(bounds, slopes)
 
     def slopes(self, state: SlotState, like: Tensors) -> dict[str, Tensor]:
         """The size of each coordinate's gradient, floored; all the same where nothing is known."""

@@ -8,14 +8,45 @@ for is scaled to meet that exactly.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lehr import validate
 from lehr.errors import InvalidValue
-from lehr.interfaces import PrivateSum, ReleasedSum, Tensors, at_least_float32
+from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, Tensors, at_least_float32
+from lehr.noise.isotropic import IsotropicNoise
 from lehr.rng import StepRandomness
+
+
+@dataclass(frozen=True)
+class ShapedNoise(IsotropicNoise, ABC):
+    """Noise whose shape follows the bounds of coordinates, wherever a sum has such bounds; otherwise isotropic."""
+
+    needs_bounds: ClassVar[bool] = True
+
+    @abstractmethod
+    def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
+        """What the standard deviations are to be in proportion to: from public values only."""
+
+    def release(
+        self,
+        private: PrivateSum,
+        *,
+        noise_multiplier: float,
+        randomness: StepRandomness,
+        state: SlotState | None = None,
+        purpose: str = "noise",
+    ) -> ReleasedSum:
+        if private.bounds is None:
+            return super().release(
+                private, noise_multiplier=noise_multiplier, randomness=randomness, state=state, purpose=purpose
+            )
+        shape = self.shape(bounds_of(private), state or {})
+        return shaped_release(private, shape, noise_multiplier=noise_multiplier, randomness=randomness, purpose=purpose)
 
 
 def shaped_release(

@@ -21,6 +21,7 @@ from lehr.gradients.precision import PRECISIONS
 from lehr.interfaces import Clipping, ClipRule, Inputs
 from lehr.loop import Engine
 from lehr.planning.plan import Plan
+from lehr.training.public_plan import expected_steps
 
 AnyEngine = TypeVar("AnyEngine", GhostEngine, MaterialisedEngine)
 RECORDS_WORTH_COMPILING = 500_000  # compiling takes about a minute
@@ -56,7 +57,7 @@ def is_worth_compiling(plan: Plan, clipping: Clipping) -> bool:
     """Whether a run is long enough, and its clip does not change too often to be compiled."""
     if rules_of(clipping, plan.steps) > MOST_COMPILED_RULES:
         return False
-    return plan.steps * plan.expected_batch_size >= RECORDS_WORTH_COMPILING
+    return expected_steps(plan) * plan.expected_batch_size >= RECORDS_WORTH_COMPILING
 
 
 def engine_for(

@@ -33,6 +33,7 @@ from lehr.events import NOTHING
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.methods import by_name
+from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
 from lehr.run_shape import Callback
@@ -61,6 +62,7 @@ def fit(
     noise_multiplier: float | None = None,
     expected_batch_size: float | None = None,
     steps: int | None = None,
+    plan: Plan | None = None,
     sampling: str = "poisson",
     noise_schedule: Schedule | Mapping[str, Any] = CONSTANT,
     private_pca: PrivatePCA | Mapping[str, Any] | None = None,
@@ -152,7 +154,8 @@ def fit(
         evaluate_every=evaluate_every,
         beforehand=NOTHING if pca is None else pca.event(),
     )
-    plan = public_plan.plan_for(
+    numbers = (epsilon, delta, noise_multiplier, expected_batch_size, steps)
+    plan = _a_plan(plan, scored, *numbers) or public_plan.plan_for(
         records=scored.records_trained_on,
         delta=_delta(delta, chosen),
         epsilon=epsilon,
@@ -161,7 +164,9 @@ def fit(
         steps=steps,
         adjacency=adjacency_of(sampling),
         beside=scored.event_beside(steps),
-        noise_schedule=schedules.from_json(noise_schedule) if isinstance(noise_schedule, Mapping) else noise_schedule,
+        noise_schedule=schedules.from_json(noise_schedule, name="noise_schedule")
+        if isinstance(noise_schedule, Mapping)
+        else noise_schedule,
         method=chosen,
     )
     run = Planned(
@@ -189,6 +194,15 @@ def _method(method: str | Method, accounting: str | None) -> Method:
         allowed = f"{said}, as the method was made, or left out"
         raise InvalidValue("accounting", allowed=allowed, given=accounting)
     return method
+
+
+def _a_plan(plan: Plan | None, scored: Scored, *numbers: float | None) -> Plan | None:
+    """A plan that was made before, in the place of its numbers."""
+    if plan is not None and any(number is not None for number in numbers):
+        raise InvalidValue("plan", allowed="given alone: it has its own ε, δ, noise, batch and steps", given=plan)
+    if plan is not None and plan.records != scored.records_trained_on:
+        raise InvalidValue("plan", allowed=f"one of {scored.records_trained_on} records", given=plan.records)
+    return plan
 
 
 def _delta(delta: float | None, method: Method) -> float:

@@ -9,6 +9,7 @@ import torch
 from lehr import validate
 from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation
+from lehr.errors import InvalidValue
 from lehr.gradients.batches import LossFn
 from lehr.gradients.precision import PRECISIONS
 from lehr.interfaces import Clipping
@@ -53,6 +54,9 @@ class How:
 
     def is_compiled_for(self, plan: Plan, clipping: Clipping) -> bool:
         """Whether the step is compiled."""
+        if self.compiled and clipping.needs_coordinates:
+            allowed = "left out for a clip that looks at coordinates: those gradients are formed in full"
+            raise InvalidValue("compiled", allowed=allowed, given=self.compiled)
         return engines.is_worth_compiling(plan, clipping) if self.compiled is None else self.compiled
 
     def to_json(self) -> dict[str, object]:

@@ -8,13 +8,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from lehr import validate
+from lehr.accounting.accountant import bound
 from lehr.accounting.filter import limit_for
 from lehr.asking import event_of
-from lehr.errors import InvalidValue
-from lehr.events import NOTHING, Adjacency, Event
+from lehr.errors import InvalidValue, Unreachable
+from lehr.events import NOTHING, Adjacency, Event, Repeated
 from lehr.mechanism import Method
 from lehr.planning.plan import Plan, make_plan
 from lehr.schedules import CONSTANT, Schedule
@@ -57,22 +60,43 @@ def plan_for(
     if epsilon is not None and counts == (None, None) and expected_batch_size is not None:
         steps = max(1, round(PASSES * records / validate.positive(expected_batch_size=expected_batch_size)))
     rule = None if method is None else method.published
-    plan = make_plan(
-        records=records,
-        delta=delta,
-        adjacency=adjacency,
-        epsilon=epsilon,
-        noise_multiplier=noise_multiplier,
-        steps=steps,
-        expected_batch_size=expected_batch_size,
-        beside=beside,
-        noise_schedule=noise_schedule,
-        asked=_asked(method, records, adjacency, is_counted=rule is None),
-        accountant=_accountant(method),
-    )
+    asked = _asked(method, records, adjacency, is_counted=rule is None)
+    with _blaming(asked, steps, epsilon=epsilon, delta=delta, adjacency=adjacency):
+        plan = make_plan(
+            records=records,
+            delta=delta,
+            adjacency=adjacency,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            steps=steps,
+            expected_batch_size=expected_batch_size,
+            beside=beside,
+            noise_schedule=noise_schedule,
+            asked=asked,
+            accountant=_accountant(method),
+        )
     if method is not None and method.noise.needs_limit:
         return _with_limit(plan, epsilon, beside)
     return plan if rule is None or method is None else _with_all_candidates(plan, method)
+
+
+@contextmanager
+def _blaming(
+    asked: Event, steps: int | None, *, epsilon: float | None, delta: float, adjacency: Adjacency
+) -> Iterator[None]:
+    """Where a plan is out of reach because of what its method asks, say so: no noise on the gradients would help."""
+    try:
+        yield
+    except Unreachable as error:
+        if asked == NOTHING or steps is None or epsilon is None:
+            raise
+        alone = bound(Repeated(asked, steps), delta=delta, adjacency=adjacency).epsilon
+        if alone <= epsilon:
+            raise
+        why = f"what the method asks costs {alone:.3g} by itself, {steps} times {asked}"
+        raise Unreachable(
+            f"epsilon {epsilon:g} at delta {delta:g} is too little: {why}; give that more noise"
+        ) from error
 
 
 def _accountant(method: Method | None) -> str | None:
