@@ -34,7 +34,8 @@ from torch import Tensor, nn
 
 from lehr import Gaussian, PoissonSampled, Repeated, bound
 from lehr.accounting import ACCOUNTANTS
-from lehr.clipping.adaptive import AdaptiveClip, Prior, RawPrior, ReleasedPrior
+from lehr.clipping.adaptive import AdaptiveClip
+from lehr.clipping.prior import Prior, RawPrior, ReleasedPrior
 from lehr.clipping.unclipped import Unclipped
 from lehr.events import Adjacency, Event, together
 from lehr.gradients.materialised import MaterialisedEngine
@@ -315,7 +316,8 @@ def attacked(prior: Prior, *, steps: int = STEPS, num_planted: int = NUM_PLANTED
     model = Answer(num_planted)
     engine = MaterialisedEngine(model, lambda outputs, targets: outputs.squeeze(-1))
     sampling = PoissonSampling(expected_batch_size=BATCH, records=RECORDS)
-    clipping, noise = AdaptiveClip(clip_norm=CLIP_NORM, prior=prior), ProportionalNoise()
+    scale = None if prior.unproven is None else 1.2  # the paper's beta belongs to the paper's prior
+    clipping, noise = AdaptiveClip(clip_norm=CLIP_NORM, prior=prior, bound_scale=scale), ProportionalNoise()
     is_present = torch.rand(num_planted, generator=generator) < 0.5
     held = _records(is_present, generator)
     state, seen = clipping.start(dict(model.named_parameters())), []
