@@ -123,6 +123,7 @@ class Start:
     delta: float
     published: Claim | None = None  # what the paper's rule says, where the run follows it
     stops_at_accepted: int | None = None
+    has_limit: bool = False  # what a step costs follows from what was released, and ``steps`` are never reached
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -224,3 +224,7 @@ def test_a_second_run_may_follow_on_the_same_display(terminal: Terminal) -> None
     display.ended(END)
     assert "plan completed" in terminal.getvalue()[before:]
     assert "accuracy" not in terminal.getvalue()[before:]
+
+
+def test_a_run_under_a_limit_says_that_its_steps_are_the_most_there_can_be() -> None:
+    assert "until its limit is spent, at most 100 steps" in planned(replace(START, steps=100, has_limit=True))

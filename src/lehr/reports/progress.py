@@ -241,6 +241,8 @@ def planned(start: Start) -> str:
     steps = f"{start.steps:,} steps planned"
     if start.stops_at_accepted is not None:
         steps = f"until {start.stops_at_accepted:,} candidates are accepted, of at most {start.steps:,}"
+    elif start.has_limit:
+        steps = f"until its limit is spent, at most {start.steps:,} steps"
     where = one_line(str(start.directory))
     return f"{one_line(start.method)}: {steps}, {promise}{since}, in {where}"
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lehr import accounting
 from lehr.claims import Claim, Standing
+from lehr.planning.plan import Plan
 from lehr.reports import page_frame, run_claims
 from lehr.reports.certificate import Certificate
 from lehr.reports.page_frame import Chart, Line
@@ -83,9 +84,14 @@ def _kind(claim: Claim, certificate: Certificate | None) -> str:
     return "This is proven. The certificate beside this page can be checked: lehr certificate check certificate.json"
 
 
+def _most_steps(plan: Plan) -> str:
+    """Under a limit, the steps of a plan are far more than it admits."""
+    return f"{plan.steps:,}" if plan.limit is None else f"at most {plan.steps:,}"
+
+
 def _standing(record: RunRecord) -> dict[str, str]:
     rows = {"State": record.state.value, "Method": record.method}
-    planned = "" if record.plan is None else f" of {record.plan.steps:,} planned"
+    planned = "" if record.plan is None else f" of {_most_steps(record.plan)} planned"
     rows["Steps charged" if record.plan is not None else "Steps"] = f"{record.steps_charged:,}{planned}"
     enough = None if record.plan is None else record.plan.stops_at_accepted
     if enough is not None:

@@ -277,6 +277,7 @@ class Planned:
             delta=self.plan.delta,
             published=self.published_claim,
             stops_at_accepted=self.plan.stops_at_accepted,
+            has_limit=self.plan.limit is not None,
         )
 
     def _refuse_patience_with_nothing(self) -> None:
