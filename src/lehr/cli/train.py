@@ -194,7 +194,8 @@ def _shape(run: Run) -> dict[str, object]:
 def _rows(run: Run) -> dict[str, str]:
     rows = {"run": str(run.directory), "ended": f"{run.end.reason}, {run.end.step:,} steps"}
     if run.end.accepted != run.end.step or run.plan.stops_at_accepted is not None:
-        rows["accepted"] = f"{run.end.accepted:,} of {run.end.step:,} candidates; {run.plan.steps:,} were planned"
+        planned = f"; {run.plan.steps:,} were planned" if run.plan.limit is None else ""
+        rows["accepted"] = f"{run.end.accepted:,} of {run.end.step:,} candidates{planned}"
     rows["accuracy"] = "not scored: there are no test records"
     if run.evaluations:
         last = run.evaluations[-1]

@@ -201,7 +201,7 @@ class Standing:
         """What there is to say, the step first."""
         if self.start is None:
             return [f"step {self.now_at:,}"]
-        facts = [f"step {self.now_at:,} of {self.start.steps:,}"]
+        facts = [f"step {self.now_at:,}" + ("" if self.start.has_limit else f" of {self.start.steps:,}")]
         if self._progress is not None:
             facts.append(_spent(self._progress.epsilon_spent, of=self.start.epsilon))
         if (evaluation := self._evaluation) is not None:
