@@ -1,6 +1,7 @@
 """The model of a run with all that goes on beside it: optimizer, averages, what the slots have learnt, and counts.
 
-Everything in it is public: it follows from released sums, and a checkpoint of it may be shown to anybody.
+Everything in it is public: it follows from released sums, and a checkpoint of it may be shown to anybody. The one
+exception is what a clip that is unproven has learnt, in a run about which nothing is promised.
 """
 
 from __future__ import annotations
