@@ -29,6 +29,7 @@ from lehr.gradients.ghost import GhostEngine
 from lehr.methods.by_name import named
 from lehr.networks import build
 from lehr.networks.by_name import default_for
+from lehr.reports.rounding import at_most
 from lehr.run_shape import Callback, Progress
 
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
@@ -145,7 +146,7 @@ def report(found: Mapping[tuple[str, bool], Watched]) -> None:
     for (activation, private), one in found.items():
         means, method = one.watch.means(), "DPSGD" if private else "SGD"
         numbers = f"{means[0]:8.2f}{max(means):9.2f}{means[-1]:8.2f}{one.watch.share_above(CLIP_NORM):6.0%}"
-        print(f"{activation:26}{method:14}{numbers}{one.accuracy:10.1%}{one.epsilon:8.3g}")
+        print(f"{activation:26}{method:14}{numbers}{one.accuracy:10.1%}{at_most(one.epsilon):>9}")
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from lehr.clipping.flat import FlatClip
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
+from lehr.reports.rounding import at_most
 from lehr.rng import RunKey, StepRandomness
 from lehr.sampling.poisson import PoissonSampling
 from lehr.update.torch_optim import Updater, sgd
@@ -182,12 +183,12 @@ def table(private: Data, public: Data, num_seeds: int) -> None:
         "SA-DPSGD, as many accepted": [private_path(private, public, key, most_accepted=CANDIDATES) for key in keys],
     }
     print(f"over {num_seeds} seeds: excess loss at the end, candidates drawn, and their ε at δ 1e-5")
-    print(f"{'method':30} {'median':>8} {'10 %':>8} {'90 %':>8} {'candidates':>11} {'ε':>6}")
+    print(f"{'method':30} {'median':>8} {'10 %':>8} {'90 %':>8} {'candidates':>11} {'ε':>8}")
     print(f"{'SGD, not private':30} {excess(sgd_path(private), private):8.4f}")
     for name, paths in runs.items():
         low, median, high = np.quantile([excess(path, private) for path in paths], [0.1, 0.5, 0.9])
         drawn = int(np.median([len(path) - 1 for path in paths]))
-        print(f"{name:30} {median:8.4f} {low:8.4f} {high:8.4f} {drawn:11} {epsilon_of(drawn):6.2f}")
+        print(f"{name:30} {median:8.4f} {low:8.4f} {high:8.4f} {drawn:11} {at_most(epsilon_of(drawn)):>8}")
 
 
 def draw(private: Data, paths: dict[str, Path2D], where: Path) -> None:

@@ -359,19 +359,29 @@ def tell_annealing() -> dict[str, Composed]:
     print(f"  at epsilon {epsilon:.3f}: delta {claimed:.3g} claimed, {true:.3g} true, {true / claimed:.2f} times")
     mnist = SA_DPSGD[0]
     print(f"SA-DPSGD: {mnist.accepted} accepted updates of its MNIST run, half-space rule, delta {DELTA:g}")
-    print(f"  claimed {by_paper(mnist, mnist.accepted):.2f}; tight, were the updates not chosen, ", end="")
+    print(f"  claimed {_up(by_paper(mnist, mnist.accepted))}; tight, were the updates not chosen, ", end="")
     print(f"{tight(mnist, mnist.accepted):.3f}")
     found = {}
     for rate in (1.0, 0.5, 0.2, 0.1):
         update = half_space(mnist, rate=rate) if rate < 1 else _of_every_candidate(mnist)
         found[f"{rate:g}"] = composed(update, count=mnist.accepted)
-        print(f"  accepted {rate:4.0%}: true epsilon at least {found[f'{rate:g}'].epsilon_at_least(DELTA):.2f}")
+        print(f"  accepted {rate:4.0%}: true epsilon at least {_down(found[f'{rate:g}'].epsilon_at_least(DELTA))}")
     print("SA-DPSGD: charging every candidate up to the cap")
     for setting in SA_DPSGD:
         most = setting.accepted * (setting.most_rejections + 1)
-        print(f"  {setting.name:13} {most:6} candidates: {tight(setting, most):.2f} proven", end="")
-        print(f", {by_paper(setting, setting.accepted):.2f} claimed")
+        print(f"  {setting.name:13} {most:6} candidates: {_up(tight(setting, most))} proven", end="")
+        print(f", {_up(by_paper(setting, setting.accepted))} claimed")
     return found
+
+
+def _up(bound: float) -> str:
+    """A bound from above is never rounded down."""
+    return f"{math.ceil(100 * bound) / 100:.2f}"
+
+
+def _down(bound: float) -> str:
+    """A bound from below is never rounded up."""
+    return f"{math.floor(100 * bound) / 100:.2f}"
 
 
 def _of_every_candidate(setting: Setting) -> Update:
@@ -384,18 +394,17 @@ def tell_noisy_test() -> None:
     print(f"  {'':13} {'accepted':>8} {'claimed':>8} {'tight':>6}   1 in 2        1 in 3        1 in 4")
     for setting in DPSUR:
         accepted = accepted_within(setting, 3.0)
-        print(
-            f"  {setting.name:13} {accepted:8} {by_paper(setting, accepted):8.2f} {tight(setting, accepted):6.2f}",
-            end="",
-        )
+        print(f"  {setting.name:13} {accepted:8} {_up(by_paper(setting, accepted)):>8}", end="")
+        print(f" {_up(tight(setting, accepted)):>6}", end="")
         for per_accepted in (2, 3, 4):
             count = per_accepted * accepted
-            print(f"   {by_paper(setting, count):.2f} / {tight(setting, count):.2f}", end="")
+            print(f"   {_up(by_paper(setting, count))} / {_up(tight(setting, count))}", end="")
         print()
     mnist = DPSUR[0]
     accepted = accepted_within(mnist, 3.0)
     least = composed(noisy_half_space(mnist, rate=0.05), count=accepted).epsilon_at_least(DELTA)
-    print(f"  MNIST, {accepted} accepted, a loss that falls for one candidate in 20: true epsilon at least {least:.2f}")
+    print(f"  MNIST, {accepted} accepted, a loss that falls for one candidate in 20: ", end="")
+    print(f"true epsilon at least {_down(least)}")
 
 
 def tell_adaptive() -> dict[str, Attacked]:

@@ -17,11 +17,12 @@ from torch import Tensor
 from lehr.clipping.adaptive import AdaptiveClip
 from lehr.clipping.flat import FlatClip
 from lehr.clipping.per_coordinate import PerCoordinateClip
-from lehr.clipping.prior import Prior, RawPrior, ReleasedPrior
+from lehr.clipping.prior import RawPrior, ReleasedPrior
 from lehr.errors import InvalidValue
 from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, Taken
 from lehr.noise.proportional import ProportionalNoise
 from lehr.rng import RunKey
+from tests.clipping.released_sums import released
 
 KEY = RunKey(bytes(range(32)))
 MADE = torch.Generator().manual_seed(0)
@@ -33,17 +34,6 @@ GRADIENT = {
 NUM_COORDINATES = sum(value.numel() for value in GRADIENT.values())
 BATCH = 600 * math.sqrt(NUM_COORDINATES / 70_000)
 TRUTH = sum(float(value.square().sum()) for value in GRADIENT.values())
-
-
-def released(*values: float, noise_std: float | dict[str, Tensor] = 0.0) -> ReleasedSum:
-    return ReleasedSum(values={"weight": torch.tensor(values, dtype=torch.float64)}, noise_std=noise_std)
-
-
-def learnt(prior: Prior, *sums: ReleasedSum, divisor: float = 1.0) -> SlotState:
-    state = prior.start({"weight": torch.zeros(len(sums[0].values["weight"]))})
-    for each in sums:
-        state = prior.learn(state, each, divisor=divisor)
-    return state
 
 
 def clipped_to(rule: Any) -> dict[str, Tensor]:

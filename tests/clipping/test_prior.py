@@ -8,32 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lehr.clipping.prior import Prior, RawPrior, ReleasedPrior
+from lehr.clipping.prior import RawPrior, ReleasedPrior
 from lehr.errors import InvalidValue
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState
+from lehr.interfaces import PrivateSum, ReleasedSum
 from lehr.rng import RunKey
+from tests.clipping.released_sums import learnt, released
 
 KEY = RunKey(bytes(range(32)))
-MADE = torch.Generator().manual_seed(0)
-COUNT = 500
-GRADIENT = {
-    "large": 0.01 * torch.randn(COUNT, generator=MADE, dtype=torch.float64).exp(),
-    "small": 0.002 * torch.randn(COUNT, generator=MADE, dtype=torch.float64),
-}
-NUM_COORDINATES = sum(value.numel() for value in GRADIENT.values())
-BATCH = 600 * math.sqrt(NUM_COORDINATES / 70_000)
-TRUTH = sum(float(value.square().sum()) for value in GRADIENT.values())
-
-
-def released(*values: float, noise_std: float | dict[str, Tensor] = 0.0) -> ReleasedSum:
-    return ReleasedSum(values={"weight": torch.tensor(values, dtype=torch.float64)}, noise_std=noise_std)
-
-
-def learnt(prior: Prior, *sums: ReleasedSum, divisor: float = 1.0) -> SlotState:
-    state = prior.start({"weight": torch.zeros(len(sums[0].values["weight"]))})
-    for each in sums:
-        state = prior.learn(state, each, divisor=divisor)
-    return state
 
 
 def test_the_squares_are_unbiased_since_the_known_noise_is_taken_away() -> None:

@@ -26,6 +26,7 @@ from lehr.planning.plan import Plan
 from lehr.reports import certificate_file
 from lehr.reports.certificate import Statements
 from lehr.run_shape import Callback, End, Evaluation, Progress, RunFiles, Start
+from lehr.schedules import LinearDecay
 from lehr.training.ending import Run
 from lehr.update.averaging import ExponentialAverage
 from lehr.update.torch_optim import adam
@@ -449,8 +450,12 @@ def test_a_plan_that_was_made_before_takes_the_place_of_its_numbers(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "changed, message",
-    [({"steps": 5}, "plan must be given alone"), ({"records": STATED + 1}, "plan must be one of")],
-    ids=["beside a number", "of other records"],
+    [
+        ({"steps": 5}, "plan must be given alone"),
+        ({"noise_schedule": LinearDecay(steps=3)}, "plan must be given alone"),
+        ({"records": STATED + 1}, "plan must be one of"),
+    ],
+    ids=["beside a number", "beside a schedule", "of other records"],
 )
 def test_a_plan_that_contradicts_what_is_said_beside_it_is_refused(
     changed: dict[str, Any], message: str, tmp_path: Path

@@ -1,4 +1,4 @@
-"""What the rules that are the same at every step have in common: they learn nothing."""
+"""What the clips that learn nothing have in common: rules that are the same at every step, and scheduled ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import ClassVar, Self
 from lehr.interfaces import PrivateSum, SlotState, Taken, Tensors
 
 
-class FixedRule:
-    """A clip rule that is its own way of clipping."""
+class LearnsNothing:
+    """A way of clipping without a state."""
 
     needs_coordinates: ClassVar[bool] = False
     unproven: ClassVar[str | None] = None
@@ -16,11 +16,15 @@ class FixedRule:
     def start(self, parameters: Tensors) -> SlotState:
         return {}
 
-    def rule(self, state: SlotState, step: int) -> Self:
-        return self
-
     def learn(self, state: SlotState, taken: Taken) -> SlotState:
         return state
 
     def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
         return state
+
+
+class FixedRule(LearnsNothing):
+    """A clip rule that is its own way of clipping."""
+
+    def rule(self, state: SlotState, step: int) -> Self:
+        return self

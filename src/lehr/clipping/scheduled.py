@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from lehr.clipping.automatic import AutomaticClip
+from lehr.clipping.fixed import LearnsNothing
 from lehr.clipping.flat import FlatClip
 from lehr.clipping.per_layer import PerLayerClip
-from lehr.interfaces import ClipRule, PrivateSum, SlotState, Taken, Tensors
+from lehr.interfaces import ClipRule, SlotState
 from lehr.schedules import CONSTANT, Schedule
 
 
 @dataclass(frozen=True)
-class ScheduledClip:
+class ScheduledClip(LearnsNothing):
     """A rule whose clip norm is multiplied by the schedule's factor at every step.
 
     >>> from lehr.schedules import StepDecay
@@ -25,20 +25,8 @@ class ScheduledClip:
     clip: FlatClip | AutomaticClip | PerLayerClip
     schedule: Schedule
 
-    needs_coordinates: ClassVar[bool] = False
-    unproven: ClassVar[str | None] = None
-
-    def start(self, parameters: Tensors) -> SlotState:
-        return {}
-
     def rule(self, state: SlotState, step: int) -> ClipRule:
         return replace(self.clip, clip_norm=self.clip.clip_norm * self.schedule.factor(step))
-
-    def learn(self, state: SlotState, taken: Taken) -> SlotState:
-        return state
-
-    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
-        return state
 
 
 def with_schedule(

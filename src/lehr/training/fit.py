@@ -110,6 +110,10 @@ def fit(
     ``acceptance_fraction`` of the former, which is then not scored on. Without test records, a ``held_out_fraction`` of
     the private ones can be scored on, with noise that is charged.
 
+    A ``plan`` that was made before takes the place of the numbers; otherwise ``noise_schedule`` multiplies the noise
+    step by step, and is counted. ``private_pca`` fills the projection of a network such as ``projected_mlp`` before the
+    first step, with noise that is charged.
+
     Everything is written to ``directory`` as the run goes; after a crash, the same call with ``resume=True`` goes on.
     There is a certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or
     "private"), which nobody but you can know, and none where it does not. ``accounting="published"`` plans the run by
@@ -155,7 +159,7 @@ def fit(
         beforehand=NOTHING if pca is None else pca.event(),
     )
     numbers = (epsilon, delta, noise_multiplier, expected_batch_size, steps)
-    plan = _a_plan(plan, scored, *numbers) or public_plan.plan_for(
+    plan = _a_plan(plan, scored, *numbers, has_schedule=noise_schedule != CONSTANT) or public_plan.plan_for(
         records=scored.records_trained_on,
         delta=_delta(delta, chosen),
         epsilon=epsilon,
@@ -196,10 +200,12 @@ def _method(method: str | Method, accounting: str | None) -> Method:
     return method
 
 
-def _a_plan(plan: Plan | None, scored: Scored, *numbers: float | None) -> Plan | None:
+def _a_plan(plan: Plan | None, scored: Scored, *numbers: float | None, has_schedule: bool) -> Plan | None:
     """A plan that was made before, in the place of its numbers."""
-    if plan is not None and any(number is not None for number in numbers):
-        raise InvalidValue("plan", allowed="given alone: it has its own ε, δ, noise, batch and steps", given=plan)
+    if plan is not None and (has_schedule or any(number is not None for number in numbers)):
+        raise InvalidValue(
+            "plan", allowed="given alone: it has its own δ, noise, batch, steps and schedule", given=plan
+        )
     if plan is not None and plan.records != scored.records_trained_on:
         raise InvalidValue("plan", allowed=f"one of {scored.records_trained_on} records", given=plan.records)
     return plan
