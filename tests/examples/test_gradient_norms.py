@@ -29,7 +29,7 @@ def test_the_example_draws_its_picture_and_prints_a_row_for_every_run(tmp_path: 
         for activation in ("relu", "tanh", "tempered_sigmoid(mnist)")
     ]
     assert [row[2] for row in rows[:3]] == [row[2] for row in rows[3:]]  # both begin at the same weights
-    assert {row[-1] for row in rows[:3]} == {"inf"}
+    assert {row[-1] for row in rows[:3]} == {"infinity"}
     assert all(0 < float(row[-1]) < 10 for row in rows[3:])
     assert (tmp_path / "norms.svg").stat().st_size < 100_000
     assert [path.name for path in tmp_path.iterdir()] == ["norms.svg"]
