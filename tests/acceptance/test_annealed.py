@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,24 @@ from lehr.acceptance.energy import PrivateEnergy
 from lehr.errors import InvalidValue
 from lehr.interfaces import SlotState
 from tests.acceptance.proposed import NOTHING_RELEASED, Proposed
+
+
+class Told:
+    """A change of energy as it stands, and a number that cannot be used where it must not be drawn."""
+
+    def __init__(self, *, change: float, drawn: float | None) -> None:
+        self.told, self.drawn = change, drawn
+
+    def change(self, step_scale: float = 1.0) -> float:
+        return self.told
+
+    def best(self, step_scales: Sequence[float]) -> int:
+        raise AssertionError
+
+    def uniform(self) -> float:
+        if self.drawn is None:
+            raise TypeError
+        return self.drawn
 
 
 def state(accepted: int, rejected_in_a_row: int, inverse_temperature: float) -> dict[str, float]:
@@ -148,6 +167,49 @@ def test_never_more_rejections_in_a_row_than_the_threshold_and_just_as_many(thre
         runs, row = ([*runs, row], 0) if is_accepted else (runs, row + 1)
     assert runs == [threshold] * 5
     assert rule.most_rejections == threshold
+
+
+def at(value: float | torch.Tensor, run: int) -> float:
+    """The state of one run of many; a temperature that all of them share stands there once."""
+    held = torch.as_tensor(value)
+    return held[run].item() if held.ndim else held.item()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Annealed(rejection_threshold=2),
+        Annealed(rejection_threshold=2, cooling="floored"),
+        Annealed(rejection_threshold=2, cooling="classic", cooling_rate=0.5),
+    ],
+    ids=lambda rule: rule.cooling,
+)
+def test_many_runs_at_once_decide_as_each_of_them_alone(rule: Annealed) -> None:
+    num_runs, steps = 40, 12
+    generator = torch.Generator().manual_seed(3)
+    changes = torch.randn(steps, num_runs, generator=generator, dtype=torch.float64)
+    changes[torch.rand(changes.shape, generator=generator) < 0.1] = math.inf
+    changes[torch.rand(changes.shape, generator=generator) < 0.1] = -math.inf
+    changes[torch.rand(changes.shape, generator=generator) < 0.1] = math.nan
+    uniforms = torch.rand(changes.shape, generator=generator, dtype=torch.float64)
+    together: SlotState = rule.start()
+    alone: list[SlotState] = [rule.start()] * num_runs
+    for change, uniform in zip(changes, uniforms, strict=True):
+        is_accepted, together = rule.decide_each(together, change, uniform.clone)
+        for run in range(num_runs):
+            proposal = Told(change=change[run].item(), drawn=uniform[run].item())
+            decision = rule.decide(alone[run], proposal, NOTHING_RELEASED)
+            alone[run] = decision.state
+            assert decision.is_accepted == bool(is_accepted[run])
+            assert {name: at(value, run) for name, value in together.items()} == decision.state
+
+
+def test_the_uniform_number_is_drawn_only_where_something_is_left_to_chance() -> None:
+    rule = Annealed(rejection_threshold=2)
+    for held, change in ((rule.start(), -1.0), (rule.start(), math.inf), (state(3, 2, 30.0), 5.0)):
+        rule.decide(held, Told(change=change, drawn=None), NOTHING_RELEASED)
+    with pytest.raises(TypeError):
+        rule.decide(rule.start(), Told(change=0.1, drawn=None), NOTHING_RELEASED)
 
 
 def test_by_a_private_energy_the_law_is_the_same() -> None:

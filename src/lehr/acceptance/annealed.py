@@ -17,8 +17,12 @@ end the run. The next one whose energy is a number is then accepted.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
 
 from lehr import validate
 from lehr.acceptance.energy import EnergyOfOne, PrivateEnergy, PublicEnergy, an_energy
@@ -65,13 +69,27 @@ class Annealed:
         return released
 
     def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
-        inverse_temperature = float(state["inverse_temperature"])
-        is_forced = int(state["rejected_in_a_row"]) >= self.rejection_threshold
-        is_accepted = _is_likely_enough(proposal, inverse_temperature, is_forced=is_forced)
-        accepted = int(state["accepted"]) + is_accepted
-        rejected_in_a_row = 0 if is_accepted else int(state["rejected_in_a_row"]) + 1
-        after = _state(accepted, rejected_in_a_row, self._cooled(inverse_temperature, accepted))
-        return Decision(float(is_accepted), after)
+        def uniform() -> Tensor:
+            return torch.tensor(proposal.uniform(), dtype=torch.float64)
+
+        change = torch.tensor(proposal.change(), dtype=torch.float64)
+        is_accepted, after = self.decide_each(state, change, uniform)
+        return Decision(float(is_accepted), _as_numbers(after))
+
+    def decide_each(
+        self, state: SlotState, change: Tensor, uniform: Callable[[], Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The decisions of many runs at once, one run to an element of every tensor, and their states after it.
+
+        The uniform numbers are asked for only where one of the runs leaves something to chance.
+        """
+        accepted, rejected_in_a_row, inverse_temperature = _as_tensors(state)
+        chance = self._chance(change, rejected_in_a_row, inverse_temperature)
+        is_open = (chance > 0) & (chance < 1)
+        is_accepted = uniform() <= chance if bool(is_open.any()) else chance == 1
+        accepted = accepted + is_accepted
+        rejected_in_a_row = torch.where(is_accepted, 0.0, rejected_in_a_row + 1)
+        return is_accepted, _state(accepted, rejected_in_a_row, self._cooled(inverse_temperature, accepted))
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -83,25 +101,39 @@ class Annealed:
             "energy": self.energy.to_json(),
         }
 
-    def _cooled(self, inverse_temperature: float, accepted: int) -> float:
+    def _chance(self, change: Tensor, rejected_in_a_row: Tensor, inverse_temperature: Tensor) -> Tensor:
+        """The probability with which a candidate is accepted."""
+        is_sure = (rejected_in_a_row >= self.rejection_threshold) | (inverse_temperature == 0) | (change <= 0)
+        # Where it is not sure, the exponent is at most zero, so that its exponential can be zero and never too large.
+        chance = torch.where(is_sure, 1.0, torch.exp(-change * inverse_temperature))
+        return torch.where(change < math.inf, chance, 0.0)  # the others have no energy
+
+    def _cooled(self, inverse_temperature: Tensor, accepted: Tensor) -> Tensor:
         if self.cooling_rate is not None:
-            return min(inverse_temperature / self.cooling_rate, _COLDEST)
-        return self.initial_inverse_temperature * (max(accepted, 1) if self.cooling == "floored" else accepted)
+            return (inverse_temperature / self.cooling_rate).clamp_max(_COLDEST)
+        return self.initial_inverse_temperature * (accepted.clamp_min(1) if self.cooling == "floored" else accepted)
 
 
-def _is_likely_enough(proposal: Proposal, inverse_temperature: float, *, is_forced: bool) -> bool:
-    change = proposal.change()
-    if not change < math.inf:  # the candidate has no energy
-        return False
-    if is_forced or inverse_temperature == 0 or change <= 0:
-        return True
-    # The exponent is at most zero here, so that its exponential can be zero and never too large.
-    return proposal.uniform() <= math.exp(-change * inverse_temperature)
+_Number = TypeVar("_Number", float, Tensor)
 
 
-def _state(accepted: int, rejected_in_a_row: int, inverse_temperature: float) -> dict[str, float]:
+def _state(accepted: _Number, rejected_in_a_row: _Number, inverse_temperature: _Number) -> dict[str, _Number]:
     return {
         "accepted": accepted,
         "rejected_in_a_row": rejected_in_a_row,
         "inverse_temperature": inverse_temperature,
     }
+
+
+def _as_tensors(state: SlotState) -> tuple[Tensor, Tensor, Tensor]:
+    """In float64, which holds every count exactly."""
+    accepted, rejected_in_a_row, inverse_temperature = (
+        torch.as_tensor(state[name], dtype=torch.float64)
+        for name in ("accepted", "rejected_in_a_row", "inverse_temperature")
+    )
+    return accepted, rejected_in_a_row, inverse_temperature
+
+
+def _as_numbers(state: Mapping[str, Tensor]) -> dict[str, float]:
+    accepted, rejected_in_a_row, inverse_temperature = (value.item() for value in state.values())
+    return _state(int(accepted), int(rejected_in_a_row), inverse_temperature)
