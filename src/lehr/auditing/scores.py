@@ -1,0 +1,45 @@
+"""What an attack says of records that were trained on, and of records that were not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lehr.errors import InvalidValue
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """How much each record looks like one that was trained on; a larger score is more like a member.
+
+    A record that the attack is sure about may have an infinite score. Each side holds at least one score, and they are
+    kept as arrays that cannot be written to.
+
+    >>> Scores(members=[2.0, 3.0], others=[0.0, 1.0, 2.0]).members
+    array([2., 3.])
+    """
+
+    members: Floats
+    others: Floats
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", _side("members", self.members))
+        object.__setattr__(self, "others", _side("others", self.others))
+
+
+def _side(name: str, given: ArrayLike) -> Floats:
+    """The scores of one side as an array of their own."""
+    try:
+        values = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidValue(name, allowed="a row of numbers", given=given) from None
+    if values.ndim != 1 or not values.size:
+        raise InvalidValue(name, allowed="a row of at least one number", given=f"an array of shape {values.shape}")
+    if np.isnan(values).any():
+        raise InvalidValue(name, allowed="numbers, of which none is NaN", given=f"{np.isnan(values).sum()} NaN")
+    values.flags.writeable = False
+    return values
