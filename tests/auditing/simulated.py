@@ -10,6 +10,7 @@ from scipy import optimize, stats
 
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
 from lehr.auditing.lower_bound import LowerBound
+from lehr.auditing.rates import Counts
 from lehr.auditing.scores import Scores
 
 DELTA = 1e-5
@@ -50,3 +51,18 @@ def mean_certified(bound: Callable[[Scores], LowerBound], *, truth: float, per_s
     """The mean bound over games against the Gaussian mechanism of this ε."""
     games = gaussian_scores(mu=mu_of(truth), per_side=per_side, repetitions=repetitions, seed=21)
     return float(np.mean([bound(scores).epsilon for scores in games]))
+
+
+def right_guesses(*, mu: float, canaries: int, guesses: int, repetitions: int, seed: int) -> Counts:
+    """How many of the surest guesses are right, over runs in which a coin puts each canary in or leaves it out.
+
+    A canary shifts its own noise of standard deviation 1 by μ, so that a run is as private as one Gaussian mechanism.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(repetitions):
+        inside = rng.random(canaries) < 0.5
+        evidence = rng.normal(mu * inside, 1) - mu / 2
+        surest = np.argpartition(-np.abs(evidence), guesses - 1)[:guesses]
+        found.append(int(np.count_nonzero((evidence[surest] > 0) == inside[surest])))
+    return np.array(found)

@@ -68,6 +68,13 @@ def halves(scores: Scores) -> tuple[Scores, Scores]:
     return Scores(first_members, first_others), Scores(second_members, second_others)
 
 
+def spread_ranks(length: int, *, at_most: int) -> Counts:
+    """Positions in a sorted row: evenly over all of it, and closer towards either end, where few errors are made."""
+    even = np.linspace(0, length - 1, at_most // 2)
+    from_end = np.geomspace(1, length, at_most // 4) - 1
+    return np.unique(np.concatenate([even, from_end, length - 1 - from_end]).astype(np.int64))
+
+
 def _two_parts(values: Floats) -> tuple[Floats, Floats]:
     order = np.argsort(_mixed(len(values)), kind="stable")
     middle = len(values) // 2
@@ -88,16 +95,9 @@ def _mixed(length: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
 
 def _best_threshold(scores: Scores, *, certifies: Certifies, error_probability: float) -> float:
     pooled = np.sort(np.concatenate([scores.members, scores.others]))
-    candidates = pooled[_spread_ranks(len(pooled))]
+    candidates = pooled[spread_ranks(len(pooled), at_most=_MOST_CANDIDATES)]
     values = certifies(*errors_above(scores, candidates).upper_rates(error_probability=error_probability))
     return float(candidates[np.argmax(values)])
-
-
-def _spread_ranks(length: int) -> Counts:
-    """Positions in a sorted row: evenly over all of it, and closer towards either end, where few errors are made."""
-    even = np.linspace(0, length - 1, _MOST_CANDIDATES // 2)
-    from_end = np.geomspace(1, length, _MOST_CANDIDATES // 4) - 1
-    return np.unique(np.concatenate([even, from_end, length - 1 - from_end]).astype(np.int64))
 
 
 def _errors_at_ranks(scores: Scores, tried: int) -> Errors:

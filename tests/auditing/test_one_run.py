@@ -1,0 +1,178 @@
+"""ε from one run with many canaries."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+from lehr.auditing.lower_bound import LowerBound
+from lehr.auditing.one_run import lower_bound, p_value
+from lehr.auditing.scores import Floats
+from lehr.errors import InvalidValue
+from tests.auditing.simulated import DELTA, REPETITIONS, most_exceptions, mu_of, right_guesses
+
+
+@cache
+def _epsilon(right: int, guesses: int, canaries: int, delta: float = DELTA) -> float:
+    return lower_bound(right=right, guesses=guesses, canaries=canaries, delta=delta).epsilon
+
+
+def _published(epsilon: float, *, right: int, guesses: int, canaries: int, delta: float) -> float:
+    """The p-value as the theorem of Steinke, Nasr & Jagielski 2023 has it."""
+    law = stats.binom(guesses, special.expit(epsilon))
+    windows = np.arange(1, right + 1)
+    largest = np.max((law.cdf(right - 1) - law.cdf(right - 1 - windows)) / windows)
+    return float(min(1.0, law.sf(right - 1) + 2 * canaries * delta * largest))
+
+
+def _randomised_response_that_may_fail(given_away: float, *, canaries: int, epsilon: float) -> Floats:
+    """The law of the number of right guesses if, with probability δ, the run gives every coin away."""
+    law: Floats = stats.binom(canaries, special.expit(epsilon)).pmf(np.arange(canaries + 1)) * (1 - given_away)
+    law[-1] += given_away
+    return law
+
+
+def _most_likely(right: int, *, canaries: int, epsilon: float, delta: float) -> float:
+    """The probability of so many right guesses under the worst of all (ε, δ) mechanisms, by linear programming.
+
+    The unknowns are the probabilities of each row of guesses under each row of coins.
+    """
+    rows = np.array(list(itertools.product((0, 1), repeat=canaries)))
+    events = np.array(list(itertools.product((0.0, 1.0), repeat=len(rows))))
+    near = [(a, b) for a, b in itertools.permutations(range(len(rows)), 2) if np.sum(rows[a] != rows[b]) == 1]
+    limits = np.zeros((len(near), len(events), len(rows), len(rows)))
+    for which, (here, there) in enumerate(near):
+        limits[which, :, here] = events
+        limits[which, :, there] = -math.exp(epsilon) * events
+    enough = (rows[:, None] == rows[None]).sum(axis=2) >= right
+    found = optimize.linprog(
+        -enough.ravel().astype(float) / len(rows),
+        A_ub=limits.reshape(-1, len(rows) ** 2),
+        b_ub=np.full(len(near) * len(events), delta),
+        A_eq=np.kron(np.eye(len(rows)), np.ones(len(rows))),
+        b_eq=np.ones(len(rows)),
+    )
+    assert found.status == 0
+    return -float(found.fun)
+
+
+@pytest.mark.parametrize("guesses", [1, 7, 60])
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 4.0])
+def test_without_delta_the_p_value_is_that_of_randomised_response_exactly(guesses: int, epsilon: float) -> None:
+    for right in range(guesses + 1):
+        exact = stats.binom.sf(right - 1, guesses, special.expit(epsilon))
+        found = p_value(epsilon, right=right, guesses=guesses, canaries=100, delta=0.0)
+        assert found == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-3, 0.05])
+@pytest.mark.parametrize("canaries", [1, 2, 5, 40])
+def test_a_run_that_gives_every_coin_away_with_probability_delta_keeps_the_p_value(delta: float, canaries: int) -> None:
+    law = _randomised_response_that_may_fail(delta, canaries=canaries, epsilon=1.0)
+    for right in range(canaries + 1):
+        bound = p_value(1.0, right=right, guesses=canaries, canaries=canaries, delta=delta)
+        assert law[right:].sum() <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 0.05])
+@pytest.mark.parametrize("canaries", [2, 5, 40])
+def test_canaries_that_each_give_their_coin_away_with_probability_delta_keep_the_p_value(
+    delta: float, canaries: int
+) -> None:
+    """Each coin is told with probability δ, and otherwise answered by randomised response."""
+    right_probability = delta + (1 - delta) * special.expit(1.0)
+    for right in range(canaries + 1):
+        bound = p_value(1.0, right=right, guesses=canaries, canaries=canaries, delta=delta)
+        assert stats.binom.sf(right - 1, canaries, right_probability) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("canaries, delta", [(1, 0.1), (2, 0.1), (3, 0.02)])
+def test_no_mechanism_at_all_has_more_right_guesses_than_the_p_value_says(canaries: int, delta: float) -> None:
+    for right in range(1, canaries + 1):
+        worst = _most_likely(right, canaries=canaries, epsilon=1.0, delta=delta)
+        assert worst <= p_value(1.0, right=right, guesses=canaries, canaries=canaries, delta=delta) * (1 + 1e-9)
+        assert worst > stats.binom.sf(right - 1, canaries, special.expit(1.0))
+
+
+@pytest.mark.parametrize("guesses", [1, 3, 20, 400])
+def test_the_p_value_is_never_above_the_published_one_where_it_can_refute(guesses: int) -> None:
+    for epsilon in (0.0, 0.5, 2.0, 5.0):
+        for right in range(1, guesses + 1, max(1, guesses // 20)):
+            given = {"right": right, "guesses": guesses, "canaries": 2 * guesses, "delta": 1e-4}
+            published = _published(epsilon, **given)  # type: ignore[arg-type]
+            if published <= 0.5:
+                assert p_value(epsilon, **given) <= published * (1 + 1e-9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("guesses", [2000, 10**6])
+def test_where_the_tail_is_too_small_for_a_double_delta_still_counts(guesses: int) -> None:
+    found = p_value(0.0, right=guesses, guesses=guesses, canaries=2 * guesses, delta=0.01)
+    assert found == pytest.approx(0.02, rel=1e-6)
+    nearly_all = p_value(0.0, right=guesses - 1, guesses=guesses, canaries=2 * guesses, delta=0.01)
+    assert 0.02 < nearly_all < 0.0201
+
+
+def test_the_bound_is_the_epsilon_at_which_the_p_value_reaches_the_error_probability() -> None:
+    found = lower_bound(right=80, guesses=100, canaries=300, delta=1e-4, confidence=0.9)
+    assert found == LowerBound(epsilon=found.epsilon, delta=1e-4, confidence=0.9, by="one run")
+    just_above = p_value(found.epsilon + 1e-9, right=80, guesses=100, canaries=300, delta=1e-4)
+    assert p_value(found.epsilon, right=80, guesses=100, canaries=300, delta=1e-4) <= 1 - 0.9 < just_above
+
+
+@pytest.mark.parametrize("right, guesses", [(0, 0), (0, 10), (1, 1), (5, 10), (500, 1000)])
+def test_no_more_right_guesses_than_by_chance_certify_nothing(right: int, guesses: int) -> None:
+    assert _epsilon(right, guesses, 1000) == 0
+
+
+@pytest.mark.parametrize("canaries", [10, 1000, 10**5])
+@pytest.mark.parametrize("delta", [0.0, 1e-9])
+def test_guesses_that_are_all_right_certify_what_their_number_can(canaries: int, delta: float) -> None:
+    exact = math.log(0.05 ** (1 / canaries)) - math.log(-math.expm1(math.log(0.05) / canaries))
+    assert _epsilon(canaries, canaries, canaries, delta) == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_delta_that_explains_every_right_guess_leaves_nothing_to_certify() -> None:
+    assert _epsilon(100, 100, 100, 0.05) == 0
+
+
+@pytest.mark.parametrize("truth, share", [(0.0, 1.0), (0.0, 0.2), (1.0, 0.1), (3.0, 0.1)])
+def test_the_bound_is_above_the_truth_no_more_often_than_stated(truth: float, share: float) -> None:
+    mu = mu_of(truth) if truth else 0.0
+    counts = right_guesses(mu=mu, canaries=500, guesses=int(500 * share), repetitions=REPETITIONS, seed=8)
+    assert sum(_epsilon(int(right), int(500 * share), 500) > truth for right in counts) <= most_exceptions()
+
+
+def test_randomised_response_uses_the_confidence_up() -> None:
+    counts = np.random.default_rng(4).binomial(500, special.expit(1.0), REPETITIONS)
+    above = sum(_epsilon(int(right), 500, 500, 0.0) > 1 for right in counts)
+    assert stats.binom.ppf(0.001, REPETITIONS, 0.03) <= above <= most_exceptions()
+
+
+@pytest.mark.parametrize("canaries, guesses, expected", [(1000, 50, 1.1), (5000, 200, 1.4)])
+def test_one_run_certifies_a_good_part_of_three(canaries: int, guesses: int, expected: float) -> None:
+    counts = right_guesses(mu=mu_of(3.0), canaries=canaries, guesses=guesses, repetitions=100, seed=9)
+    mean = np.mean([_epsilon(int(right), guesses, canaries) for right in counts])
+    assert expected < mean < 3
+
+
+@pytest.mark.parametrize(
+    "name, changed",
+    [
+        ("right", {"right": 11}),
+        ("right", {"right": -1}),
+        ("guesses", {"guesses": 21}),
+        ("guesses", {"guesses": 9.5}),
+        ("canaries", {"canaries": 0, "guesses": 0, "right": 0}),
+        ("delta", {"delta": 1.0}),
+        ("delta", {"delta": math.nan}),
+        ("confidence", {"confidence": 1.0}),
+    ],
+)
+def test_counts_that_cannot_be_are_refused_by_name(name: str, changed: dict[str, float]) -> None:
+    with pytest.raises(InvalidValue, match=rf"^{name} must be"):
+        lower_bound(**{"right": 9, "guesses": 10, "canaries": 20, "delta": DELTA, **changed})  # type: ignore[arg-type]
