@@ -46,12 +46,14 @@ The map, in reading order. A module imports only what stands above it; only thos
 
     fillings, and looking back
         methods         ● which filling each slot has
+        auditing        from the scores of an attack to a lower bound on ε
         reports         certificates, pages and charts
         released_model  ● a released model, read and used
         release         ● from a run to what may be handed out
 
     doors
         training        ● ``lehr.fit``
+        games           ● attacks on the real code, to be held against the claimed ε
         configuration   ● a run in words
         cli             the command ``lehr``
 

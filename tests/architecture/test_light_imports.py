@@ -18,6 +18,7 @@ TORCH_MODULES: tuple[str, ...] = (
     "lehr.clipping",
     "lehr.configuration",
     "lehr.data",
+    "lehr.games",
     "lehr.gradients",
     "lehr.interfaces",
     "lehr.loop",

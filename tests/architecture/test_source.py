@@ -12,6 +12,7 @@ from tools.source_scan import NO_CODE_FROM_DATA, NO_LOOSE_RANDOMNESS, NO_TORCH, 
 ROOT = Path(__file__).parents[2]
 # Source files and folders that may import torch, as paths below src/lehr.
 TORCH_FILES: tuple[str, ...] = (
+    "acceptance/annealed.py",
     "acceptance/salvage.py",
     "asking.py",
     "attempts.py",
@@ -19,6 +20,7 @@ TORCH_FILES: tuple[str, ...] = (
     "clipping",
     "configuration.py",
     "data",
+    "games",
     "gradients",
     "interfaces.py",
     "loop.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,13 @@ class Scores:
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", _side("members", self.members))
         object.__setattr__(self, "others", _side("others", self.others))
+
+
+def pooled(parts: Sequence[Scores]) -> Scores:
+    """The scores of several games as those of one."""
+    return Scores(
+        members=np.concatenate([part.members for part in parts]), others=np.concatenate([part.others for part in parts])
+    )
 
 
 def _side(name: str, given: ArrayLike) -> Floats:

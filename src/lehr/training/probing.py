@@ -53,7 +53,7 @@ def is_known(method: Method) -> bool:
 
 
 def _is_own(filling: Any) -> bool:
-    if not type(filling).__module__.startswith("lehr."):
+    if not type(filling).__module__.startswith("lehr.") or not is_dataclass(filling):
         return False
     inner = [getattr(filling, field.name) for field in fields(filling)]
     return all(_is_own(part) for part in inner if is_dataclass(part))

@@ -1,0 +1,272 @@
+"""The step game: canaries in a run of the real loop, and an adversary who sees every released sum.
+
+Each canary is in the data by a coin of its own. Whoever sees the released sums looks at each of them along the pattern
+of a canary, and adds up by how much likelier it is with the canary than without. That is the most that can be made of
+them, and with canaries that saturate the clip it is the very distinction that the accountant bounds: where the
+accounting is tight, so is the attack. A run has thousands of canaries, in orthogonal directions, drawn by independent
+coins and covered by independent noise: thousands of independent scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import lehr
+from lehr import validate
+from lehr.acceptance.energy import PublicEnergy
+from lehr.auditing import Audit, Check, Scores, clopper_pearson, gaussian_tradeoff, known_variance
+from lehr.auditing.audit import roc_points
+from lehr.auditing.scores import pooled
+from lehr.auditing.thresholds import SPLIT
+from lehr.data import InMemory
+from lehr.errors import InvalidValue
+from lehr.events import Adjacency
+from lehr.games import canaries as planting
+from lehr.games.canaries import PRESENT, REPLACED, Canaries, CoordinateCanaries, Host, SignCanaries
+from lehr.games.overheard import overheard
+from lehr.games.staging import staged
+from lehr.gradients.materialised import MaterialisedEngine
+from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
+from lehr.mechanism import Method
+from lehr.planning.plan import Plan
+from lehr.rng import RunKey
+from lehr.run_shape import Callback
+from lehr.training import engines
+from lehr.training.ending import Run
+
+GAME = "every step: canaries as loud as the clip allows, and every released sum is seen, of rejected candidates too"
+NUM_CANARIES = 16_384
+NOISE_AS_STATED = "the noise that was seen has the standard deviation that is stated"
+# Patterns over all coordinates cost as much as there are coordinates: several small runs cost less than a large one.
+NUM_PATTERNS = 2_048
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Played:
+    """What came out: the scores by likelihood, and by mean, which is standard normal for whoever was not there.
+
+    ``mean_std`` is the standard deviation of the latter for whoever was: a draw by coins adds to that of the noise.
+    """
+
+    run: Run
+    by_likelihood: Scores
+    by_mean: Scores
+    mean_std: float
+    steps_seen: int
+
+
+def attack(
+    method: Method,
+    plan: Plan,
+    *,
+    subject: str | None = None,
+    num_canaries: int = NUM_CANARIES,
+    confidence: float = 0.95,
+    keys: Iterator[RunKey] | None = None,
+    host: Host | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Audit:
+    """Attack a method under a plan, in as many runs as the canaries need, and hold that against its proven ε.
+
+    What decides is a Gaussian trade-off, at the threshold where with and without the canary are equally likely: it is
+    known beforehand. ``keys`` are for tests: otherwise all is drawn afresh.
+    """
+    if not method.is_private:
+        raise InvalidValue("method", allowed="one with noise: without it there is no claim", given=method.name)
+    keys = keys or iter(RunKey.fresh, None)
+    planted = canaries_for(method, plan, num_canaries=num_canaries, host=host)
+    num_runs = max(1, math.ceil(0.99 * num_canaries / planted.num_canaries))
+    played = [play(method, plan, canaries=planted, key=next(keys), callbacks=callbacks) for _ in range(num_runs)]
+    by_likelihood, by_mean = (pooled([getattr(one, name) for one in played]) for name in ("by_likelihood", "by_mean"))
+    std = max(one.mean_std for one in played)
+    stated: dict[str, float] = {"delta": plan.delta, "confidence": confidence}
+    return Audit(
+        subject=subject or method.name,
+        game=GAME,
+        claimed_epsilon=played[0].run.proven.epsilon,
+        delta=plan.delta,
+        bounds=(
+            gaussian_tradeoff.lower_bound(by_likelihood, threshold=0.0, **stated),
+            known_variance.lower_bound(by_mean, std=std, **stated),
+            clopper_pearson.lower_bound(by_likelihood, threshold=SPLIT, **stated),
+        ),
+        members=len(by_mean.members),
+        others=len(by_mean.others),
+        runs=num_runs,
+        steps=max(one.steps_seen for one in played),
+        roc=roc_points(by_likelihood),
+        checks=(Check(statement=NOISE_AS_STATED, p_value=_noise_p_value(by_mean, plan, std)),),
+        played_on=datetime.now(UTC).date().isoformat(),
+        library_version=lehr.__version__,
+    )
+
+
+def play(method: Method, plan: Plan, *, canaries: Canaries, key: RunKey, callbacks: Sequence[Callback] = ()) -> Played:
+    """Run the method under the plan once, with canaries in the data."""
+    is_present = key.at(0, 0).uniforms("canaries", canaries.num_canaries) < 0.5
+    is_replacing = plan.adjacency is Adjacency.REPLACE_ONE
+    signs = 2 * is_present.double() - 1 if is_replacing else is_present.double()
+    adversary = Adversary(canaries, _clipped_alone(method, canaries), plan, signs)
+    records = _records(canaries, is_present, plan.adjacency)
+    run = staged(
+        canaries.network(),
+        records,
+        method=overheard(method, adversary.hear),
+        plan=plan,
+        loss_fn=planting.loss,
+        num_classes=canaries.num_classes,
+        public=canaries.public() if isinstance(method.acceptance.energy, PublicEnergy) else None,
+        key=key,
+        physical_batch=_physical_batch(plan, len(records)),
+        callbacks=callbacks,
+    )
+    return Played(
+        run=run,
+        by_likelihood=_scores(adversary.likelihoods, is_present),
+        by_mean=_scores(adversary.means(), is_present),
+        mean_std=adversary.mean_std(),
+        steps_seen=adversary.steps_seen,
+    )
+
+
+def _noise_p_value(by_mean: Scores, plan: Plan, std: float) -> float:
+    """Of what was seen of canaries that were not there; where records are replaced, all are, up or down."""
+    expected = std if plan.adjacency is Adjacency.REPLACE_ONE else 1.0
+    return known_variance.variance_p_value(by_mean.others, std=expected)
+
+
+class Adversary:
+    """Knows all records but for one canary, how it is clipped, and the law of the noise; keeps a score for each.
+
+    What a draw of the other records adds to a sum on average is taken off before it is looked at. ``signs_R`` says who
+    is there: for the score of a canary, only what it says about the others is used.
+    """
+
+    def __init__(self, canaries: Canaries, clipped_alone: PrivateSum, plan: Plan, signs_R: Tensor) -> None:  # noqa: N803
+        self._canaries, self._plan, self._signs_R = canaries, plan, signs_R
+        # What a clip leaves of a canary; at other steps it may be another multiple of the same.
+        sizes = canaries.sizes(clipped_alone.values)
+        self._unit = {name: size.double() / clipped_alone.sensitivity for name, size in sizes.items()}
+        self._expected = {
+            clips_coordinates: canaries.expected(signs_R, clips_coordinates=clips_coordinates)
+            for clips_coordinates in (False, True)
+        }
+        self.likelihoods = torch.zeros(canaries.num_canaries, dtype=torch.float64)
+        self._sums = torch.zeros_like(self.likelihoods)
+        self._precision = self._squared_precision = 0.0
+        self.steps_seen = 0
+
+    def hear(self, private: PrivateSum, released: ReleasedSum) -> None:
+        """Look at a released sum along every canary. Of the private one, only what is public: how it was clipped."""
+        sizes = self._sizes(private)
+        weights = {name: size / _noise_std(released, name) ** 2 for name, size in sizes.items()}
+        precision = self._canaries.total({name: sizes[name] * weights[name] for name in sizes})
+        seen = self._along(released, sizes, weights, precision, clips_coordinates=private.bounds is not None)
+        self.likelihoods += self._log_likelihood_ratio(seen, precision)
+        self._sums += seen
+        self._precision += precision
+        self._squared_precision += precision**2
+        self.steps_seen += 1
+
+    def _along(
+        self, released: ReleasedSum, sizes: Tensors, weights: Tensors, precision: float, *, clips_coordinates: bool
+    ) -> Tensor:
+        """What was released, less what the others add on average, along each canary, by the precision of the noise."""
+        q = self._plan.sampling_probability
+        expected = self._expected[clips_coordinates]
+        rest = {
+            name: released.values[name].double() - q * sizes[name] * expected[name]
+            if expected
+            else released.values[name]
+            for name in weights
+        }
+        seen = self._canaries.along({name: rest[name] * weights[name] for name in weights}).cpu()
+        return seen + q * precision * self._signs_R if expected else seen
+
+    def means(self) -> Tensor:
+        """The sums seen, in units of their noise."""
+        return self._sums / math.sqrt(self._precision)
+
+    def mean_std(self) -> float:
+        """The standard deviation of those of a canary that is there: noise, and whether it was drawn."""
+        q = self._plan.sampling_probability
+        return math.sqrt(1 + q * (1 - q) * self._squared_precision / self._precision)
+
+    def _sizes(self, private: PrivateSum) -> Tensors:
+        if private.bounds is not None:
+            return {name: bound.double() for name, bound in private.bounds.items()}
+        return {name: private.sensitivity * size for name, size in self._unit.items()}
+
+    def _log_likelihood_ratio(self, seen: Tensor, precision: float) -> Tensor:
+        """Of what was seen, with the canary against without; where records are replaced, against its opposite."""
+        with_canary = self._log_likelihood(seen, precision)
+        if self._plan.adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+            return with_canary
+        return with_canary - self._log_likelihood(-seen, precision)
+
+    def _log_likelihood(self, seen: Tensor, precision: float) -> Tensor:
+        """Over that of the noise alone: the canary is drawn by a coin, and then moves the sum by one precision."""
+        drawn = seen - precision / 2
+        q = self._plan.sampling_probability
+        if q == 1:
+            return drawn
+        not_drawn = torch.full_like(drawn, math.log1p(-q))
+        return torch.logaddexp(not_drawn, math.log(q) + drawn)
+
+
+def canaries_for(method: Method, plan: Plan, *, num_canaries: int = NUM_CANARIES, host: Host | None = None) -> Canaries:
+    """The canaries of one run, of the kind that saturates the method's clip: at most as many as are asked for.
+
+    Where records are replaced their number is public, and every one of them is a canary, or loud.
+    """
+    validate.count(minimum=64, num_canaries=num_canaries)
+    is_replacing = plan.adjacency is Adjacency.REPLACE_ONE
+    if not method.clipping.needs_coordinates:
+        return CoordinateCanaries(num_canaries=plan.records if is_replacing else num_canaries, host=host)
+    most = plan.records if is_replacing else min(num_canaries, NUM_PATTERNS)
+    side = 2 ** max(2, int(math.log2(most / 2) / 2))
+    planted = SignCanaries(side=side, num_loud=side**2 // 8)
+    return replace(planted, num_loud=max(0, plan.records - planted.num_canaries)) if is_replacing else planted
+
+
+def _records(planted: Canaries, is_present: Tensor, adjacency: Adjacency) -> InMemory:
+    """The canaries that are there; where records are replaced, another one stands in for each that is not."""
+    if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+        rows = is_present.nonzero().squeeze(1)
+        return planted.records(rows, torch.full_like(rows, PRESENT))
+    return planted.records(torch.arange(len(is_present)), torch.where(is_present, PRESENT, REPLACED))
+
+
+def _clipped_alone(method: Method, planted: Canaries) -> PrivateSum:
+    """What the clip leaves of a canary, by the rule of the first step."""
+    network = planted.network()
+    parameters = {name: value.detach() for name, value in network.named_parameters()}
+    rule = method.clipping.rule(method.clipping.start(parameters), 0)
+    alone = planted.records(torch.tensor([0]), torch.tensor([PRESENT]))
+    inputs, targets = alone.inputs[:1], alone.targets[:1]
+    return MaterialisedEngine(network, planting.loss).private_sum(rule, inputs, targets)
+
+
+def _physical_batch(plan: Plan, num_held: int) -> int:
+    """For the records that are really there, which are the game's own."""
+    expected = max(1.0, plan.sampling_probability * num_held)
+    return engines.physical_batch_for(
+        replace(plan, records=max(num_held, 1), expected_batch_size=min(expected, num_held)), torch.device("cpu")
+    )
+
+
+def _noise_std(released: ReleasedSum, name: str) -> Tensor | float:
+    std = released.noise_std
+    return std[name].double() if isinstance(std, dict) else std
+
+
+def _scores(scores: Tensor, is_present: Tensor) -> Scores:
+    found, present = scores.numpy().astype(np.float64), is_present.numpy()
+    return Scores(found[present], found[~present])
