@@ -117,6 +117,12 @@ def test_where_the_tail_is_too_small_for_a_double_delta_still_counts(guesses: in
     assert 0.02 < nearly_all < 0.0201
 
 
+@pytest.mark.parametrize("epsilon", [5.0, 1000.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_a_count_far_below_its_mean_refutes_nothing(epsilon: float, delta: float) -> None:
+    assert p_value(epsilon, right=1, guesses=10**6, canaries=10**6, delta=delta) == 1
+
+
 def test_the_bound_is_the_epsilon_at_which_the_p_value_reaches_the_error_probability() -> None:
     found = lower_bound(right=80, guesses=100, canaries=300, delta=1e-4, confidence=0.9)
     assert found == LowerBound(epsilon=found.epsilon, delta=1e-4, confidence=0.9, by="one run")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lehr.auditing.clopper_pearson import lower_bound
-from lehr.auditing.rates import errors_above
+from lehr.auditing.rates import errors_above, upper_rate
 from lehr.auditing.scores import Floats
 from lehr.auditing.thresholds import CORRECTED, SPLIT, certified, halves
 from lehr.errors import InvalidValue
@@ -81,6 +81,14 @@ def test_more_tries_cost_confidence_at_each() -> None:
     )
     assert one == pytest.approx(2 * 0.05**0.5 - 1)
     assert many == pytest.approx(2 * (0.1 / 100) ** 0.5 - 1)
+
+
+def test_tied_scores_count_by_the_rank_that_was_fixed_and_not_by_the_errors_seen() -> None:
+    """The middle of a hundred others who are all alike has none above it, but up to 49 could have been."""
+    scores = sides(members=[1.0] * 100, others=[0.0] * 100)
+    found = certified(scores, threshold=CORRECTED(tried=1), confidence=0.9, certifies=_true_rates_allowed)
+    of_the_rank, of_none = upper_rate([49, 0], of=100, error_probability=0.05)
+    assert found == pytest.approx(1 - of_the_rank - of_none)
 
 
 @pytest.mark.parametrize("threshold", [SPLIT, CORRECTED(tried=1), CORRECTED(tried=20)], ids=str)

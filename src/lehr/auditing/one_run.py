@@ -18,6 +18,7 @@ from lehr.errors import InvalidValue
 
 _HALVINGS = 60
 _SMALLEST_NORMAL_LOG = -690.0
+_LARGEST_EXPONENT = 700.0
 
 
 def lower_bound(*, right: int, guesses: int, canaries: int, delta: float, confidence: float = 0.95) -> LowerBound:
@@ -45,6 +46,8 @@ def p_value(epsilon: float, *, right: int, guesses: int, canaries: int, delta: f
     if right == 0:
         return 1.0
     at_least, over_exactly = _tail(epsilon, right=right, guesses=guesses)
+    if over_exactly == math.inf:
+        return 1.0
     return min(1.0, at_least + delta * canaries * (1 - at_least) * over_exactly / right)
 
 
@@ -66,7 +69,7 @@ def _tail(epsilon: float, *, right: int, guesses: int) -> tuple[float, float]:
     if log_exactly > _SMALLEST_NORMAL_LOG and at_least > 0:
         return at_least, at_least * math.exp(-log_exactly)
     # Too small for a double, so far above the mean: the terms then fall at least as fast as a geometric series.
-    following = math.exp(epsilon) * (guesses - right) / (right + 1)
+    following = math.exp(min(epsilon, _LARGEST_EXPONENT)) * (guesses - right) / (right + 1)
     return at_least, 1 / (1 - following) if following < 1 else math.inf
 
 
