@@ -28,7 +28,7 @@ from lehr.data import InMemory
 from lehr.errors import Diverged
 from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, counted, together
 from lehr.gradients.one_by_one import OneByOneEngine
-from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum
+from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum, SlotState, Taken
 from lehr.loop import Loop, Training
 from lehr.mechanism import Mechanism, Method
 from lehr.methods.adadp import adadp
@@ -403,6 +403,26 @@ def test_a_run_begun_anew_pays_with_later_steps_of_the_plan_and_has_their_noise(
     assert end.step == 4  # two of the six steps of the plan were lost
     assert noise.used == pytest.approx([2.0, 1.8, 1.6, 1.4, 1.2, 1.0])
     assert counted(charged(tmp_path / "run")) == paid() == counted(plan.event)
+
+
+def test_the_slots_learn_from_what_was_released_and_from_nothing_else(tmp_path: Path) -> None:
+    released: list[ReleasedSum] = []
+    learnt: list[ReleasedSum] = []
+
+    @dataclass(frozen=True)
+    class Remembering(IsotropicNoise):
+        def release(self, private: PrivateSum, **more: Any) -> ReleasedSum:
+            released.append(super().release(private, **more))
+            return released[-1]
+
+        def learn(self, state: SlotState, taken: Taken) -> SlotState:
+            learnt.append(taken.released)
+            return state
+
+    method = Method(name="test", clipping=FlatClip(1.0), noise=Remembering(), update=sgd(0.5))
+    run(tmp_path / "run", training(method=method))
+    assert len(learnt) == 6
+    assert all(one is other for one, other in zip(learnt, released, strict=True))
 
 
 def test_a_clip_schedule_is_that_of_the_step_and_its_noise_follows(tmp_path: Path) -> None:

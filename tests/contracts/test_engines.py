@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import lehr.gradients
+from lehr.clipping.flat import FlatClip
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.gradients.precision import margin
@@ -144,6 +145,24 @@ def test_physical_batches_add_up_to_the_drawn_one(kind: type[Any], case: Any) ->
     ]
     for name in whole:
         assert torch.allclose(whole[name], parts[0][name] + parts[1][name], rtol=1e-10, atol=1e-14)
+
+
+SUMMING = {name: kind for name, kind in ENGINES.items() if hasattr(kind, "private_sum")}
+
+
+@pytest.mark.parametrize("kind", SUMMING.values(), ids=SUMMING.keys())
+@pytest.mark.parametrize("views", [1, 3])
+def test_one_record_moves_a_private_sum_by_the_clip_norm_however_many_views(kind: type[Any], views: int) -> None:
+    """Its views are averaged before they are clipped: as records of their own they would move it by three norms."""
+    clip = FlatClip(1e-3)
+    engine = build(kind, CASES["images"].model(), views=views)
+    batch = CASES["images"].batch(3, views=views)
+    with_all, without = (
+        engine.private_sum(clip, *batch, torch.tensor(mask)) for mask in ([True] * 3, [True, False, True])
+    )
+    moved = [(with_all.values[name] - value).flatten() for name, value in without.values.items()]
+    assert with_all.sensitivity == clip.sensitivity
+    assert 0.99 * clip.sensitivity <= float(torch.cat(moved).norm()) <= clip.sensitivity
 
 
 @every_engine

@@ -1,0 +1,815 @@
+"""Bugs that would break the guarantee, each planted into a copy of the package to see that some test catches it.
+
+``python -m tests.privacy.planted_bugs`` tries all of them, ``... NAME ...`` those named, ``--list`` names them, and
+``--table`` prints the table of docs/planted_bugs.md. A bug counts as caught where every test named beside it fails;
+that they all pass without it is tried first.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+from tests.privacy.planting import Copy, Planted, Rotten, Verdict, prepare
+
+SAMPLER = (
+    Planted(
+        name="probability-doubled",
+        where="sampling/poisson.py",
+        edits=(
+            (
+                "rate = -math.log1p(-self.sampling_probability)",
+                "rate = -math.log1p(-min(2 * self.sampling_probability, 0.999))",
+            ),
+        ),
+        does="every record is drawn twice as often as the event says",
+        breaks="hiding among those not drawn is half of what is charged",
+        caught_by=(
+            "sampling/test_poisson.py::test_the_probability_comes_from_the_records_stated_and_not_from_those_held",
+            "sampling/test_poisson.py::test_every_record_is_drawn_at_its_rate",
+        ),
+    ),
+    Planted(
+        name="probability-of-the-held",
+        where="sampling/poisson.py",
+        edits=(
+            (
+                "rate = -math.log1p(-self.sampling_probability)",
+                "rate = -math.log1p(-min(self.expected_batch_size / num_held, 0.999))",
+            ),
+        ),
+        does="the probability is the batch over the number of records held, not over the number stated",
+        breaks="one record more or less changes the probability of all others, and the one charged is not the one used",
+        caught_by=(
+            "sampling/test_poisson.py::test_the_probability_comes_from_the_records_stated_and_not_from_those_held",
+        ),
+    ),
+    Planted(
+        name="same-draw-every-step",
+        where="loop.py",
+        edits=(
+            (
+                "places = mechanism.draw(len(training.private), randomness)",
+                "places = mechanism.draw(len(training.private), self.folder.key.at(0, 0))",
+            ),
+        ),
+        does="the draw of the first step is used at every step",
+        breaks="who was drawn once is in every sum: nobody hides in the other steps, as is charged",
+        caught_by=("test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",),
+    ),
+    Planted(
+        name="shuffled-batches",
+        where="sampling/poisson.py",
+        edits=(
+            (
+                "        rate = -math.log1p(-self.sampling_probability)\n",
+                "        size = max(1, round(self.expected_batch_size))\n"
+                '        once = randomness.key.at(0, 0).generator(purpose, "cpu")\n'
+                "        order = torch.randperm(num_held, generator=once)\n"
+                "        first = randomness.step * size % num_held\n"
+                "        return order[first : first + size].sort().values\n"
+                "        rate = -math.log1p(-self.sampling_probability)\n",
+            ),
+        ),
+        does="records are shuffled once and taken in batches of one size",
+        breaks="everybody is in exactly one batch of each epoch: no coin hides that, and it is charged as if one did",
+        caught_by=(
+            "sampling/test_poisson.py::test_the_size_of_a_draw_follows_the_binomial_law",
+            "sampling/test_poisson.py::test_steps_are_independent",
+        ),
+    ),
+    Planted(
+        name="empty-draw-skipped",
+        where="loop.py",
+        edits=(
+            (
+                "            private = added(list(self._private_parts(places, trainee.clip_rule(step), randomness)))\n",
+                "            if not len(places):\n"
+                "                trainee.step += 1\n"
+                "                continue\n"
+                "            private = added(list(self._private_parts(places, trainee.clip_rule(step), randomness)))\n",
+            ),
+        ),
+        does="a step that drew nobody is left out, noise and all",
+        breaks="weights that did not move say for certain that nobody was drawn",
+        caught_by=("test_loop.py::test_an_empty_draw_still_moves_the_weights_by_noise",),
+    ),
+    Planted(
+        name="draw-cut-to-fit",
+        where="loop.py",
+        edits=(
+            (
+                "places = mechanism.draw(len(training.private), randomness)",
+                "places = mechanism.draw(len(training.private), randomness)[: 2 * training.physical_batch]",
+            ),
+        ),
+        does="a draw that is larger than memory likes loses its end",
+        breaks="one record pushes another out, so that two move and not one; and the coins are no longer independent",
+        caught_by=("test_loop.py::test_a_draw_is_never_cut_to_fit",),
+    ),
+    Planted(
+        name="padding-counted",
+        where="sampling/physical.py",
+        edits=(
+            (
+                "mask = torch.arange(len(padded)) < len(places)",
+                "mask = torch.ones(len(padded), dtype=torch.bool)",
+            ),
+        ),
+        does="the records that fill up a physical batch are summed with those that were drawn",
+        breaks="the first record is in nearly every sum, several times, and was charged as if a coin decided",
+        caught_by=(
+            "sampling/test_physical.py::test_the_masked_places_are_the_draw_and_every_batch_has_the_size",
+            "test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",
+        ),
+    ),
+)
+
+CLIP = (
+    Planted(
+        name="clip-off",
+        where="clipping/flat.py",
+        edits=(
+            (
+                "gradients.weighted_sum(bound / norms_B.clamp_min(bound))",
+                "gradients.weighted_sum(norms_B.new_ones(norms_B.shape))",
+            ),
+        ),
+        does="gradients are summed as they are",
+        breaks="one record can move the sum by any amount, and the noise covers the clip norm",
+        caught_by=(
+            "clipping/test_flat.py::test_a_long_gradient_is_scaled_to_the_clip_norm",
+            "contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",
+        ),
+    ),
+    Planted(
+        name="clip-by-another-norm",
+        where="clipping/flat.py",
+        edits=(
+            (
+                "norms_B = gradients.norms() * (1 + gradients.margin)",
+                "norms_B = gradients.norms([[name] for name in gradients.names]).amax(1)",
+            ),
+        ),
+        does="a record is scaled by the norm of its largest parameter, not by that of its whole gradient",
+        breaks="with m parameters, one record can move the sum by √m times the clip norm",
+        caught_by=("contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",),
+    ),
+    Planted(
+        name="not-a-number-passes",
+        where="gradients/contributed.py",
+        edits=(
+            (
+                "self._counted_B = mask_B & torch.stack(tuple(self._squared.values())).sum(0).isfinite()",
+                "self._counted_B = mask_B",
+            ),
+        ),
+        does="a record whose gradient is infinite, or not a number, is summed with the others",
+        breaks="the whole sum is then not a number, whatever the noise: one record's presence is plain to see",
+        caught_by=(
+            "contracts/test_clip_rules.py::test_a_record_that_is_not_finite_in_one_coordinate_adds_nothing_in_any",
+        ),
+    ),
+    Planted(
+        name="question-unclipped",
+        where="asking.py",
+        edits=(
+            (
+                "worst.clamp(-energy.loss_clip, energy.loss_clip).sum(), energy.loss_clip",
+                "worst.sum(), energy.loss_clip",
+            ),
+        ),
+        does="the losses in a question about a candidate are summed as they are",
+        breaks="one record can move the answer by any amount, and the noise covers the clip",
+        caught_by=("test_asking.py::test_one_record_moves_the_answer_by_no_more_than_the_noise_is_measured_by",),
+    ),
+    Planted(
+        name="whole-norm-in-each-layer",
+        where="clipping/per_layer.py",
+        edits=(
+            (
+                "return {layer: clip_norm * (share / whole) for layer, share in shares}",
+                "return {layer: clip_norm * share for layer, share in shares}",
+            ),
+        ),
+        does="each of L layers may have the whole clip norm C, not C / √L",
+        breaks="one record can move the sum by √L times what the noise covers",
+        caught_by=(
+            "clipping/test_per_layer.py::test_every_layer_is_clipped_to_its_equal_part",
+            "contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",
+        ),
+    ),
+    Planted(
+        name="sensitivity-understated",
+        where="gradients/ghost.py",
+        edits=(
+            (
+                "return PrivateSum(values=total, sensitivity=clip.sensitivity)",
+                "return PrivateSum(values=total, sensitivity=clip.sensitivity / 2)",
+            ),
+        ),
+        does="the sum states half of what a record can do to it",
+        breaks="the noise is scaled from that statement, and is half of what is charged",
+        caught_by=(
+            "gradients/test_ghost.py::test_another_clip_rule_gets_a_step_of_its_own",
+            "contracts/test_engines.py::test_one_record_moves_a_private_sum_by_the_clip_norm_however_many_views",
+        ),
+    ),
+    Planted(
+        name="coordinates-understated",
+        where="clipping/per_coordinate.py",
+        edits=(
+            (
+                "whole = math.hypot(*(float(bound.double().norm()) for bound in copied.values()))",
+                "whole = max(float(bound.double().norm()) for bound in copied.values())",
+            ),
+        ),
+        does="the sensitivity of a clip of coordinates is that of its largest tensor alone",
+        breaks="the others move as well, and no noise was scaled for them",
+        caught_by=(
+            "clipping/test_per_coordinate.py::test_the_sensitivity_is_the_norm_of_the_bounds_which_are_passed_on",
+            "contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",
+        ),
+    ),
+    Planted(
+        name="views-clipped-one-by-one",
+        where="gradients/ghost.py",
+        edits=(
+            (
+                "        arguments = self._checked(inputs, targets, mask_B)\n"
+                "        if not arguments[2].shape[0]:\n"
+                "            return clip(self.gradients(inputs, targets, mask_B))\n",
+                "        arguments = self._checked(inputs, targets, mask_B)\n"
+                "        if self._views > 1:\n"
+                "            alone = GhostEngine(self._model, self._loss_fn, compiled=False)\n"
+                "            parts = [\n"
+                "                alone.private_sum(clip, each, targets, mask_B)\n"
+                "                for each in (inputs[:, view] for view in range(self._views))\n"
+                "            ]\n"
+                "            values = {name: sum(part.values[name] for part in parts) for name in parts[0].values}\n"
+                "            return PrivateSum(values=values, sensitivity=clip.sensitivity)\n",
+            ),
+        ),
+        does="each augmented view of a record is clipped by itself, and all are added",
+        breaks="with K views, one record can move the sum by K times the clip norm",
+        caught_by=(
+            "contracts/test_engines.py::test_one_record_moves_a_private_sum_by_the_clip_norm_however_many_views",
+            "gradients/test_ghost.py::test_physical_batches_of_any_size_give_the_same_sum",
+        ),
+    ),
+    Planted(
+        name="views-clipped-one-by-one-in-full",
+        where="gradients/materialised.py",
+        edits=(
+            (
+                "        return clip(self.gradients(inputs, targets, mask_B))\n",
+                "        if self._views > 1:\n"
+                "            alone = MaterialisedEngine(self._model, self._loss_fn)\n"
+                "            parts = [\n"
+                "                alone.private_sum(clip, each, targets, mask_B)\n"
+                "                for each in (inputs[:, view] for view in range(self._views))\n"
+                "            ]\n"
+                "            values = {name: sum(part.values[name] for part in parts) for name in parts[0].values}\n"
+                "            return PrivateSum(values=values, sensitivity=clip.sensitivity, bounds=parts[0].bounds)\n"
+                "        return clip(self.gradients(inputs, targets, mask_B))\n",
+            ),
+        ),
+        does="the same in the engine that holds gradients in full",
+        breaks="with K views, one record can move the sum by K times the clip norm",
+        caught_by=(
+            "contracts/test_engines.py::test_one_record_moves_a_private_sum_by_the_clip_norm_however_many_views",
+        ),
+    ),
+)
+
+NOISE = (
+    Planted(
+        name="noise-halved",
+        where="noise/isotropic.py",
+        edits=(
+            (
+                "noise_std = validate.positive(noise_multiplier=noise_multiplier) * validate.positive(",
+                "noise_std = 0.5 * validate.positive(noise_multiplier=noise_multiplier) * validate.positive(",
+            ),
+        ),
+        does="the noise is half of the one charged",
+        breaks="ε is about twice as large, or more",
+        caught_by=(
+            "noise/test_isotropic.py::test_the_noise_has_the_multiplier_times_the_sensitivity_and_no_other_scale",
+            "test_mechanism.py::test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move",
+        ),
+    ),
+    Planted(
+        name="replaced-record-at-half-price",
+        where="mechanism.py",
+        edits=(
+            (
+                "return self.sampling.sensitivity_factor * self.plan.noise_multiplier_at(planned_step) * factor",
+                "return self.plan.noise_multiplier_at(planned_step) * factor",
+            ),
+        ),
+        does="where neighbours have a record replaced, the noise is that for a record added or removed",
+        breaks="one record leaves the sum and another enters it, which moves it twice as far",
+        caught_by=(
+            "test_mechanism.py::test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move",
+            "test_mechanism.py::test_a_step_is_charged_as_the_plan_has_it",
+        ),
+    ),
+    Planted(
+        name="variance-for-standard-deviation",
+        where="noise/isotropic.py",
+        edits=(
+            (
+                "torch._foreach_mul_(list(released.values()), noise_std)",
+                "torch._foreach_mul_(list(released.values()), noise_std**2)",
+            ),
+        ),
+        does="standard normal numbers are multiplied by the variance",
+        breaks="below one, as with small clip norms, the variance is less than the standard deviation that was charged",
+        caught_by=(
+            "noise/test_isotropic.py::test_the_noise_has_the_multiplier_times_the_sensitivity_and_no_other_scale",
+        ),
+    ),
+    Planted(
+        name="same-noise-for-every-parameter",
+        where="rng.py",
+        edits=(
+            (
+                "parts = drawn.to(device).split_with_sizes([tensor.numel() for tensor in like.values()])",
+                "parts = [drawn.to(device)[: tensor.numel()] for tensor in like.values()]",
+            ),
+        ),
+        does="the noise of every parameter begins with the same numbers",
+        breaks="the difference of two parameters has no noise at all",
+        caught_by=(
+            "noise/test_isotropic.py::test_parameters_of_one_shape_have_noise_of_their_own",
+            "test_rng.py::test_normals_of_two_names_are_independent",
+        ),
+    ),
+    Planted(
+        name="noise-on-one-parameter",
+        where="noise/isotropic.py",
+        edits=(
+            (
+                "torch._foreach_mul_(list(released.values()), noise_std)",
+                "torch._foreach_mul_(list(released.values()), [noise_std, *[0.0] * (len(released) - 1)])",
+            ),
+        ),
+        does="the first parameter gets noise, the others none",
+        breaks="all other parameters are released as they are",
+        caught_by=("noise/test_isotropic.py::test_parameters_of_one_shape_have_noise_of_their_own",),
+    ),
+    Planted(
+        name="noise-used-twice",
+        where="asking.py",
+        edits=(('            purpose="energy",\n', '            purpose="noise",\n'),),
+        does="the noise of a question about a candidate is that of the gradients of the same step",
+        breaks="two releases with one noise can be subtracted from one another, and the noise is gone",
+        caught_by=("test_asking.py::test_the_draw_and_the_noise_of_a_question_are_none_of_the_gradients",),
+    ),
+    Planted(
+        name="same-noise-every-step",
+        where="loop.py",
+        edits=(
+            (
+                "released = mechanism.release(private, trainee.noise, planned_step=planned, randomness=randomness)",
+                "same = {'planned_step': planned, 'randomness': self.folder.key.at(0, 0)}\n"
+                "            released = mechanism.release(private, trainee.noise, **same)",
+            ),
+        ),
+        does="every step has the noise of the first",
+        breaks="the difference of two steps has no noise at all",
+        caught_by=("test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",),
+    ),
+)
+
+ACCUMULATION = (
+    Planted(
+        name="noise-divided-by-parts",
+        where="mechanism.py",
+        edits=(
+            (
+                "return replace(first, values=values)",
+                "return replace(first, values=values, sensitivity=first.sensitivity / len(parts))",
+            ),
+        ),
+        does="with a draw in n physical batches, the noise is divided by n",
+        breaks="a record is in one of them, and moves the sum as far as ever",
+        caught_by=(
+            "test_mechanism.py::test_adding_parts_keeps_the_sensitivity_of_one",
+            "test_mechanism.py::test_noise_is_added_once_however_many_parts_a_draw_has",
+        ),
+    ),
+    Planted(
+        name="no-noise-on-accumulated-parts",
+        where="loop.py",
+        edits=(
+            (
+                "            is_accepted = self._propose(",
+                "            if len(places) > training.physical_batch:\n"
+                "                released = ReleasedSum(values=private.values)\n"
+                "            is_accepted = self._propose(",
+            ),
+        ),
+        does="a draw that needs several physical batches is released without noise",
+        breaks="nothing hides a record in it",
+        caught_by=(
+            "test_loop.py::test_how_a_draw_is_portioned_makes_no_difference",
+            "test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",
+        ),
+    ),
+    Planted(
+        name="divided-by-the-drawn-size",
+        where="loop.py",
+        edits=(
+            (
+                "            is_accepted = self._propose(",
+                "            drawn = mechanism.divisor / max(1, len(places))\n"
+                "            resized = {name: value * drawn for name, value in released.values.items()}\n"
+                "            released = ReleasedSum(values=resized)\n"
+                "            is_accepted = self._propose(",
+            ),
+        ),
+        does="a released sum is divided by the number of records drawn, not by a constant",
+        breaks="one record changes the divisor, and with it what all others add; no noise was scaled for that",
+        caught_by=("test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",),
+    ),
+)
+
+RESUME = (
+    Planted(
+        name="attempt-not-renewed",
+        where="attempts.py",
+        edits=(
+            (
+                "number=0 if last is None and is_untouched else RunKey.fresh_attempt(),",
+                "number=0,",
+            ),
+        ),
+        does="a run that is begun anew with other code or settings draws the noise of its first life again",
+        breaks="the two lives of a step can be subtracted from one another, and the noise is gone",
+        caught_by=(
+            "test_loop.py::test_nothing_is_drawn_twice_from_one_attempt_by_different_environments",
+            "privacy/test_loop_under_attack.py::test_subtracting_two_lives_of_a_step_does_not_take_the_noise_off",
+        ),
+    ),
+    Planted(
+        name="environment-ignored",
+        where="attempts.py",
+        edits=(
+            (
+                "if last is not None and last.environment == environment and (",
+                "if last is not None and (",
+            ),
+        ),
+        does="a run that goes on where sums come out otherwise counts as the same to the bit",
+        breaks="steps that were charged once are taken twice, with one noise and two sums",
+        caught_by=(
+            "test_loop.py::test_resuming_elsewhere_draws_afresh_and_pays_again",
+            "test_attempts.py::test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_changed",
+        ),
+    ),
+    Planted(
+        name="other-records-ignored",
+        where="run_folder.py",
+        edits=(
+            ("        if whole_file.read(self.files.fingerprint) != fingerprint(self.key):\n", "        if False:\n"),
+        ),
+        does="a run may be resumed with other records",
+        breaks="the noise of a step is then used on the sums of two data sets, whose difference has none",
+        caught_by=("test_run_folder.py::test_another_plan_or_other_records_are_refused_by_name",),
+    ),
+    Planted(
+        name="attempts-counted",
+        where="attempts.py",
+        edits=(("else RunKey.fresh_attempt(),", "else (0 if last is None else last.number) + 1,"),),
+        does="attempts are numbered in turn, not drawn",
+        breaks="two copies of a folder, resumed with different code, use the same noise on different sums",
+        caught_by=("privacy/test_loop_under_attack.py::test_copies_of_a_folder_never_meet_in_an_attempt",),
+    ),
+    Planted(
+        name="noise-of-another-step",
+        where="attempts.py",
+        edits=(("return step + self._shift", "return step"),),
+        does="a run that is begun anew has the noise of the steps it repeats, not of those that pay for them",
+        breaks="under a schedule the steps of the plan that pay may have charged for more noise than there is",
+        caught_by=("test_loop.py::test_a_run_begun_anew_pays_with_later_steps_of_the_plan_and_has_their_noise",),
+    ),
+    Planted(
+        name="position-lost",
+        where="loop.py",
+        edits=(
+            (
+                "for step in range(trainee.step, charges.last_step):",
+                "for position, step in enumerate(range(trainee.step, charges.last_step)):",
+            ),
+            (
+                "randomness = self.folder.key.at(step, trainee.attempt)",
+                "randomness = self.folder.key.at(position, trainee.attempt)",
+            ),
+        ),
+        does="a resumed run begins its random numbers from the start",
+        breaks="draws and noise of the first steps are used a second time, on other sums",
+        caught_by=("test_loop.py::test_what_the_slots_have_learnt_survives_a_crash_to_the_bit",),
+    ),
+    Planted(
+        name="charged-after-the-release",
+        where="loop.py",
+        edits=(
+            ("            if not charges.covers(step):\n", "            if False:\n"),
+            (
+                "            # What people see, and what is kept for a crash.\n",
+                "            if not charges.covers(step):\n"
+                "                self._pay(charges, step)\n"
+                "                self.spent = training.epsilon_of(self.folder.ledger.charged())\n",
+            ),
+        ),
+        does="a step is written to the ledger when it is over",
+        breaks="a crash in between leaves a step that was taken and never charged",
+        caught_by=("test_loop.py::test_a_step_is_charged_on_the_disk_before_its_records_are_drawn",),
+    ),
+)
+
+ACCOUNTING = (
+    Planted(
+        name="first-step-free",
+        where="attempts.py",
+        edits=(("return step < self.charged_until", "return step <= self.charged_until"),),
+        does="one step of a run counts as charged before it was",
+        breaks="the ledger is a step short of what was done",
+        caught_by=(
+            "test_loop.py::test_the_plan_is_charged_in_full_and_not_a_step_more",
+            "test_loop.py::test_a_step_is_charged_on_the_disk_before_its_records_are_drawn",
+        ),
+    ),
+    Planted(
+        name="steps-off-by-one",
+        where="planning/plan.py",
+        edits=(
+            (
+                "gradients = {self.gradient_event(0): last - first}",
+                "gradients = {self.gradient_event(0): max(1, last - first - 1)}",
+            ),
+        ),
+        does="a plan of T steps is counted as T - 1",
+        breaks="ε is that of a shorter run",
+        caught_by=("planning/test_plan.py::test_the_sampling_probability_is_the_batch_over_the_records_exactly",),
+    ),
+    Planted(
+        name="accepted-only-planned",
+        where="planning/plan.py",
+        edits=(
+            (
+                "return self.events(0, self.steps) if self.limit is None else self.limit",
+                "return self.events(0, self.stops_at_accepted or self.steps) if self.limit is None else self.limit",
+            ),
+        ),
+        does="a plan counts the candidates that will be accepted, not those that will be tried",
+        breaks="a rejected candidate was looked at too, and that it was rejected tells something",
+        caught_by=("planning/test_plan.py::test_a_plan_that_stops_at_accepted_is_counted_at_all_of_its_candidates",),
+    ),
+    Planted(
+        name="accepted-only-charged",
+        where="loop.py",
+        edits=(
+            (
+                "            trainee.end_step(Taken(",
+                "            charges.charged_until += not is_accepted\n            trainee.end_step(Taken(",
+            ),
+        ),
+        does="the charge of a rejected candidate is used again for the next one",
+        breaks="candidates are tried for free until one is accepted, which picks among noises",
+        caught_by=("test_loop.py::test_rejected_candidates_leave_weights_and_momentum_as_they_were_and_stay_charged",),
+    ),
+    Planted(
+        name="question-uncharged",
+        where="asking.py",
+        edits=(
+            (
+                "        return sampling.event(Gaussian(sampling.sensitivity_factor * energy.noise_multiplier))",
+                "        return NOTHING",
+            ),
+        ),
+        does="asking private records about a candidate costs nothing",
+        breaks="the answer has seen the records, and its noise is worth what noise is worth: not nothing",
+        caught_by=("test_asking.py::test_a_question_is_charged_as_what_it_is",),
+    ),
+    Planted(
+        name="scores-uncharged",
+        where="attempts.py",
+        edits=(
+            (
+                "return sum(map(self.is_scored, range(first, last))) if self._allowance.is_scored_privately else 0",
+                "return 0",
+            ),
+        ),
+        does="scores on held-out private records cost nothing",
+        breaks="each is a release of its own",
+        caught_by=("test_loop.py::test_scores_on_private_records_are_charged_with_the_steps_and_repeated_for_free",),
+    ),
+    Planted(
+        name="ledger-overdrawn",
+        where="ledger.py",
+        edits=(("        if not _is_allowed(after, self.plan_event, self.adjacency):\n", "        if False:\n"),),
+        does="the ledger takes more than the plan has",
+        breaks="ε was promised for the plan, and nothing else stops a run that goes beyond it",
+        caught_by=("test_ledger.py::test_the_last_step_of_the_plan_is_taken_and_one_more_is_refused",),
+    ),
+    Planted(
+        name="wrong-conversion",
+        where="accounting/rdp.py",
+        edits=(
+            (
+                "return divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)",
+                "return divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / orders",
+            ),
+        ),
+        does="Rényi divergences are converted with the order in place of the order less one",
+        breaks="ε comes out smaller than the theorem gives, and noise is calibrated to that",
+        caught_by=("accounting/test_rdp.py::test_balle20_at_whole_orders_gives_the_reference_values",),
+    ),
+    Planted(
+        name="calibrated-from-outside",
+        where="accounting/last_within.py",
+        edits=(("    return inside\n\n\ndef _is_done", "    return outside\n\n\ndef _is_done"),),
+        does="of two noises around the target, calibration gives the one that misses it",
+        breaks="the run costs more than was asked for",
+        caught_by=("accounting/test_last_within.py::test_a_real_value_is_found_within_a_thousandth_and_from_inside",),
+    ),
+    Planted(
+        name="estimate-for-a-bound",
+        where="accounting/accountant.py",
+        edits=(
+            (
+                "valid = [answer for answer in given if answer.epsilon is not None and not answer.is_estimate]",
+                "valid = [answer for answer in given if answer.epsilon is not None]",
+            ),
+        ),
+        does="an approximation that may lie below the truth is taken as a bound",
+        breaks="the ε that is promised is one that nobody has proven",
+        caught_by=("accounting/test_accountant.py::test_the_bound_is_the_smallest_valid_answer_and_no_estimate",),
+    ),
+    Planted(
+        name="published-as-proven",
+        where="planning/published.py",
+        edits=(
+            ("    if not rule.is_broken:\n", "    if True:\n"),
+            (
+                "broken = [] if is_whole else [Premise(rule.theorem, Standing.BROKEN, because=_NOT_ALL)]",
+                "broken = []",
+            ),
+        ),
+        does="what a paper's refuted rule says is given out as proven",
+        breaks="the number is not an upper bound on anything",
+        caught_by=(
+            "planning/test_published.py::test_a_broken_rule_gives_a_number_with_its_reason_and_where_it_is_shown",
+        ),
+    ),
+)
+
+SHAPED = (
+    Planted(
+        name="shape-misses-a-factor",
+        where="noise/shaped.py",
+        edits=(
+            (
+                "scale = noise_multiplier * _norm(ratios, unit=hardest) * _ABOVE",
+                "scale = noise_multiplier * hardest * _ABOVE",
+            ),
+        ),
+        does="noise in proportion to the bounds of m coordinates misses the factor √m",
+        breaks="each coordinate alone is covered, all m of them together are not",
+        caught_by=(
+            "noise/test_proportional.py::"
+            "test_the_noise_of_each_coordinate_is_the_multiplier_times_the_root_of_their_number_times_its_bound",
+        ),
+    ),
+    Planted(
+        name="slots-learn-from-raw-sums",
+        where="loop.py",
+        edits=(
+            (
+                "trainee.end_step(Taken(released=released,",
+                "trainee.end_step(Taken(released=ReleasedSum(values=private.values),",
+            ),
+        ),
+        does="bounds and shapes of the next steps follow the sum without its noise",
+        breaks="what the next noise looks like tells what this sum was",
+        caught_by=("test_loop.py::test_the_slots_learn_from_what_was_released_and_from_nothing_else",),
+    ),
+    Planted(
+        name="prior-peeks",
+        where="clipping/prior.py",
+        edits=(
+            (
+                "    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:\n"
+                "        return state\n",
+                "    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:\n"
+                "        return self.learn(state, ReleasedSum(values=private.values), divisor=divisor)\n",
+            ),
+        ),
+        does="a prior from released sums also learns from those without noise",
+        breaks="bounds, and so the noise, tell what the sums were",
+        caught_by=("clipping/test_adaptive.py::test_a_prior_from_released_sums_never_looks_at_a_private_one",),
+    ),
+    Planted(
+        name="raw-prior-as-proven",
+        where="clipping/prior.py",
+        edits=(
+            (
+                "    unproven: ClassVar[str | None] = RAW\n",
+                "    unproven: ClassVar[str | None] = None\n",
+            ),
+        ),
+        does="a clip whose bounds follow sums without noise says nothing of it",
+        breaks="the step is charged as if it were private, and is not",
+        caught_by=(
+            "clipping/test_adaptive.py::test_a_raw_prior_tells_neighbours_apart_although_the_same_was_released",
+        ),
+    ),
+)
+
+EVERY = {
+    "Sampler": SAMPLER,
+    "Clip": CLIP,
+    "Noise": NOISE,
+    "Accumulation": ACCUMULATION,
+    "Resume": RESUME,
+    "Accounting": ACCOUNTING,
+    "Shaped noise": SHAPED,
+}
+BUGS = {bug.name: bug for bugs in EVERY.values() for bug in bugs}
+
+
+def table() -> str:
+    """Every bug with the tests that catch it, as Markdown."""
+    rows = ["| planted | what it does | why that breaks privacy | caught by |", "|---|---|---|---|"]
+    for group, bugs in EVERY.items():
+        rows.append(f"| **{group}** | | | |")
+        rows += [f"| `{bug.name}`<br>in `{bug.where}` | {bug.does} | {bug.breaks} | {_tests(bug)} |" for bug in bugs]
+    return "\n".join(rows) + "\n"
+
+
+def _tests(bug: Planted) -> str:
+    return "<br>".join(f"`{test}`" for test in bug.caught_by)
+
+
+def try_all(names: Iterable[str]) -> bool:
+    """Try the bugs and say how each went; whether all were caught, by every test that is said to catch them."""
+    bugs = [BUGS[name] for name in names]
+    prepare()
+    with Copy.made() as copy:
+        before = time.monotonic()
+        passing = copy.run({test for bug in bugs for test in bug.caught_by}, keeps_bytecode=True)
+        if passing.failed or passing.trouble:
+            _say("without any bug", f"FAILED {' '.join(sorted(passing.failed))} {passing.trouble}", since=before)
+            return False
+        _say("without any bug", f"{len(passing.passed)} tests pass", since=before)
+        missed = [bug for bug in bugs if not _is_caught(copy, bug)]
+        return not missed
+
+
+def _is_caught(copy: Copy, bug: Planted) -> bool:
+    before = time.monotonic()
+    verdict = copy.tried(bug)
+    _say(bug.name, _in_words(bug, verdict), since=before)
+    return verdict.failed == set(bug.caught_by) and not verdict.trouble
+
+
+def _in_words(bug: Planted, verdict: Verdict) -> str:
+    if verdict.trouble:
+        return f"NO TRY: {verdict.trouble}"
+    slept = sorted(set(bug.caught_by) - verdict.failed)
+    if not verdict.failed:
+        return f"NOT CAUGHT by {' '.join(slept)}"
+    caught = f"caught by {' '.join(test.rpartition('::')[2] for test in bug.caught_by if test in verdict.failed)}"
+    return f"{caught}, but NOT by {' '.join(slept)}" if slept else caught
+
+
+def _say(what: str, words: str, *, since: float) -> None:
+    sys.stdout.write(f"{what}: {words} ({time.monotonic() - since:.1f} s)\n")
+    sys.stdout.flush()
+
+
+def main(words: Sequence[str]) -> int:
+    """The script; its exit status is 1 where a bug was not caught."""
+    if list(words) == ["--table"]:
+        sys.stdout.write(table())
+        return 0
+    if list(words) == ["--list"]:
+        sys.stdout.write("".join(f"{bug.name}: {bug.does}\n" for bug in BUGS.values()))
+        return 0
+    unknown = sorted(set(words) - set(BUGS))
+    if unknown:
+        sys.stderr.write(f"no such bug: {', '.join(unknown)}; there are {', '.join(BUGS)}\n")
+        return 2
+    try:
+        return 0 if try_all(words or BUGS) else 1
+    except Rotten as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
