@@ -31,6 +31,7 @@ from lehr.data.augmentation import Augmentation
 from lehr.data.known import KNOWN
 from lehr.data.private_pca import PrivatePCA
 from lehr.errors import InvalidValue, StoreError
+from lehr.events import NOTHING
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.networks.by_name import default_for
@@ -39,6 +40,8 @@ from lehr.reports.certificate import Statements
 from lehr.run_folder import read_config
 from lehr.training.ending import Run
 from lehr.training.fit import fit
+from lehr.training.given_records import GivenRecords
+from lehr.training.scored import Scored
 from lehr.update import averaging
 
 FORMS = ("npz", "folder")
@@ -55,6 +58,7 @@ PRIVACY = (
     "sampling",
     "steps",
 )
+PLANNED = ("delta", "epsilon", "expected_batch_size", "noise_multiplier", "noise_schedule", "sampling", "steps")
 STATED = ("settings_chosen_on", "stated")
 TRAINING = (
     "acceptance_fraction",
@@ -150,6 +154,30 @@ class Configuration:
             **self._training(),
             **how,
         )
+
+    def method_and_plan(self) -> tuple[Method, Plan]:
+        """What would be trained with. No record is read: all that decides it is public, and said or known."""
+        method = self._method()
+        if self.plan is not None:
+            return method, self.plan
+        is_own = any(form in self.data for form in FORMS)
+        records = self.data.get("records") or (None if is_own else KNOWN[self._known_name()].records)
+        if records is None:
+            raise InvalidValue("records", allowed="stated, as a public number, for data of your own", given=None)
+        has = {part: any(f"{part}_{form}" in self.data for form in FORMS) for part in ("test", "public")}
+        has["test"] |= not is_own
+        said = self._privacy(records)
+        pca = said.get("private_pca")
+        scored = Scored(
+            given=_nobody(validate.count(records=records), **has),
+            method=method,
+            held_out_fraction=self.training.get("held_out_fraction", 0.0),
+            noise_multiplier=self.training.get("held_out_noise_multiplier", 20.0),
+            acceptance_fraction=self.training.get("acceptance_fraction", 0.5),
+            evaluate_every=self.training.get("evaluate_every"),
+            beforehand=NOTHING if pca is None else pca.event(),
+        )
+        return method, scored.plan(**{key: said[key] for key in PLANNED if key in said})
 
     def _records(self, data_dir: Path | None) -> dict[str, Any]:
         """The arguments of ``fit`` that say what is trained on."""
@@ -273,6 +301,20 @@ class _Read(NamedTuple):
 
     records: InMemory
     classes: tuple[str, ...] | None = None
+
+
+def _nobody(records: int, *, test: bool, public: bool) -> GivenRecords:
+    """So many records by their number alone, for what needs no more than to know which parts there are."""
+    nobody = InMemory(torch.zeros(1, 1), torch.zeros(1, dtype=torch.long))
+    return GivenRecords(
+        name="nobody",
+        private=nobody,
+        records=records,
+        num_classes=1,
+        preparation=Preparation(),
+        test=nobody if test else None,
+        public=nobody if public else None,
+    )
 
 
 def _refuse_other_classes(*parts: _Read | None) -> None:

@@ -19,13 +19,14 @@ from typing import Any
 
 from safetensors.torch import save
 
+from lehr.auditing import Verdict
 from lehr.claims import Claim
 from lehr.errors import CertificateMismatch, InvalidValue, StoreError
 from lehr.events import is_part
 from lehr.files import lock, strict_json, whole_file
 from lehr.ledger import Ledger
 from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
-from lehr.reports import certificate_file, checking, model_card
+from lehr.reports import audit_words, certificate_file, checking, model_card
 from lehr.reports.certificate import Certificate, Statements
 from lehr.reports.issuing import issue
 from lehr.reports.run_reading import RunRecord, State, read_run
@@ -64,6 +65,7 @@ def release(
     with _nobody_training(files):
         record = read_run(files.directory)
         _refuse_unfinished(record, target)
+        _refuse_refuted(record, files)
         if record.is_private:
             record = replace(record, certificate=_certificate(record, files, settings_chosen_on))
         elif not allow_no_privacy:
@@ -84,6 +86,15 @@ def _refuse_unfinished(record: RunRecord, target: Path) -> None:
         raise StoreError(f"cannot release {record.directory}: the run is not over (resume it to its end)")
     if target.resolve().is_relative_to(record.directory.resolve()):
         raise InvalidValue("to", allowed="a folder outside the run's own", given=str(target))
+
+
+def _refuse_refuted(record: RunRecord, files: RunFiles) -> None:
+    """What an attack has found is not to be passed over in silence; a new audit takes the place of the old one."""
+    if record.audit is not None and record.audit.verdict is not Verdict.HOLDS:
+        raise CertificateMismatch(
+            f"cannot release {record.directory}: its audit ({files.audit.name}) found the claim "
+            f"{record.audit.verdict.value}; find out why, and audit it again"
+        )
 
 
 def _certificate(record: RunRecord, files: RunFiles, settings_chosen_on: str | None) -> Certificate:
@@ -120,6 +131,7 @@ def _issued(record: RunRecord, settings_chosen_on: str | None) -> Certificate:
         stated=stated,
         charged=None if plan.limit is not None else record.charged,  # a limit is not made of the events within it
         published_claims=() if published is None or published.is_proven else (published,),
+        audit=None if record.audit is None else audit_words.for_certificate(record.audit),
     )
 
 

@@ -7,9 +7,10 @@
         checkpoints/        released weights and all that is needed to go on, as safetensors
         model.safetensors   the weights at the end, averaged where that was asked for
         certificate.json    what the model promises
+        audit.json          what an attack on the method and the plan has shown; of made-up records alone, public
         report.html         the run as one page
         private/            of mode 0700, for nobody else: the key, the lock, the attempts, the split, the fingerprint
-                            of the data, opt-in diagnostics
+                            of the data, opt-in diagnostics, audits of the records themselves
 
 Everything outside ``private/`` is either public beforehand or was released with noise and charged.
 """
@@ -61,6 +62,10 @@ class RunFiles:
         return self.directory / "certificate.json"
 
     @property
+    def audit(self) -> Path:
+        return self.directory / "audit.json"
+
+    @property
     def report(self) -> Path:
         return self.directory / "report.html"
 
@@ -91,6 +96,10 @@ class RunFiles:
     @property
     def diagnostics(self) -> Path:
         return self.private / "diagnostics.jsonl"
+
+    @property
+    def private_audit(self) -> Path:
+        return self.private / "audit.json"
 
 
 def config_from_json(shape: object) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 1   the answer is no: over budget, out of reach, nothing can count it, a certificate that does not hold
 2   the command was not understood, or a value is not allowed
 3   a file cannot be used, or the answer cannot be written
+4   an audit refutes what is claimed, or has found that something is not as it is said to be
 130 interrupted
 """
 
@@ -21,7 +22,7 @@ from typer.exceptions import TyperException
 from lehr.cli import answering
 from lehr.errors import InvalidValue, LehrError, StoreError
 
-NO, NOT_UNDERSTOOD, UNUSABLE_FILE, INTERRUPTED = 1, 2, 3, 130
+NO, NOT_UNDERSTOOD, UNUSABLE_FILE, REFUTED, INTERRUPTED = 1, 2, 3, 4, 130
 LONGEST_MESSAGE = 1000
 
 

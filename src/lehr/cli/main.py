@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 import lehr
-from lehr.cli import account, budget, certificate, data, evaluate, failing, plan, predict, release, report, train
+from lehr.cli import account, audit, budget, certificate, data, evaluate, failing, plan, predict, release, report, train
 
 app = typer.Typer(
     cls=failing.Commands,
-    help="Train with differential privacy: plan, train, count, certify and release.",
+    help="Train with differential privacy: plan, train, count, attack, certify and release.",
     epilog="Exit codes: 0 done; 1 the answer is no; 2 not understood, or a value not allowed; 3 a file cannot be used; "
-    "130 interrupted.\n\n" + plan.EXAMPLE,
+    "4 an audit refutes a claim; 130 interrupted.\n\n" + plan.EXAMPLE,
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,6 +26,7 @@ app.add_typer(data.app, name="data")
 app.command(epilog=plan.EXAMPLE)(plan.plan)
 app.command(epilog=account.EXAMPLE)(account.account)
 app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=release.EXAMPLE)(release.release)
 app.command(epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLE)(predict.predict)

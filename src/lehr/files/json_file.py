@@ -14,7 +14,12 @@ Value = TypeVar("Value")
 
 def write(path: str | os.PathLike[str], shape: object, *, overwrite: bool = False) -> None:
     """Put the JSON of ``shape`` at ``path``; over another file only with ``overwrite``."""
-    whole_file.write(path, strict_json.dumps(shape) + "\n", overwrite=overwrite)
+    whole_file.write(path, text(shape), overwrite=overwrite)
+
+
+def text(shape: object) -> str:
+    """What such a file holds."""
+    return strict_json.dumps(shape) + "\n"
 
 
 def read(path: str | os.PathLike[str], from_json: Callable[[object], Value]) -> Value:

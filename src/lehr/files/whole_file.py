@@ -31,6 +31,12 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         _replace(Path(path).resolve(), content)
 
 
+def write_private(path: str | os.PathLike[str], text: str) -> None:
+    """Put ``text`` at ``path``, over whatever file is there, for its owner alone to read."""
+    with _failing_by_name("write", path):
+        _replace(Path(path).resolve(), text.encode(), mode=0o600)
+
+
 def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Raise ``StoreError`` where ``write`` would, before any work is put into what is to be written."""
     with _failing_by_name("write", path):
@@ -70,10 +76,10 @@ def _failing_by_name(what: str, path: str | os.PathLike[str]) -> Iterator[None]:
         raise StoreError(f"cannot {what} {path}: {error}") from error
 
 
-def _replace(target: Path, content: bytes) -> None:
+def _replace(target: Path, content: bytes, *, mode: int = 0o666) -> None:
     temporary = target.parent / f".{secrets.token_hex(8)}.part"
     try:
-        with open(temporary, "xb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -85,6 +85,19 @@ def issue(
     return certificate
 
 
+def issued_again(certificate: Certificate, *, audit: AuditResult | None) -> Certificate:
+    """The same promise, with what an attack has shown since. One that does not hold, or no longer, is refused."""
+    again = replace(
+        certificate,
+        audit=audit,
+        issued_on=datetime.now(UTC).date().isoformat(),
+        library_version=lehr.__version__,
+        accounting_version=accounting.version(),
+    )
+    check(again)
+    return again
+
+
 def shared_budget(status: BudgetStatus, *, run: str) -> SharedBudget:
     """A budget as a certificate tells it: its limit, and everything that it paid for, this ``run`` included."""
     budget = SharedBudget(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from lehr.reports import run_claims, wording
-from lehr.reports.certificate import Certificate
+from lehr.reports.certificate import AuditResult, Certificate
 from lehr.reports.rounding import at_most, exactly
 from lehr.reports.run_reading import RunRecord, State
 
@@ -90,8 +90,18 @@ def _promise(promised: Certificate) -> Iterator[str]:
     yield "It is for everything that the plan allowed, however much of it was done"
     yield from (f"Assumed: {said(assumption)}" for assumption in promised.assumptions)
     yield "Treated as public: " + ("; ".join(map(said, promised.stated.treated_as_public)) or "nothing was stated")
+    yield _attacked(promised.audit)
     yield "Settings: " + wording.SETTINGS_IN_WORDS[promised.stated.settings_chosen_on].removesuffix(".")
     yield "`lehr certificate check certificate.json` computes every ε of the certificate again"
+
+
+def _attacked(audit: AuditResult | None) -> str:
+    if audit is None:
+        return "Attacked: no audit is reported"
+    return (
+        f"Attacked: {said(audit.method)}; this shows ε of at least {exactly(audit.epsilon_lower_bound)} "
+        f"with confidence {exactly(audit.confidence)}, which does not refute the guarantee, and cannot give one"
+    )
 
 
 def _data(record: RunRecord) -> Iterator[str]:

@@ -22,6 +22,7 @@ class Line:
     name: str
     x: Sequence[float]
     y: Sequence[float]
+    dash: str = "solid"  # or "dot", or "dash" for what is there to compare with
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +62,7 @@ def _environment() -> jinja2.Environment:
 def _shape(chart: Chart) -> Mapping[str, object]:
     lines = [
         # Plotly reads a little HTML in names, and a name may come from anywhere.
-        {"name": html.escape(line.name), "x": [*map(_or_none, line.x)], "y": [*map(_or_none, line.y)]}
+        {**asdict(line), "name": html.escape(line.name), "x": [*map(_or_none, line.x)], "y": [*map(_or_none, line.y)]}
         for line in chart.lines
     ]
     return {**asdict(chart), "lines": lines}

@@ -1,9 +1,9 @@
-"""Numbers for people: a bound in fewer digits is never a smaller number, and what is no bound keeps its digits."""
+"""Numbers for people: a bound in fewer digits still holds, and what is no bound keeps its digits."""
 
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 _LARGEST_POWER = 20  # of e, in plain digits
 
@@ -18,6 +18,27 @@ def rounded_up(value: float, *, digits: int) -> float:
         return value
     # The digits that Python prints: the binary expansion of 1.1 lies above 1.1 and would be rounded up to 1.10001.
     return max(value, float(_ceiling(Decimal(repr(float(value))), digits=digits)))
+
+
+def rounded_down(value: float, *, digits: int) -> float:
+    """The largest number of so many digits that is not above ``value``.
+
+    >>> rounded_down(2.36619, digits=4), rounded_down(1.1, digits=6), rounded_down(0.000123456, digits=3)
+    (2.366, 1.1, 0.000123)
+    """
+    if not math.isfinite(value):
+        return value
+    floor = Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(Decimal(repr(float(value))))
+    return min(value, float(floor))
+
+
+def at_least(epsilon: float) -> str:
+    """A lower bound for people: five digits, rounded down.
+
+    >>> at_least(2.366179), at_least(3.0), at_least(0.0)
+    ('2.3661', '3', '0')
+    """
+    return "infinity" if epsilon == math.inf else f"{rounded_down(epsilon, digits=5):.5g}"
 
 
 def at_most(epsilon: float) -> str:

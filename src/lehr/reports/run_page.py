@@ -1,4 +1,4 @@
-"""A run as one web page that needs no network: what it promises, how it went, how it was set up, how ε was counted.
+"""A run as one web page that needs no network: what it promises, how it went, how it was attacked and set up.
 
 It is made from public values only, can be made while the run goes on, and says which of the two it is.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lehr import accounting
 from lehr.claims import Claim, Standing
 from lehr.planning.plan import Plan
-from lehr.reports import page_frame, run_claims
+from lehr.reports import audit_page, page_frame, run_claims
 from lehr.reports.certificate import Certificate
 from lehr.reports.page_frame import Chart, Line
 from lehr.reports.rounding import at_most, exactly
@@ -29,9 +29,11 @@ NO_PRIVACY = (
 def render(record: RunRecord) -> str:
     """The whole page. Text that comes from the run is escaped."""
     claim = _claim(record)
+    audit = None if record.audit is None else audit_page.part(record.audit)
     return page_frame.render(
         TEMPLATE,
-        charts=_charts(record),
+        charts=[*_charts(record), *(() if audit is None else audit.charts)],
+        audit=audit,
         run=record.run,
         epsilon=math.inf if claim is None else claim.epsilon,
         delta=None if claim is None else claim.delta,

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lehr import accounting, run_shape, validate
+from lehr.auditing import Audit
+from lehr.auditing import audit as auditing
 from lehr.claims import Claim
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.events import NOTHING, Adjacency, Event, NonPrivate, counted
@@ -56,6 +58,7 @@ class RunRecord:
     charged: Event
     accepted: int
     state: State
+    audit: Audit | None = None  # of made-up records; one of the records themselves is not public
     steps_noted: int = 0  # by the ledger, which one that is written by hand need not do
 
     @property
@@ -126,6 +129,7 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
         certificate=certificate_file.read(files.certificate) if files.certificate.is_file() else None,
         charged=charges.charged,
         accepted=charges.accepted,
+        audit=json_file.read(files.audit, _public_audit) if files.audit.is_file() else None,
         state=_state(charges, plan, has_model=files.model.is_file()),
         steps_noted=charges.steps,
     )
@@ -142,6 +146,13 @@ def config_from_json(shape: object) -> dict[str, Any]:
         Plan.from_json(config["plan"])
     _published(config)
     return config
+
+
+def _public_audit(shape: object) -> Audit:
+    audit = auditing.from_json(shape)
+    if audit.is_private:
+        raise InvalidValue("audit", allowed="one of made-up records: this one is private, and was put here", given=True)
+    return audit
 
 
 class _Charges(NamedTuple):

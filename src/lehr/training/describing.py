@@ -48,7 +48,7 @@ def config(
         "run": run,
         "library_version": lehr.__version__,
         "created_on": datetime.now(UTC).date().isoformat(),
-        "method": _method(method),
+        "method": method_words(method),
         "plan": plan.to_json(),
         "claims": _claims(method, plan, proven, beside),
         "data": {
@@ -101,8 +101,9 @@ def _claims(method: Method, plan: Plan, proven: Claim, beside: Event) -> dict[st
     }
 
 
-def _method(method: Method) -> dict[str, Any]:
-    return {
+def method_words(method: Method) -> dict[str, Any]:
+    """What is written down about a method: its name, how it is made again, and all that came of it."""
+    described = {
         "name": method.name,
         "settings": dict(method.settings),
         "clipping": _slot(method.clipping),
@@ -110,6 +111,7 @@ def _method(method: Method) -> dict[str, Any]:
         "update": method.update.to_json(),
         "acceptance": method.acceptance.to_json(),
     }
+    return {name: _as_json(value) for name, value in described.items()}
 
 
 def _slot(filling: Any) -> dict[str, Any]:

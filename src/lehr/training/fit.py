@@ -37,9 +37,7 @@ from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
 from lehr.run_shape import Callback
-from lehr.sampling import adjacency_of
 from lehr.schedules import CONSTANT, Schedule
-from lehr.training import public_plan
 from lehr.training.ending import Run
 from lehr.training.given_records import given_records
 from lehr.training.how import How
@@ -159,19 +157,16 @@ def fit(
         beforehand=NOTHING if pca is None else pca.event(),
     )
     numbers = (epsilon, delta, noise_multiplier, expected_batch_size, steps)
-    plan = _a_plan(plan, scored, *numbers, has_schedule=noise_schedule != CONSTANT) or public_plan.plan_for(
-        records=scored.records_trained_on,
+    plan = _a_plan(plan, scored, *numbers, has_schedule=noise_schedule != CONSTANT) or scored.plan(
         delta=_delta(delta, chosen),
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
         expected_batch_size=expected_batch_size,
         steps=steps,
-        adjacency=adjacency_of(sampling),
-        beside=scored.event_beside(steps),
+        sampling=sampling,
         noise_schedule=schedules.from_json(noise_schedule, name="noise_schedule")
         if isinstance(noise_schedule, Mapping)
         else noise_schedule,
-        method=chosen,
     )
     run = Planned(
         name=name or f"{chosen.name} on {given.name}",

@@ -20,6 +20,8 @@ from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
 from lehr.rng import RunKey
 from lehr.run_folder import RunFolder
+from lehr.sampling import adjacency_of
+from lehr.schedules import CONSTANT, Schedule
 from lehr.scoring import NoisyScore, Prepare, PublicScore, Scorer
 from lehr.training import public_plan
 from lehr.training.given_records import GivenRecords
@@ -94,6 +96,31 @@ class Scored:
     def records_trained_on(self) -> int:
         """The stated number of records without those that are held out."""
         return max(1, round(self.given.records * (1 - self.held_out_fraction)))
+
+    def plan(
+        self,
+        *,
+        delta: float,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        expected_batch_size: float | None = None,
+        steps: int | None = None,
+        sampling: str = "poisson",
+        noise_schedule: Schedule = CONSTANT,
+    ) -> Plan:
+        """The plan that these numbers give, with all that is done beside its steps."""
+        return public_plan.plan_for(
+            records=self.records_trained_on,
+            delta=delta,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            expected_batch_size=expected_batch_size,
+            steps=steps,
+            adjacency=adjacency_of(sampling),
+            beside=self.event_beside(steps),
+            noise_schedule=noise_schedule,
+            method=self.method,
+        )
 
     def event_beside(self, steps: int | None) -> Event:
         """All that is done to private records beside the steps."""

@@ -1,0 +1,264 @@
+"""``lehr audit``: attack a run, a configuration or every method, and hold what that shows against what is claimed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lehr import validate
+from lehr.cli import answering
+from lehr.cli.failing import REFUTED, complain
+from lehr.cli.options import Json, Overwrite, example, refuse, required
+from lehr.cli.release import TRAIN
+from lehr.errors import InvalidValue, StoreError
+
+if TYPE_CHECKING:
+    from lehr.auditing import Audit
+    from lehr.games.subjects import Subject
+    from lehr.reports.audit_keeping import Kept
+    from lehr.run_shape import Callback
+
+GAMES = ("steps", "model")
+EXAMPLE = example(TRAIN, "  lehr audit first --canaries 512\n")
+PRIVATE = (
+    "This is PRIVATE: it was computed from the records themselves, without noise, and is for their owner alone. "
+    "It is neither in the certificate nor on the page of the run. Do not publish it."
+)
+
+
+def audit(
+    what: Annotated[
+        Path | None, typer.Argument(metavar="[RUN|CONFIG.toml]", help="The folder of a run, or a configuration.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Instead: a method by its name, or all of them.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="With --method: the ε that is claimed; 3.")] = None,
+    delta: Annotated[float | None, typer.Option(help="With --method: its δ; 1e-5.")] = None,
+    steps: Annotated[int | None, typer.Option(help="With --method: the steps of the plan; 400.")] = None,
+    sampling_probability: Annotated[float | None, typer.Option(help="With --method: of a step; 0.1.")] = None,
+    game: Annotated[
+        str, typer.Option(help="steps: every released sum is seen; model: only the model of a RUN, on its records.")
+    ] = "steps",
+    canaries: Annotated[int | None, typer.Option(help="Made-up records to tell apart; 16384.")] = None,
+    confidence: Annotated[float, typer.Option(help="Of what is certified.")] = 0.95,
+    dataset: Annotated[str | None, typer.Option(help="For --game model: a known data set.")] = None,
+    npz: Annotated[Path | None, typer.Option(metavar="FILE", help="For --game model: the records.")] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
+    test_npz: Annotated[Path | None, typer.Option(metavar="FILE", help="The test records of the run.")] = None,
+    test_folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data first.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as one web page.")] = None,
+    overwrite: Overwrite = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: Json = False,
+) -> None:
+    """Attack a run, a configuration or every method: a lower bound on the true ε, held against the claimed one.
+
+    Canaries are made-up records: what is found out about them is public. Of a RUN, the result goes into its folder, on
+    its page, and into its certificate. Exit code 4 where a claim is refuted, or something is not as it is said to be.
+    """
+    from lehr.auditing.lower_bound import a_confidence
+
+    a_confidence(confidence=confidence)
+    validate.one_of(GAMES, game=game)
+    numbers = {"epsilon": epsilon, "delta": delta, "steps": steps, "sampling_probability": sampling_probability}
+    records = {"dataset": dataset, "npz": npz, "folder": folder, "test_npz": test_npz, "test_folder": test_folder}
+    _refuse_what_is_not_asked(what, method, numbers)
+    if report is not None:
+        from lehr.files import whole_file
+
+        whole_file.refuse_to_replace(report, overwrite=overwrite)
+    if game == "model":
+        refuse("game model", canaries=canaries, report=report, json=json or None)
+        _attack_model(_a_run(what), confidence=confidence, data_dir=data_dir, **records)
+        return
+    refuse("game steps", **records, data_dir=data_dir)
+    subjects = _subjects(what, method, numbers)
+    played = _played(subjects, canaries=_a_number_of_canaries(canaries), confidence=confidence, quiet=quiet or json)
+    audits = [one.audit for one in played]
+    kept = _kept(what, audits)
+    if report is not None:
+        _write_page(report, audits, overwrite=overwrite)
+    _answer(played, kept, report, json=json)
+    _leave(audits)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Played:
+    """An audit, and how long it took."""
+
+    audit: Audit
+    seconds: float
+
+
+def _refuse_what_is_not_asked(what: Path | None, method: str | None, numbers: dict[str, Any]) -> None:
+    if what is None:
+        required(method=method)
+        return
+    refuse("a run or a configuration", method=method, **numbers)
+    if not what.exists():
+        raise StoreError(f"cannot use {what}: there is neither the folder of a run nor a configuration")
+
+
+def _a_number_of_canaries(given: int | None) -> int:
+    from lehr.games.step_game import NUM_CANARIES
+
+    return validate.count(minimum=64, canaries=NUM_CANARIES if given is None else given)
+
+
+def _a_run(what: Path | None) -> Path:
+    if what is None or not what.is_dir():
+        given = None if what is None else str(what)
+        raise InvalidValue("game", allowed="steps, but for the folder of a run: only that has a model", given=given)
+    return what
+
+
+def _subjects(what: Path | None, method: str | None, numbers: dict[str, Any]) -> Sequence[Subject]:
+    from lehr.games import subjects
+
+    with answering.working("Planning"):
+        if what is None:
+            usual = {"epsilon": 3.0, "delta": 1e-5, "steps": 400, "sampling_probability": 0.1}
+            said = {name: value for name, value in numbers.items() if value is not None}
+            return subjects.named(required(method=method), **{**usual, **said})
+        if what.is_dir():
+            return [subjects.of_run(what)]
+        from lehr.configuration import Configuration
+
+        made, plan = Configuration.read(what).method_and_plan()
+        return [subjects.Subject(name=made.name, method=made, plan=plan)]
+
+
+def _played(subjects: Sequence[Subject], *, canaries: int, confidence: float, quiet: bool) -> list[Played]:
+    found = []
+    for subject in subjects:
+        began = time.monotonic()
+        told: list[Callback] = [_progress(subject.name, quiet=quiet)]
+        audit = subject.attacked(num_canaries=canaries, confidence=confidence, callbacks=told)
+        found.append(Played(audit=audit, seconds=time.monotonic() - began))
+    return found
+
+
+def _progress(name: str, *, quiet: bool) -> Callback:
+    from lehr.reports.audit_progress import GameProgress
+
+    return GameProgress(name, quiet=quiet)
+
+
+def _kept(what: Path | None, audits: Sequence[Audit]) -> Kept | None:
+    if what is None or not what.is_dir():
+        return None
+    from lehr.reports import audit_keeping
+
+    [audit] = audits
+    return audit_keeping.keep(what, audit)
+
+
+def _write_page(path: Path, audits: Sequence[Audit], *, overwrite: bool) -> None:
+    from lehr.files import whole_file
+    from lehr.reports import audit_page
+
+    title = f"Audit of {audits[0].subject}" if len(audits) == 1 else f"Audit of {len(audits)} methods"
+    whole_file.write(path, audit_page.render(audits, title=title), overwrite=overwrite)
+
+
+def _answer(played: Sequence[Played], kept: Kept | None, report: Path | None, *, json: bool) -> None:
+    if json:
+        answering.as_json(_shape(played, kept, report))
+    elif len(played) == 1:
+        _tell(played[0].audit)
+        _tell_kept(kept)
+    else:
+        _tell_all(played)
+    if report is not None and not json:
+        answering.line(f"{answering.printable(str(report))}: the same, with the curves of every attack")
+
+
+def _shape(played: Sequence[Played], kept: Kept | None, report: Path | None) -> dict[str, object]:
+    from lehr.auditing import Verdict
+
+    bad = {Verdict.REFUTED: "refuted", Verdict.SUSPICIOUS: "suspicious"}
+    return {
+        **{name: [one.audit.subject for one in played if one.audit.verdict is kind] for kind, name in bad.items()},
+        "audits": [{**one.audit.to_json(), "seconds": round(one.seconds, 1)} for one in played],
+        "kept": None if kept is None else str(kept.path),
+        "not_certified_because": None if kept is None else kept.not_certified_because,
+        "report": None if report is None else str(report),
+    }
+
+
+def _tell(audit: Audit) -> None:
+    from lehr.reports import audit_words
+    from lehr.reports.rounding import at_least, at_most, exactly
+
+    rows = {
+        "claimed": f"ε = {at_most(audit.claimed_epsilon)} at δ = {exactly(audit.delta)}",
+        "certified": f"ε ≥ {at_least(audit.decisive.epsilon)} with {audit_words.percent(audit.decisive.confidence)} "
+        f"confidence ({audit_words.share(audit)} of the claim)",
+        "decided by": f"{audit.decisive.by}, assuming {audit_words.assumes(audit.decisive)}",
+    }
+    for bound in audit.bounds[1:]:
+        rows[f"by {bound.by}"] = f"ε ≥ {at_least(bound.epsilon)}, assuming {audit_words.assumes(bound)}"
+    for check in audit.checks:
+        rows["checked"] = f"{check.statement} (p = {check.p_value:.2g})"
+    rows["played"] = audit_words.played(audit)
+    answering.facts(f"Audit of {answering.printable(audit.subject)}", rows)
+    for sentence in audit_words.sentences(audit):
+        answering.line(answering.printable(sentence))
+
+
+def _tell_kept(kept: Kept | None) -> None:
+    if kept is None:
+        return
+    again = " (another audit was there, and is replaced)" if kept.has_replaced else ""
+    answering.line(f"kept in {answering.printable(str(kept.path))}, and on the run's page{again}")
+    if kept.not_certified_because is None:
+        answering.line("The run's certificate was issued again, and says so.")
+    else:
+        answering.line(answering.printable(f"Not in the run's certificate: {kept.not_certified_because}."))
+
+
+def _tell_all(played: Sequence[Played]) -> None:
+    from lehr.reports import audit_words
+    from lehr.reports.rounding import at_least, at_most, exactly
+
+    first = played[0].audit
+    confidence = audit_words.percent(first.decisive.confidence)
+    headings = ("method", "claimed ε", "certified ε", "of it", "verdict", "seconds")
+    rows = [
+        (
+            one.audit.subject,
+            at_most(one.audit.claimed_epsilon),
+            at_least(one.audit.decisive.epsilon),
+            audit_words.share(one.audit),
+            audit_words.verdict(one.audit),
+            f"{one.seconds:.0f}",
+        )
+        for one in played
+    ]
+    answering.listing(f"Audit at δ = {exactly(first.delta)}, certified with {confidence} confidence", headings, rows)
+    for one in played:
+        if audit_words.kept_out_because(one.audit) is not None:
+            for sentence in audit_words.sentences(one.audit):
+                answering.line(answering.printable(f"{one.audit.subject}: {sentence}"))
+    answering.line(audit_words.NO_GUARANTEE)
+
+
+def _leave(audits: Sequence[Audit]) -> None:
+    """A script learns it by the exit code, a person once more on standard error."""
+    from lehr.auditing import Verdict
+    from lehr.reports import audit_words
+
+    found = [audit for audit in audits if audit.verdict is not Verdict.HOLDS]
+    for audit in found:
+        complain(f"{audit.subject}: {audit_words.verdict(audit)}")
+    if found:
+        raise typer.Exit(REFUTED)
+
+
+def _attack_model(run: Path, *, confidence: float, data_dir: Path | None, **records: Any) -> None:
+    raise NotImplementedError

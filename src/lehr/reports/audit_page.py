@@ -1,0 +1,175 @@
+"""Audits as a part of a run's page, or as one web page of their own: verdicts, bounds, and what an attack achieves.
+
+The curves are counts as they are; what is certified is said beside them, with its confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from lehr.auditing import Audit, Verdict
+from lehr.auditing.curves import Curve, allowed_tradeoff
+from lehr.auditing.gaussian_tradeoff import GAUSSIAN_TRADEOFF, epsilon_from_mu
+from lehr.reports import audit_words, page_frame
+from lehr.reports.page_frame import Chart, Line
+from lehr.reports.rounding import at_least, at_most, exactly
+
+TEMPLATE = "audit_page.html.jinja"
+HALVINGS = 60
+ROC = (
+    "Each point is one way to guess who was in the data: to the right, how many of those who were not there are called "
+    "members; upwards, how many members are found. Guessing at random is the diagonal. The claim says that no attack "
+    "at all gets above its line, whatever else the attacker knows."
+)
+TRADEOFF = (
+    "The same as errors: to the right, calling somebody a member who is not; upwards, missing one who is. The claim "
+    "says that both errors together can never be small: no attack gets below its line."
+)
+GAUSSIAN = (
+    " The dotted line is closer: the best that anybody can do against Gaussian noise of just that ε. An attack that "
+    "comes near it leaves little room for a smaller ε."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What a page says of one audit."""
+
+    subject: str
+    verdict: str
+    is_bad: bool
+    sentences: tuple[str, ...]
+    rows: dict[str, str]
+    bounds: tuple[tuple[str, str, str, str], ...]
+    charts: tuple[Chart, ...]
+    explained: dict[str, str]  # a sentence for each chart
+
+
+def part(audit: Audit, *, place: int = 0) -> Part:
+    """What is to be said of an audit; ``place`` tells its charts from those of others on the same page."""
+    charts = (*_charts(audit, place),)
+    closer = GAUSSIAN if _is_gaussian(audit) else ""
+    return Part(
+        subject=audit.subject,
+        verdict=audit_words.verdict(audit),
+        is_bad=audit.verdict is not Verdict.HOLDS,
+        sentences=tuple(audit_words.sentences(audit)),
+        rows=dict(_rows(audit)),
+        bounds=tuple(
+            (at_least(bound.epsilon), audit_words.percent(bound.confidence), bound.by, audit_words.assumes(bound))
+            for bound in audit.bounds
+        ),
+        charts=charts,
+        explained={chart.element: text for chart, text in zip(charts, (ROC + closer, TRADEOFF), strict=False)},
+    )
+
+
+def render(audits: Sequence[Audit], *, title: str) -> str:
+    """Audits as a page of their own. Everything but the script of plotly is escaped."""
+    parts = [part(audit, place=place) for place, audit in enumerate(audits)]
+    return page_frame.render(
+        TEMPLATE,
+        charts=[chart for one in parts for chart in one.charts],
+        heading=title,
+        summary=_summary(audits),
+        is_bad=any(one.is_bad for one in parts),
+        audits=parts,
+        rows=[
+            (
+                audit.subject,
+                at_most(audit.claimed_epsilon),
+                at_least(audit.decisive.epsilon),
+                audit_words.share(audit),
+                audit_words.verdict(audit),
+            )
+            for audit in audits
+        ],
+        versions=" and ".join(sorted({audit.library_version for audit in audits})),
+    )
+
+
+def _summary(audits: Sequence[Audit]) -> str:
+    found = [audit for audit in audits if audit.verdict is not Verdict.HOLDS]
+    if not found:
+        return "Nothing is refuted"
+    return "; ".join(f"{audit.subject}: {audit_words.verdict(audit)}" for audit in found)
+
+
+def _rows(audit: Audit) -> Iterator[tuple[str, str]]:
+    yield "Claimed", f"ε = {at_most(audit.claimed_epsilon)} at δ = {exactly(audit.delta)}"
+    yield (
+        "Certified",
+        (f"ε ≥ {at_least(audit.decisive.epsilon)} with {audit_words.percent(audit.decisive.confidence)} confidence"),
+    )
+    yield "Game", audit.game
+    yield "Played", audit_words.played(audit)
+    for check in audit.checks:
+        yield "Checked", f"{check.statement} (p = {check.p_value:.2g}{'' if check.passed else ': it does not hold'})"
+
+
+def _charts(audit: Audit, place: int) -> Iterator[Chart]:
+    if not audit.roc:
+        return
+    positives, found = ([point[side] for point in audit.roc] for side in (0, 1))
+    lines = [("this attack", "solid", positives, [1 - rate for rate in found]), *_compared(audit)]
+    yield Chart(
+        element=f"audit-roc-{place}",
+        x_title="false positive rate",
+        y_title="true positive rate",
+        x_format=".0%",
+        y_format=".0%",
+        point="%{y:.1%} found<br>at %{x:.1%} false alarms",
+        has_markers=False,
+        from_zero=True,
+        lines=tuple(Line(name=name, dash=dash, x=x, y=[1 - rate for rate in y]) for name, dash, x, y in lines),
+    )
+    yield Chart(
+        element=f"audit-tradeoff-{place}",
+        x_title="false positive rate",
+        y_title="false negative rate",
+        x_format=".0%",
+        y_format=".0%",
+        point="%{y:.1%} missed<br>at %{x:.1%} false alarms",
+        has_markers=False,
+        from_zero=True,
+        lines=tuple(Line(name=name, dash=dash, x=x, y=y) for name, dash, x, y in lines),
+    )
+
+
+def _compared(audit: Audit) -> Iterator[tuple[str, str, list[float], list[float]]]:
+    """What the attack is to be seen against: false negative rates over false positive rates."""
+    if math.isfinite(audit.claimed_epsilon):
+        yield "the claim", "solid", *_points(allowed_tradeoff(audit.claimed_epsilon, audit.delta))
+        if _is_gaussian(audit):
+            yield "Gaussian noise of that ε", "dot", *_points(_gaussian(audit.claimed_epsilon, audit.delta))
+    yield "guessing", "dash", [0.0, 1.0], [1.0, 0.0]
+
+
+def _is_gaussian(audit: Audit) -> bool:
+    return GAUSSIAN_TRADEOFF in audit.decisive.assumes and 0 < audit.claimed_epsilon < math.inf
+
+
+def _gaussian(epsilon: float, delta: float) -> Curve:
+    """The trade-off of Gaussian noise that has this ε at δ, and no smaller one."""
+    positives = allowed_tradeoff(epsilon, delta).false_positive_rates
+    rates = special.ndtr(-special.ndtri(positives) - _mu(epsilon, delta))
+    return Curve(false_positive_rates=positives, rates=np.asarray(rates))
+
+
+def _mu(epsilon: float, delta: float) -> float:
+    low, high = 0.0, 1.0
+    while epsilon_from_mu(high, delta=delta) < epsilon:
+        low, high = high, 2 * high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon_from_mu(middle, delta=delta) < epsilon else (low, middle)
+    return high
+
+
+def _points(curve: Curve) -> tuple[list[float], list[float]]:
+    return curve.false_positive_rates.tolist(), curve.rates.tolist()

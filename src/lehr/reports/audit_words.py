@@ -1,0 +1,110 @@
+"""An audit in words: its verdict, what decides, what that rests on, and the line that a certificate has of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from decimal import ROUND_FLOOR, Decimal
+
+from lehr.auditing import Audit, LowerBound, Verdict
+from lehr.reports.certificate import AuditResult
+from lehr.reports.rounding import at_least, at_most, exactly, rounded_down
+
+DIGITS = 5  # of what was certified, as people read it
+NO_GUARANTEE = "An attack can refute a guarantee, and cannot give one."
+NOTHING_ASSUMED = "nothing beyond the game itself"
+
+
+def verdict(audit: Audit) -> str:
+    """The verdict in a few words, for a column.
+
+    >>> from lehr.auditing.audit import LowerBound
+    >>> shown = LowerBound(epsilon=3.2, delta=1e-5, confidence=0.95, by="Clopper-Pearson")
+    >>> verdict(Audit(subject="dpsgd", game="every step", claimed_epsilon=3.0, delta=1e-5, bounds=(shown,), members=9,
+    ...     others=9, runs=1, steps=4, roc=(), played_on="2026-01-31", library_version="0.1.0"))
+    'REFUTED'
+    """
+    match audit.verdict:
+        case Verdict.REFUTED:
+            return "REFUTED"
+        case Verdict.SUSPICIOUS:
+            return "SUSPICIOUS"
+        case Verdict.HOLDS:
+            return "not refuted"
+
+
+def sentences(audit: Audit) -> Iterator[str]:
+    """The verdict for somebody who reads no more than that: what it says, and what it does not say."""
+    shown = audit.decisive
+    certified = f"with {percent(shown.confidence)} confidence, the true ε is at least {at_least(shown.epsilon)}"
+    claimed = f"ε = {at_most(audit.claimed_epsilon)} at δ = {exactly(audit.delta)}"
+    if audit.verdict is Verdict.REFUTED:
+        yield f"REFUTED. The attack shows more than can be: {certified}, and {claimed} is claimed."
+        yield "Something does not do what the proof is about. Do not rely on the claim."
+        return
+    if audit.verdict is Verdict.SUSPICIOUS:
+        broken = "; ".join(check.statement for check in audit.checks if not check.passed)
+        yield f"SUSPICIOUS. The claim of {claimed} is not refuted, but this does not hold: {broken}."
+        yield "Something does not do what it says it does. Do not rely on the claim before you know why."
+    elif shown.epsilon > 0:
+        yield f"Not refuted. The claim is {claimed}; {certified}: {share(audit)} of the claim."
+    else:
+        yield f"Not refuted, and nothing is shown: the claim is {claimed}, and the attack certifies no ε above 0."
+    yield NO_GUARANTEE
+
+
+def share(audit: Audit) -> str:
+    """How much of the claim was certified, rounded down: close to all of it, the claim cannot be much smaller.
+
+    >>> share(Audit(subject="x", game="y", claimed_epsilon=3.0, delta=1e-5, bounds=(LowerBound(epsilon=2.69,
+    ...     delta=1e-5, confidence=0.95, by="z"),), members=9, others=9, runs=1, steps=4, roc=(),
+    ...     played_on="2026-01-31", library_version="0.1.0"))
+    '89 %'
+    """
+    if not 0 < audit.claimed_epsilon < math.inf:
+        return "–"
+    return f"{math.floor(100 * audit.decisive.epsilon / audit.claimed_epsilon)} %"
+
+
+def played(audit: Audit) -> str:
+    """How it was played, in numbers."""
+    runs = "one run" if audit.runs == 1 else f"{audit.runs} runs"
+    canaries = f"{audit.members:,} canaries that were there and {audit.others:,} that were not"
+    return f"{canaries}, in {runs} of {audit.steps:,} steps, on {audit.played_on}"
+
+
+def assumes(bound: LowerBound) -> str:
+    """What a bound rests on."""
+    return "; ".join(bound.assumes) or NOTHING_ASSUMED
+
+
+def for_certificate(audit: Audit) -> AuditResult | None:
+    """What a certificate says of an audit, or None where a certificate must not have it: see ``kept_out_because``."""
+    if kept_out_because(audit) is not None:
+        return None
+    shown = audit.decisive
+    canaries = f"{audit.members + audit.others:,} canaries"
+    runs = "one run" if audit.runs == 1 else f"{audit.runs} runs"
+    return AuditResult(
+        method=f"{audit.game}; {canaries} in {runs} of {audit.steps:,} steps; at δ = {exactly(audit.delta)}, "
+        f"by {shown.by}, assuming {assumes(shown)}",
+        epsilon_lower_bound=rounded_down(shown.epsilon, digits=DIGITS),
+        confidence=shown.confidence,
+    )
+
+
+def kept_out_because(audit: Audit) -> str | None:
+    """Why a certificate cannot have this audit, if that is so."""
+    if audit.is_private:
+        return "it is about the records themselves, and is private"
+    return None if audit.verdict is Verdict.HOLDS else "it does not bear the claim out"
+
+
+def percent(share_of_one: float) -> str:
+    """A confidence in percent, never more than it is.
+
+    >>> percent(0.95), percent(0.999), percent(0.29)
+    ('95 %', '99.9 %', '29 %')
+    """
+    shown = (100 * Decimal(repr(share_of_one))).quantize(Decimal("0.0001"), rounding=ROUND_FLOOR).normalize()
+    return f"{shown:f} %"
