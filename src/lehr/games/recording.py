@@ -48,7 +48,7 @@ from lehr.training.planned import Planned
 WEIGHTS = "weights after the step"
 DRAWS = "random numbers drawn"
 SAMPLING = ("sampling", "energy sampling")  # the purposes of which a count may follow the number of records held
-_NOTHING = "nothing"
+_ERROR, _NOTHING = "error", "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +117,14 @@ def compare(
 ) -> Comparison:
     """Run with the record and without it; where records are replaced, with the ``replacement`` in its place.
 
-    The model is left as it is. Without a ``key`` the randomness is fresh.
+    The model is left as it is. Without a ``key`` the randomness is fresh. It is for short runs: one of more than ten
+    minutes writes checkpoints by the clock, which are then found to differ.
     """
     if not method.is_private:
         raise InvalidValue("method", allowed="one with noise: without it nothing is stated", given=method.name)
     key = key or RunKey.fresh(cryptographic_on_gpu=True)
     one, other = Tape(), Tape()
     other.played = one
-    errors = []
     for tape, records in zip((one, other), neighbours(private, changed_place, plan, replacement), strict=True):
         run = planned(
             copy.deepcopy(model),
@@ -136,9 +136,9 @@ def compare(
             public=public,
             physical_batch=physical_batch,
         )
-        errors.append(_run(run, tape, key))
-    if errors[0] is not None and str(errors[0]) == str(errors[1]):
-        raise errors[0]
+        error = _run(run, tape, key)
+    if error is not None and one.noted[None, _ERROR] == other.noted[None, _ERROR]:
+        raise error  # of both runs
     return _Comparing(one=one, other=other, method=method, plan=plan, key=key, num_held=len(private)).comparison()
 
 
@@ -176,7 +176,7 @@ def _run(run: Planned, tape: Tape, key: RunKey) -> Exception | None:
             try:
                 run.trained(folder, [_Told(tape, run.model)])
             except Exception as raised:  # of the user's model or of Lehr: that it comes, and what it says, is told
-                tape.note("error", f"{type(raised).__name__}: {raised}", step=None)
+                tape.note(_ERROR, f"{type(raised).__name__}: {raised}".replace(parent, ""), step=None)
                 error = raised
             _note_ledger(folder, tape)
         _note_files(where, tape)
