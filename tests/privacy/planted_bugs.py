@@ -2,7 +2,8 @@
 
 ``python -m tests.privacy.planted_bugs`` tries all of them, ``... NAME ...`` those named, ``--list`` names them, and
 ``--table`` prints the table of docs/planted_bugs.md. A bug counts as caught where every test named beside it fails;
-that they all pass without it is tried first.
+that they all pass without it is tried first. With ``--against games/test_step_game.py`` before the names it is said
+which bugs those tests would catch.
 """
 
 from __future__ import annotations
@@ -770,6 +771,21 @@ def try_all(names: Iterable[str]) -> bool:
         return not missed
 
 
+def say_which(tests: str, names: Iterable[str]) -> bool:
+    """Say which tests of a file, or which one of them, fail with each bug; whether they can be tried at all."""
+    prepare()
+    with Copy.made() as copy:
+        passing = copy.run([tests], keeps_bytecode=True)
+        if passing.failed or passing.trouble:
+            sys.stderr.write(f"without any bug: {' '.join(sorted(passing.failed))} {passing.trouble}\n")
+            return False
+        for name in names:
+            before = time.monotonic()
+            verdict = copy.tried(BUGS[name], [tests])
+            _say(name, verdict.trouble or " ".join(sorted(verdict.failed)) or "not caught", since=before)
+    return True
+
+
 def _is_caught(copy: Copy, bug: Planted) -> bool:
     before = time.monotonic()
     verdict = copy.tried(bug)
@@ -800,12 +816,14 @@ def main(words: Sequence[str]) -> int:
     if list(words) == ["--list"]:
         sys.stdout.write("".join(f"{bug.name}: {bug.does}\n" for bug in BUGS.values()))
         return 0
+    against, words = (words[1], words[2:]) if words[:1] == ["--against"] and len(words) > 1 else (None, words)
     unknown = sorted(set(words) - set(BUGS))
     if unknown:
         sys.stderr.write(f"no such bug: {', '.join(unknown)}; there are {', '.join(BUGS)}\n")
         return 2
     try:
-        return 0 if try_all(words or BUGS) else 1
+        is_well = try_all(words or BUGS) if against is None else say_which(against, words or BUGS)
+        return 0 if is_well else 1
     except Rotten as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -6,6 +6,7 @@ the package. The copy stays where it is, with one file changed for each plant, s
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -125,6 +126,7 @@ def prepare() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # threads do not survive a fork
     for name in SLOW_TO_IMPORT:
         importlib.import_module(name)
+    gc.freeze()  # what stays for good need not be looked through in every fork
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
@@ -191,6 +193,8 @@ def _arguments(source: Path, tests: Sequence[str]) -> list[str]:
     return [
         "-q",
         *("-p", "no:cacheprovider", "-p", "no:xdist"),
+        *("-p", "no:unraisableexception"),  # it collects garbage five times at every end
+        f"--basetemp={source.parent / 'made'}",  # or the folders of earlier sessions are cleared away each time
         *("-o", f"pythonpath={source} ."),  # in place of that of the repository
         *(f"tests/{test}" for test in tests),
     ]
