@@ -1,0 +1,232 @@
+"""One run with many canaries: each is in the data by a fair coin of its own, and the trained model is asked who was.
+
+One training is enough for a bound with nothing assumed (Steinke, Nasr & Jagielski 2023): the coins are independent,
+though all canaries are told from the same model. Scores come from the final model alone, or, with ``white_box``, from
+every released sum; guesses are made about the clearest of them.
+
+A training on private records is a use of those records, and it costs its ε again each time, this one included: the
+model of a game is thrown away, but what the game says about it is not noised. Play it on public or made-up records
+wherever those will do.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import lehr
+from lehr import validate
+from lehr.auditing import Audit, Scores
+from lehr.auditing.audit import roc_points
+from lehr.auditing.lower_bound import a_confidence
+from lehr.auditing.one_run import a_count_of_guesses
+from lehr.auditing.scores import Floats
+from lehr.data import InMemory, Preparation
+from lehr.errors import InvalidValue
+from lehr.events import Adjacency
+from lehr.games import guessing
+from lehr.games.final_model import losses
+from lehr.games.overheard import overheard
+from lehr.games.staging import staged
+from lehr.gradients.batches import LossFn, each, random_numbers_apart
+from lehr.gradients.materialised import MaterialisedEngine
+from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
+from lehr.mechanism import Method
+from lehr.planning.plan import Plan
+from lehr.rng import RunKey
+from lehr.run_shape import Callback
+
+FROM_THE_MODEL = "one run with canaries by fair coins, told from the final model alone"
+FROM_THE_SUMS = "one run with canaries by fair coins, told from every released sum"
+
+
+def attack(
+    model: nn.Module,
+    private: InMemory,
+    canaries: InMemory,
+    *,
+    method: Method,
+    plan: Plan,
+    loss_fn: LossFn,
+    num_classes: int,
+    public: InMemory | None = None,
+    white_box: bool = False,
+    look_every: int = 1,
+    guesses: int | None = None,
+    confidence: float = 0.95,
+    records_are_public: bool = False,
+    physical_batch: int | None = None,
+    subject: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    key: RunKey | None = None,
+) -> Audit:
+    """Train a copy of ``model`` once, on the private records and half of the canaries, and guess which half.
+
+    ``plan.records`` is a stated number that has room for the canaries. ``public`` is for methods that look at a public
+    loss. With ``white_box`` every released sum is looked at along what the clip leaves of each canary, or, to save
+    time, every ``look_every``-th. ``guesses`` is how many guesses are made, most and least likely halved; left out, it
+    follows from the claim. The result tells something about the private records, whose noise it was; it is for their
+    owner, unless you declare that ``records_are_public``. ``key`` is for tests: otherwise all is drawn afresh.
+    """
+    _refuse_unfit(method, plan, private, canaries)
+    a_confidence(confidence=confidence)
+    validate.count(look_every=look_every)
+    if guesses is not None:
+        a_count_of_guesses(right=0, guesses=guesses, canaries=len(canaries))
+    key = key or RunKey.fresh()
+    is_present = key.at(0, 0).uniforms("canaries", len(canaries)) < 0.5
+    trained = copy.deepcopy(model)
+    listener = Listener(trained, canaries, loss_fn, look_every=look_every)
+    run = staged(
+        trained,
+        _with_canaries(private, canaries.at(is_present.nonzero().squeeze(1))),
+        method=overheard(method, listener.hear) if white_box else method,
+        plan=plan,
+        loss_fn=loss_fn,
+        num_classes=num_classes,
+        public=public,
+        key=key,
+        physical_batch=physical_batch,
+        callbacks=callbacks,
+    )
+    scores = listener.scores() if white_box else _by_loss(model, trained, canaries, loss_fn)
+    present = is_present.numpy()
+    stated = {"delta": plan.delta, "confidence": confidence}
+    claimed = run.proven.epsilon
+    if guesses is None:
+        guesses = guessing.most_telling(claimed_epsilon=claimed, canaries=len(canaries), **stated)
+    return Audit(
+        subject=subject or method.name,
+        game=FROM_THE_SUMS if white_box else FROM_THE_MODEL,
+        claimed_epsilon=claimed,
+        delta=plan.delta,
+        bounds=guessing.bounds(scores, present, guesses=guesses, **stated),
+        members=int(present.sum()),
+        others=int((~present).sum()),
+        runs=1,
+        steps=run.end.step,
+        roc=_roc(scores, present),
+        played_on=datetime.now(UTC).date().isoformat(),
+        library_version=lehr.__version__,
+        is_private=not validate.true_or_false(records_are_public=records_are_public),
+    )
+
+
+def mislabelled(records: InMemory, num_canaries: int, *, num_classes: int, generator: torch.Generator) -> InMemory:
+    """So many of the records, each with a label other than its own: nothing but memory would explain a small loss.
+
+    They become canaries and are no longer secret: take records that are public, or made up.
+
+    >>> made = mislabelled(InMemory(torch.zeros(9, 2), torch.arange(9) % 3), 4, num_classes=3,
+    ...     generator=torch.Generator().manual_seed(1))
+    >>> len(made), made.targets.dtype
+    (4, torch.int64)
+    """
+    validate.count(minimum=2, num_classes=num_classes)
+    if not validate.count(num_canaries=num_canaries) <= len(records):
+        raise InvalidValue("num_canaries", allowed=f"at most the {len(records)} records", given=num_canaries)
+    chosen = records.at(torch.randperm(len(records), generator=generator)[:num_canaries])
+    further = torch.randint(1, num_classes, (num_canaries,), generator=generator)
+    return InMemory(chosen.inputs, (chosen.targets + further) % num_classes)
+
+
+def made_of_noise(like: InMemory, num_canaries: int, *, num_classes: int, generator: torch.Generator) -> InMemory:
+    """Canaries of the same shape and type as the records: inputs of uniform noise, each with a random label.
+
+    They are nobody's records. Noise is from 0 to 255 for bytes, and from 0 to 1 for numbers.
+    """
+    shape = (validate.count(num_canaries=num_canaries), *like.inputs.shape[1:])
+    if like.inputs.dtype == torch.uint8:
+        inputs = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    else:
+        inputs = torch.rand(shape, generator=generator, dtype=like.inputs.dtype)
+    labels = torch.randint(0, validate.count(num_classes=num_classes), (num_canaries,), generator=generator)
+    return InMemory(inputs, labels)
+
+
+class Listener:
+    """Looks at released sums along what a clip leaves of every canary, at the weights of the moment.
+
+    Of a clip it knows what is public about the sum: its sensitivity, or the bounds of its coordinates. A canary is
+    taken as cut off by those, which is what a clip does to loud ones, and close for others.
+    """
+
+    def __init__(self, model: nn.Module, canaries: InMemory, loss_fn: LossFn, *, look_every: int) -> None:
+        self._model, self._canaries, self._look_every = model, canaries, look_every
+        self._engine = MaterialisedEngine(model, loss_fn)
+        self._scores = torch.zeros(len(canaries), dtype=torch.float64)
+        self._heard = 0
+
+    def hear(self, private: PrivateSum, released: ReleasedSum) -> None:
+        """Of the private sum, only what is public is looked at: how it was clipped."""
+        if self._heard % self._look_every == 0:
+            along = self._along(released, sensitivity=private.sensitivity, bounds=private.bounds)
+            # What all records have in common moves every canary alike, and says nothing about any.
+            self._scores += along - along.mean()
+        self._heard += 1
+
+    def scores(self) -> Floats:
+        """The sums so far."""
+        found: Floats = self._scores.numpy()
+        return found
+
+    def _along(self, released: ReleasedSum, *, sensitivity: float, bounds: Tensors | None) -> Tensor:
+        device = next(self._model.parameters()).device
+        inputs = Preparation().prepared(self._canaries.inputs.to(device))
+        parts: list[Tensor] = []
+
+        def look(grads: Tensors) -> Tensors:
+            parts.append(sum(_product(grads[name], released, name, bounds) for name in grads))  # type: ignore[arg-type]
+            return grads
+
+        with random_numbers_apart(device):
+            gradients = self._engine.gradients(inputs, self._canaries.targets.to(device))
+            gradients.clipped_sum(look)
+            norms = gradients.norms().double()
+        along = torch.cat(parts)
+        return (along if bounds is not None else along * sensitivity / norms.clamp_min(sensitivity)).cpu()
+
+
+def _product(grads: Tensor, released: ReleasedSum, name: str, bounds: Tensors | None) -> Tensor:
+    """Of every record's gradient with what was released, by the precision of the noise."""
+    std = released.noise_std
+    weighted = released.values[name].double() / (std[name] if isinstance(std, dict) else std) ** 2
+    clipped = grads if bounds is None else grads.clamp(-bounds[name], bounds[name])
+    return clipped.double().flatten(1) @ weighted.flatten()
+
+
+def _by_loss(before: nn.Module, after: nn.Module, canaries: InMemory, loss_fn: LossFn) -> Floats:
+    """By how much the loss of each fell."""
+    prepare = partial(each, Preparation().prepared)
+    first, last = (losses(model, canaries, loss_fn=loss_fn, prepare=prepare) for model in (before, after))
+    return first - last
+
+
+def _with_canaries(private: InMemory, present: InMemory) -> InMemory:
+    return InMemory(
+        torch.cat([private.inputs, present.inputs.to(private.inputs.device)]),
+        torch.cat([private.targets, present.targets.to(private.targets)]),
+    )
+
+
+def _roc(scores: Floats, present: np.ndarray) -> tuple[tuple[float, float], ...]:
+    return roc_points(Scores(scores[present], scores[~present]))
+
+
+def _refuse_unfit(method: Method, plan: Plan, private: InMemory, canaries: InMemory) -> None:
+    if not method.is_private:
+        raise InvalidValue("method", allowed="one with noise: without it there is no claim", given=method.name)
+    if plan.adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+        allowed = "one under add-or-remove-one: here canaries are there or not, and nothing stands in for them"
+        raise InvalidValue("plan", allowed=allowed, given=plan.adjacency.value)
+    validate.count(minimum=32, canaries=len(canaries))
+    own, theirs = private.inputs, canaries.inputs
+    if own.shape[1:] != theirs.shape[1:] or own.dtype != theirs.dtype:
+        allowed = f"records of shape {tuple(own.shape[1:])} and {own.dtype}, as the private ones are"
+        raise InvalidValue("canaries", allowed=allowed, given=f"{tuple(theirs.shape[1:])}, {theirs.dtype}")
