@@ -146,7 +146,7 @@ def trained(directory: Path, data: InMemory, **changed: Any) -> Run:
     return fit(model(), data, directory=directory, **said)
 
 
-HELD_OUT: dict[str, Any] = {"held_out_fraction": 0.5, "held_out_noise_multiplier": 50.0, "evaluate_every": 25}
+HELD_OUT: dict[str, Any] = {"held_out_fraction": 0.5, "held_out_noise_multiplier": 500.0, "evaluate_every": 25}
 
 
 def test_a_run_without_noise_is_refuted_by_those_it_held_out(tmp_path: Path, no_noise: None) -> None:

@@ -90,7 +90,7 @@ def attack(
     """
     _refuse_unfit(method, plan)
     a_confidence(confidence=confidence)
-    prepare = prepare or _as_it_is
+    prepare, private = prepare or _as_it_is, private.to(_device(model))
     stage = Stage(
         model=model,
         engine=_engine(model, loss_fn, method, private, prepare),
@@ -131,7 +131,7 @@ def attack(
 
 def loudest(model: nn.Module, records: InMemory, *, loss_fn: LossFn, prepare: Prepare | None = None) -> int:
     """The place of the record with the largest gradient at the weights as they are. It is private."""
-    engine, prepare = MaterialisedEngine(model, loss_fn), prepare or _as_it_is
+    engine, prepare, records = MaterialisedEngine(model, loss_fn), prepare or _as_it_is, records.to(_device(model))
     parts = (torch.arange(len(records))[first : first + _AT_ONCE] for first in range(0, len(records), _AT_ONCE))
     norms = [engine.gradients(prepare(inputs), targets).norms() for inputs, targets in map(records.batch, parts)]
     return int(torch.cat(norms).argmax())

@@ -68,11 +68,13 @@ def attack(
 ) -> Audit:
     """Train a copy of ``model`` once, on the private records and half of the canaries, and guess which half.
 
+    For private records this is a run like any other, and has to be paid for: its ε adds to what they have spent.
+
     ``plan.records`` is a stated number that has room for the canaries. ``public`` is for methods that look at a public
     loss. With ``white_box`` every released sum is looked at along what the clip leaves of each canary, or, to save
     time, every ``look_every``-th. ``guesses`` is how many guesses are made, most and least likely halved; left out, it
-    follows from the claim. The result tells something about the private records, whose noise it was; it is for their
-    owner, unless you declare that ``records_are_public``. ``key`` is for tests: otherwise all is drawn afresh.
+    follows from the claim. The result is about canaries, but hangs on the private records too; it is for their owner,
+    unless you declare that ``records_are_public``. ``key`` is for tests: otherwise all is drawn afresh.
     """
     _refuse_unfit(method, plan, private, canaries)
     a_confidence(confidence=confidence)
