@@ -108,7 +108,8 @@ class Transaction:
         """Add a row."""
         last = self.added[-1] if self.added else self._before[-1] if self._before else None
         seq = last.seq + 1 if last else 1
-        at = datetime.now(UTC).isoformat(timespec="microseconds")
+        # To the minute: how long a step took follows how many records were drawn.
+        at = datetime.now(UTC).isoformat(timespec="minutes")
         text = canonical_json(body)
         previous = last.chain if last else self._seed
         chain = _link(previous, seq, at, validate.text(kind=kind), text)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lehr.auditing.scores import Scores
+from lehr.auditing.scores import Scores, pooled
 from lehr.errors import InvalidValue
 
 
@@ -36,3 +36,9 @@ def test_infinite_scores_are_allowed() -> None:
 def test_anything_but_a_row_of_numbers_is_refused_by_the_name_of_its_side(side: str, bad: object) -> None:
     with pytest.raises(InvalidValue, match=f"^{side} must be"):
         Scores(**{"members": [1.0], "others": [0.0], side: bad})  # type: ignore[arg-type]
+
+
+def test_the_scores_of_several_games_are_put_one_after_another() -> None:
+    one, other = Scores(np.array([1.0]), np.array([2.0, 3.0])), Scores(np.array([4.0]), np.array([5.0]))
+    both = pooled([one, other])
+    assert (both.members.tolist(), both.others.tolist()) == ([1.0, 4.0], [2.0, 3.0, 5.0])

@@ -7,4 +7,5 @@ the clip, the noise and the loop are those that train.
 - ``staging``: a run of the real loop, in a folder that is thrown away
 - ``canaries``: records that are as loud as a clip allows, each in a direction of its own
 - ``step_game``: every released sum is seen, of rejected candidates too
+- ``every_method``: the same on every method, at one ε
 """

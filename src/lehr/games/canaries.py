@@ -11,6 +11,7 @@ Axes: B records of a batch, R rows (one for each pattern).
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -102,10 +103,8 @@ class CoordinateCanaries:
         return FIRST_CLASS + (0 if self.host is None else self.host.num_classes)
 
     def network(self) -> nn.Module:
-        # One row more than there are canaries: the public record's.
-        return CoordinateNetwork(
-            self.num_canaries + 1, self.num_layers, None if self.host is None else self.host.network
-        )
+        host = None if self.host is None else copy.deepcopy(self.host.network)
+        return CoordinateNetwork(self.num_canaries + 1, self.num_layers, host)  # one row is the public record's
 
     def records(self, rows: Tensor, targets: Tensor) -> InMemory:
         inputs = self._inputs(rows)

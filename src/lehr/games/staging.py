@@ -93,7 +93,7 @@ def planned(
         method=method,
         held_out_fraction=0.0,
         noise_multiplier=0.0,
-        acceptance_fraction=0.0,
+        acceptance_fraction=0.5,
         evaluate_every=None,
     )
     return Planned(name="game", model=model, network=None, how=how, scored=scored, plan=plan, stated=None, budget=None)

@@ -23,8 +23,9 @@ from lehr import validate
 from lehr.acceptance.energy import PublicEnergy
 from lehr.auditing import Audit, Check, Scores, clopper_pearson, gaussian_tradeoff, known_variance
 from lehr.auditing.audit import roc_points
+from lehr.auditing.lower_bound import a_confidence
 from lehr.auditing.scores import pooled
-from lehr.auditing.thresholds import SPLIT
+from lehr.auditing.thresholds import Corrected
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.events import Adjacency
@@ -75,11 +76,13 @@ def attack(
 ) -> Audit:
     """Attack a method under a plan, in as many runs as the canaries need, and hold that against its proven ε.
 
-    What decides is a Gaussian trade-off, at the threshold where with and without the canary are equally likely: it is
-    known beforehand. ``keys`` are for tests: otherwise all is drawn afresh.
+    What decides is a Gaussian trade-off at four thresholds, which is paid for. The threshold where with and without the
+    canary are equally likely under the claim would be known beforehand, and find nothing where the noise is too small.
+    ``keys`` are for tests: otherwise all is drawn afresh.
     """
     if not method.is_private:
         raise InvalidValue("method", allowed="one with noise: without it there is no claim", given=method.name)
+    a_confidence(confidence=confidence)
     keys = keys or iter(RunKey.fresh, None)
     planted = canaries_for(method, plan, num_canaries=num_canaries, host=host)
     num_runs = max(1, math.ceil(0.99 * num_canaries / planted.num_canaries))
@@ -93,9 +96,9 @@ def attack(
         claimed_epsilon=played[0].run.proven.epsilon,
         delta=plan.delta,
         bounds=(
-            gaussian_tradeoff.lower_bound(by_likelihood, threshold=0.0, **stated),
+            gaussian_tradeoff.lower_bound(by_likelihood, threshold=Corrected(tried=4), **stated),
             known_variance.lower_bound(by_mean, std=std, **stated),
-            clopper_pearson.lower_bound(by_likelihood, threshold=SPLIT, **stated),
+            clopper_pearson.lower_bound(by_likelihood, threshold=Corrected(tried=10), **stated),
         ),
         members=len(by_mean.members),
         others=len(by_mean.others),
@@ -256,10 +259,9 @@ def _clipped_alone(method: Method, planted: Canaries) -> PrivateSum:
 
 def _physical_batch(plan: Plan, num_held: int) -> int:
     """For the records that are really there, which are the game's own."""
-    expected = max(1.0, plan.sampling_probability * num_held)
-    return engines.physical_batch_for(
-        replace(plan, records=max(num_held, 1), expected_batch_size=min(expected, num_held)), torch.device("cpu")
-    )
+    held = max(1, num_held)
+    there = replace(plan, records=held, expected_batch_size=max(1, round(plan.sampling_probability * held)))
+    return engines.physical_batch_for(there, torch.device("cpu"))
 
 
 def _noise_std(released: ReleasedSum, name: str) -> Tensor | float:

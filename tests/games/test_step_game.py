@@ -1,0 +1,178 @@
+"""The step game at small sizes; at full size, on every method: tests/games/test_every_method.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lehr import make_plan
+from lehr.accounting import ACCOUNTANTS
+from lehr.auditing import Verdict
+from lehr.auditing.gaussian_tradeoff import epsilon_from_mu
+from lehr.data import InMemory
+from lehr.errors import InvalidValue
+from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
+from lehr.games import step_game
+from lehr.games.canaries import Canaries, SignCanaries
+from lehr.games.step_game import Played, attack, canaries_for, play
+from lehr.interfaces import PrivateSum, ReleasedSum
+from lehr.methods.by_name import named
+from lehr.planning.plan import Plan
+from lehr.rng import RunKey
+from lehr.schedules import StepDecay
+from tests.games.sabotage import SABOTAGES, keys_of
+
+KEY = RunKey(bytes(32))
+PLAN = make_plan(epsilon=8.0, delta=1e-5, records=1000, expected_batch_size=100, steps=30)
+METHODS = ("dpsgd", "dpsgd-per-layer", "auto-s", "adadp", "dpopt", "sa-dpsgd")
+
+
+def played(name: str, plan: Plan = PLAN, *, num_canaries: int = 512) -> Played:
+    method = named(name)
+    return play(method, plan, canaries=canaries_for(method, plan, num_canaries=num_canaries), key=KEY)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_canaries_saturate_the_clip_so_that_the_noise_over_them_is_the_plans(name: str) -> None:
+    q = PLAN.sampling_probability
+    precision = (played(name).mean_std ** 2 - 1) / (q * (1 - q))
+    assert math.isclose(1 / math.sqrt(precision), PLAN.noise_multiplier, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_whoever_is_not_there_has_a_standard_normal_mean_and_whoever_is_stands_out(name: str) -> None:
+    found = played(name)
+    others, members = found.by_mean.others, found.by_mean.members
+    expected = PLAN.sampling_probability * math.sqrt(PLAN.steps) / PLAN.noise_multiplier
+    assert abs(others.mean()) < 5 / math.sqrt(len(others))
+    assert abs(others.std() - 1) < 5 / math.sqrt(2 * len(others))
+    assert abs(members.mean() - expected) < 5 * found.mean_std / math.sqrt(len(members))
+
+
+def test_every_candidate_is_seen_also_those_that_are_rejected() -> None:
+    found = played("sa-dpsgd")
+    assert found.steps_seen == PLAN.steps
+    assert 0 < found.run.end.accepted < PLAN.steps
+
+
+def test_the_bounds_of_adadp_come_to_differ_in_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = []
+    hear = step_game.Adversary.hear
+
+    def noting(self: step_game.Adversary, private: PrivateSum, released: ReleasedSum) -> None:
+        if private.bounds is not None:
+            bounds = torch.cat([bound.flatten() for bound in private.bounds.values()])
+            ratios.append(float(bounds.max() / bounds.min()))
+        hear(self, private, released)
+
+    monkeypatch.setattr(step_game.Adversary, "hear", noting)
+    played("adadp", replace(PLAN, steps=60), num_canaries=2048)
+    assert len(ratios) > 30
+    assert max(ratios) > 1.5
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "adadp"])
+def test_nobody_is_found_who_was_never_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(planted: Canaries, is_present: torch.Tensor, adjacency: Adjacency) -> InMemory:
+        return planted.public()
+
+    monkeypatch.setattr(step_game, "_records", nobody)
+    monkeypatch.setattr(SignCanaries, "expected", lambda *_, **__: {})
+    audit = attack(named(name), PLAN, num_canaries=512, keys=keys_of("null"))
+    assert audit.verdict is Verdict.HOLDS
+    assert [bound.epsilon for bound in audit.bounds] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("fault", [None, "noise halved", "clip off"])
+def test_faults_are_found_in_a_short_game_too(fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = named("dpsgd")
+    if fault is not None:
+        method = SABOTAGES[fault](method, monkeypatch)
+    audit = attack(method, PLAN, num_canaries=2048, keys=keys_of(f"short game, {fault}"))
+    assert (audit.verdict is Verdict.REFUTED) == (fault is not None)
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "adadp"])
+def test_replacing_a_record_is_attacked_with_its_opposite(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(
+        noise_multiplier=1.5,
+        delta=1e-5,
+        records=600,
+        expected_batch_size=60,
+        steps=30,
+        adjacency=Adjacency.REPLACE_ONE,
+    )
+    audit = attack(named(name), plan, num_canaries=600, keys=keys_of("replaced"))
+    assert audit.verdict is Verdict.HOLDS
+    assert audit.bounds[1].epsilon > 0.2  # the accountant of this sampling is far from tight
+    for _ in range(3):
+        SABOTAGES["noise halved"](named(name), monkeypatch)
+    assert attack(named(name), plan, num_canaries=600, keys=keys_of("replaced")).verdict is Verdict.REFUTED
+
+
+def test_without_sampling_the_score_is_linear() -> None:
+    plan = make_plan(epsilon=4.0, delta=1e-5, records=600, expected_batch_size=600, steps=10)
+    found = played("dpsgd", plan)
+    scores, means = found.by_likelihood.members, found.by_mean.members
+    assert np.allclose(np.corrcoef(scores, means), 1.0)
+    assert attack(named("dpsgd"), plan, num_canaries=2048, keys=keys_of("all")).decisive.epsilon > 2.0
+
+
+def test_schedules_of_noise_and_clip_are_followed() -> None:
+    schedule = StepDecay(every=15, decay=0.5)
+    plan = make_plan(epsilon=8.0, delta=1e-5, records=1000, expected_batch_size=100, steps=30, noise_schedule=schedule)
+    method = named("dpsgd", clip_schedule=schedule)
+    audit = attack(method, plan, num_canaries=4096, keys=keys_of("schedules"))
+    assert audit.verdict is Verdict.HOLDS
+    assert audit.checks[0].passed
+    assert audit.decisive.epsilon > 2.5
+
+
+def test_the_same_keys_give_the_same_audit_and_fresh_ones_another() -> None:
+    first, again, other = (
+        attack(named("dpsgd"), PLAN, num_canaries=256, keys=keys) for keys in (keys_of("one"), keys_of("one"), None)
+    )
+    assert first == again
+    assert first.roc != other.roc
+
+
+def test_patterns_are_spread_over_runs_and_pooled() -> None:
+    audit = attack(named("adadp"), replace(PLAN, steps=2), num_canaries=4096)
+    assert audit.runs == 2
+    assert audit.members + audit.others == 2 * (2048 - 4)
+
+
+def test_the_gaussian_curve_understates_what_sampled_steps_cost_beyond_the_rates_that_were_counted() -> None:
+    pld = ACCOUNTANTS["pld"]
+    for q, sigma, steps in ((0.1, 2.94, 400), (512 / 60_000, 1.23, 4698), (0.01, 0.8, 500), (0.05, 0.7, 10)):
+        event = Repeated(PoissonSampled(q, Gaussian(sigma)), steps)
+        costs = [pld.epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE) for delta in (1e-2, 1e-5)]
+        mu = _mu_of(costs[0], delta=1e-2)
+        assert epsilon_from_mu(mu, delta=1e-5) < costs[1]
+
+
+def _mu_of(epsilon: float, *, delta: float) -> float:
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon_from_mu(middle, delta=delta) < epsilon else (low, middle)
+    return low
+
+
+def test_a_method_without_noise_has_no_claim_to_attack() -> None:
+    plan = Plan(noise_multiplier=0.0, expected_batch_size=10, records=100, steps=2, delta=1e-5)
+    with pytest.raises(InvalidValue, match="without it there is no claim"):
+        attack(named("plain-sgd"), plan)
+
+
+@pytest.mark.parametrize("wrong", [{"num_canaries": 10}, {"confidence": 1.0}, {"confidence": math.nan}])
+def test_bad_numbers_are_refused_before_anything_is_run(
+    wrong: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_game, "play", lambda *_, **__: pytest.fail("it was played"))
+    with pytest.raises(InvalidValue):
+        attack(named("dpsgd"), PLAN, **wrong)  # type: ignore[arg-type]
