@@ -19,6 +19,7 @@ from lehr.methods.by_name import named
 from lehr.networks import build
 from lehr.reports.run_reading import State, read_run
 from lehr.run_shape import Callback, Progress
+from lehr.training.describing import method_words
 from lehr.training.ending import Run
 from lehr.update.averaging import ExponentialAverage
 from tests.training.tiny import PRIVATE, PUBLIC, TEST, fit_tiny
@@ -357,3 +358,54 @@ def test_the_default_delta_is_the_largest_power_of_ten_below_one_over_the_record
     delta = default_delta(records)
     assert delta < 1 / records
     assert delta * 10 >= 1 / records * (1 - 1e-12)
+
+
+OWN = {"npz": "private.npz", "records": 40, "num_classes": 3}
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {},
+        {"method": {"name": "dpsur"}, "privacy": {"noise_multiplier": None}},
+        {"data": OWN, "training": {"held_out_fraction": 0.25, "evaluate_every": 1}},
+        {"data": OWN | {"records": 48}, "privacy": {"sampling": "without-replacement"}},
+        {"privacy": {"noise_schedule": {"kind": "step-decay", "every": 1, "decay": 0.5}, "delta": 1e-6}},
+        {"data": OWN | {"public_npz": "public.npz"}, "method": {"name": "sa-dpsgd"}},
+    ],
+    ids=str,
+)
+def test_the_method_and_the_plan_are_known_without_a_record(here: Path, tables: dict[str, Any]) -> None:
+    words = digits(**tables)
+    trained = train(words)
+    method, plan = words.method_and_plan()
+    assert plan == trained.plan
+    assert method_words(method) == config("run")["method"]
+    again, kept = Configuration.of_run(here / "run").method_and_plan()
+    assert kept == trained.plan
+    assert method_words(again) == method_words(method)
+
+
+def test_no_file_is_needed_to_know_the_plan(here: Path) -> None:
+    (here / "private.npz").unlink()
+    _, plan = Configuration.read(Path("run.toml")).method_and_plan()
+    assert (plan.records, plan.steps, plan.delta) == (40, 4, 1e-3)
+
+
+@pytest.mark.parametrize(
+    "tables, says",
+    [
+        ({"data": {"npz": "private.npz"}}, "records must be stated"),
+        ({"data": {"name": "minst"}}, "name of the data must be one of"),
+        ({"method": {"name": "sgd"}}, "method must be one of"),
+        ({"data": OWN, "method": {"name": "sa-dpsgd"}}, "public must be given"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_name(tables: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidValue, match=says):
+        digits(**tables).method_and_plan()
+
+
+def test_the_records_themselves_are_given_part_by_part(here: Path) -> None:
+    given = digits(data=OWN | {"public_npz": "public.npz"}).given()
+    assert (len(given["data"]), given["test"], len(given["public"])) == (len(PRIVATE[0]), None, len(PUBLIC[0]))

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import lehr
 from lehr import data, networks
+from lehr.auditing import Audit
 from lehr.errors import BudgetExceeded, CertificateMismatch, DamagedFile, InvalidValue, StoreError
 from lehr.events import Repeated
 from lehr.ledger import Ledger
@@ -22,11 +23,13 @@ from lehr.methods.by_name import named
 from lehr.release import release
 from lehr.released_model import evaluate
 from lehr.reports import certificate_file
+from lehr.reports.audit_keeping import keep
 from lehr.reports.certificate import Statements
 from lehr.reports.issuing import issue
 from lehr.rng import RunKey
 from lehr.run_shape import RunFiles
 from lehr.update.averaging import ExponentialAverage
+from tests.audits import REFUTED, SUSPICIOUS, showing
 from tests.training.tiny import PUBLIC, fit_tiny
 from tests.written_runs import PLAN, certificate, configuration, small_model, write_run
 
@@ -330,3 +333,28 @@ def test_the_example_on_the_card_runs_as_it_stands(
     monkeypatch.chdir(to)
     runpy.run_path(str(tmp_path / "example.py"))
     assert capsys.readouterr().out.startswith("tensor([")
+
+
+def test_the_audit_of_a_run_is_in_the_certificate_and_on_the_card(run: RunFiles, to: Path) -> None:
+    keep(run.directory, showing(0.1, claimed_epsilon=certificate(steps_taken=40).epsilon))
+    released = release(run.directory, to)
+    assert released.certificate is not None
+    assert released.certificate.audit is not None
+    assert "shows ε of at least 0.1 with confidence 0.95" in (to / "model_card.md").read_text(encoding="utf-8")
+
+
+def test_a_certificate_that_is_issued_at_the_release_has_the_audit(run: RunFiles, to: Path) -> None:
+    run.certificate.unlink()
+    keep(run.directory, showing(0.1, claimed_epsilon=certificate(steps_taken=40).epsilon))
+    released = release(run.directory, to, settings_chosen_on="fixed")
+    assert released.certificate is not None
+    assert released.certificate.audit is not None
+
+
+@pytest.mark.parametrize("audit", [REFUTED, SUSPICIOUS], ids=["refuted", "suspicious"])
+def test_what_an_attack_has_found_is_not_passed_over(audit: Audit, run: RunFiles, to: Path) -> None:
+    keep(run.directory, audit)
+    with pytest.raises(CertificateMismatch, match=r"its audit \(audit\.json\) found the claim"):
+        release(run.directory, to)
+    assert not to.exists()
+    assert run.key.exists()

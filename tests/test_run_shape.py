@@ -16,8 +16,8 @@ ROW = Evaluation(step=4, accepted=3, epsilon_spent=1.5, loss=0.25, accuracy=0.75
 
 def test_everything_that_is_private_is_in_the_private_folder_and_nothing_else_is() -> None:
     files = RunFiles(Path("run"))
-    private = {"key", "attempts", "fingerprint", "split", "diagnostics", "lock"}
-    public = {"config", "ledger", "metrics", "checkpoints", "model", "certificate", "report"}
+    private = {"key", "attempts", "fingerprint", "split", "diagnostics", "lock", "private_audit"}
+    public = {"config", "ledger", "metrics", "checkpoints", "model", "certificate", "audit", "report"}
     assert all(getattr(files, name).parent == files.private for name in private)
     assert all(getattr(files, name).parent == files.directory for name in public)
     properties = {name for name, value in vars(RunFiles).items() if isinstance(value, property)}

@@ -179,6 +179,11 @@ class Configuration:
         )
         return method, scored.plan(**{key: said[key] for key in PLANNED if key in said})
 
+    def given(self, data_dir: Path | None = None) -> dict[str, Any]:
+        """The records themselves: those trained on, and those declared public, where there are any."""
+        words = self._records(data_dir)
+        return {part: words[part] for part in ("data", "test", "public")}
+
     def _records(self, data_dir: Path | None) -> dict[str, Any]:
         """The arguments of ``fit`` that say what is trained on."""
         own, *others = (self._part(prefix) for prefix in ("", "test_", "public_"))

@@ -87,3 +87,13 @@ def test_a_name_that_no_file_can_have_is_named(tmp_path: Path) -> None:
             whole_file.write(tmp_path / name, "text")
         with pytest.raises(StoreError, match=f"cannot read .*{name}"):
             whole_file.read(tmp_path / name)
+
+
+def test_what_is_private_is_for_its_owner_alone_also_where_it_replaces_something(tmp_path: Path) -> None:
+    path = tmp_path / "private.json"
+    path.write_text("old")
+    path.chmod(0o644)
+    whole_file.write_private(path, "new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]

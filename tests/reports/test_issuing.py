@@ -14,7 +14,7 @@ from lehr.planning.budget import Budget
 from lehr.reports import certificate_file
 from lehr.reports.certificate import AuditResult, Statements
 from lehr.reports.checking import check, mismatches
-from lehr.reports.issuing import issue, shared_budget
+from lehr.reports.issuing import issue, issued_again, shared_budget
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
 RUN = Repeated(STEP, 2000)
@@ -131,3 +131,19 @@ def test_a_budget_given_whole_to_one_plan_is_told_as_such(tmp_path: Path) -> Non
     certificate = issue(RUN, delta=1e-5, stated=FIXED, budget=shared)
     assert shared.mode == "single plan"
     assert math.isclose(shared.spent_epsilon, certificate.epsilon, rel_tol=1e-7)
+
+
+def test_a_certificate_is_issued_again_with_what_an_attack_has_shown_and_promises_the_same() -> None:
+    before = issue(RUN, delta=1e-5, stated=FIXED)
+    audit = AuditResult(method="canaries", epsilon_lower_bound=1.0, confidence=0.95)
+    again = issued_again(before, audit=audit)
+    assert again == replace(before, audit=audit)
+    assert mismatches(again) == ()
+
+
+def test_what_contradicts_a_certificate_or_has_none_that_holds_is_not_issued_again() -> None:
+    before = issue(RUN, delta=1e-5, stated=FIXED)
+    with pytest.raises(CertificateMismatch, match="the audit shows"):
+        issued_again(before, audit=AuditResult(method="canaries", epsilon_lower_bound=50.0, confidence=0.95))
+    with pytest.raises(CertificateMismatch, match="does not hold"):
+        issued_again(replace(before, epsilon=0.1), audit=None)

@@ -8,6 +8,7 @@ import pytest
 
 from lehr.events import NonPrivate
 from lehr.reports import model_card, wording
+from lehr.reports.certificate import AuditResult
 from lehr.reports.run_claims import to_json
 from lehr.reports.run_reading import RunRecord, read_run
 from tests.reports.conftest import PUBLISHED
@@ -81,3 +82,11 @@ def test_text_of_the_run_is_no_mark_up(tmp_path: Path) -> None:
     assert re.search(r"(?<!\\)\]\(", card) is None
     assert "\n# y" not in card
     assert sum(line.startswith("```") for line in card.splitlines()) == 4  # the two blocks of the card itself
+
+
+def test_the_card_says_whether_and_how_the_guarantee_was_attacked(record: RunRecord) -> None:
+    assert "- Attacked: no audit is reported." in model_card.page(record)
+    assert record.certificate is not None
+    audit = AuditResult(method="canaries <in> one run", epsilon_lower_bound=0.125, confidence=0.95)
+    card = model_card.page(replace(record, certificate=replace(record.certificate, audit=audit)))
+    assert "Attacked: canaries &lt;in&gt; one run; this shows ε of at least 0.125 with confidence 0.95" in card

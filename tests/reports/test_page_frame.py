@@ -46,3 +46,9 @@ def test_what_is_not_finite_is_a_gap_and_names_are_escaped_for_the_drawing_libra
 
 def test_a_page_without_charts_has_no_script() -> None:
     assert Page(render(EMPTY, charts=[])).scripts == []
+
+
+def test_a_line_may_be_broken_to_set_it_apart() -> None:
+    lines = Line(name="a", x=[1], y=[1.0]), Line(name="b", x=[1], y=[1.0], dash="dash")
+    [shape] = json.loads(Page(render(EMPTY, charts=[chart(*lines)])).scripts[0])
+    assert [line["dash"] for line in shape["lines"]] == ["solid", "dash"]

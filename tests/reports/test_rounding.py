@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lehr.reports.rounding import at_most, at_most_times, exactly, rounded_up
+from lehr.reports.rounding import at_least, at_most, at_most_times, exactly, rounded_down, rounded_up
 
 POSITIVE = st.floats(min_value=1e-12, max_value=1e9)
 
@@ -53,3 +53,18 @@ def test_times_are_never_too_few(epsilon: float) -> None:
 @given(POSITIVE)
 def test_an_exact_number_can_be_typed_in_again(value: float) -> None:
     assert float(exactly(value)) == value
+
+
+@given(POSITIVE, st.integers(1, 12))
+def test_rounded_down_is_never_above_and_hardly_below(value: float, digits: int) -> None:
+    assert value * (1 - 10.0 ** (1 - digits) - 1e-15) <= rounded_down(value, digits=digits) <= value
+
+
+@given(POSITIVE)
+def test_a_lower_bound_that_people_read_is_never_above_it(value: float) -> None:
+    assert float(at_least(value)) <= value * (1 + 1e-15)
+
+
+@pytest.mark.parametrize("value, shown", [(0.0, "0"), (3.0, "3"), (2.99989, "2.9998"), (math.inf, "infinity")])
+def test_lower_bounds_are_rounded_down(value: float, shown: str) -> None:
+    assert at_least(value) == shown

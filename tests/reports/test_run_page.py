@@ -15,6 +15,7 @@ from lehr.reports.run_claims import to_json
 from lehr.reports.run_page import render
 from lehr.reports.run_reading import RunRecord, State, read_run
 from lehr.reports.wording import guarantee
+from tests.audits import HOLDING, REFUTED
 from tests.reports.conftest import PROVEN, PUBLISHED
 from tests.reports.pages import Page
 from tests.written_runs import PLAN, certificate, configuration, evaluations, write_run
@@ -175,3 +176,26 @@ def test_hostile_names_are_words_and_nothing_else(tmp_path: Path, page: Page) ->
     assert "{{ 7 * 7 }}" in hostile.words
     assert len(hostile.scripts) == len(page.scripts)
     assert {tag for tag, _ in hostile.tags} == {tag for tag, _ in page.tags} | {"strong"}  # as published
+
+
+def test_an_audit_is_a_part_of_the_page_with_both_curves(record: RunRecord) -> None:
+    page = Page(render(replace(record, audit=HOLDING)))
+    for words in ("Attacked", "Not refuted. The claim is", "87 % of the claim", "Guessing at random is the diagonal"):
+        assert words in page.words
+    elements = {attributes.get("id") for _, attributes in page.tags}
+    charts = {chart["element"] for chart in json.loads(page.scripts[0])}
+    assert {"audit-roc-0", "audit-tradeoff-0", "accuracy", "loss"} <= charts <= elements
+
+
+def test_a_refuted_claim_is_on_the_page(record: RunRecord) -> None:
+    assert "REFUTED. The attack shows more than can be" in Page(render(replace(record, audit=REFUTED))).words
+
+
+def test_a_run_that_was_scored_on_nothing_still_shows_its_audit(record: RunRecord) -> None:
+    page = Page(render(replace(record, evaluations=(), audit=HOLDING)))
+    assert {chart["element"] for chart in json.loads(page.scripts[0])} == {"audit-roc-0", "audit-tradeoff-0"}
+    assert "ε spent is that of a run" not in page.words
+
+
+def test_without_an_audit_the_page_speaks_of_none(page: Page) -> None:
+    assert "Attacked" not in page.words

@@ -10,10 +10,12 @@ import pytest
 
 from lehr.errors import DamagedFile, StoreError
 from lehr.events import NOTHING, Composed, NonPrivate, Repeated
+from lehr.files import json_file
 from lehr.ledger import Ledger
 from lehr.reports.run_claims import to_json
 from lehr.reports.run_reading import State, read_run
 from lehr.schedules import LinearDecay
+from tests.audits import HOLDING, PRIVATE
 from tests.reports.conftest import PUBLISHED
 from tests.training.tiny import fit_tiny
 from tests.written_runs import PLAN, certificate, configuration, evaluations, write_run
@@ -166,4 +168,17 @@ def test_a_configuration_of_another_shape_is_refused(run: Path, change: dict[str
     files = write_run(run)
     files.config.write_text(json.dumps(configuration() | change))
     with pytest.raises(StoreError, match=r"config\.json"):
+        read_run(run)
+
+
+def test_an_audit_is_read_and_one_of_private_records_is_refused(run: Path) -> None:
+    files = write_run(run)
+    assert read_run(run).audit is None
+    json_file.write(files.audit, HOLDING.to_json())
+    assert read_run(run).audit == HOLDING
+    json_file.write(files.audit, PRIVATE.to_json(), overwrite=True)
+    with pytest.raises(StoreError, match=r"audit\.json: audit must be one of made-up records"):
+        read_run(run)
+    files.audit.write_text(files.audit.read_text().replace("not refuted", "refuted"))
+    with pytest.raises(StoreError, match=r"audit\.json"):
         read_run(run)

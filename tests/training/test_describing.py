@@ -121,3 +121,10 @@ class Loss(nn.Module):
 )
 def test_a_loss_is_named_without_an_address(loss_fn: Any, name: str) -> None:
     assert describing.model_words(linear(), loss_fn, None, {})["loss"] == name
+
+
+def test_the_words_of_a_method_are_as_they_are_read_back() -> None:
+    words = describing.method_words(by_name.named("adadp"))
+    assert json.loads(json.dumps(words)) == words
+    assert words["name"] == "adadp"
+    assert words != describing.method_words(by_name.named("adadp", clip_norm=0.5))

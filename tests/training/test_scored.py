@@ -8,7 +8,7 @@ import pytest
 
 from lehr.data import InMemory, Preparation
 from lehr.errors import InvalidValue
-from lehr.events import NOTHING, Gaussian, Repeated, counted
+from lehr.events import NOTHING, Adjacency, Gaussian, Repeated, counted
 from lehr.methods.dpsgd import dpsgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
 from lehr.planning.plan import Plan
@@ -107,3 +107,14 @@ def test_what_is_written_down_has_no_number_that_is_not_used() -> None:
         "held_out_fraction": 0.0,
         "held_out_noise_multiplier": None,
     }
+
+
+def test_a_plan_counts_what_is_done_beside_its_steps_and_has_the_records_that_are_trained_on() -> None:
+    numbers: dict[str, Any] = {"delta": 1e-3, "epsilon": 3.0, "steps": 4, "expected_batch_size": 8}
+    public, private = scored(test=TEST).plan(**numbers), scored(held_out_fraction=0.25).plan(**numbers)
+    assert (public.records, private.records) == (40, 30)
+    assert (
+        private.noise_multiplier > scored(held_out_fraction=0.25, noise_multiplier=1e6).plan(**numbers).noise_multiplier
+    )
+    assert public.adjacency is Adjacency.ADD_OR_REMOVE_ONE
+    assert scored(test=TEST).plan(**numbers, sampling="without-replacement").adjacency is Adjacency.REPLACE_ONE

@@ -45,11 +45,14 @@ def audit(
     ] = "steps",
     canaries: Annotated[int | None, typer.Option(help="Made-up records to tell apart; 16384.")] = None,
     confidence: Annotated[float, typer.Option(help="Of what is certified.")] = 0.95,
-    dataset: Annotated[str | None, typer.Option(help="For --game model: a known data set.")] = None,
-    npz: Annotated[Path | None, typer.Option(metavar="FILE", help="For --game model: the records.")] = None,
+    npz: Annotated[Path | None, typer.Option(metavar="FILE", help="With --game model: records of your own.")] = None,
     folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
     test_npz: Annotated[Path | None, typer.Option(metavar="FILE", help="The test records of the run.")] = None,
     test_folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
+    public_npz: Annotated[Path | None, typer.Option(metavar="FILE", help="The public records of the run.")] = None,
+    public_folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
+    image_side: Annotated[int | None, typer.Option(help="Scale the images of folders to this side.")] = None,
+    channels: Annotated[int | None, typer.Option(help="Of the images of folders: 3, or 1 for grey.")] = None,
     data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data first.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as one web page.")] = None,
     overwrite: Overwrite = False,
@@ -66,7 +69,16 @@ def audit(
     a_confidence(confidence=confidence)
     validate.one_of(GAMES, game=game)
     numbers = {"epsilon": epsilon, "delta": delta, "steps": steps, "sampling_probability": sampling_probability}
-    records = {"dataset": dataset, "npz": npz, "folder": folder, "test_npz": test_npz, "test_folder": test_folder}
+    records = {
+        "npz": npz,
+        "folder": folder,
+        "test_npz": test_npz,
+        "test_folder": test_folder,
+        "public_npz": public_npz,
+        "public_folder": public_folder,
+        "image_side": image_side,
+        "channels": channels,
+    }
     _refuse_what_is_not_asked(what, method, numbers)
     if report is not None:
         from lehr.files import whole_file
@@ -74,11 +86,12 @@ def audit(
         whole_file.refuse_to_replace(report, overwrite=overwrite)
     if game == "model":
         refuse("game model", canaries=canaries, report=report, json=json or None)
-        _attack_model(_a_run(what), confidence=confidence, data_dir=data_dir, **records)
+        _attack_model(_a_run(what), records, confidence=confidence, data_dir=data_dir)
         return
     refuse("game steps", **records, data_dir=data_dir)
+    num_canaries = _a_number_of_canaries(canaries)
     subjects = _subjects(what, method, numbers)
-    played = _played(subjects, canaries=_a_number_of_canaries(canaries), confidence=confidence, quiet=quiet or json)
+    played = _played(subjects, num_canaries=num_canaries, confidence=confidence, quiet=quiet or json)
     audits = [one.audit for one in played]
     kept = _kept(what, audits)
     if report is not None:
@@ -97,7 +110,10 @@ class Played:
 
 def _refuse_what_is_not_asked(what: Path | None, method: str | None, numbers: dict[str, Any]) -> None:
     if what is None:
-        required(method=method)
+        if method is None:
+            raise InvalidValue(
+                "audit", allowed="of a RUN, of a CONFIG.toml, or with --method NAME (or all)", given=None
+            )
         return
     refuse("a run or a configuration", method=method, **numbers)
     if not what.exists():
@@ -133,12 +149,12 @@ def _subjects(what: Path | None, method: str | None, numbers: dict[str, Any]) ->
         return [subjects.Subject(name=made.name, method=made, plan=plan)]
 
 
-def _played(subjects: Sequence[Subject], *, canaries: int, confidence: float, quiet: bool) -> list[Played]:
+def _played(subjects: Sequence[Subject], *, num_canaries: int, confidence: float, quiet: bool) -> list[Played]:
     found = []
     for subject in subjects:
         began = time.monotonic()
         told: list[Callback] = [_progress(subject.name, quiet=quiet)]
-        audit = subject.attacked(num_canaries=canaries, confidence=confidence, callbacks=told)
+        audit = subject.attacked(num_canaries=num_canaries, confidence=confidence, callbacks=told)
         found.append(Played(audit=audit, seconds=time.monotonic() - began))
     return found
 
@@ -228,7 +244,7 @@ def _tell_all(played: Sequence[Played]) -> None:
 
     first = played[0].audit
     confidence = audit_words.percent(first.decisive.confidence)
-    headings = ("method", "claimed ε", "certified ε", "of it", "verdict", "seconds")
+    headings = ("method", "claimed ε", "certified ε", "share", "verdict", "seconds")
     rows = [
         (
             one.audit.subject,
@@ -260,5 +276,17 @@ def _leave(audits: Sequence[Audit]) -> None:
         raise typer.Exit(REFUTED)
 
 
-def _attack_model(run: Path, *, confidence: float, data_dir: Path | None, **records: Any) -> None:
-    raise NotImplementedError
+def _attack_model(run: Path, records: dict[str, Any], *, confidence: float, data_dir: Path | None) -> None:
+    """What comes of it is for the owner of the records: printed with a warning, and kept in the private folder."""
+    from lehr.configuration import Configuration
+    from lehr.games import final_model
+    from lehr.reports import audit_keeping
+
+    given = Configuration.of_run(run).with_words(data=records).given(data_dir)
+    with answering.working("Asking the model"):
+        audit = final_model.attack_run(run, confidence=confidence, **given)
+    kept = audit_keeping.keep_private(run, audit)
+    _tell(audit)
+    answering.line(PRIVATE)
+    answering.line(f"kept in {answering.printable(str(kept.path))}")
+    _leave([audit])

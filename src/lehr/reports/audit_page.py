@@ -47,12 +47,11 @@ class Part:
     rows: dict[str, str]
     bounds: tuple[tuple[str, str, str, str], ...]
     charts: tuple[Chart, ...]
-    explained: dict[str, str]  # a sentence for each chart
+    explained: tuple[str, ...]  # what each chart shows, once on a page
 
 
 def part(audit: Audit, *, place: int = 0) -> Part:
     """What is to be said of an audit; ``place`` tells its charts from those of others on the same page."""
-    charts = (*_charts(audit, place),)
     closer = GAUSSIAN if _is_gaussian(audit) else ""
     return Part(
         subject=audit.subject,
@@ -64,8 +63,8 @@ def part(audit: Audit, *, place: int = 0) -> Part:
             (at_least(bound.epsilon), audit_words.percent(bound.confidence), bound.by, audit_words.assumes(bound))
             for bound in audit.bounds
         ),
-        charts=charts,
-        explained={chart.element: text for chart, text in zip(charts, (ROC + closer, TRADEOFF), strict=False)},
+        charts=tuple(_charts(audit, place)),
+        explained=(ROC + closer, TRADEOFF) if place == 0 else (),
     )
 
 
@@ -94,10 +93,10 @@ def render(audits: Sequence[Audit], *, title: str) -> str:
 
 
 def _summary(audits: Sequence[Audit]) -> str:
-    found = [audit for audit in audits if audit.verdict is not Verdict.HOLDS]
-    if not found:
-        return "Nothing is refuted"
-    return "; ".join(f"{audit.subject}: {audit_words.verdict(audit)}" for audit in found)
+    words = {Verdict.REFUTED: "refuted", Verdict.SUSPICIOUS: "suspicious"}
+    counts = {word: sum(audit.verdict is kind for audit in audits) for kind, word in words.items()}
+    found = [f"{count} {word}" for word, count in counts.items() if count]
+    return f"{' and '.join(found)}, of {len(audits)}" if found else "Nothing is refuted"
 
 
 def _rows(audit: Audit) -> Iterator[tuple[str, str]]:

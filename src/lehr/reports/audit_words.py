@@ -68,9 +68,15 @@ def share(audit: Audit) -> str:
 
 def played(audit: Audit) -> str:
     """How it was played, in numbers."""
+    kind = "records" if audit.is_private else "canaries"
+    there = f"{audit.members:,} {kind} that were there and {audit.others:,} that were not"
+    return f"{there}{_in_runs(audit)}, on {audit.played_on}"
+
+
+def _in_runs(audit: Audit) -> str:
+    """Nothing where no step of any run was seen."""
     runs = "one run" if audit.runs == 1 else f"{audit.runs} runs"
-    canaries = f"{audit.members:,} canaries that were there and {audit.others:,} that were not"
-    return f"{canaries}, in {runs} of {audit.steps:,} steps, on {audit.played_on}"
+    return f", in {runs} of {audit.steps:,} steps" if audit.steps else ""
 
 
 def assumes(bound: LowerBound) -> str:
@@ -83,11 +89,9 @@ def for_certificate(audit: Audit) -> AuditResult | None:
     if kept_out_because(audit) is not None:
         return None
     shown = audit.decisive
-    canaries = f"{audit.members + audit.others:,} canaries"
-    runs = "one run" if audit.runs == 1 else f"{audit.runs} runs"
     return AuditResult(
-        method=f"{audit.game}; {canaries} in {runs} of {audit.steps:,} steps; at δ = {exactly(audit.delta)}, "
-        f"by {shown.by}, assuming {assumes(shown)}",
+        method=f"{audit.game}; {audit.members + audit.others:,} canaries{_in_runs(audit)}; "
+        f"at δ = {exactly(audit.delta)}, by {shown.by}, assuming {assumes(shown)}",
         epsilon_lower_bound=rounded_down(shown.epsilon, digits=DIGITS),
         confidence=shown.confidence,
     )
