@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PART := $(BIN)/python tools/run_parts.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types imports tests format clean
+.PHONY: help venv demo test lint types imports tests whole format clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "make %-9s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ imports: $(INSTALLED) ## Check which module imports which
 
 tests: $(INSTALLED) ## Run the tests and examples alone
 	@$(PART) tests examples slow
+
+whole: $(INSTALLED) ## Run the longest tests at their full size
+	@$(PART) whole
 
 format: $(INSTALLED) ## Bring the code into its format
 	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet .

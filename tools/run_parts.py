@@ -24,6 +24,7 @@ class Part:
     word: str
     says: str
     command: tuple[str, ...]
+    by_default: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +43,24 @@ PARTS = (
     Part(word="formatting", says="ruff format --check", command=("ruff", "format", "--check", ".")),
     Part(word="types", says="mypy --strict", command=("mypy", "--strict")),
     Part(word="imports", says="lint-imports", command=("lint-imports", "--no-cache", "--no-logo")),
-    Part(word="tests", says="pytest, without the slow ones", command=(*PYTEST, "-m", "not slow", "tests")),
+    Part(
+        word="tests", says="pytest, but slow ones", command=(*PYTEST, "-m", "not slow and not whole", "tests")
+    ),
     Part(word="examples", says="pytest, doctests", command=(*PYTEST, "src", "docs", "README.md", "CONTRIBUTING.md")),
     Part(word="slow", says="pytest, slow ones", command=(*PYTEST, "-m", "slow", "--durations=5", "tests")),
+    Part(word="whole", says="pytest, at full size", command=(*PYTEST, "-m", "whole", "tests"), by_default=False),
 )
 # One thread for each process that runs tests: more would only wait for one another.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
 
 def chosen(words: Iterable[str], *, parts: tuple[Part, ...] = PARTS) -> tuple[Part, ...]:
-    """The parts with these words, in their usual order; all of them where no word is given."""
+    """The parts with these words, in their usual order; where no word is given, those that every change must pass."""
     wanted = set(words)
     unknown = wanted - {part.word for part in parts}
     if unknown:
         raise SystemExit(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(p.word for p in parts)}")
-    return tuple(part for part in parts if not wanted or part.word in wanted)
+    return tuple(part for part in parts if part.word in wanted or (not wanted and part.by_default))
 
 
 def run(part: Part) -> Outcome:

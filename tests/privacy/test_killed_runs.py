@@ -18,8 +18,8 @@ from lehr.ledger import Ledger
 from lehr.reports import certificate_file
 from lehr.rng import RunKey
 from lehr.run_shape import Callback, Progress
+from tests.sizes import sizes
 
-KILLS = 20
 STEPS = 200
 
 
@@ -86,12 +86,12 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(tmp_path
     _assert_same(broken, whole)
 
 
-@pytest.mark.slow
-def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", sizes(8, whole=20))
+def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(kills: int, tmp_path: Path) -> None:
     processes = _prepared(tmp_path)
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     assert _finished(processes, whole)
-    draws = RunKey(bytes(32)).at(0, 0).uniforms("moments", 2 * KILLS).view(2, -1)
+    draws = RunKey(bytes(32)).at(0, 0).uniforms("moments", 2 * kills).view(2, -1)
     for place, delay in zip(draws[0].sort().values.tolist(), draws[1].tolist(), strict=True):
         process = processes.Process(target=train, args=(str(broken),))
         process.start()

@@ -12,8 +12,10 @@ WORKS = Part(word="works", says="ends well", command=(PYTHON, "-c", "print('done
 FAILS = Part(word="fails", says="ends badly", command=(PYTHON, "-c", "raise SystemExit(3)"))
 
 
-def test_every_part_is_chosen_where_no_word_is_given() -> None:
-    assert chosen([]) == PARTS
+def test_every_part_is_chosen_where_no_word_is_given_but_the_one_that_takes_longest() -> None:
+    [left_out] = set(PARTS) - set(chosen([]))
+    assert left_out.word == "whole"
+    assert chosen(["whole"]) == (left_out,)
 
 
 def test_parts_are_chosen_by_word_and_kept_in_their_usual_order() -> None:
@@ -28,8 +30,9 @@ def test_a_word_that_is_no_part_is_refused_with_those_there_are() -> None:
 
 def test_every_test_belongs_to_exactly_one_part() -> None:
     commands = {part.word: " ".join(part.command) for part in PARTS if part.command[0] == "pytest"}
-    assert "-m not slow" in commands["tests"]
+    assert "-m not slow and not whole" in commands["tests"]
     assert "-m slow" in commands["slow"]
+    assert "-m whole" in commands["whole"]
     assert "-m" not in commands["examples"]
 
 
