@@ -143,7 +143,8 @@ def sampled_gaussian(
     """ε at ``delta`` of a step that draws a record by a coin and adds Gaussian noise, from both parts of it.
 
     ``scores`` are of sums that the record is in, and of sums without it; ``threshold`` was fixed beforehand. The record
-    was in ``num_drawn`` of ``num_draws``. Half of the error probability is for either part.
+    was in ``num_drawn`` of ``num_draws``. ε grows with either part, and half of the error probability is for either.
+    Waiting for a number of draws does no harm: it takes n of them for the k-th where n coins show k heads or more.
 
     >>> apart = Scores(members=np.full(500, 2.0), others=np.full(500, -2.0))
     >>> bound = sampled_gaussian(apart, threshold=0.0, num_drawn=50, num_draws=500, delta=1e-5, confidence=0.95)
