@@ -8,4 +8,10 @@ the clip, the noise and the loop are those that train.
 - ``canaries``: records that are as loud as a clip allows, each in a direction of its own
 - ``step_game``: every released sum is seen, of rejected candidates too
 - ``every_method``: the same on every method, at one ε
+- ``subjects``: what an audit is about, from a run, a configuration or a name
+- ``neighbours``: one step, with a record and without it, many times over
+- ``one_run``: canaries among the records of one whole training, guessed at in the end; ``guessing`` is how
+- ``final_model``: the final model alone, by its losses
+- ``recording``: two runs with the same randomness, one record apart, compared in all that must be the same, by
+  ``recorded_slots`` and ``recorded_randomness``
 """
