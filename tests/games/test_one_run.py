@@ -149,6 +149,7 @@ REPLACING = Plan(
         pytest.param({"guesses": CANARIES + 1}, "guesses", id="more guesses than canaries"),
         pytest.param({"confidence": 1.0}, "confidence", id="certain"),
         pytest.param({"look_every": 0}, "look_every", id="never"),
+        pytest.param({"records_are_public": "yes"}, "records_are_public", id="a word"),
     ],
 )
 def test_what_cannot_be_played_is_refused_before_anything_is_trained(changed: dict[str, Any], said: str) -> None:

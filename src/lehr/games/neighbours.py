@@ -90,6 +90,7 @@ def attack(
     """
     _refuse_unfit(method, plan)
     a_confidence(confidence=confidence)
+    validate.true_or_false(records_are_public=records_are_public)
     prepare, private = prepare or _as_it_is, private.to(_device(model))
     stage = Stage(
         model=model,
@@ -125,7 +126,7 @@ def attack(
         ),
         played_on=datetime.now(UTC).date().isoformat(),
         library_version=lehr.__version__,
-        is_private=not validate.true_or_false(records_are_public=records_are_public),
+        is_private=not records_are_public,
     )
 
 

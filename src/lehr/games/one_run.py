@@ -78,6 +78,7 @@ def attack(
     """
     _refuse_unfit(method, plan, private, canaries)
     a_confidence(confidence=confidence)
+    validate.true_or_false(records_are_public=records_are_public)
     validate.count(look_every=look_every)
     if guesses is not None:
         a_count_of_guesses(right=0, guesses=guesses, canaries=len(canaries))
@@ -116,7 +117,7 @@ def attack(
         roc=_roc(scores, present),
         played_on=datetime.now(UTC).date().isoformat(),
         library_version=lehr.__version__,
-        is_private=not validate.true_or_false(records_are_public=records_are_public),
+        is_private=not records_are_public,
     )
 
 
