@@ -86,7 +86,7 @@ def planned(
         compiled=False,
         checkpoint_seconds=600.0,
         diagnostics=False,
-        cryptographic_on_gpu=True,
+        cryptographic_on_gpu=False,
     )
     scored = Scored(
         given=given,

@@ -72,13 +72,14 @@ def attack(
     confidence: float = 0.95,
     keys: Iterator[RunKey] | None = None,
     host: Host | None = None,
+    device: str | torch.device = "cpu",
     callbacks: Sequence[Callback] = (),
 ) -> Audit:
     """Attack a method under a plan, in as many runs as the canaries need, and hold that against its proven ε.
 
     What decides is a Gaussian trade-off at four thresholds, which is paid for. The threshold where with and without the
     canary are equally likely under the claim would be known beforehand, and find nothing where the noise is too small.
-    ``keys`` are for tests: otherwise all is drawn afresh.
+    What a ``device`` computes is attacked on that device. ``keys`` are for tests: otherwise all is drawn afresh.
     """
     if not method.is_private:
         raise InvalidValue("method", allowed="one with noise: without it there is no claim", given=method.name)
@@ -86,7 +87,10 @@ def attack(
     keys = keys or iter(RunKey.fresh, None)
     planted = canaries_for(method, plan, num_canaries=num_canaries, host=host)
     num_runs = max(1, math.ceil(0.99 * num_canaries / planted.num_canaries))
-    played = [play(method, plan, canaries=planted, key=next(keys), callbacks=callbacks) for _ in range(num_runs)]
+    played = [
+        play(method, plan, canaries=planted, key=next(keys), device=device, callbacks=callbacks)
+        for _ in range(num_runs)
+    ]
     by_likelihood, by_mean = (pooled([getattr(one, name) for one in played]) for name in ("by_likelihood", "by_mean"))
     std = max(one.mean_std for one in played)
     stated: dict[str, float] = {"delta": plan.delta, "confidence": confidence}
@@ -111,7 +115,15 @@ def attack(
     )
 
 
-def play(method: Method, plan: Plan, *, canaries: Canaries, key: RunKey, callbacks: Sequence[Callback] = ()) -> Played:
+def play(
+    method: Method,
+    plan: Plan,
+    *,
+    canaries: Canaries,
+    key: RunKey,
+    device: str | torch.device = "cpu",
+    callbacks: Sequence[Callback] = (),
+) -> Played:
     """Run the method under the plan once, with canaries in the data."""
     is_present = key.at(0, 0).uniforms("canaries", canaries.num_canaries) < 0.5
     is_replacing = plan.adjacency is Adjacency.REPLACE_ONE
@@ -119,7 +131,7 @@ def play(method: Method, plan: Plan, *, canaries: Canaries, key: RunKey, callbac
     adversary = Adversary(canaries, _clipped_alone(method, canaries), plan, signs)
     records = _records(canaries, is_present, plan.adjacency)
     run = staged(
-        canaries.network(),
+        canaries.network().to(device),
         records,
         method=overheard(method, adversary.hear),
         plan=plan,
@@ -184,13 +196,10 @@ class Adversary:
         """What was released, less what the others add on average, along each canary, by the precision of the noise."""
         q = self._plan.sampling_probability
         expected = self._expected[clips_coordinates]
-        rest = {
-            name: released.values[name].double() - q * sizes[name] * expected[name]
-            if expected
-            else released.values[name]
-            for name in weights
-        }
-        seen = self._canaries.along({name: rest[name] * weights[name] for name in weights}).cpu()
+        rest = {name: released.values[name].double().cpu() for name in weights}
+        if expected:
+            rest = {name: value - q * sizes[name] * expected[name] for name, value in rest.items()}
+        seen = self._canaries.along({name: rest[name] * weights[name] for name in weights})
         return seen + q * precision * self._signs_R if expected else seen
 
     def means(self) -> Tensor:
@@ -204,7 +213,7 @@ class Adversary:
 
     def _sizes(self, private: PrivateSum) -> Tensors:
         if private.bounds is not None:
-            return {name: bound.double() for name, bound in private.bounds.items()}
+            return {name: bound.double().cpu() for name, bound in private.bounds.items()}
         return {name: private.sensitivity * size for name, size in self._unit.items()}
 
     def _log_likelihood_ratio(self, seen: Tensor, precision: float) -> Tensor:
@@ -266,7 +275,7 @@ def _physical_batch(plan: Plan, num_held: int) -> int:
 
 def _noise_std(released: ReleasedSum, name: str) -> Tensor | float:
     std = released.noise_std
-    return std[name].double() if isinstance(std, dict) else std
+    return std[name].double().cpu() if isinstance(std, dict) else std
 
 
 def _scores(scores: Tensor, is_present: Tensor) -> Scores:
