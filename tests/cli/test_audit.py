@@ -176,6 +176,7 @@ def test_the_model_alone_is_attacked_for_the_owner_of_the_records(lehr: Run, tmp
         (("run", "--confidence", "1"), 2, "confidence must be a number in (0, 1); given: 1.0"),
         (("run", "--confidence", "nan"), 2, "confidence must be"),
         (("run", "--canaries", "63"), 2, "canaries must be a whole number >= 64; given: 63"),
+        (("run", "--device", "abacus"), 2, "device must be one that torch can use here"),
         (("run", "--game", "chess"), 2, "game must be one of model, steps; given: 'chess'"),
         (("run", "--npz", "private.npz"), 2, "npz must be left out beside game steps"),
         (("run", "--game", "model", "--json"), 2, "json must be left out beside game model"),

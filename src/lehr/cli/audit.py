@@ -18,6 +18,8 @@ from lehr.cli.release import TRAIN
 from lehr.errors import InvalidValue, StoreError
 
 if TYPE_CHECKING:
+    import torch
+
     from lehr.auditing import Audit
     from lehr.games.subjects import Subject
     from lehr.reports.audit_keeping import Kept
@@ -53,6 +55,7 @@ def audit(
     public_folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
     image_side: Annotated[int | None, typer.Option(help="Scale the images of folders to this side.")] = None,
     channels: Annotated[int | None, typer.Option(help="Of the images of folders: 3, or 1 for grey.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda: whose kernels and noise are attacked.")] = "cpu",
     data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data first.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as one web page.")] = None,
     overwrite: Overwrite = False,
@@ -89,9 +92,12 @@ def audit(
         _attack_model(_a_run(what), records, confidence=confidence, data_dir=data_dir)
         return
     refuse("game steps", **records, data_dir=data_dir)
+    from lehr.training.fit import a_device
+
     num_canaries = _a_number_of_canaries(canaries)
+    where = a_device(device)
     subjects = _subjects(what, method, numbers)
-    played = _played(subjects, num_canaries=num_canaries, confidence=confidence, quiet=quiet or json)
+    played = _played(subjects, num_canaries=num_canaries, confidence=confidence, device=where, quiet=quiet or json)
     audits = [one.audit for one in played]
     kept = _kept(what, audits)
     if report is not None:
@@ -149,12 +155,14 @@ def _subjects(what: Path | None, method: str | None, numbers: dict[str, Any]) ->
         return [subjects.Subject(name=made.name, method=made, plan=plan)]
 
 
-def _played(subjects: Sequence[Subject], *, num_canaries: int, confidence: float, quiet: bool) -> list[Played]:
+def _played(
+    subjects: Sequence[Subject], *, num_canaries: int, confidence: float, device: torch.device, quiet: bool
+) -> list[Played]:
     found = []
     for subject in subjects:
         began = time.monotonic()
         told: list[Callback] = [_progress(subject.name, quiet=quiet)]
-        audit = subject.attacked(num_canaries=num_canaries, confidence=confidence, callbacks=told)
+        audit = subject.attacked(num_canaries=num_canaries, confidence=confidence, device=device, callbacks=told)
         found.append(Played(audit=audit, seconds=time.monotonic() - began))
     return found
 
@@ -219,8 +227,8 @@ def _tell(audit: Audit) -> None:
     }
     for bound in audit.bounds[1:]:
         rows[f"by {bound.by}"] = f"ε ≥ {at_least(bound.epsilon)}, assuming {audit_words.assumes(bound)}"
-    for check in audit.checks:
-        rows["checked"] = f"{check.statement} (p = {check.p_value:.2g})"
+    if audit.checks:
+        rows["checked"] = "; ".join(f"{check.statement} (p = {check.p_value:.2g})" for check in audit.checks)
     rows["played"] = audit_words.played(audit)
     answering.facts(f"Audit of {answering.printable(audit.subject)}", rows)
     for sentence in audit_words.sentences(audit):

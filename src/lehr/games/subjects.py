@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from lehr import validate
 from lehr.auditing import Audit
 from lehr.errors import InvalidValue, Unreachable
@@ -43,7 +45,14 @@ class Subject:
             allowed = "one whose proven ε is finite under its plan: there is no claim to refute"
             raise InvalidValue("method", allowed=allowed, given=self.method.name)
 
-    def attacked(self, *, num_canaries: int, confidence: float, callbacks: Sequence[Callback] = ()) -> Audit:
+    def attacked(
+        self,
+        *,
+        num_canaries: int,
+        confidence: float,
+        device: torch.device | str = "cpu",
+        callbacks: Sequence[Callback] = (),
+    ) -> Audit:
         """Play the step game."""
         return step_game.attack(
             self.method,
@@ -52,6 +61,7 @@ class Subject:
             num_canaries=num_canaries,
             confidence=confidence,
             host=self.host,
+            device=device,
             callbacks=callbacks,
         )
 

@@ -139,7 +139,7 @@ def fit(
         averaging=_averaging(averaging),
         precision=precision,
         patience=patience,
-        device=_device(device),
+        device=a_device(device),
         physical_batch=physical_batch,
         compiled=compiled,
         checkpoint_seconds=checkpoint_seconds,
@@ -212,7 +212,8 @@ def _delta(delta: float | None, method: Method) -> float:
     return 1e-5 if delta is None else delta  # without privacy ε is infinite at any δ
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def a_device(device: str | torch.device | None) -> torch.device:
+    """The device that is asked for, or the best that is there."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
