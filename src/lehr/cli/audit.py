@@ -18,8 +18,6 @@ from lehr.cli.release import TRAIN
 from lehr.errors import InvalidValue, StoreError
 
 if TYPE_CHECKING:
-    import torch
-
     from lehr.auditing import Audit
     from lehr.games.subjects import Subject
     from lehr.reports.audit_keeping import Kept
@@ -95,9 +93,9 @@ def audit(
     from lehr.training.fit import a_device
 
     num_canaries = _a_number_of_canaries(canaries)
-    where = a_device(device)
+    a_device(device)  # one that is not there is refused before anything is planned
     subjects = _subjects(what, method, numbers)
-    played = _played(subjects, num_canaries=num_canaries, confidence=confidence, device=where, quiet=quiet or json)
+    played = _played(subjects, num_canaries=num_canaries, confidence=confidence, device=device, quiet=quiet or json)
     audits = [one.audit for one in played]
     kept = _kept(what, audits)
     if report is not None:
@@ -156,7 +154,7 @@ def _subjects(what: Path | None, method: str | None, numbers: dict[str, Any]) ->
 
 
 def _played(
-    subjects: Sequence[Subject], *, num_canaries: int, confidence: float, device: torch.device, quiet: bool
+    subjects: Sequence[Subject], *, num_canaries: int, confidence: float, device: str, quiet: bool
 ) -> list[Played]:
     found = []
     for subject in subjects:
