@@ -51,7 +51,7 @@ def played(name: str, contender: Contender, *, epsilon: float, num_canaries: int
         plan,
         subject=name,
         num_canaries=num_canaries,
-        host=None if contender.host is None else contender.host(),
+        host=contender.host(),
         device=device,
     )
     return row(audit, time.monotonic() - begun, num_canaries=num_canaries)

@@ -90,7 +90,7 @@ def test_a_file_that_was_not_written_like_this_is_refused(change: dict[str, Any]
 def test_nan_never_passes() -> None:
     for change in ({"claimed_epsilon": math.nan}, {"roc": ((math.nan, 0.0),)}):
         with pytest.raises(InvalidValue):
-            replace(AUDIT, **change)  # type: ignore[arg-type]
+            replace(AUDIT, **change)
     with pytest.raises(InvalidValue):
         Check(statement="x", p_value=math.nan)
 

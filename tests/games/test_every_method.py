@@ -9,6 +9,7 @@ import pytest
 
 from lehr.auditing import Audit, Verdict
 from lehr.errors import InvalidValue
+from lehr.games import step_game
 from lehr.games.every_method import TEMPERED, Contender, contenders
 from lehr.methods.by_name import METHODS
 from tests.games.sabotage import keys_of
@@ -20,12 +21,15 @@ TIGHT = 2.2
 CERTIFIED = {**dict.fromkeys(CONTENDERS, TIGHT), "agd": 1.2}
 
 
-def played(name: str, *, num_canaries: int | None = None) -> Audit:
+def played(name: str) -> Audit:
     contender = CONTENDERS[name]
     plan = contender.plan(epsilon=3.0, delta=1e-5, steps=400, sampling_probability=0.1)
-    if num_canaries is None:  # patterns over all coordinates are dearer, and AGD asks every one of its questions
-        num_canaries = 8192 if contender.build().clipping.needs_coordinates or name == "agd" else 16_384
-    return contender.attacked(plan, num_canaries=num_canaries, keys=keys_of(name))
+    # Patterns over all coordinates are dearer, and AGD asks every one of its questions.
+    is_dear = contender.build().clipping.needs_coordinates or name == "agd"
+    num_canaries = 8192 if is_dear else 16_384
+    return step_game.attack(
+        contender.build(), plan, num_canaries=num_canaries, keys=keys_of(name), host=contender.host()
+    )
 
 
 @pytest.mark.slow
@@ -43,9 +47,10 @@ def test_every_method_with_noise_takes_part_and_one_network_of_tempered_sigmoids
     assert CONTENDERS.keys() == METHODS.keys() - {"plain-sgd"} | {TEMPERED}
 
 
-def test_what_is_stated_is_what_is_attacked() -> None:
-    audit = Contender(method="dpsgd").attacked(Contender(method="dpsgd").plan(steps=20), num_canaries=64)
-    assert (audit.subject, audit.steps, audit.members + audit.others) == ("dpsgd", 20, 64)
+def test_a_plan_is_at_the_epsilon_that_is_asked_for() -> None:
+    plan = Contender(method="dpsgd").plan(epsilon=2.0, steps=20, sampling_probability=0.05)
+    assert (plan.steps, plan.sampling_probability) == (20, 0.05)
+    assert 1.99 <= plan.bound().epsilon <= 2.0
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"sampling_probability": 0.0}, {"epsilon": -1.0}])

@@ -21,8 +21,8 @@ def sabotaged(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> Audit:
     contender = CONTENDERS[name]
     plan = contender.plan(epsilon=3.0, delta=1e-5, steps=400, sampling_probability=0.1)
     method = SABOTAGES[fault](contender.build(), monkeypatch)
-    host = None if contender.host is None else contender.host()
-    return step_game.attack(method, plan, num_canaries=2048, keys=keys_of(f"{name}, {fault}"), host=host)
+    keys = keys_of(f"{name}, {fault}")
+    return step_game.attack(method, plan, num_canaries=2048, keys=keys, host=contender.host())
 
 
 @pytest.mark.slow

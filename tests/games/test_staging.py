@@ -38,9 +38,8 @@ def network() -> nn.Module:
 
 def run(key: RunKey | None = None, steps: Steps | None = None) -> Run:
     told = () if steps is None else (steps,)
-    return staged(
-        network(), PRIVATE, method=named("dpsgd"), plan=PLAN, loss_fn=LOSS, num_classes=2, key=key, callbacks=told
-    )
+    decided = planned(network(), PRIVATE, method=named("dpsgd"), plan=PLAN, loss_fn=LOSS, num_classes=2)
+    return staged(decided, key=key, callbacks=told)
 
 
 def test_all_steps_of_the_plan_are_taken_by_the_real_loop() -> None:

@@ -2,7 +2,7 @@
 
 >>> proven = LowerBound(epsilon=2.4, delta=1e-5, confidence=0.95, by="Gaussian trade-off")
 >>> audit = Audit(subject="dpsgd", game="every step", claimed_epsilon=3.0, delta=1e-5, bounds=(proven,), members=8000,
-...     others=8000, runs=1, steps=400, roc=((0.0, 0.0), (1.0, 1.0)), played_on="2026-01-31", library_version="0.1.0")
+...     others=8000, runs=1, steps=400, roc=((0.0, 0.0), (1.0, 1.0)))
 >>> audit.verdict
 <Verdict.HOLDS: 'not refuted'>
 """
@@ -10,11 +10,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from datetime import date
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, date, datetime
 from enum import Enum
 from typing import Any
 
+import lehr
 from lehr import validate
 from lehr.auditing.curves import MOST_POINTS, roc
 from lehr.auditing.lower_bound import LowerBound
@@ -23,6 +24,7 @@ from lehr.errors import InvalidValue
 from lehr.files import strict_json
 
 FORMAT, FORMAT_VERSION = "lehr audit", 1
+NOISE_AS_STATED = "the noise that was seen has the standard deviation that is stated"
 # What is tested beside the bound must fail so clearly that it never happens by chance, in thousands of audits.
 SUSPICIOUS_BELOW = 1e-6
 
@@ -74,8 +76,8 @@ class Audit:
     runs: int
     steps: int
     roc: tuple[tuple[float, float], ...]
-    played_on: str
-    library_version: str
+    played_on: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    library_version: str = lehr.__version__
     checks: tuple[Check, ...] = ()
     is_private: bool = False
 

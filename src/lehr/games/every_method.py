@@ -5,7 +5,7 @@ The number of records is a public number that a plan states; how many are there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -13,16 +13,12 @@ from typing import Any
 from torch import nn
 
 from lehr import data, validate
-from lehr.auditing import Audit
 from lehr.data import InMemory
-from lehr.games import step_game
 from lehr.games.canaries import Host
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.networks.tempered_sigmoid import BEST, TemperedSigmoid
 from lehr.planning.plan import Plan
-from lehr.rng import RunKey
-from lehr.run_shape import Callback
 from lehr.training.public_plan import plan_for
 
 RECORDS = 60_000
@@ -38,7 +34,7 @@ class Contender:
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    host: Callable[[], Host] | None = None
+    host: Callable[[], Host | None] = lambda: None
     steps_factor: float = 1.0
 
     def build(self) -> Method:
@@ -55,28 +51,6 @@ class Contender:
             steps=round(self.steps_factor * validate.count(steps=steps)),
             expected_batch_size=validate.probability(sampling_probability=sampling_probability) * RECORDS,
             method=self.build(),
-        )
-
-    def attacked(
-        self,
-        plan: Plan,
-        *,
-        subject: str | None = None,
-        num_canaries: int = step_game.NUM_CANARIES,
-        confidence: float = 0.95,
-        keys: Iterator[RunKey] | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> Audit:
-        """Play the step game under the plan."""
-        return step_game.attack(
-            self.build(),
-            plan,
-            subject=subject or self.method,
-            num_canaries=num_canaries,
-            confidence=confidence,
-            keys=keys,
-            host=None if self.host is None else self.host(),
-            callbacks=callbacks,
         )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import lehr
 from lehr import networks, validate
 from lehr.auditing import Audit, LowerBound, Scores, clopper_pearson, gaussian_tradeoff
 from lehr.auditing.audit import roc_points
@@ -238,8 +236,6 @@ def _audit(
         runs=1,
         steps=0,  # of none was anything seen
         roc=roc_points(scores),
-        played_on=datetime.now(UTC).date().isoformat(),
-        library_version=lehr.__version__,
         is_private=True,
     )
 

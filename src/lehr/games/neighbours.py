@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import TypeAlias
 
@@ -23,10 +22,9 @@ import torch
 from scipy import special
 from torch import Tensor, nn
 
-import lehr
 from lehr import accounting, validate
 from lehr.auditing import Audit, Check, LowerBound, Scores, clopper_pearson, known_variance
-from lehr.auditing.audit import roc_points
+from lehr.auditing.audit import NOISE_AS_STATED, roc_points
 from lehr.auditing.gaussian_tradeoff import mu_from_rates
 from lehr.auditing.lower_bound import a_confidence
 from lehr.auditing.rates import errors_above, upper_rate
@@ -46,7 +44,6 @@ from lehr.sampling.physical import PhysicalBatch, physical
 from lehr.training import engines
 
 GAME = "one step, with a record and without it: every released sum is seen, and who else was drawn"
-NOISE_AS_STATED = "the noise that was seen has the standard deviation that is stated"
 DRAWN_AS_STATED = "the record was drawn as often as is stated"
 ASSUMES = ("a record enters a sum by a coin of its own", "what is added to a sum is Gaussian noise")
 REPETITIONS = 2_000
@@ -124,8 +121,6 @@ def attack(
             Check(statement=NOISE_AS_STATED, p_value=known_variance.variance_p_value(seen.each.others, std=1.0)),
             Check(statement=DRAWN_AS_STATED, p_value=_drawn_p_value(seen, plan.sampling_probability)),
         ),
-        played_on=datetime.now(UTC).date().isoformat(),
-        library_version=lehr.__version__,
         is_private=not records_are_public,
     )
 

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-import lehr
 from lehr import validate
 from lehr.auditing import Audit, Scores
 from lehr.auditing.audit import roc_points
@@ -33,7 +31,7 @@ from lehr.events import Adjacency
 from lehr.games import guessing
 from lehr.games.final_model import losses
 from lehr.games.overheard import overheard
-from lehr.games.staging import staged
+from lehr.games.staging import planned, staged
 from lehr.gradients.batches import LossFn, each, random_numbers_apart
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
@@ -86,7 +84,7 @@ def attack(
     is_present = key.at(0, 0).uniforms("canaries", len(canaries)) < 0.5
     trained = copy.deepcopy(model)
     listener = Listener(trained, canaries, loss_fn, look_every=look_every)
-    run = staged(
+    decided = planned(
         trained,
         _with_canaries(private, canaries.at(is_present.nonzero().squeeze(1))),
         method=overheard(method, listener.hear) if white_box else method,
@@ -94,10 +92,9 @@ def attack(
         loss_fn=loss_fn,
         num_classes=num_classes,
         public=public,
-        key=key,
         physical_batch=physical_batch,
-        callbacks=callbacks,
     )
+    run = staged(decided, key=key, callbacks=callbacks)
     scores = listener.scores() if white_box else _by_loss(model, trained, canaries, loss_fn)
     present = is_present.numpy()
     stated = {"delta": plan.delta, "confidence": confidence}
@@ -115,8 +112,6 @@ def attack(
         runs=1,
         steps=run.end.step,
         roc=_roc(scores, present),
-        played_on=datetime.now(UTC).date().isoformat(),
-        library_version=lehr.__version__,
         is_private=not records_are_public,
     )
 

@@ -14,38 +14,51 @@ from lehr.rng import StepRandomness
 Hear: TypeAlias = Callable[[PrivateSum, ReleasedSum], None]
 
 
-class OverheardNoise:
-    """Does what the noise does, and then tells ``hear`` what it was given and what it released."""
+class NoisePassedOn:
+    """Does what a noise does, for those who want to know of it."""
 
-    def __init__(self, noise: Noise, hear: Hear) -> None:
-        self._noise, self._hear = noise, hear
+    def __init__(self, noise: Noise) -> None:
+        self.noise = noise
 
     @property
     def needs_bounds(self) -> bool:
-        return self._noise.needs_bounds
+        return self.noise.needs_bounds
 
     @property
     def needs_limit(self) -> bool:
-        return self._noise.needs_limit
+        return self.noise.needs_limit
 
     def event(self, noise_multiplier: float) -> Gaussian:
-        return self._noise.event(noise_multiplier)
+        return self.noise.event(noise_multiplier)
 
     def start(self, parameters: Tensors) -> SlotState:
-        return self._noise.start(parameters)
+        return self.noise.start(parameters)
 
     def factor(self, state: SlotState) -> float:
-        return self._noise.factor(state)
+        return self.noise.factor(state)
 
     def release(
         self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, state: SlotState
     ) -> ReleasedSum:
-        released = self._noise.release(private, noise_multiplier=noise_multiplier, randomness=randomness, state=state)
-        self._hear(private, released)
-        return released
+        return self.noise.release(private, noise_multiplier=noise_multiplier, randomness=randomness, state=state)
 
     def learn(self, state: SlotState, taken: Taken) -> SlotState:
-        return self._noise.learn(state, taken)
+        return self.noise.learn(state, taken)
+
+
+class OverheardNoise(NoisePassedOn):
+    """A noise that tells ``hear`` what it was given and what it released."""
+
+    def __init__(self, noise: Noise, hear: Hear) -> None:
+        super().__init__(noise)
+        self._hear = hear
+
+    def release(
+        self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, state: SlotState
+    ) -> ReleasedSum:
+        released = super().release(private, noise_multiplier=noise_multiplier, randomness=randomness, state=state)
+        self._hear(private, released)
+        return released
 
 
 def overheard(method: Method, hear: Hear) -> Method:

@@ -19,7 +19,7 @@ from torch import Tensor
 from lehr.acceptance.always import Always
 from lehr.acceptance.energy import Energy, PublicEnergy
 from lehr.acceptance.proposal import Acceptance, Decision, Proposal
-from lehr.events import Gaussian
+from lehr.games.overheard import NoisePassedOn
 from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, Taken, Tensors
 from lehr.mechanism import Method, Noise
 from lehr.rng import StepRandomness
@@ -68,28 +68,12 @@ class Tape:
         return before[0].answer if before and before[0].step == self.step else answer
 
 
-class RecordedNoise:
+class RecordedNoise(NoisePassedOn):
     """The noise of a method, on tape."""
 
     def __init__(self, noise: Noise, tape: Tape) -> None:
-        self._noise, self._tape = noise, tape
-
-    @property
-    def needs_bounds(self) -> bool:
-        return self._noise.needs_bounds
-
-    @property
-    def needs_limit(self) -> bool:
-        return self._noise.needs_limit
-
-    def event(self, noise_multiplier: float) -> Gaussian:
-        return self._noise.event(noise_multiplier)
-
-    def start(self, parameters: Tensors) -> SlotState:
-        return self._noise.start(parameters)
-
-    def factor(self, state: SlotState) -> float:
-        return self._noise.factor(state)
+        super().__init__(noise)
+        self._tape = tape
 
     def release(
         self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, state: SlotState
@@ -100,7 +84,7 @@ class RecordedNoise:
         tape.note("stated sensitivity", private.sensitivity, step=step)
         tape.note("stated bounds", private.bounds, step=step)
         tape.note("state of the noise", state, step=step)
-        released = self._noise.release(private, noise_multiplier=noise_multiplier, randomness=randomness, state=state)
+        released = super().release(private, noise_multiplier=noise_multiplier, randomness=randomness, state=state)
         tape.note("noise multiplier", (noise_multiplier, released.noise_multiplier), step=step)
         tape.note("noise std", released.noise_std, step=step)
         tape.note("shape of what is released", _shapes(released.values), step=step)
@@ -109,7 +93,7 @@ class RecordedNoise:
     def learn(self, state: SlotState, taken: Taken) -> SlotState:
         self._tape.note("divisor", taken.divisor, step=self._tape.step)
         self._tape.note("accepted", taken.is_accepted, step=self._tape.step)
-        return self._noise.learn(state, taken)
+        return super().learn(state, taken)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,30 +23,8 @@ from lehr.training.scored import Scored
 from lehr.update.averaging import NoAverage
 
 
-def staged(
-    model: nn.Module,
-    private: InMemory,
-    *,
-    method: Method,
-    plan: Plan,
-    loss_fn: LossFn,
-    num_classes: int,
-    public: InMemory | None = None,
-    key: RunKey | None = None,
-    physical_batch: int | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> Run:
+def staged(run: Planned, *, key: RunKey | None = None, callbacks: Sequence[Callback] = ()) -> Run:
     """Train, as ``lehr.fit`` does. With a ``key`` of its own, a run can be repeated draw by draw and noise by noise."""
-    run = planned(
-        model,
-        private,
-        method=method,
-        plan=plan,
-        loss_fn=loss_fn,
-        num_classes=num_classes,
-        public=public,
-        physical_batch=physical_batch,
-    )
     with tempfile.TemporaryDirectory(prefix="lehr-game-") as folder, run.begun(Path(folder) / "run") as begun:
         if key is not None:
             begun.key = key

@@ -12,17 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import lehr
 from lehr import validate
 from lehr.acceptance.energy import PublicEnergy
 from lehr.auditing import Audit, Check, Scores, clopper_pearson, gaussian_tradeoff, known_variance
-from lehr.auditing.audit import roc_points
+from lehr.auditing.audit import NOISE_AS_STATED, roc_points
 from lehr.auditing.lower_bound import a_confidence
 from lehr.auditing.scores import pooled
 from lehr.auditing.thresholds import Corrected
@@ -32,7 +30,7 @@ from lehr.events import Adjacency
 from lehr.games import canaries as planting
 from lehr.games.canaries import PRESENT, REPLACED, Canaries, CoordinateCanaries, Host, SignCanaries
 from lehr.games.overheard import overheard
-from lehr.games.staging import staged
+from lehr.games.staging import planned, staged
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
 from lehr.mechanism import Method
@@ -44,7 +42,6 @@ from lehr.training.ending import Run
 
 GAME = "every step: canaries as loud as the clip allows, and every released sum is seen, of rejected candidates too"
 NUM_CANARIES = 16_384
-NOISE_AS_STATED = "the noise that was seen has the standard deviation that is stated"
 # Patterns over all coordinates cost as much as there are coordinates: several small runs cost less than a large one.
 NUM_PATTERNS = 2_048
 
@@ -110,8 +107,6 @@ def attack(
         steps=max(one.steps_seen for one in played),
         roc=roc_points(by_likelihood),
         checks=(Check(statement=NOISE_AS_STATED, p_value=_noise_p_value(by_mean, plan, std)),),
-        played_on=datetime.now(UTC).date().isoformat(),
-        library_version=lehr.__version__,
     )
 
 
@@ -130,7 +125,7 @@ def play(
     signs = 2 * is_present.double() - 1 if is_replacing else is_present.double()
     adversary = Adversary(canaries, _clipped_alone(method, canaries), plan, signs)
     records = _records(canaries, is_present, plan.adjacency)
-    run = staged(
+    decided = planned(
         canaries.network().to(device),
         records,
         method=overheard(method, adversary.hear),
@@ -138,10 +133,9 @@ def play(
         loss_fn=planting.loss,
         num_classes=canaries.num_classes,
         public=canaries.public() if isinstance(method.acceptance.energy, PublicEnergy) else None,
-        key=key,
         physical_batch=_physical_batch(plan, len(records)),
-        callbacks=callbacks,
     )
+    run = staged(decided, key=key, callbacks=callbacks)
     return Played(
         run=run,
         by_likelihood=_scores(adversary.likelihoods, is_present),

@@ -96,6 +96,5 @@ def named(name: str, *, epsilon: float, delta: float, steps: int, sampling_proba
             plan = contender.plan(epsilon=epsilon, delta=delta, steps=steps, sampling_probability=sampling_probability)
         except Unreachable as error:
             raise Unreachable(f"{subject} cannot be planned: {error}") from error
-        host = None if contender.host is None else contender.host()
-        found.append(Subject(name=subject, method=contender.build(), plan=plan, host=host))
+        found.append(Subject(name=subject, method=contender.build(), plan=plan, host=contender.host()))
     return tuple(found)
