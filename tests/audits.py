@@ -36,4 +36,5 @@ NOTHING_SHOWN = replace(HOLDING, bounds=(replace(DECISIVE, epsilon=0.0),))
 
 def showing(epsilon: float, **changed: Any) -> Audit:
     """An audit whose decisive bound is this one."""
-    return replace(HOLDING, bounds=(replace(DECISIVE, epsilon=epsilon), ALONE), **changed)
+    bounds = (replace(DECISIVE, epsilon=epsilon), replace(ALONE, epsilon=0.0))
+    return replace(HOLDING, bounds=bounds, **changed)

@@ -19,7 +19,7 @@ AUDIT = Audit(
     game="every step",
     claimed_epsilon=3.0,
     delta=1e-5,
-    bounds=(BOUND, replace(BOUND, epsilon=9.0, by="another")),
+    bounds=(BOUND, replace(BOUND, epsilon=9.0, by="another")),  # which assumes something
     members=10,
     others=12,
     runs=1,
@@ -47,6 +47,14 @@ def test_a_check_that_cannot_have_failed_by_chance_is_told_but_refutes_nothing()
     assert replace(AUDIT, checks=(failed,)).verdict is Verdict.SUSPICIOUS
     assert replace(AUDIT, checks=(failed,), claimed_epsilon=1.0).verdict is Verdict.REFUTED
     assert Check(statement="the noise is as stated", p_value=SUSPICIOUS_BELOW).passed
+
+
+def test_another_bound_above_the_claim_is_told_where_it_assumes_nothing() -> None:
+    alone = replace(AUDIT.bounds[1], assumes=())
+    audit = replace(AUDIT, bounds=(BOUND, alone))
+    assert audit.verdict is Verdict.SUSPICIOUS
+    assert audit.objections == ("the bound by another, which assumes nothing, is below the claim",)
+    assert replace(AUDIT, bounds=(BOUND, replace(alone, epsilon=3.0))).verdict is Verdict.HOLDS
 
 
 def test_an_infinite_claim_cannot_be_refuted() -> None:

@@ -12,7 +12,7 @@ import torch
 from lehr import make_plan
 from lehr.accounting import ACCOUNTANTS
 from lehr.auditing import Verdict
-from lehr.auditing.gaussian_tradeoff import epsilon_from_mu
+from lehr.auditing.gaussian_tradeoff import epsilon_from_mu, mu_from_epsilon
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
@@ -23,6 +23,7 @@ from lehr.interfaces import PrivateSum, ReleasedSum
 from lehr.methods.by_name import named
 from lehr.planning.plan import Plan
 from lehr.rng import RunKey
+from lehr.sampling.poisson import PoissonSampling
 from lehr.schedules import StepDecay
 from tests.games.sabotage import SABOTAGES, keys_of
 
@@ -39,7 +40,7 @@ def played(name: str, plan: Plan = PLAN, *, num_canaries: int = 512) -> Played:
 @pytest.mark.parametrize("name", METHODS)
 def test_canaries_saturate_the_clip_so_that_the_noise_over_them_is_the_plans(name: str) -> None:
     q = PLAN.sampling_probability
-    precision = (played(name).mean_std ** 2 - 1) / (q * (1 - q))
+    precision = (played(name).member_std ** 2 - 1) / (q * (1 - q))
     assert math.isclose(1 / math.sqrt(precision), PLAN.noise_multiplier, rel_tol=1e-3)
 
 
@@ -50,7 +51,7 @@ def test_whoever_is_not_there_has_a_standard_normal_mean_and_whoever_is_stands_o
     expected = PLAN.sampling_probability * math.sqrt(PLAN.steps) / PLAN.noise_multiplier
     assert abs(others.mean()) < 5 / math.sqrt(len(others))
     assert abs(others.std() - 1) < 5 / math.sqrt(2 * len(others))
-    assert abs(members.mean() - expected) < 5 * found.mean_std / math.sqrt(len(members))
+    assert abs(members.mean() - expected) < 5 * found.member_std / math.sqrt(len(members))
 
 
 def test_every_candidate_is_seen_also_those_that_are_rejected() -> None:
@@ -83,7 +84,7 @@ def test_nobody_is_found_who_was_never_there(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(step_game, "_records", nobody)
     monkeypatch.setattr(SignCanaries, "expected", lambda *_, **__: {})
     audit = attack(named(name), PLAN, num_canaries=512, keys=keys_of("null"))
-    assert audit.verdict is Verdict.HOLDS
+    assert audit.verdict is not Verdict.REFUTED
     assert [bound.epsilon for bound in audit.bounds] == [0.0, 0.0, 0.0]
 
 
@@ -151,16 +152,28 @@ def test_the_gaussian_curve_understates_what_sampled_steps_cost_beyond_the_rates
     for q, sigma, steps in ((0.1, 2.94, 400), (512 / 60_000, 1.23, 4698), (0.01, 0.8, 500), (0.05, 0.7, 10)):
         event = Repeated(PoissonSampled(q, Gaussian(sigma)), steps)
         costs = [pld.epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE) for delta in (1e-2, 1e-5)]
-        mu = _mu_of(costs[0], delta=1e-2)
+        mu = mu_from_epsilon(costs[0], delta=1e-2)
         assert epsilon_from_mu(mu, delta=1e-5) < costs[1]
 
 
-def _mu_of(epsilon: float, *, delta: float) -> float:
-    low, high = 0.0, 50.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if epsilon_from_mu(middle, delta=delta) < epsilon else (low, middle)
-    return low
+@pytest.mark.parametrize(
+    "records, batch, noise_multiplier, steps, delta",
+    [(1000, 10, 0.25, 1, 0.01), (1000, 10, 0.3, 3, 0.03), (200, 2, 0.25, 2, 0.015), (300, 1, 0.2, 1, 0.0033)],
+)
+def test_an_honest_plan_is_not_refuted_where_delta_is_among_the_rates_that_are_counted(
+    records: int, batch: int, noise_multiplier: float, steps: int, delta: float
+) -> None:
+    plan = Plan(records=records, expected_batch_size=batch, noise_multiplier=noise_multiplier, steps=steps, delta=delta)
+    audit = attack(named("dpsgd"), plan, keys=keys_of("large delta"))
+    assert audit.verdict is Verdict.HOLDS
+    assert audit.decisive.epsilon <= audit.claimed_epsilon
+
+
+def test_draws_that_do_not_take_place_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PoissonSampling, "draw", lambda *_, **__: torch.arange(0))
+    audit = attack(named("dpsgd"), PLAN, num_canaries=2048, keys=keys_of("nobody is drawn"))
+    assert audit.verdict is Verdict.SUSPICIOUS
+    assert audit.objections == (step_game.DRAWN_AS_STATED,)
 
 
 def test_a_method_without_noise_has_no_claim_to_attack() -> None:

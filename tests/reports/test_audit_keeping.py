@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lehr.auditing import Audit
+from lehr.auditing import Audit, Verdict
 from lehr.auditing import audit as auditing
 from lehr.errors import InvalidValue
 from lehr.files import json_file
 from lehr.reports import certificate_file
-from lehr.reports.audit_keeping import keep, keep_private
+from lehr.reports.audit_keeping import keep, keep_private, refuse_weaker
 from lehr.reports.checking import mismatches
 from lehr.reports.run_reading import read_run
 from lehr.run_shape import RunFiles
@@ -30,7 +31,7 @@ def run(tmp_path: Path) -> RunFiles:
 
 def test_the_folder_the_certificate_and_the_page_have_it(run: RunFiles) -> None:
     kept = keep(run.directory, HELD)
-    assert (kept.path, kept.has_replaced, kept.not_certified_because) == (run.audit, False, None)
+    assert (kept.path, kept.replaced, kept.not_certified_because) == (run.audit, None, None)
     assert json_file.read(run.audit, auditing.from_json) == HELD
     assert read_run(run.directory).audit == HELD
     issued = certificate_file.read(run.certificate)
@@ -51,7 +52,7 @@ def test_only_the_audit_and_the_issuing_of_a_certificate_change(run: RunFiles) -
 def test_another_audit_takes_the_place_of_the_first(run: RunFiles) -> None:
     keep(run.directory, HELD)
     again = keep(run.directory, showing(0.05, claimed_epsilon=HELD.claimed_epsilon))
-    assert again.has_replaced
+    assert again.replaced is Verdict.HOLDS
     issued = certificate_file.read(run.certificate)
     assert issued.audit is not None
     assert issued.audit.epsilon_lower_bound == 0.05
@@ -64,6 +65,32 @@ def test_what_speaks_against_the_claim_is_on_the_page_and_not_in_the_certificate
     assert kept.not_certified_because == "it does not bear the claim out"
     assert run.certificate.read_bytes() == before
     assert "Do not rely on the claim" in run.report.read_text(encoding="utf-8")
+
+
+def test_an_earlier_audit_does_not_stay_in_the_certificate_when_a_later_one_speaks_against_it(run: RunFiles) -> None:
+    keep(run.directory, HELD)
+    kept = keep(run.directory, REFUTED)
+    assert kept.replaced is Verdict.HOLDS
+    assert certificate_file.read(run.certificate).audit is None
+
+
+def test_a_weaker_audit_is_refused_after_one_that_was_not_passed(run: RunFiles) -> None:
+    refuse_weaker(run.directory, num_canaries=64, confidence=0.5)
+    keep(run.directory, REFUTED)
+    most = REFUTED.members + REFUTED.others
+    refuse_weaker(run.directory, num_canaries=most, confidence=0.95)
+    for canaries, confidence in ((most - 1, 0.95), (most, 0.9)):
+        with pytest.raises(InvalidValue, match="the last one was not passed"):
+            refuse_weaker(run.directory, num_canaries=canaries, confidence=confidence)
+
+
+def test_an_audit_of_another_plan_is_not_put_into_a_certificate(run: RunFiles) -> None:
+    keep(run.directory, HELD)
+    config = json.loads(run.config.read_text(encoding="utf-8"))
+    config["plan"]["noise_multiplier"] *= 20
+    run.config.write_text(json.dumps(config), encoding="utf-8")
+    assert keep(run.directory, HELD).not_certified_because == "the certificate is for another plan"
+    assert certificate_file.read(run.certificate).audit is None
 
 
 def test_more_than_a_certificate_promises_is_not_put_into_it(run: RunFiles) -> None:
@@ -89,13 +116,23 @@ def test_a_run_without_a_certificate_keeps_it_all_the_same(run: RunFiles) -> Non
 
 def test_what_is_private_is_kept_for_its_owner_alone(run: RunFiles) -> None:
     before = run.certificate.read_bytes()
-    kept = keep_private(run.directory, PRIVATE)
-    assert kept.path.parent == run.private
-    assert os.stat(kept.path).st_mode & 0o777 == 0o600
+    path = keep_private(run.directory, PRIVATE)
+    assert path.parent == run.private
+    assert os.stat(path).st_mode & 0o777 == 0o600
     assert run.certificate.read_bytes() == before
     assert not run.audit.exists()
     assert read_run(run.directory).audit is None
-    assert keep_private(run.directory, PRIVATE).has_replaced
+    assert keep_private(run.directory, PRIVATE) == path  # in the place of the first
+
+
+def test_a_link_does_not_lead_what_is_private_out_of_its_folder(run: RunFiles, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text("mine")
+    run.private.mkdir(exist_ok=True)
+    run.private_audit.symlink_to(elsewhere)
+    keep_private(run.directory, PRIVATE)
+    assert elsewhere.read_text() == "mine"
+    assert not run.private_audit.is_symlink()
 
 
 def test_what_is_private_is_refused_where_others_look(run: RunFiles) -> None:

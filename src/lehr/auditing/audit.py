@@ -33,7 +33,7 @@ class Verdict(Enum):
     """What an audit says about a claim. That it holds can never be shown by an attack, only that it was not refuted."""
 
     HOLDS = "not refuted"
-    SUSPICIOUS = "not refuted, but something is not as it is said to be"
+    SUSPICIOUS = "not refuted, but something is not as it is said to be"  # a check, or another bound
     REFUTED = "refuted"
 
 
@@ -106,11 +106,18 @@ class Audit:
         return self.bounds[0]
 
     @property
+    def objections(self) -> tuple[str, ...]:
+        """What speaks against the claim beside the decisive bound: failed checks, and bounds that assume nothing."""
+        failed = [check.statement for check in self.checks if not check.passed]
+        above = [bound.by for bound in self.bounds[1:] if not bound.assumes and bound.epsilon > self.claimed_epsilon]
+        return (*failed, *(f"the bound by {name}, which assumes nothing, is below the claim" for name in above))
+
+    @property
     def verdict(self) -> Verdict:
         """Whether the claim was refuted."""
         if self.decisive.epsilon > self.claimed_epsilon:
             return Verdict.REFUTED
-        return Verdict.HOLDS if all(check.passed for check in self.checks) else Verdict.SUSPICIOUS
+        return Verdict.SUSPICIOUS if self.objections else Verdict.HOLDS
 
     def to_json(self) -> dict[str, object]:
         """As a file has it."""

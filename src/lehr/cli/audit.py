@@ -95,6 +95,10 @@ def audit(
     num_canaries = _a_number_of_canaries(canaries)
     a_device(device)  # one that is not there is refused before anything is planned
     subjects = _subjects(what, method, numbers)
+    if what is not None and what.is_dir():
+        from lehr.reports import audit_keeping
+
+        audit_keeping.refuse_weaker(what, num_canaries=num_canaries, confidence=confidence)
     played = _played(subjects, num_canaries=num_canaries, confidence=confidence, device=device, quiet=quiet or json)
     audits = [one.audit for one in played]
     kept = _kept(what, audits)
@@ -236,7 +240,7 @@ def _tell(audit: Audit) -> None:
 def _tell_kept(kept: Kept | None) -> None:
     if kept is None:
         return
-    again = " (another audit was there, and is replaced)" if kept.has_replaced else ""
+    again = "" if kept.replaced is None else f" (in place of an audit that was {kept.replaced.value})"
     answering.line(f"kept in {answering.printable(str(kept.path))}, and on the run's page{again}")
     if kept.not_certified_because is None:
         answering.line("The run's certificate was issued again, and says so.")
@@ -294,5 +298,5 @@ def _attack_model(run: Path, records: dict[str, Any], *, confidence: float, data
     kept = audit_keeping.keep_private(run, audit)
     _tell(audit)
     answering.line(PRIVATE)
-    answering.line(f"kept in {answering.printable(str(kept.path))}")
+    answering.line(f"kept in {answering.printable(str(kept))}")
     _leave([audit])

@@ -32,9 +32,9 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def write_private(path: str | os.PathLike[str], text: str) -> None:
-    """Put ``text`` at ``path``, over whatever file is there, for its owner alone to read."""
+    """Put ``text`` at ``path``, over whatever file or link is there, for its owner alone to read."""
     with _failing_by_name("write", path):
-        _replace(Path(path).resolve(), text.encode(), mode=0o600)
+        _replace(Path(path).parent.resolve() / Path(path).name, text.encode(), mode=0o600)
 
 
 def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:

@@ -64,7 +64,7 @@ def tempered_host() -> Host:
 
 # Its steps grow dearer whenever none helps, and among canaries, who have nothing in common, few do.
 _AGD = Contender(
-    method="agd", settings={"growth": 0.02, "step_sizes": 4, "choice_batch_size": RECORDS / 10}, steps_factor=2.5
+    method="agd", settings={"growth": 0.01, "step_sizes": 4, "choice_batch_size": RECORDS / 10}, steps_factor=3.5
 )
 
 

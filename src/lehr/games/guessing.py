@@ -12,12 +12,11 @@ from scipy import optimize, special
 
 from lehr import validate
 from lehr.auditing import LowerBound, one_run, one_run_tradeoff
-from lehr.auditing.gaussian_tradeoff import epsilon_from_mu
+from lehr.auditing.gaussian_tradeoff import mu_from_epsilon
 from lehr.auditing.one_run import a_count_of_guesses
 from lehr.auditing.scores import Floats
 
 _LARGEST_EPSILON = 10.0  # beyond this, guesses are as good as certain
-_LARGEST_MU = 20.0
 _TRIED = 24
 
 
@@ -58,7 +57,7 @@ def most_telling(*, claimed_epsilon: float, canaries: int, delta: float, confide
     True
     """
     validate.count(canaries=canaries)
-    mu = _mu(min(claimed_epsilon, _LARGEST_EPSILON), delta=delta)
+    mu = mu_from_epsilon(min(claimed_epsilon, _LARGEST_EPSILON), delta=delta)
     tried = np.unique(np.geomspace(min(10, canaries), canaries, _TRIED).astype(int)).tolist()
 
     def certified(guesses: int) -> float:
@@ -67,13 +66,6 @@ def most_telling(*, claimed_epsilon: float, canaries: int, delta: float, confide
         return found.epsilon
 
     return int(max(tried, key=lambda guesses: (certified(guesses), guesses)))
-
-
-def _mu(epsilon: float, *, delta: float) -> float:
-    """The μ of Gaussian noise that costs this ε."""
-    if not epsilon > 0:
-        return 0.0
-    return float(optimize.brentq(lambda mu: epsilon_from_mu(mu, delta=delta) - epsilon, 0.0, _LARGEST_MU))
 
 
 def _share_right(mu: float, share_guessed: float) -> float:

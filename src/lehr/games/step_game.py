@@ -19,14 +19,16 @@ from torch import Tensor
 
 from lehr import validate
 from lehr.acceptance.energy import PublicEnergy
+from lehr.accounting import bound
 from lehr.auditing import Audit, Check, Scores, clopper_pearson, gaussian_tradeoff, known_variance
 from lehr.auditing.audit import NOISE_AS_STATED, roc_points
+from lehr.auditing.gaussian_tradeoff import mu_from_epsilon
 from lehr.auditing.lower_bound import a_confidence
 from lehr.auditing.scores import pooled
 from lehr.auditing.thresholds import Corrected
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency
+from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.games import canaries as planting
 from lehr.games.canaries import PRESENT, REPLACED, Canaries, CoordinateCanaries, Host, SignCanaries
 from lehr.games.overheard import overheard
@@ -37,26 +39,33 @@ from lehr.mechanism import Method
 from lehr.planning.plan import Plan
 from lehr.rng import RunKey
 from lehr.run_shape import Callback
-from lehr.training import engines
+from lehr.training import engines, public_plan
 from lehr.training.ending import Run
 
 GAME = "every step: canaries as loud as the clip allows, and every released sum is seen, of rejected candidates too"
+DRAWN_AS_STATED = "canaries are drawn, and clipped, as is stated"
 NUM_CANARIES = 16_384
 # Patterns over all coordinates cost as much as there are coordinates: several small runs cost less than a large one.
 NUM_PATTERNS = 2_048
+
+_LARGEST_RATE = 0.3
+_FEWEST_DRAWS = 200  # of all canaries, for their number to be near to normal
+_LARGEST_SPREAD = 1.5  # of a score, in units of its noise, for the same
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Played:
     """What came out: the scores by likelihood, and by mean, which is standard normal for whoever was not there.
 
-    ``mean_std`` is the standard deviation of the latter for whoever was: a draw by coins adds to that of the noise.
+    For whoever was there, the latter has the mean ``member_mean`` and the standard deviation ``member_std``: a draw by
+    coins adds to that of the noise.
     """
 
     run: Run
     by_likelihood: Scores
     by_mean: Scores
-    mean_std: float
+    member_mean: float
+    member_std: float
     steps_seen: int
 
 
@@ -89,7 +98,7 @@ def attack(
         for _ in range(num_runs)
     ]
     by_likelihood, by_mean = (pooled([getattr(one, name) for one in played]) for name in ("by_likelihood", "by_mean"))
-    std = max(one.mean_std for one in played)
+    std = max(one.member_std for one in played)
     stated: dict[str, float] = {"delta": plan.delta, "confidence": confidence}
     return Audit(
         subject=subject or method.name,
@@ -97,7 +106,9 @@ def attack(
         claimed_epsilon=played[0].run.proven.epsilon,
         delta=plan.delta,
         bounds=(
-            gaussian_tradeoff.lower_bound(by_likelihood, threshold=Corrected(tried=4), **stated),
+            gaussian_tradeoff.lower_bound(
+                by_likelihood, threshold=Corrected(tried=4), mu_share=_mu_share(plan, num_canaries), **stated
+            ),
             known_variance.lower_bound(by_mean, std=std, **stated),
             clopper_pearson.lower_bound(by_likelihood, threshold=Corrected(tried=10), **stated),
         ),
@@ -106,7 +117,7 @@ def attack(
         runs=num_runs,
         steps=max(one.steps_seen for one in played),
         roc=roc_points(by_likelihood),
-        checks=(Check(statement=NOISE_AS_STATED, p_value=_noise_p_value(by_mean, plan, std)),),
+        checks=_checks(played, plan),
     )
 
 
@@ -140,15 +151,43 @@ def play(
         run=run,
         by_likelihood=_scores(adversary.likelihoods, is_present),
         by_mean=_scores(adversary.means(), is_present),
-        mean_std=adversary.mean_std(),
+        member_mean=adversary.member_mean(),
+        member_std=adversary.member_std(),
         steps_seen=adversary.steps_seen,
     )
 
 
-def _noise_p_value(by_mean: Scores, plan: Plan, std: float) -> float:
-    """Of what was seen of canaries that were not there; where records are replaced, all are, up or down."""
-    expected = std if plan.adjacency is Adjacency.REPLACE_ONE else 1.0
-    return known_variance.variance_p_value(by_mean.others, std=expected)
+def _mu_share(plan: Plan, num_canaries: int) -> float:
+    """How much of the μ that is counted holds at the plan's δ, by the curve of what the plan releases.
+
+    Seen as a μ, that curve rises towards small rates: what is counted at larger ones then stands for less than the ε
+    at δ. Where δ is among the rates that are counted, or above them, it may stand for more.
+    """
+    least_rate = 0.1 / num_canaries
+    if plan.delta <= least_rate:
+        return 1.0
+    released = Repeated(
+        PoissonSampled(plan.sampling_probability, Gaussian(plan.noise_multiplier)), public_plan.expected_steps(plan)
+    )
+    rates = (plan.delta, *np.geomspace(least_rate, _LARGEST_RATE, 6).tolist())
+    at_delta, *elsewhere = (mu_from_epsilon(bound(released, delta=rate).epsilon, delta=rate) for rate in rates)
+    return at_delta / max(at_delta, *elsewhere) if at_delta > 0 else 0.0
+
+
+def _checks(played: Sequence[Played], plan: Plan) -> tuple[Check, ...]:
+    """Whether noise and draws are as stated, as far as scores are so many, and so near to normal, that this shows."""
+    is_replacing = plan.adjacency is Adjacency.REPLACE_ONE
+    std = max(one.member_std for one in played)
+    if is_replacing and std > _LARGEST_SPREAD:
+        return ()
+    # A canary that is not there adds nothing; one that was replaced adds its opposite.
+    others = np.concatenate([one.by_mean.others + one.member_mean * is_replacing for one in played])
+    noise = known_variance.variance_p_value(others, std=std if is_replacing else 1.0)
+    found = [Check(statement=NOISE_AS_STATED, p_value=noise)]
+    members = np.concatenate([one.by_mean.members - one.member_mean for one in played])
+    if len(members) * plan.sampling_probability * played[0].steps_seen >= _FEWEST_DRAWS:
+        found.append(Check(statement=DRAWN_AS_STATED, p_value=known_variance.mean_p_value(members, mean=0.0, std=std)))
+    return tuple(found)
 
 
 class Adversary:
@@ -200,8 +239,12 @@ class Adversary:
         """The sums seen, in units of their noise."""
         return self._sums / math.sqrt(self._precision)
 
-    def mean_std(self) -> float:
-        """The standard deviation of those of a canary that is there: noise, and whether it was drawn."""
+    def member_mean(self) -> float:
+        """What those of a canary that is there are on average."""
+        return self._plan.sampling_probability * math.sqrt(self._precision)
+
+    def member_std(self) -> float:
+        """Their standard deviation: noise, and whether it was drawn."""
         q = self._plan.sampling_probability
         return math.sqrt(1 + q * (1 - q) * self._squared_precision / self._precision)
 

@@ -43,7 +43,7 @@ def sentences(audit: Audit) -> Iterator[str]:
         yield "Something does not do what the proof is about. Do not rely on the claim."
         return
     if audit.verdict is Verdict.SUSPICIOUS:
-        broken = "; ".join(check.statement for check in audit.checks if not check.passed)
+        broken = "; ".join(audit.objections)
         yield f"SUSPICIOUS. The claim of {claimed} is not refuted, but this does not hold: {broken}."
         yield "Something does not do what it says it does. Do not rely on the claim before you know why."
     elif shown.epsilon > 0:

@@ -142,7 +142,7 @@ class SharedBudget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditResult:
-    """An attack on the released model: the ε that it proves the model to leak at least, at this confidence."""
+    """An attack on the method under its plan: the ε that it shows to leak at least, at this confidence."""
 
     method: str
     epsilon_lower_bound: float
