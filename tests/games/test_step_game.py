@@ -182,6 +182,20 @@ def test_a_method_without_noise_has_no_claim_to_attack() -> None:
         attack(named("plain-sgd"), plan)
 
 
+@pytest.mark.parametrize("name", ["dpsgd", "adadp"])
+def test_too_few_records_to_be_replaced_are_refused(name: str) -> None:
+    plan = Plan(
+        noise_multiplier=1.0,
+        delta=1e-5,
+        records=20,
+        expected_batch_size=2,
+        steps=2,
+        adjacency=Adjacency.REPLACE_ONE,
+    )
+    with pytest.raises(InvalidValue, match="records must be a whole number >= 64; given: 20"):
+        attack(named(name), plan)
+
+
 @pytest.mark.parametrize("wrong", [{"num_canaries": 10}, {"confidence": 1.0}, {"confidence": math.nan}])
 def test_bad_numbers_are_refused_before_anything_is_run(
     wrong: dict[str, float], monkeypatch: pytest.MonkeyPatch

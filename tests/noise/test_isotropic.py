@@ -61,6 +61,7 @@ def test_parameters_of_one_shape_have_noise_of_their_own() -> None:
     private = PrivateSum(values={"first": torch.zeros(COUNT), "second": torch.zeros(COUNT)}, sensitivity=1.0)
     found = IsotropicNoise().release(private, noise_multiplier=1.0, randomness=RANDOMNESS).values
     assert list(found) == ["first", "second"]
+    assert all(abs(float(value.std()) - 1) < 4 / math.sqrt(COUNT) for value in found.values())
     assert abs(stats.pearsonr(found["first"], found["second"]).statistic) < 4 / math.sqrt(COUNT)
 
 

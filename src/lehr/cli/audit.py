@@ -129,9 +129,9 @@ def _refuse_what_is_not_asked(what: Path | None, method: str | None, numbers: di
 
 
 def _a_number_of_canaries(given: int | None) -> int:
-    from lehr.games.step_game import NUM_CANARIES
+    from lehr.games.step_game import FEWEST_CANARIES, NUM_CANARIES
 
-    return validate.count(minimum=64, canaries=NUM_CANARIES if given is None else given)
+    return validate.count(minimum=FEWEST_CANARIES, canaries=NUM_CANARIES if given is None else given)
 
 
 def _a_run(what: Path | None) -> Path:

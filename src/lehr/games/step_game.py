@@ -44,7 +44,7 @@ from lehr.training.ending import Run
 
 GAME = "every step: canaries as loud as the clip allows, and every released sum is seen, of rejected candidates too"
 DRAWN_AS_STATED = "canaries are drawn, and clipped, as is stated"
-NUM_CANARIES = 16_384
+NUM_CANARIES, FEWEST_CANARIES = 16_384, 64
 # Patterns over all coordinates cost as much as there are coordinates: several small runs cost less than a large one.
 NUM_PATTERNS = 2_048
 
@@ -275,8 +275,10 @@ def canaries_for(method: Method, plan: Plan, *, num_canaries: int = NUM_CANARIES
 
     Where records are replaced their number is public, and every one of them is a canary, or loud.
     """
-    validate.count(minimum=64, num_canaries=num_canaries)
+    validate.count(minimum=FEWEST_CANARIES, num_canaries=num_canaries)
     is_replacing = plan.adjacency is Adjacency.REPLACE_ONE
+    if is_replacing:
+        validate.count(minimum=FEWEST_CANARIES, records=plan.records)
     if not method.clipping.needs_coordinates:
         return CoordinateCanaries(num_canaries=plan.records if is_replacing else num_canaries, host=host)
     most = plan.records if is_replacing else min(num_canaries, NUM_PATTERNS)
