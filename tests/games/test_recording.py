@@ -93,7 +93,7 @@ def test_of_every_method_nothing_depends_on_a_loud_record_but_the_sum_by_all_tha
 @pytest.mark.parametrize("name", ["dpsgd", "dpsur", "adan"])
 def test_a_record_that_is_replaced_by_its_opposite_moves_the_sum_by_twice_its_own(name: str) -> None:
     method = named(name, **SETTINGS.get(name, {}))
-    found = played(method, plan=plan_of(method, adjacency=Adjacency.REPLACE_ONE))
+    found = played(method, plan=plan_of(method, adjacency=Adjacency.REPLACE_ONE, records=64, expected_batch_size=32))
     assert found.differences == (), str(found)
     assert 0 < len(found.steps_drawn) < found.steps
     assert 0.99 <= found.measured_sensitivity <= 1 + 1e-6
