@@ -9,11 +9,11 @@ import pytest
 
 from lehr.auditing.clopper_pearson import epsilon_from_rates, lower_bound
 from lehr.auditing.lower_bound import LowerBound
-from lehr.auditing.thresholds import CORRECTED, SPLIT, Threshold
+from lehr.auditing.thresholds import SPLIT, Corrected, Threshold
 from lehr.errors import InvalidValue
 from tests.auditing.simulated import DELTA, REPETITIONS, exceptions, mean_certified, most_exceptions, sides
 
-_THRESHOLDS = [SPLIT, CORRECTED(tried=10), 1.5]
+_THRESHOLDS = [SPLIT, Corrected(tried=10), 1.5]
 
 
 def test_the_rates_of_randomised_response_give_its_epsilon() -> None:
@@ -92,7 +92,7 @@ def test_with_the_exact_law_of_randomised_response_the_confidence_is_used_up() -
     assert 0 < above <= most_exceptions(confidence=0.8)
 
 
-@pytest.mark.parametrize("threshold, expected", [(SPLIT, 1.05), (CORRECTED(tried=10), 1.3)], ids=str)
+@pytest.mark.parametrize("threshold, expected", [(SPLIT, 1.05), (Corrected(tried=10), 1.3)], ids=str)
 def test_ten_thousand_scores_a_side_certify_a_good_part_of_three(threshold: Threshold, expected: float) -> None:
     mean = mean_certified(
         lambda scores: lower_bound(scores, delta=DELTA, threshold=threshold),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lehr.auditing.curves import MOST_POINTS, allowed_tradeoff, area_under, roc, tradeoff
+from lehr.auditing.curves import MOST_POINTS, allowed_tradeoff, roc, tradeoff
 from lehr.auditing.scores import Scores
 from lehr.errors import InvalidValue
 from tests.auditing.simulated import gaussian_scores, mu_of, sides
@@ -45,22 +45,6 @@ def test_the_curve_of_gaussian_scores_is_that_of_gaussian_noise() -> None:
     assert at_half == pytest.approx(0.1587, abs=0.03)
 
 
-@pytest.mark.parametrize("scores", _SHAPES)
-def test_the_area_is_the_share_of_pairs_in_order_with_ties_halved(scores: Scores) -> None:
-    pairs = np.sign(np.subtract.outer(scores.members.clip(-1e9, 1e9), scores.others.clip(-1e9, 1e9)))
-    found = area_under(scores)
-    assert found.area == pytest.approx((pairs.mean() + 1) / 2)
-    assert 0 <= found.low <= found.area <= found.high <= 1
-
-
-def test_the_interval_of_the_area_holds_the_truth_as_often_as_stated() -> None:
-    truth = 0.5 * math.erfc(-0.5)  # of two Gaussians that are 1 apart
-    games = gaussian_scores(mu=1.0, per_side=50, repetitions=500, seed=1)
-    found = [area_under(scores, confidence=0.8) for scores in games]
-    assert np.mean([one.low <= truth <= one.high for one in found]) >= 0.8
-    assert np.mean([one.high - one.low for one in found]) < 0.35
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, 40.0, 1e4, math.inf])
 @pytest.mark.parametrize("delta", [0.0, 1e-5, 0.3])
 def test_what_a_claim_allows_is_a_convex_curve_between_its_corners(epsilon: float, delta: float) -> None:
@@ -92,8 +76,3 @@ def test_gaussian_noise_of_this_epsilon_stays_above_what_its_claim_allows() -> N
 def test_what_is_no_claim_is_refused(epsilon: float, delta: float, name: str) -> None:
     with pytest.raises(InvalidValue, match=rf"^{name} must be"):
         allowed_tradeoff(epsilon, delta)
-
-
-def test_a_confidence_outside_its_range_is_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^confidence must be"):
-        area_under(_MANY, confidence=0.0)

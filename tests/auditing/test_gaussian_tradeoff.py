@@ -10,11 +10,11 @@ from scipy import stats
 
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
 from lehr.auditing.gaussian_tradeoff import GAUSSIAN_TRADEOFF, epsilon_from_mu, lower_bound, mu_from_rates
-from lehr.auditing.thresholds import CORRECTED, SPLIT, Threshold
+from lehr.auditing.thresholds import SPLIT, Corrected, Threshold
 from lehr.errors import InvalidValue
 from tests.auditing.simulated import DELTA, REPETITIONS, exceptions, mean_certified, most_exceptions, sides
 
-_THRESHOLDS = [SPLIT, CORRECTED(tried=10), 0.4]
+_THRESHOLDS = [SPLIT, Corrected(tried=10), 0.4]
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])
@@ -82,7 +82,7 @@ def test_the_bound_is_above_the_truth_no_more_often_than_stated(threshold: Thres
     assert wrong <= most_exceptions(repetitions)
 
 
-@pytest.mark.parametrize("threshold, expected", [(SPLIT, 1.65), (CORRECTED(tried=10), 1.95)], ids=str)
+@pytest.mark.parametrize("threshold, expected", [(SPLIT, 1.65), (Corrected(tried=10), 1.95)], ids=str)
 def test_a_thousand_scores_a_side_certify_more_than_half_of_three(threshold: Threshold, expected: float) -> None:
     mean = mean_certified(
         lambda scores: lower_bound(scores, delta=DELTA, threshold=threshold), truth=3.0, per_side=1000, repetitions=100

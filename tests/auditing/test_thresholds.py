@@ -10,7 +10,7 @@ import pytest
 from lehr.auditing.clopper_pearson import lower_bound
 from lehr.auditing.rates import errors_above, upper_rate
 from lehr.auditing.scores import Floats
-from lehr.auditing.thresholds import CORRECTED, SPLIT, certified, halves
+from lehr.auditing.thresholds import SPLIT, Corrected, certified, halves
 from lehr.errors import InvalidValue
 from tests.auditing.simulated import gaussian_scores, most_exceptions, sides
 
@@ -69,14 +69,14 @@ def test_what_is_no_threshold_is_refused(bad: object) -> None:
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True])
 def test_a_number_of_tries_below_one_is_refused(bad: int) -> None:
     with pytest.raises(InvalidValue, match=r"^tried must be"):
-        CORRECTED(tried=bad)
+        Corrected(tried=bad)
 
 
 def test_more_tries_cost_confidence_at_each() -> None:
     """With two scores a side every rank is the same, so that only the correction is left."""
     scores = sides(members=[1.0, 1.0], others=[0.0, 0.0])
     one, many = (
-        certified(scores, threshold=CORRECTED(tried=tried), confidence=0.9, certifies=_true_rates_allowed)
+        certified(scores, threshold=Corrected(tried=tried), confidence=0.9, certifies=_true_rates_allowed)
         for tried in (1, 50)
     )
     assert one == pytest.approx(2 * 0.05**0.5 - 1)
@@ -86,12 +86,12 @@ def test_more_tries_cost_confidence_at_each() -> None:
 def test_tied_scores_count_by_the_rank_that_was_fixed_and_not_by_the_errors_seen() -> None:
     """The middle of a hundred others who are all alike has none above it, but up to 49 could have been."""
     scores = sides(members=[1.0] * 100, others=[0.0] * 100)
-    found = certified(scores, threshold=CORRECTED(tried=1), confidence=0.9, certifies=_true_rates_allowed)
+    found = certified(scores, threshold=Corrected(tried=1), confidence=0.9, certifies=_true_rates_allowed)
     of_the_rank, of_none = upper_rate([49, 0], of=100, error_probability=0.05)
     assert found == pytest.approx(1 - of_the_rank - of_none)
 
 
-@pytest.mark.parametrize("threshold", [SPLIT, CORRECTED(tried=1), CORRECTED(tried=20)], ids=str)
+@pytest.mark.parametrize("threshold", [SPLIT, Corrected(tried=1), Corrected(tried=20)], ids=str)
 @pytest.mark.parametrize("decimals", [1, 9])
 def test_the_rates_behind_the_best_value_hold_as_often_as_stated(threshold: object, decimals: int) -> None:
     """Null scores, tied and not: 1 − FPR − FNR is 0 at every threshold, so anything above it is an exception.

@@ -181,6 +181,7 @@ def test_the_model_alone_is_attacked_for_the_owner_of_the_records(lehr: Run, tmp
         (("run", "--npz", "private.npz"), 2, "npz must be left out beside game steps"),
         (("run", "--game", "model", "--json"), 2, "json must be left out beside game model"),
         (("run", "--game", "model", "--report", "page.html"), 2, "report must be left out beside game model"),
+        (("run", "--game", "model", "--device", "cuda"), 2, "device must be left out beside game model"),
         (("--method", "all", "--game", "model"), 2, "game must be steps, but for the folder of a run"),
         (("run", "--report", "there.html"), 3, "there.html: it is there already"),
         (("--method", "plain-sgd"), 2, "method must be one of adadp, "),

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from lehr.auditing import Check
 from lehr.auditing.gaussian_tradeoff import epsilon_from_mu, mu_from_rates
 from lehr.reports.audit_page import part, render
-from tests.audits import ALONE, HOLDING, NOTHING_SHOWN, REFUTED, SUSPICIOUS
+from tests.audits import ALONE, HOLDING, NOISE, NOTHING_SHOWN, REFUTED, SUSPICIOUS
 from tests.reports.pages import Page
 
 
@@ -38,6 +39,13 @@ def test_where_nothing_is_refuted_the_page_says_no_more_than_that() -> None:
     words = Page(render([HOLDING], title="Audit")).words
     assert "Nothing is refuted" in words
     assert "cannot give one" in words
+
+
+def test_every_check_is_shown() -> None:
+    other = Check(statement="canaries are drawn as is stated", p_value=0.7)
+    words = Page(render([replace(HOLDING, checks=(NOISE, other))], title="Audit")).words
+    assert NOISE.statement in words
+    assert other.statement in words
 
 
 def test_names_are_escaped(text: str) -> None:

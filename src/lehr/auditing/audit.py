@@ -107,7 +107,7 @@ class Audit:
 
     @property
     def objections(self) -> tuple[str, ...]:
-        """What speaks against the claim beside the decisive bound: failed checks, and bounds that assume nothing."""
+        """What should hold and does not: checks, and that further bounds which assume nothing are below the claim."""
         failed = [check.statement for check in self.checks if not check.passed]
         above = [bound.by for bound in self.bounds[1:] if not bound.assumes and bound.epsilon > self.claimed_epsilon]
         return (*failed, *(f"the bound by {name}, which assumes nothing, is below the claim" for name in above))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lehr import validate
-from lehr.auditing.lower_bound import a_confidence, a_delta
+from lehr.auditing.lower_bound import a_delta
 from lehr.auditing.rates import errors_above
 from lehr.auditing.scores import Floats, Scores
 from lehr.auditing.thresholds import spread_ranks
@@ -30,16 +30,6 @@ class Curve:
     rates: Floats
 
 
-@dataclass(frozen=True, kw_only=True)
-class Area:
-    """The area under the ROC: how often a member has the larger score, ties counting half, and an interval of it."""
-
-    area: float
-    low: float
-    high: float
-    confidence: float
-
-
 def roc(scores: Scores) -> Curve:
     """True positive rates over false positive rates, from (0, 0) to (1, 1), at most 200 points.
 
@@ -47,8 +37,8 @@ def roc(scores: Scores) -> Curve:
     >>> list(zip(curve.false_positive_rates.tolist(), curve.rates.tolist()))
     [(0.0, 0.0), (0.0, 0.5), (0.5, 0.5), (0.5, 1.0), (1.0, 1.0)]
     """
-    allowed = tradeoff(scores)
-    return Curve(false_positive_rates=allowed.false_positive_rates, rates=1 - allowed.rates)
+    missed = tradeoff(scores)
+    return Curve(false_positive_rates=missed.false_positive_rates, rates=1 - missed.rates)
 
 
 def tradeoff(scores: Scores) -> Curve:
@@ -59,23 +49,6 @@ def tradeoff(scores: Scores) -> Curve:
         false_positive_rates=np.append(errors.false_positives / errors.num_others, 1.0),
         rates=np.append(errors.false_negatives / errors.num_members, 0.0),
     )
-
-
-def area_under(scores: Scores, *, confidence: float = 0.95) -> Area:
-    """The area under the ROC of all scores, with an interval that holds for every law of them.
-
-    It is the mean of a bounded kernel over pairs, to which the inequality of Hoeffding 1963 (section 5) applies with
-    as many independent pairs as the smaller side has scores.
-
-    >>> area_under(Scores(members=np.ones(500), others=np.zeros(500))).area
-    1.0
-    """
-    a_confidence(confidence=confidence)
-    others = np.sort(scores.others)
-    below, up_to = (np.searchsorted(others, scores.members, side=side) for side in ("left", "right"))
-    area = float((below / 2 + up_to / 2).mean() / len(others))
-    half_width = math.sqrt(math.log(2 / (1 - confidence)) / (2 * min(len(others), len(scores.members))))
-    return Area(area=area, low=max(0.0, area - half_width), high=min(1.0, area + half_width), confidence=confidence)
 
 
 def allowed_tradeoff(epsilon: float, delta: float) -> Curve:

@@ -2,7 +2,7 @@
 
 A threshold that was picked because it looks best on the scores makes null scores look like an attack. Here it is fixed
 beforehand (a number), or chosen on one part of the scores and used on the others (``SPLIT``), or several are tried and
-each pays its share of the error probability (``CORRECTED``). Why each is sound is in ``thresholds.proof.md``.
+each pays its share of the error probability (``Corrected``). Why each is sound is in ``thresholds.proof.md``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class Corrected:
 
 
 SPLIT = Split()
-CORRECTED = Corrected
 Threshold = float | Split | Corrected
 
 
@@ -56,7 +55,7 @@ def certified(scores: Scores, *, threshold: Threshold, confidence: float, certif
         return _best(errors_above(certifying, np.array([best])), certifies, error_probability)
     if isinstance(threshold, Corrected):
         return _best(_errors_at_ranks(scores, threshold.tried), certifies, error_probability / threshold.tried)
-    return _best(errors_above(scores, np.array([_fixed(threshold)])), certifies, error_probability)
+    return _best(errors_above(scores, np.array([validate.finite(threshold=threshold)])), certifies, error_probability)
 
 
 def halves(scores: Scores) -> tuple[Scores, Scores]:
@@ -123,10 +122,6 @@ def _tail_counts(length: int, tried: int) -> Counts:
 
 def _best(errors: Errors, certifies: Certifies, error_probability: float) -> float:
     return float(np.max(certifies(*errors.upper_rates(error_probability=error_probability))))
-
-
-def _fixed(threshold: object) -> float:
-    return validate.finite(threshold=threshold)
 
 
 def _sizes(scores: Scores) -> str:

@@ -86,7 +86,8 @@ def audit(
 
         whole_file.refuse_to_replace(report, overwrite=overwrite)
     if game == "model":
-        refuse("game model", canaries=canaries, report=report, json=json or None)
+        other_device = None if device == "cpu" else device  # the model is asked where its weights are read
+        refuse("game model", canaries=canaries, report=report, json=json or None, device=other_device)
         _attack_model(_a_run(what), records, confidence=confidence, data_dir=data_dir)
         return
     refuse("game steps", **records, data_dir=data_dir)
@@ -219,12 +220,11 @@ def _shape(played: Sequence[Played], kept: Kept | None, report: Path | None) -> 
 
 def _tell(audit: Audit) -> None:
     from lehr.reports import audit_words
-    from lehr.reports.rounding import at_least, at_most, exactly
+    from lehr.reports.rounding import at_least
 
     rows = {
-        "claimed": f"ε = {at_most(audit.claimed_epsilon)} at δ = {exactly(audit.delta)}",
-        "certified": f"ε ≥ {at_least(audit.decisive.epsilon)} with {audit_words.percent(audit.decisive.confidence)} "
-        f"confidence ({audit_words.share(audit)} of the claim)",
+        "claimed": audit_words.claimed(audit),
+        "certified": f"{audit_words.certified(audit)} ({audit_words.share(audit)} of the claim)",
         "decided by": f"{audit.decisive.by}, assuming {audit_words.assumes(audit.decisive)}",
     }
     for bound in audit.bounds[1:]:

@@ -48,7 +48,9 @@ from lehr.training.planned import Planned
 WEIGHTS = "weights after the step"
 DRAWS = "random numbers drawn"
 SAMPLING = ("sampling", "energy sampling")  # the purposes of which a count may follow the number of records held
+
 _ERROR, _NOTHING = "error", "nothing"
+_ROUNDING_OF_ANSWERS = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,9 +368,6 @@ class _Comparing:
         stated = _stated_for(energy, self.plan)
         pairs = zip(self.one.answers, self.other.answers, strict=False)
         return {one.step: abs(one.answer - other.answer) / stated for one, other in pairs if one.step == other.step}
-
-
-_ROUNDING_OF_ANSWERS = 1e-9
 
 
 def _stated_for(energy: PrivateEnergy, plan: Plan) -> float:

@@ -1,4 +1,4 @@
-"""A run of the real loop over made-up records, from first charge to last step, in a folder that is thrown away."""
+"""A run of the real loop over the records of a game, first charge to last step, in a folder that is thrown away."""
 
 from __future__ import annotations
 

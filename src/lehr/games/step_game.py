@@ -92,12 +92,14 @@ def attack(
     a_confidence(confidence=confidence)
     keys = keys or iter(RunKey.fresh, None)
     planted = canaries_for(method, plan, num_canaries=num_canaries, host=host)
+    # Patterns are a few short of a power of two: for as few canaries as that, no further run is played.
     num_runs = max(1, math.ceil(0.99 * num_canaries / planted.num_canaries))
     played = [
         play(method, plan, canaries=planted, key=next(keys), device=device, callbacks=callbacks)
         for _ in range(num_runs)
     ]
-    by_likelihood, by_mean = (pooled([getattr(one, name) for one in played]) for name in ("by_likelihood", "by_mean"))
+    by_likelihood = pooled([one.by_likelihood for one in played])
+    by_mean = pooled([one.by_mean for one in played])
     std = max(one.member_std for one in played)
     stated: dict[str, float] = {"delta": plan.delta, "confidence": confidence}
     return Audit(

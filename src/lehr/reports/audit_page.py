@@ -14,13 +14,12 @@ from scipy import special
 
 from lehr.auditing import Audit, Verdict
 from lehr.auditing.curves import Curve, allowed_tradeoff
-from lehr.auditing.gaussian_tradeoff import GAUSSIAN_TRADEOFF, epsilon_from_mu
+from lehr.auditing.gaussian_tradeoff import GAUSSIAN_TRADEOFF, mu_from_epsilon
 from lehr.reports import audit_words, page_frame
 from lehr.reports.page_frame import Chart, Line
-from lehr.reports.rounding import at_least, at_most, exactly
+from lehr.reports.rounding import at_least, at_most
 
 TEMPLATE = "audit_page.html.jinja"
-HALVINGS = 60
 ROC = (
     "Each point is one way to guess who was in the data: to the right, how many of those who were not there are called "
     "members; upwards, how many members are found. Guessing at random is the diagonal. The claim says that no attack "
@@ -44,7 +43,7 @@ class Part:
     verdict: str
     is_bad: bool
     sentences: tuple[str, ...]
-    rows: dict[str, str]
+    rows: tuple[tuple[str, str], ...]
     bounds: tuple[tuple[str, str, str, str], ...]
     charts: tuple[Chart, ...]
     explained: tuple[str, ...]  # what each chart shows, once on a page
@@ -58,7 +57,7 @@ def part(audit: Audit, *, place: int = 0) -> Part:
         verdict=audit_words.verdict(audit),
         is_bad=audit.verdict is not Verdict.HOLDS,
         sentences=tuple(audit_words.sentences(audit)),
-        rows=dict(_rows(audit)),
+        rows=tuple(_rows(audit)),
         bounds=tuple(
             (at_least(bound.epsilon), audit_words.percent(bound.confidence), bound.by, audit_words.assumes(bound))
             for bound in audit.bounds
@@ -100,11 +99,8 @@ def _summary(audits: Sequence[Audit]) -> str:
 
 
 def _rows(audit: Audit) -> Iterator[tuple[str, str]]:
-    yield "Claimed", f"ε = {at_most(audit.claimed_epsilon)} at δ = {exactly(audit.delta)}"
-    yield (
-        "Certified",
-        (f"ε ≥ {at_least(audit.decisive.epsilon)} with {audit_words.percent(audit.decisive.confidence)} confidence"),
-    )
+    yield "Claimed", audit_words.claimed(audit)
+    yield "Certified", audit_words.certified(audit)
     yield "Game", audit.game
     yield "Played", audit_words.played(audit)
     for check in audit.checks:
@@ -156,18 +152,8 @@ def _is_gaussian(audit: Audit) -> bool:
 def _gaussian(epsilon: float, delta: float) -> Curve:
     """The trade-off of Gaussian noise that has this ε at δ, and no smaller one."""
     positives = allowed_tradeoff(epsilon, delta).false_positive_rates
-    rates = special.ndtr(-special.ndtri(positives) - _mu(epsilon, delta))
+    rates = special.ndtr(-special.ndtri(positives) - mu_from_epsilon(epsilon, delta=delta))
     return Curve(false_positive_rates=positives, rates=np.asarray(rates))
-
-
-def _mu(epsilon: float, delta: float) -> float:
-    low, high = 0.0, 1.0
-    while epsilon_from_mu(high, delta=delta) < epsilon:
-        low, high = high, 2 * high
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if epsilon_from_mu(middle, delta=delta) < epsilon else (low, middle)
-    return high
 
 
 def _points(curve: Curve) -> tuple[list[float], list[float]]:

@@ -33,23 +33,34 @@ def verdict(audit: Audit) -> str:
             return "not refuted"
 
 
+def claimed(audit: Audit) -> str:
+    """What is attacked, rounded up."""
+    return f"ε = {at_most(audit.claimed_epsilon)} at δ = {exactly(audit.delta)}"
+
+
+def certified(audit: Audit) -> str:
+    """What the attack shows, rounded down."""
+    shown = audit.decisive
+    return f"ε ≥ {at_least(shown.epsilon)} with {percent(shown.confidence)} confidence"
+
+
 def sentences(audit: Audit) -> Iterator[str]:
     """The verdict for somebody who reads no more than that: what it says, and what it does not say."""
     shown = audit.decisive
-    certified = f"with {percent(shown.confidence)} confidence, the true ε is at least {at_least(shown.epsilon)}"
-    claimed = f"ε = {at_most(audit.claimed_epsilon)} at δ = {exactly(audit.delta)}"
+    found = f"with {percent(shown.confidence)} confidence, the true ε is at least {at_least(shown.epsilon)}"
+    claim = claimed(audit)
     if audit.verdict is Verdict.REFUTED:
-        yield f"REFUTED. The attack shows more than can be: {certified}, and {claimed} is claimed."
+        yield f"REFUTED. The attack shows more than can be: {found}, and {claim} is claimed."
         yield "Something does not do what the proof is about. Do not rely on the claim."
         return
     if audit.verdict is Verdict.SUSPICIOUS:
         broken = "; ".join(audit.objections)
-        yield f"SUSPICIOUS. The claim of {claimed} is not refuted, but this does not hold: {broken}."
+        yield f"SUSPICIOUS. The claim of {claim} is not refuted, but this does not hold: {broken}."
         yield "Something does not do what it says it does. Do not rely on the claim before you know why."
     elif shown.epsilon > 0:
-        yield f"Not refuted. The claim is {claimed}; {certified}: {share(audit)} of the claim."
+        yield f"Not refuted. The claim is {claim}; {found}: {share(audit)} of the claim."
     else:
-        yield f"Not refuted, and nothing is shown: the claim is {claimed}, and the attack certifies no ε above 0."
+        yield f"Not refuted, and nothing is shown: the claim is {claim}, and the attack certifies no ε above 0."
     yield NO_GUARANTEE
 
 
