@@ -90,7 +90,7 @@ def _refuse_unfinished(record: RunRecord, target: Path) -> None:
 
 def _refuse_refuted(record: RunRecord, files: RunFiles) -> None:
     """What an attack has found is not to be passed over in silence; a new audit takes the place of the old one."""
-    if record.audit is not None and record.audit.verdict is not Verdict.HOLDS:
+    if record.audit is not None and record.audit.verdict is not Verdict.NOT_REFUTED:
         raise CertificateMismatch(
             f"cannot release {record.directory}: its audit ({files.audit.name}) found the claim "
             f"{record.audit.verdict.value}; find out why, and audit it again"

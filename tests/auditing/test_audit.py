@@ -33,12 +33,12 @@ AUDIT = Audit(
 
 def test_the_first_bound_decides_and_no_other() -> None:
     assert AUDIT.decisive is BOUND
-    assert AUDIT.verdict is Verdict.HOLDS
+    assert AUDIT.verdict is Verdict.NOT_REFUTED
     assert replace(AUDIT, bounds=AUDIT.bounds[::-1]).verdict is Verdict.REFUTED
 
 
 def test_a_bound_as_large_as_the_claim_refutes_nothing() -> None:
-    assert replace(AUDIT, claimed_epsilon=2.4).verdict is Verdict.HOLDS
+    assert replace(AUDIT, claimed_epsilon=2.4).verdict is Verdict.NOT_REFUTED
     assert replace(AUDIT, claimed_epsilon=math.nextafter(2.4, 0)).verdict is Verdict.REFUTED
 
 
@@ -54,11 +54,11 @@ def test_another_bound_above_the_claim_is_told_where_it_assumes_nothing() -> Non
     audit = replace(AUDIT, bounds=(BOUND, alone))
     assert audit.verdict is Verdict.SUSPICIOUS
     assert audit.objections == ("the bound by another, which assumes nothing, is below the claim",)
-    assert replace(AUDIT, bounds=(BOUND, replace(alone, epsilon=3.0))).verdict is Verdict.HOLDS
+    assert replace(AUDIT, bounds=(BOUND, replace(alone, epsilon=3.0))).verdict is Verdict.NOT_REFUTED
 
 
 def test_an_infinite_claim_cannot_be_refuted() -> None:
-    assert replace(AUDIT, claimed_epsilon=math.inf).verdict is Verdict.HOLDS
+    assert replace(AUDIT, claimed_epsilon=math.inf).verdict is Verdict.NOT_REFUTED
 
 
 @pytest.mark.parametrize("claimed", [3.0, math.inf])

@@ -38,7 +38,7 @@ def test_a_claim_of_three_holds_and_the_game_comes_close_to_it(name: str) -> Non
     audit = played(name)
     assert 2.99 <= audit.claimed_epsilon <= 3.0
     assert audit.steps >= 400
-    assert audit.verdict is Verdict.HOLDS
+    assert audit.verdict is Verdict.NOT_REFUTED
     assert audit.decisive.confidence == 0.95
     assert CERTIFIED[name] <= audit.decisive.epsilon <= audit.claimed_epsilon
 

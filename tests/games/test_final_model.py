@@ -162,7 +162,7 @@ def test_a_run_without_noise_is_refuted_by_those_it_held_out(tmp_path: Path, no_
 def test_an_honest_run_holds_by_those_it_held_out(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", records(400, seed=3), **HELD_OUT)
     result = final_model.attack_run(run.directory, records(400, seed=3), model=model())
-    assert result.verdict is Verdict.HOLDS
+    assert result.verdict is Verdict.NOT_REFUTED
     assert result.is_private
 
 
@@ -193,7 +193,7 @@ def test_a_network_that_has_a_name_is_built_by_it(tmp_path: Path) -> None:
     said: dict[str, Any] = {"records": 40, "num_classes": 2, "delta": 1e-2, "epsilon": 2.0, "quiet": True}
     run = fit("small_cnn", data, test=test, steps=2, directory=tmp_path / "run", device="cpu", compiled=False, **said)
     result = final_model.attack_run(run.directory, data, test=test)
-    assert result.verdict is Verdict.HOLDS
+    assert result.verdict is Verdict.NOT_REFUTED
     assert (result.members, result.others) == (40, 40)
 
 

@@ -72,7 +72,7 @@ def noise_times(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_an_honest_step_holds_and_much_of_its_claim_is_certified() -> None:
     result = audit()
     claimed = accounting.claim(PoissonSampled(0.5, Gaussian(1.0)), delta=1e-3).epsilon
-    assert result.verdict is Verdict.HOLDS
+    assert result.verdict is Verdict.NOT_REFUTED
     assert result.claimed_epsilon == claimed
     assert 0.2 * claimed < result.decisive.epsilon
     assert result.is_private
@@ -109,7 +109,7 @@ def test_a_sampling_rate_that_is_doubled_is_noticed(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(PoissonSampling, "draw", twice)
     result = audit(repetitions=150)
-    assert result.verdict is not Verdict.HOLDS
+    assert result.verdict is not Verdict.NOT_REFUTED
     assert [check.statement for check in result.checks if not check.passed] == [neighbours.DRAWN_AS_STATED]
 
 
@@ -120,13 +120,13 @@ def test_a_record_that_moves_nothing_is_refused_and_one_that_moves_little_certif
         audit(model=linear, record=quiet, repetitions=8)
     faint = audit(model=linear, record=(torch.full((4,), 1e-4), torch.tensor(0)), repetitions=100)
     assert faint.decisive.epsilon == 0
-    assert faint.verdict is Verdict.HOLDS
+    assert faint.verdict is Verdict.NOT_REFUTED
 
 
 @pytest.mark.parametrize("method", ["dpsgd-per-layer", "adadp"])
 def test_methods_of_other_clips_and_noise_hold(method: str) -> None:
     result = audit(named(method), repetitions=40)
-    assert result.verdict is Verdict.HOLDS
+    assert result.verdict is Verdict.NOT_REFUTED
 
 
 def test_a_place_is_taken_out_and_a_record_of_ones_own_is_put_in() -> None:

@@ -52,7 +52,7 @@ def test_only_the_audit_and_the_issuing_of_a_certificate_change(run: RunFiles) -
 def test_another_audit_takes_the_place_of_the_first(run: RunFiles) -> None:
     keep(run.directory, HELD)
     again = keep(run.directory, showing(0.05, claimed_epsilon=HELD.claimed_epsilon))
-    assert again.replaced is Verdict.HOLDS
+    assert again.replaced is Verdict.NOT_REFUTED
     issued = certificate_file.read(run.certificate)
     assert issued.audit is not None
     assert issued.audit.epsilon_lower_bound == 0.05
@@ -70,7 +70,7 @@ def test_what_speaks_against_the_claim_is_on_the_page_and_not_in_the_certificate
 def test_an_earlier_audit_does_not_stay_in_the_certificate_when_a_later_one_speaks_against_it(run: RunFiles) -> None:
     keep(run.directory, HELD)
     kept = keep(run.directory, REFUTED)
-    assert kept.replaced is Verdict.HOLDS
+    assert kept.replaced is Verdict.NOT_REFUTED
     assert certificate_file.read(run.certificate).audit is None
 
 

@@ -4,7 +4,7 @@
 >>> audit = Audit(subject="dpsgd", game="every step", claimed_epsilon=3.0, delta=1e-5, bounds=(proven,), members=8000,
 ...     others=8000, runs=1, steps=400, roc=((0.0, 0.0), (1.0, 1.0)))
 >>> audit.verdict
-<Verdict.HOLDS: 'not refuted'>
+<Verdict.NOT_REFUTED: 'not refuted'>
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUSPICIOUS_BELOW = 1e-6
 class Verdict(Enum):
     """What an audit says about a claim. That it holds can never be shown by an attack, only that it was not refuted."""
 
-    HOLDS = "not refuted"
+    NOT_REFUTED = "not refuted"
     SUSPICIOUS = "not refuted, but something is not as it is said to be"  # a check, or another bound
     REFUTED = "refuted"
 
@@ -117,7 +117,7 @@ class Audit:
         """Whether the claim was refuted."""
         if self.decisive.epsilon > self.claimed_epsilon:
             return Verdict.REFUTED
-        return Verdict.SUSPICIOUS if self.objections else Verdict.HOLDS
+        return Verdict.SUSPICIOUS if self.objections else Verdict.NOT_REFUTED
 
     def to_json(self) -> dict[str, object]:
         """As a file has it."""

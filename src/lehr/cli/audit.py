@@ -279,7 +279,7 @@ def _leave(audits: Sequence[Audit]) -> None:
     from lehr.auditing import Verdict
     from lehr.reports import audit_words
 
-    found = [audit for audit in audits if audit.verdict is not Verdict.HOLDS]
+    found = [audit for audit in audits if audit.verdict is not Verdict.NOT_REFUTED]
     for audit in found:
         complain(f"{audit.subject}: {audit_words.verdict(audit)}")
     if found:

@@ -165,7 +165,7 @@ def _mu_share(plan: Plan, num_canaries: int) -> float:
     Seen as a μ, that curve rises towards small rates: what is counted at larger ones then stands for less than the ε
     at δ. Where δ is among the rates that are counted, or above them, it may stand for more.
     """
-    least_rate = 0.1 / num_canaries
+    least_rate = 1 / num_canaries
     if plan.delta <= least_rate:
         return 1.0
     released = Repeated(

@@ -31,7 +31,7 @@ class Kept:
 def refuse_weaker(directory: str | os.PathLike[str], *, num_canaries: int, confidence: float) -> None:
     """Refuse an audit that could not find what the one before it has found."""
     found = run_reading.read_run(directory).audit
-    if found is None or found.verdict is Verdict.HOLDS:
+    if found is None or found.verdict is Verdict.NOT_REFUTED:
         return
     least, sure = found.members + found.others, found.decisive.confidence
     if num_canaries < least or confidence < sure:

@@ -55,7 +55,7 @@ def part(audit: Audit, *, place: int = 0) -> Part:
     return Part(
         subject=audit.subject,
         verdict=audit_words.verdict(audit),
-        is_bad=audit.verdict is not Verdict.HOLDS,
+        is_bad=audit.verdict is not Verdict.NOT_REFUTED,
         sentences=tuple(audit_words.sentences(audit)),
         rows=tuple(_rows(audit)),
         bounds=tuple(

@@ -29,7 +29,7 @@ def verdict(audit: Audit) -> str:
             return "REFUTED"
         case Verdict.SUSPICIOUS:
             return "SUSPICIOUS"
-        case Verdict.HOLDS:
+        case Verdict.NOT_REFUTED:
             return "not refuted"
 
 
@@ -112,7 +112,7 @@ def kept_out_because(audit: Audit) -> str | None:
     """Why a certificate cannot have this audit, if that is so."""
     if audit.is_private:
         return "it is about the records themselves, and is private"
-    return None if audit.verdict is Verdict.HOLDS else "it does not bear the claim out"
+    return None if audit.verdict is Verdict.NOT_REFUTED else "it does not bear the claim out"
 
 
 def percent(share_of_one: float) -> str:
