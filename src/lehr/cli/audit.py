@@ -147,9 +147,8 @@ def _subjects(what: Path | None, method: str | None, numbers: dict[str, Any]) ->
 
     with answering.working("Planning"):
         if what is None:
-            usual = {"epsilon": 3.0, "delta": 1e-5, "steps": 400, "sampling_probability": 0.1}
             said = {name: value for name, value in numbers.items() if value is not None}
-            return subjects.named(required(method=method), **{**usual, **said})
+            return subjects.named(required(method=method), **said)
         if what.is_dir():
             return [subjects.of_run(what)]
         from lehr.configuration import Configuration

@@ -1,7 +1,15 @@
 """Games: attacks on the real code, to be held against the ε that is claimed for it.
 
 In each, records are planted whose presence somebody then has to tell from what was released. The sampler, the engine,
-the clip, the noise and the loop are those that train.
+the clip, the noise and the loop are those that train. Each is played by one function, which returns an ``Audit``:
+
+    step_game.attack(method, plan)                                          what ``lehr audit`` plays
+    neighbours.attack(model, private, record, method=..., plan=...)         any record of yours, one step
+    one_run.attack(model, private, canaries, method=..., plan=...)          one whole training
+    final_model.attack(model, members, others, claimed_epsilon=...)         a finished model
+    recording.compare(model, private, place, method=..., plan=...)          no bound: two runs side by side
+
+Their parts:
 
 - ``overheard``: the noise of a method with somebody who listens
 - ``staging``: a run of the real loop, in a folder that is thrown away

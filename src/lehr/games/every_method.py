@@ -22,6 +22,7 @@ from lehr.planning.plan import Plan
 from lehr.training.public_plan import plan_for
 
 RECORDS = 60_000
+EPSILON, DELTA, STEPS, SAMPLING_PROBABILITY = 3.0, 1e-5, 400, 0.1
 TEMPERED = "dpsgd on tempered sigmoids"
 
 
@@ -41,7 +42,12 @@ class Contender:
         return by_name.named(self.method, **self.settings)
 
     def plan(
-        self, *, epsilon: float = 3.0, delta: float = 1e-5, steps: int = 400, sampling_probability: float = 0.1
+        self,
+        *,
+        epsilon: float = EPSILON,
+        delta: float = DELTA,
+        steps: int = STEPS,
+        sampling_probability: float = SAMPLING_PROBABILITY,
     ) -> Plan:
         """The plan of the game."""
         return plan_for(

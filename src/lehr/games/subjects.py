@@ -18,6 +18,7 @@ from lehr.auditing import Audit
 from lehr.errors import InvalidValue, Unreachable
 from lehr.games import every_method, step_game
 from lehr.games.canaries import Host
+from lehr.games.every_method import DELTA, EPSILON, SAMPLING_PROBABILITY, STEPS
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.planning.plan import Plan
@@ -84,7 +85,14 @@ def of_run(directory: Path) -> Subject:
     return Subject(name=str(config["run"]), method=method, plan=Plan.from_json(plan))
 
 
-def named(name: str, *, epsilon: float, delta: float, steps: int, sampling_probability: float) -> tuple[Subject, ...]:
+def named(
+    name: str,
+    *,
+    epsilon: float = EPSILON,
+    delta: float = DELTA,
+    steps: int = STEPS,
+    sampling_probability: float = SAMPLING_PROBABILITY,
+) -> tuple[Subject, ...]:
     """The method of this name, or all of them, each planned for ε before the first of them is attacked."""
     known = every_method.contenders()
     if name != ALL:
