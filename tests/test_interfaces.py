@@ -17,6 +17,7 @@ from lehr.interfaces import (
     Contributions,
     LayerRule,
     PrivateSum,
+    ReleasedSum,
     Site,
     at_least_float32,
     layer_rule,
@@ -98,3 +99,13 @@ def test_a_sum_without_noise_cannot_be_given_another_sensitivity() -> None:
     private = PrivateSum(values={}, sensitivity=1.0)
     with pytest.raises(FrozenInstanceError):
         private.sensitivity = 0.5  # type: ignore[misc]
+
+
+def test_the_noise_of_a_parameter_is_one_number_or_one_for_each_coordinate() -> None:
+    values = {"weight": torch.ones(2), "bias": torch.ones(1)}
+    assert ReleasedSum(values=values, noise_std=0.5).std_of("bias") == 0.5
+    shaped = ReleasedSum(values=values, noise_std={"weight": torch.tensor([1.0, 2.0]), "bias": torch.tensor([3.0])})
+    found = shaped.std_of("weight")
+    assert isinstance(found, Tensor)
+    assert found.dtype is torch.float64
+    assert found.tolist() == [1.0, 2.0]

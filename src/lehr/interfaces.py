@@ -95,6 +95,14 @@ class ReleasedSum:
     noise_std: float | dict[str, Tensor] = 0.0
     noise_multiplier: float = 0.0
 
+    def std_of(self, name: str) -> Tensor | float:
+        """The standard deviation of a parameter's noise: one number, or one for each coordinate in float64.
+
+        >>> ReleasedSum(values={"weight": torch.ones(2)}, noise_std=0.5).std_of("weight")
+        0.5
+        """
+        return self.noise_std[name].double() if isinstance(self.noise_std, dict) else self.noise_std
+
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:

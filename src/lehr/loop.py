@@ -154,7 +154,7 @@ class Loop:
         """The clipped sums over the physical batches of a draw. An empty draw is one batch of padding."""
         training, size = self.training, self.training.physical_batch
         generator = randomness.generator("augmentation", self.device)
-        self._seed_layers(randomness)
+        seed_layers(randomness, self.device)
         nobody = PhysicalBatch(places_P=places.new_zeros(size), mask_P=torch.zeros(size, dtype=torch.bool))
         for part in physical(places, size) or [nobody]:
             inputs, targets = training.private.batch(part.places_P)
@@ -166,13 +166,6 @@ class Loop:
         if self.training.method.clipping.unproven is not None:
             raw = added(list(self._private_parts(places, Unclipped(), randomness)))
             self.trainee.peek(raw, divisor=self.training.mechanism.divisor)
-
-    def _seed_layers(self, randomness: StepRandomness) -> None:
-        """Dropout, and whatever else draws by itself, repeats itself with the step."""
-        # torch.manual_seed would note where it was called from, for every kind of device, and never forget it.
-        torch.default_generator.set_state(randomness.generator("layers", "cpu").get_state())
-        if self.device.type == "cuda":
-            torch.cuda.default_generators[self.device.index or 0].manual_seed(randomness.seed("layers"))
 
     def _propose(self, released: ReleasedSum, step: int, randomness: StepRandomness) -> bool:
         """Move the weights as far as acceptance says, which may be nowhere."""
@@ -278,3 +271,11 @@ class Loop:
         for callback in self.callbacks:
             callback.ended(end)
         return end
+
+
+def seed_layers(randomness: StepRandomness, device: torch.device) -> None:
+    """Dropout, and whatever else draws by itself, repeats itself with the step."""
+    # torch.manual_seed would note where it was called from, for every kind of device, and never forget it.
+    torch.default_generator.set_state(randomness.generator("layers", "cpu").get_state())
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(randomness.seed("layers"))

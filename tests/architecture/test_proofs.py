@@ -24,6 +24,7 @@ MECHANISMS = (
     "auditing/known_variance.py",
     "auditing/one_run.py",
     "auditing/one_run_tradeoff.py",
+    "auditing/sampled_gaussian.py",
     "auditing/thresholds.py",
     "clipping/adaptive.py",
     "clipping/automatic.py",

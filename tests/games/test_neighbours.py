@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import special
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr import accounting
-from lehr.auditing import Audit, Scores, Verdict
+from lehr.auditing import Audit, Verdict
 from lehr.clipping.flat import FlatClip
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
@@ -206,36 +205,3 @@ def test_what_the_model_has_learnt_and_torchs_own_generator_stay_as_they_were() 
 def test_what_cannot_be_played_is_refused_by_name(changed: dict[str, Any], named_in_it: str) -> None:
     with pytest.raises(InvalidValue, match=named_in_it):
         audit(**changed)
-
-
-@pytest.mark.parametrize("probability, mu", [(1.0, 1.0), (0.1, 1.0), (0.01, 2.5)])
-def test_the_bound_is_that_of_the_accountant_where_nothing_is_left_to_chance(probability: float, mu: float) -> None:
-    expected = accounting.claim(PoissonSampled(probability, Gaussian(1 / mu)), delta=1e-5).epsilon
-    assert neighbours._epsilon(probability, mu, delta=1e-5) == pytest.approx(expected, rel=2e-3)
-
-
-def test_null_scores_certify_nothing_at_the_stated_confidence() -> None:
-    generator = np.random.default_rng(5)
-    certified = 0
-    for _ in range(500):
-        scores = Scores(generator.standard_normal(200), generator.standard_normal(200))
-        bound = neighbours.sampled_gaussian(
-            scores, threshold=0.5, num_drawn=200, num_draws=200, delta=1e-6, confidence=0.9
-        )
-        certified += bound.epsilon > 0
-    assert certified <= 75  # 50 expected at the most, and four standard deviations
-
-
-def test_the_bound_is_above_the_truth_no_more_often_than_stated() -> None:
-    generator = np.random.default_rng(6)
-    truth = neighbours._epsilon(0.2, 1.0, delta=1e-4)
-    above = 0
-    for _ in range(400):
-        drawn = int(generator.binomial(500, 0.2))
-        scores = Scores(1 + generator.standard_normal(drawn), generator.standard_normal(300))
-        bound = neighbours.sampled_gaussian(
-            scores, threshold=0.5, num_drawn=drawn, num_draws=500, delta=1e-4, confidence=0.9
-        )
-        above += bound.epsilon > truth
-    assert above <= 64
-    assert special.bdtr(64, 400, 0.1) > 0.999

@@ -103,6 +103,17 @@ def test_clips_by_coordinates_and_public_energies_are_played_too() -> None:
     assert audit(plan=plan, method=named("sa-dpsgd"), public=records(20, seed=5)).verdict is Verdict.NOT_REFUTED
 
 
+def test_nobody_listens_where_the_final_model_alone_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise AssertionError("a listener was made")
+
+    monkeypatch.setattr(one_run, "Listener", refuse)
+    plan = Plan(noise_multiplier=8.0, expected_batch_size=9, records=250, steps=1, delta=1e-3)
+    assert audit(plan=plan).game == one_run.FROM_THE_MODEL
+    with pytest.raises(AssertionError, match="a listener was made"):
+        audit(plan=plan, white_box=True)
+
+
 def test_the_model_that_was_given_stays_as_it_was() -> None:
     given = model()
     audit(model=given, plan=Plan(noise_multiplier=8.0, expected_batch_size=9, records=250, steps=1, delta=1e-3))

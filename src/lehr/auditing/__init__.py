@@ -6,6 +6,7 @@
 - ``clopper_pearson``: from error rates alone
 - ``gaussian_tradeoff``: from error rates, for mechanisms that are Gaussian
 - ``known_variance``: from scores that are Gaussian, with a standard deviation that is known
+- ``sampled_gaussian``: from how often a record was drawn, and error rates where it was
 - ``one_run``, ``one_run_tradeoff``: from guesses about many canaries of a single run, dependent or not
 - ``curves``: what an attack shows at every threshold, for pictures
 - ``audit``: all that came out of an attack, the verdict included

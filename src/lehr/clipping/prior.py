@@ -166,10 +166,7 @@ def _moved(
 
 def _variances(released: ReleasedSum, *, divisor: float) -> dict[str, Tensor]:
     """Of the noise in a released mean, coordinate by coordinate."""
-    std = released.noise_std
-    if isinstance(std, dict):
-        return {name: (std[name].double() / divisor).square() for name in released.values}
     return {
-        name: torch.full_like(value, (std / divisor) ** 2, dtype=torch.float64)
+        name: torch.zeros_like(value, dtype=torch.float64) + (released.std_of(name) / divisor) ** 2
         for name, value in released.values.items()
     }

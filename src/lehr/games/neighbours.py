@@ -23,20 +23,19 @@ from scipy import special
 from torch import Tensor, nn
 
 from lehr import accounting, validate
-from lehr.auditing import Audit, Check, LowerBound, Scores, clopper_pearson, known_variance
+from lehr.auditing import Audit, Check, Scores, clopper_pearson, known_variance, sampled_gaussian
 from lehr.auditing.audit import NOISE_AS_STATED, roc_points
-from lehr.auditing.gaussian_tradeoff import mu_from_rates
 from lehr.auditing.lower_bound import a_confidence
-from lehr.auditing.rates import errors_above, upper_rate
-from lehr.auditing.scores import Floats
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.events import Adjacency, Event
+from lehr.games.likelihood import log_likelihood_ratio
+from lehr.games.private_methods import a_private_method
 from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import ClipRule, Inputs, PrivateSum, ReleasedSum, SlotState, Tensors
-from lehr.loop import Engine
+from lehr.loop import Engine, seed_layers
 from lehr.mechanism import Mechanism, Method, added
 from lehr.planning.plan import Plan
 from lehr.rng import RunKey, StepRandomness
@@ -45,15 +44,11 @@ from lehr.training import engines
 
 GAME = "one step, with a record and without it: every released sum is seen, and who else was drawn"
 DRAWN_AS_STATED = "the record was drawn as often as is stated"
-ASSUMES = ("a record enters a sum by a coin of its own", "what is added to a sum is Gaussian noise")
 REPETITIONS = 2_000
 WITH, WITHOUT = 0, 1  # attempts, so that neither side has the noise of the other
 
 _MOST_DRAWS = 50_000
 _AT_ONCE = 500
-_HALVINGS = 60
-_LARGEST_EPSILON = 600.0
-_ROUNDING = 1e-9
 
 Record: TypeAlias = "int | tuple[Tensor, Tensor]"
 Prepare: TypeAlias = Callable[[Inputs], Inputs]
@@ -107,7 +102,7 @@ def attack(
         claimed_epsilon=accounting.claim(stage.event, delta=plan.delta, adjacency=plan.adjacency).epsilon,
         delta=plan.delta,
         bounds=(
-            sampled_gaussian(
+            sampled_gaussian.lower_bound(
                 seen.drawn, threshold=stage.distance / 2, num_drawn=seen.num_drawn, num_draws=seen.num_draws, **stated
             ),
             clopper_pearson.lower_bound(scores, **stated),
@@ -131,28 +126,6 @@ def loudest(model: nn.Module, records: InMemory, *, loss_fn: LossFn, prepare: Pr
     parts = (torch.arange(len(records))[first : first + _AT_ONCE] for first in range(0, len(records), _AT_ONCE))
     norms = [engine.gradients(prepare(inputs), targets).norms() for inputs, targets in map(records.batch, parts)]
     return int(torch.cat(norms).argmax())
-
-
-def sampled_gaussian(
-    scores: Scores, *, threshold: float, num_drawn: int, num_draws: int, delta: float, confidence: float
-) -> LowerBound:
-    """ε at ``delta`` of a step that draws a record by a coin and adds Gaussian noise, from both parts of it.
-
-    ``scores`` are of sums that the record is in, and of sums without it; ``threshold`` was fixed beforehand. The record
-    was in ``num_drawn`` of ``num_draws``. ε grows with either part, and half of the error probability is for either.
-    Waiting for a number of draws does no harm: it takes n of them for the k-th where n coins show k heads or more.
-
-    >>> apart = Scores(members=np.full(500, 2.0), others=np.full(500, -2.0))
-    >>> bound = sampled_gaussian(apart, threshold=0.0, num_drawn=50, num_draws=500, delta=1e-5, confidence=0.95)
-    >>> round(bound.epsilon, 1)
-    25.3
-    """
-    one_part = (1 - a_confidence(confidence=confidence)) / 2
-    rates = errors_above(scores, np.array([threshold])).upper_rates(error_probability=one_part)
-    mu = float(mu_from_rates(*rates)[0])
-    probability = 1 - float(upper_rate(num_draws - num_drawn, of=num_draws, error_probability=one_part))
-    epsilon = _epsilon(probability, mu, delta=delta)
-    return LowerBound(epsilon=epsilon, delta=delta, confidence=confidence, by="sampled Gaussian", assumes=ASSUMES)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -258,7 +231,7 @@ class Stage:
         nobody = PhysicalBatch(places_P=places.new_zeros(size), mask_P=torch.zeros(size, dtype=torch.bool))
         parts = []
         with batches.random_numbers_apart(_device(self.model)):
-            _seed_layers(randomness, _device(self.model))
+            seed_layers(randomness, _device(self.model))
             for part in physical(places, size) or [nobody]:
                 counted = part.mask_P & (part.places_P != self.num_others) if of_others else part.mask_P
                 inputs, targets = self.records.batch(part.places_P)
@@ -270,8 +243,7 @@ class Stage:
 
 
 def _refuse_unfit(method: Method, plan: Plan) -> None:
-    if not method.is_private:
-        raise InvalidValue("method", allowed="one with noise: without it there is no claim", given=method.name)
+    a_private_method(method)
     if plan.adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
         allowed = "one under add-or-remove-one; where records are replaced, play lehr.games.step_game"
         raise InvalidValue("plan", allowed=allowed, given=plan.adjacency.value)
@@ -307,21 +279,17 @@ def _with_record_last(private: InMemory, record: Record | None, find: Callable[[
 
 def _along(one: Tensors, other: Tensors, released: ReleasedSum) -> float:
     """The inner product, by the precision of the noise."""
-    std = released.noise_std
-    terms = ((one[name].double() * other[name].double(), std[name] if isinstance(std, dict) else std) for name in one)
-    return float(sum((product / deviation**2).sum() for product, deviation in terms))
+    products = {name: one[name].double() * other[name].double() for name in one}
+    return float(sum((product / released.std_of(name) ** 2).sum() for name, product in products.items()))
 
 
 def _by_likelihood(seen: Scores, distance: float, probability: float) -> Scores:
     """How much likelier each was with the record than without it, as a logarithm."""
-
-    def ratio(distances: Floats) -> Floats:
-        if_drawn: Floats = distance * distances - distance**2 / 2
-        if probability == 1:
-            return if_drawn
-        return np.logaddexp(math.log1p(-probability), math.log(probability) + if_drawn)
-
-    return Scores(ratio(seen.members), ratio(seen.others))
+    members, others = (
+        log_likelihood_ratio(torch.from_numpy(distance * side), precision=distance**2, probability=probability)
+        for side in (seen.members, seen.others)
+    )
+    return Scores(members.numpy(), others.numpy())
 
 
 def _drawn_p_value(seen: Seen, probability: float) -> float:
@@ -329,33 +297,6 @@ def _drawn_p_value(seen: Seen, probability: float) -> float:
     at_most = special.bdtr(seen.num_drawn, seen.num_draws, probability)
     at_least = special.bdtrc(seen.num_drawn - 1, seen.num_draws, probability) if seen.num_drawn else 1.0
     return float(min(1.0, 2 * min(at_most, at_least)))
-
-
-def _epsilon(probability: float, mu: float, *, delta: float) -> float:
-    """ε at ``delta`` of a unit of noise on 0, or, by a coin, on ``mu``, against noise on 0; rounded down."""
-    if not (mu > 0 and probability > 0):
-        return 0.0
-    low, high = 0.0, _LARGEST_EPSILON
-    if not _delta(low, probability, mu) > delta:
-        return 0.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _delta(middle, probability, mu) > delta else (low, middle)
-    return max(0.0, low * (1 - _ROUNDING) - _ROUNDING)
-
-
-def _delta(epsilon: float, probability: float, mu: float) -> float:
-    """δ at ε: what lies where the ratio of the densities is above e^ε, and no more than e^ε covers there."""
-    beyond = (math.log((math.expm1(epsilon) + probability) / probability) + mu**2 / 2) / mu
-    covered = math.exp(epsilon + float(special.log_ndtr(-beyond)))
-    return float((1 - probability) * special.ndtr(-beyond) + probability * special.ndtr(mu - beyond) - covered)
-
-
-def _seed_layers(randomness: StepRandomness, device: torch.device) -> None:
-    """As a run does: dropout repeats itself with the step."""
-    torch.default_generator.set_state(randomness.generator("layers", "cpu").get_state())
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(randomness.seed("layers"))
 
 
 def _device(model: nn.Module) -> torch.device:

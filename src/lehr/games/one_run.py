@@ -31,6 +31,7 @@ from lehr.events import Adjacency
 from lehr.games import guessing
 from lehr.games.final_model import losses
 from lehr.games.overheard import overheard
+from lehr.games.private_methods import a_private_method
 from lehr.games.staging import planned, staged
 from lehr.gradients.batches import LossFn, each, random_numbers_apart
 from lehr.gradients.materialised import MaterialisedEngine
@@ -83,11 +84,11 @@ def attack(
     key = key or RunKey.fresh()
     is_present = key.at(0, 0).uniforms("canaries", len(canaries)) < 0.5
     trained = copy.deepcopy(model)
-    listener = Listener(trained, canaries, loss_fn, look_every=look_every)
+    listener = Listener(trained, canaries, loss_fn, look_every=look_every) if white_box else None
     decided = planned(
         trained,
         _with_canaries(private, canaries.at(is_present.nonzero().squeeze(1))),
-        method=overheard(method, listener.hear) if white_box else method,
+        method=overheard(method, listener.hear) if listener else method,
         plan=plan,
         loss_fn=loss_fn,
         num_classes=num_classes,
@@ -95,7 +96,7 @@ def attack(
         physical_batch=physical_batch,
     )
     run = staged(decided, key=key, callbacks=callbacks)
-    scores = listener.scores() if white_box else _by_loss(model, trained, canaries, loss_fn)
+    scores = listener.scores() if listener else _by_loss(model, trained, canaries, loss_fn)
     present = is_present.numpy()
     stated = {"delta": plan.delta, "confidence": confidence}
     claimed = run.proven.epsilon
@@ -193,8 +194,7 @@ class Listener:
 
 def _product(grads: Tensor, released: ReleasedSum, name: str, bounds: Tensors | None) -> Tensor:
     """Of every record's gradient with what was released, by the precision of the noise."""
-    std = released.noise_std
-    weighted = released.values[name].double() / (std[name] if isinstance(std, dict) else std) ** 2
+    weighted = released.values[name].double() / released.std_of(name) ** 2
     clipped = grads if bounds is None else grads.clamp(-bounds[name], bounds[name])
     return clipped.double().flatten(1) @ weighted.flatten()
 
@@ -218,8 +218,7 @@ def _roc(scores: Floats, present: np.ndarray) -> tuple[tuple[float, float], ...]
 
 
 def _refuse_unfit(method: Method, plan: Plan, private: InMemory, canaries: InMemory) -> None:
-    if not method.is_private:
-        raise InvalidValue("method", allowed="one with noise: without it there is no claim", given=method.name)
+    a_private_method(method)
     if plan.adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
         allowed = "one under add-or-remove-one: here canaries are there or not, and nothing stands in for them"
         raise InvalidValue("plan", allowed=allowed, given=plan.adjacency.value)

@@ -32,6 +32,7 @@ from lehr.acceptance.energy import PrivateEnergy
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.events import Adjacency
+from lehr.games.private_methods import a_private_method
 from lehr.games.recorded_randomness import Draw, Listener, RecordedKey
 from lehr.games.recorded_slots import HeardSum, Tape, digest, recorded
 from lehr.games.staging import planned
@@ -122,8 +123,7 @@ def compare(
     The model is left as it is. Without a ``key`` the randomness is fresh. It is for short runs: one of more than ten
     minutes writes checkpoints by the clock, which are then found to differ.
     """
-    if not method.is_private:
-        raise InvalidValue("method", allowed="one with noise: without it nothing is stated", given=method.name)
+    a_private_method(method)
     key = key or RunKey.fresh(cryptographic_on_gpu=True)
     one, other = Tape(), Tape()
     other.played = one
@@ -268,9 +268,8 @@ class _Step:
     @property
     def of_charged(self) -> float:
         """The norm in units of the noise, over what the charged noise multiplier lets it be."""
-        std = self.one.released.noise_std
         ratios = {
-            name: torch.where(value > self.slack, value / (std[name].double() if isinstance(std, dict) else std), 0.0)
+            name: torch.where(value > self.slack, value / self.one.released.std_of(name), 0.0)
             for name, value in self.moved.items()
         }
         return _norm(ratios) * self.one.noise_multiplier / self.sensitivity_factor
