@@ -57,7 +57,10 @@ SAMPLER = (
         ),
         does="the draw of the first step is used at every step",
         breaks="who was drawn once is in every sum: nobody hides in the other steps, as is charged",
-        caught_by=("test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",),
+        caught_by=(
+            "test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",
+            "games/test_step_game.py::test_faults_are_found_in_a_short_game_too",
+        ),
     ),
     Planted(
         name="shuffled-batches",
@@ -142,6 +145,7 @@ CLIP = (
         caught_by=(
             "clipping/test_flat.py::test_a_long_gradient_is_scaled_to_the_clip_norm",
             "contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",
+            "games/test_step_game.py::test_faults_are_found_in_a_short_game_too",
         ),
     ),
     Planted(
@@ -155,7 +159,10 @@ CLIP = (
         ),
         does="a record is scaled by the norm of its largest parameter, not by that of its whole gradient",
         breaks="with m parameters, one record can move the sum by √m times the clip norm",
-        caught_by=("contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",),
+        caught_by=(
+            "contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",
+            "games/test_step_game.py::test_faults_are_found_in_a_short_game_too",
+        ),
     ),
     Planted(
         name="not-a-number-passes",
@@ -215,6 +222,7 @@ CLIP = (
         caught_by=(
             "gradients/test_ghost.py::test_another_clip_rule_gets_a_step_of_its_own",
             "contracts/test_engines.py::test_one_record_moves_a_private_sum_by_the_clip_norm_however_many_views",
+            "games/test_step_game.py::test_faults_are_found_in_a_short_game_too",
         ),
     ),
     Planted(
@@ -299,6 +307,7 @@ NOISE = (
         caught_by=(
             "noise/test_isotropic.py::test_the_noise_has_the_multiplier_times_the_sensitivity_and_no_other_scale",
             "test_mechanism.py::test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move",
+            "games/test_step_game.py::test_faults_are_found_in_a_short_game_too",
         ),
     ),
     Planted(
@@ -330,6 +339,7 @@ NOISE = (
         breaks="below one, as with small clip norms, the variance is less than the standard deviation that was charged",
         caught_by=(
             "noise/test_isotropic.py::test_the_noise_has_the_multiplier_times_the_sensitivity_and_no_other_scale",
+            "games/test_step_game.py::test_faults_are_found_in_a_short_game_too",
         ),
     ),
     Planted(

@@ -14,6 +14,8 @@ Their parts:
 - ``overheard``: the noise of a method with somebody who listens
 - ``staging``: a run of the real loop, in a folder that is thrown away
 - ``canaries``: records that are as loud as a clip allows, each in a direction of its own
+- ``likelihood``: how much likelier a sum is with a record than without it
+- ``private_methods``: only a method with noise has a claim
 - ``step_game``: every released sum is seen, of rejected candidates too
 - ``every_method``: the same on every method, at one ε
 - ``subjects``: what an audit is about, from a run, a configuration or a name

@@ -27,11 +27,12 @@ from lehr.auditing.lower_bound import a_confidence
 from lehr.auditing.scores import pooled
 from lehr.auditing.thresholds import Corrected
 from lehr.data import InMemory
-from lehr.errors import InvalidValue
 from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.games import canaries as planting
 from lehr.games.canaries import PRESENT, REPLACED, Canaries, CoordinateCanaries, Host, SignCanaries
+from lehr.games.likelihood import log_likelihood_ratio
 from lehr.games.overheard import overheard
+from lehr.games.private_methods import a_private_method
 from lehr.games.staging import planned, staged
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
@@ -87,8 +88,7 @@ def attack(
     canary are equally likely under the claim would be known beforehand, and find nothing where the noise is too small.
     What a ``device`` computes is attacked on that device. ``keys`` are for tests: otherwise all is drawn afresh.
     """
-    if not method.is_private:
-        raise InvalidValue("method", allowed="one with noise: without it there is no claim", given=method.name)
+    a_private_method(method)
     a_confidence(confidence=confidence)
     keys = keys or iter(RunKey.fresh, None)
     planted = canaries_for(method, plan, num_canaries=num_canaries, host=host)
@@ -216,7 +216,7 @@ class Adversary:
     def hear(self, private: PrivateSum, released: ReleasedSum) -> None:
         """Look at a released sum along every canary. Of the private one, only what is public: how it was clipped."""
         sizes = self._sizes(private)
-        weights = {name: size / _noise_std(released, name) ** 2 for name, size in sizes.items()}
+        weights = {name: size / torch.as_tensor(released.std_of(name)).cpu() ** 2 for name, size in sizes.items()}
         precision = self._canaries.total({name: sizes[name] * weights[name] for name in sizes})
         seen = self._along(released, sizes, weights, precision, clips_coordinates=private.bounds is not None)
         self.likelihoods += self._log_likelihood_ratio(seen, precision)
@@ -257,19 +257,11 @@ class Adversary:
 
     def _log_likelihood_ratio(self, seen: Tensor, precision: float) -> Tensor:
         """Of what was seen, with the canary against without; where records are replaced, against its opposite."""
-        with_canary = self._log_likelihood(seen, precision)
+        law = {"precision": precision, "probability": self._plan.sampling_probability}
+        with_canary = log_likelihood_ratio(seen, **law)
         if self._plan.adjacency is Adjacency.ADD_OR_REMOVE_ONE:
             return with_canary
-        return with_canary - self._log_likelihood(-seen, precision)
-
-    def _log_likelihood(self, seen: Tensor, precision: float) -> Tensor:
-        """Over that of the noise alone: the canary is drawn by a coin, and then moves the sum by one precision."""
-        drawn = seen - precision / 2
-        q = self._plan.sampling_probability
-        if q == 1:
-            return drawn
-        not_drawn = torch.full_like(drawn, math.log1p(-q))
-        return torch.logaddexp(not_drawn, math.log(q) + drawn)
+        return with_canary - log_likelihood_ratio(-seen, **law)
 
 
 def canaries_for(method: Method, plan: Plan, *, num_canaries: int = NUM_CANARIES, host: Host | None = None) -> Canaries:
@@ -312,11 +304,6 @@ def _physical_batch(plan: Plan, num_held: int) -> int:
     held = max(1, num_held)
     there = replace(plan, records=held, expected_batch_size=max(1, round(plan.sampling_probability * held)))
     return engines.physical_batch_for(there, torch.device("cpu"))
-
-
-def _noise_std(released: ReleasedSum, name: str) -> Tensor | float:
-    std = released.noise_std
-    return std[name].double().cpu() if isinstance(std, dict) else std
 
 
 def _scores(scores: Tensor, is_present: Tensor) -> Scores:

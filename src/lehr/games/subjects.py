@@ -19,6 +19,7 @@ from lehr.errors import InvalidValue, Unreachable
 from lehr.games import every_method, step_game
 from lehr.games.canaries import Host
 from lehr.games.every_method import DELTA, EPSILON, SAMPLING_PROBABILITY, STEPS
+from lehr.games.private_methods import a_private_method
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.planning.plan import Plan
@@ -40,8 +41,7 @@ class Subject:
     host: Host | None = None
 
     def __post_init__(self) -> None:
-        if not self.method.is_private:
-            raise InvalidValue("method", allowed="one with noise: without it there is no claim", given=self.method.name)
+        a_private_method(self.method)
         if not math.isfinite(self.plan.claim().epsilon):
             allowed = "one whose proven ε is finite under its plan: there is no claim to refute"
             raise InvalidValue("method", allowed=allowed, given=self.method.name)
