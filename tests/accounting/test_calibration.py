@@ -63,7 +63,7 @@ def test_one_more_step_would_overshoot() -> None:
     assert found.epsilon <= EPSILON < bound(one_more.event, delta=DELTA).epsilon
 
 
-@pytest.mark.parametrize("settings", sizes(12, whole=36))
+@pytest.mark.parametrize("settings", sizes(6, whole=36))
 def test_it_round_trips_over_the_whole_box(settings: int) -> None:
     tried = 0
     for drawn in in_the_whole_box(settings, seed=21):

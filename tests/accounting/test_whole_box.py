@@ -11,7 +11,7 @@ from tests.accounting.settings import in_the_whole_box, in_usual_ranges
 from tests.sizes import sizes
 
 
-@pytest.mark.parametrize("settings", sizes(60, whole=250))
+@pytest.mark.parametrize("settings", sizes(30, whole=250))
 def test_epsilon_is_never_nan_negative_or_missing_in_the_whole_box(settings: int) -> None:
     for drawn in in_the_whole_box(settings, seed=1):
         given = {answer.accountant: answer.epsilon for answer in answers(drawn.event, delta=drawn.delta)}
@@ -28,7 +28,7 @@ def test_epsilon_is_never_nan_negative_or_missing_in_the_whole_box(settings: int
             assert pld >= 0.98 * given["gdp"], drawn
 
 
-@pytest.mark.parametrize("settings", sizes(125, whole=500))
+@pytest.mark.parametrize("settings", sizes(60, whole=500))
 def test_pld_is_below_balle20_is_below_mironov17(settings: int) -> None:
     compared = 0
     for drawn in in_usual_ranges(3000, seed=2):

@@ -49,7 +49,7 @@ def test_the_mistake_is_refuted_and_the_librarys_own_form_holds(module: Any, tmp
     assert 5_000 < (tmp_path / "picture.svg").stat().st_size < 60_000
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_the_papers_run_costs_more_than_it_claims_where_one_candidate_in_five_is_accepted() -> None:
     agrees(half_space.refute())
 

@@ -25,8 +25,7 @@ def played(name: str) -> Audit:
     contender = CONTENDERS[name]
     plan = contender.plan(epsilon=3.0, delta=1e-5, steps=400, sampling_probability=0.1)
     # Patterns over all coordinates are dearer, and AGD asks every one of its questions.
-    is_dear = contender.build().clipping.needs_coordinates or name == "agd"
-    num_canaries = 8192 if is_dear else 16_384
+    num_canaries = {"adadp": 8192, "adan": 4096, "agd": 4096, "dpopt": 8192}.get(name, 16_384)
     return step_game.attack(
         contender.build(), plan, num_canaries=num_canaries, keys=keys_of(name), host=contender.host()
     )
