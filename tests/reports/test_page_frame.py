@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -52,3 +53,10 @@ def test_a_line_may_be_broken_to_set_it_apart() -> None:
     lines = Line(name="a", x=[1], y=[1.0]), Line(name="b", x=[1], y=[1.0], dash="dash")
     [shape] = json.loads(Page(render(EMPTY, charts=[chart(*lines)])).scripts[0])
     assert [line["dash"] for line in shape["lines"]] == ["solid", "dash"]
+
+
+def test_marks_notes_and_logarithmic_axes_reach_the_drawing_library() -> None:
+    mark = Line(name="here", x=[2.0], y=[3.0], is_mark=True, notes=["<b>2"])
+    [shape] = json.loads(Page(render(EMPTY, charts=[replace(chart(mark), x_scale="log", y_scale="log")])).scripts[0])
+    assert (shape["x_scale"], shape["y_scale"]) == ("log", "log")
+    assert (shape["lines"][0]["is_mark"], shape["lines"][0]["notes"]) == (True, ["&lt;b&gt;2"])

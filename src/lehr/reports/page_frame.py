@@ -23,6 +23,8 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     dash: str = "solid"  # or "dot", or "dash" for what is there to compare with
+    is_mark: bool = False  # single points that stand out, such as a reader's own setting
+    notes: Sequence[str] = ()  # a text for each point, for a chart whose ``point`` asks for "%{text}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +40,8 @@ class Chart:
     has_markers: bool
     from_zero: bool
     lines: tuple[Line, ...]
+    x_scale: str = "linear"  # or "log"
+    y_scale: str = "linear"
 
 
 def render(template: str, *, charts: Sequence[Chart], **values: object) -> str:
@@ -61,8 +65,14 @@ def _environment() -> jinja2.Environment:
 
 def _shape(chart: Chart) -> Mapping[str, object]:
     lines = [
-        # Plotly reads a little HTML in names, and a name may come from anywhere.
-        {**asdict(line), "name": html.escape(line.name), "x": [*map(_or_none, line.x)], "y": [*map(_or_none, line.y)]}
+        {
+            **asdict(line),
+            # Plotly reads a little HTML in names, and a name may come from anywhere.
+            "name": html.escape(line.name),
+            "notes": [*map(html.escape, line.notes)],
+            "x": [*map(_or_none, line.x)],
+            "y": [*map(_or_none, line.y)],
+        }
         for line in chart.lines
     ]
     return {**asdict(chart), "lines": lines}
