@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from lehr.errors import InvalidValue
 from lehr.networks.gain import Gain
-from lehr.networks.nf_resnet import (
-    Activation,
-    Bottleneck,
-    Standardised,
-    nf_resnet,
-    nf_resnet50,
-    standardised_convolution,
-)
+from lehr.networks.nf_resnet import Activation, Bottleneck, nf_resnet, nf_resnet50
 
 
 def test_fifty_layers_have_the_parameters_of_a_residual_network_and_one_gain_for_each_block() -> None:
@@ -26,28 +22,6 @@ def test_fifty_layers_have_the_parameters_of_a_residual_network_and_one_gain_for
 
 def test_no_layer_normalises_activations() -> None:
     assert not any("Norm" in type(layer).__name__ for layer in nf_resnet50().modules())
-
-
-def test_a_standardised_weight_has_mean_zero_and_variance_one_over_fan_in_times_the_gain() -> None:
-    standardised = Standardised(5)
-    torch.nn.init.constant_(standardised.gain, 3.0)
-    weight = standardised(4 + 7 * torch.randn(5, 8, 3, 3))
-    torch.testing.assert_close(weight.mean((1, 2, 3)), torch.zeros(5), atol=1e-6, rtol=0)
-    torch.testing.assert_close(weight.square().sum((1, 2, 3)), torch.full((5,), 9.0))
-
-
-def test_a_standardised_weight_does_not_depend_on_the_size_of_its_parameter() -> None:
-    weight = torch.randn(4, 3, 3, 3)
-    torch.testing.assert_close(Standardised(4)(weight), Standardised(4)(10 * weight))
-
-
-def test_a_weight_without_variance_is_zero_and_not_nan() -> None:
-    assert not Standardised(4)(torch.ones(4, 3, 3, 3)).any()
-
-
-def test_the_weight_of_a_convolution_is_computed_from_a_parameter_and_a_gain() -> None:
-    names = {name for name, _ in standardised_convolution(3, 4, kernel_size=3).named_parameters()}
-    assert names == {"bias", "parametrizations.weight.original", "parametrizations.weight.0.gain"}
 
 
 @pytest.mark.parametrize("expected_std", [1.0, 1.5])
@@ -72,3 +46,31 @@ def test_images_become_one_score_per_class() -> None:
     network = nf_resnet(num_blocks=(1, 2), num_classes=5, stem_channels=4, in_channels=1)
     assert network(torch.zeros(2, 1, 32, 32)).shape == (2, 5)
     assert network(torch.zeros(2, 1, 30, 30)).shape == (2, 5)
+
+
+def test_a_small_stem_keeps_the_pixels_that_the_other_pools_away() -> None:
+    arguments: dict[str, Any] = {"num_blocks": (1,), "num_classes": 5, "stem_channels": 4}
+    images = torch.zeros(1, 3, 32, 32)
+    small, large = nf_resnet(**arguments, stem="small"), nf_resnet(**arguments, stem="imagenet")
+    assert small[:2](images).shape == (1, 16, 32, 32)
+    assert large[:3](images).shape == (1, 16, 8, 8)
+
+
+def test_fifty_layers_are_what_it_is_without_arguments() -> None:
+    with torch.device("meta"):
+        assert str(nf_resnet()) == str(nf_resnet50())
+
+
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        ({"num_blocks": ()}, "num_blocks"),
+        ({"num_blocks": "333"}, "num_blocks"),
+        ({"num_blocks": (2, 0)}, "num_blocks"),
+        ({"stem": "large", "num_blocks": (1,)}, "stem"),
+        ({"stem_channels": 0}, "stem_channels"),
+    ],
+)
+def test_what_is_not_such_a_network_is_refused_by_name(given: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidValue, match=f"{name} must be"):
+        nf_resnet(**given)

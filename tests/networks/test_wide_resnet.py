@@ -26,6 +26,22 @@ def test_sixteen_layers_four_wide_have_the_parameters_of_the_papers(order: str) 
     assert num_parameters(wide_resnet(order=order)) == 2_749_370
 
 
+@pytest.mark.parametrize("num_groups, count", [(16, 2_751_626), (None, 2_747_530)])
+def test_standardised_weights_add_a_gain_for_each_channel_of_a_convolution(num_groups: int | None, count: int) -> None:
+    network = wide_resnet(num_groups=num_groups, weight_standardised=True)
+    channels = [layer.out_channels for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    plain = num_parameters(wide_resnet(num_groups=num_groups))
+    assert num_parameters(network) == plain + sum(channels) == count
+
+
+def test_standardised_weights_have_mean_zero_and_the_scale_of_the_weights_that_are_not() -> None:
+    network = wide_resnet(depth=10, width=1, weight_standardised=True)
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            torch.testing.assert_close(layer.weight.mean((1, 2, 3)), torch.zeros(layer.out_channels), atol=1e-6, rtol=0)
+            torch.testing.assert_close(layer.weight.square().sum((1, 2, 3)), torch.ones(layer.out_channels))
+
+
 def test_the_norm_stands_after_the_activation_unless_asked_otherwise() -> None:
     assert kinds(wide_resnet(depth=10))[1:4] == [nn.Conv2d, nn.ReLU, nn.GroupNorm]
     assert kinds(wide_resnet(depth=10, order="before"))[1:4] == [nn.Conv2d, nn.GroupNorm, nn.ReLU]
@@ -54,7 +70,13 @@ def test_channels_last_passes_through_every_block() -> None:
 
 @pytest.mark.parametrize(
     "given, name",
-    [({"depth": 15}, "depth"), ({"depth": 4}, "depth"), ({"num_groups": 3}, "num_groups"), ({"order": "x"}, "order")],
+    [
+        ({"depth": 15}, "depth"),
+        ({"depth": 4}, "depth"),
+        ({"num_groups": 3}, "num_groups"),
+        ({"order": "x"}, "order"),
+        ({"weight_standardised": 1}, "weight_standardised"),
+    ],
 )
 def test_what_is_not_such_a_network_is_refused_by_name(given: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidValue, match=f"{name} must be"):

@@ -20,7 +20,8 @@ from lehr.errors import InvalidValue
 from lehr.networks.activations import activation_named
 from lehr.networks.alexnet_like import alexnet_like
 from lehr.networks.convolutional import cifar_cnn, paper_cnn
-from lehr.networks.nf_resnet import nf_resnet50
+from lehr.networks.group_norm_resnet import group_norm_resnet
+from lehr.networks.nf_resnet import nf_resnet, nf_resnet50
 from lehr.networks.projected_mlp import projected_mlp
 from lehr.networks.small import small_cnn
 from lehr.networks.vision_transformer import vision_transformer
@@ -32,6 +33,8 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         for function in (
             alexnet_like,
             cifar_cnn,
+            group_norm_resnet,
+            nf_resnet,
             nf_resnet50,
             paper_cnn,
             projected_mlp,

@@ -6,6 +6,9 @@ branch is divided by the standard deviation that its input is expected to have, 
 
 >>> sum(parameter.numel() for parameter in nf_resnet50().parameters())
 25557048
+>>> small = nf_resnet(num_blocks=(2, 2, 2), stem_channels=56, stem="small", num_classes=10)  # for 32 × 32 pixels
+>>> sum(parameter.numel() for parameter in small.parameters())
+2641704
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
+from lehr import validate
+from lehr.errors import InvalidValue
 from lehr.networks.gain import Gain
+from lehr.networks.standardised import standardised_convolution
+from lehr.networks.stems import stem_layers
 
 # What a ReLU does to the standard deviation of a normal variable, undone.
 RELU_GAIN = math.sqrt(2 / (1 - 1 / math.pi))
@@ -28,50 +34,34 @@ EXPANSION = 4
 
 def nf_resnet50(*, num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
     """The network of the papers."""
-    return nf_resnet(num_blocks=(3, 4, 6, 3), num_classes=num_classes, in_channels=in_channels)
+    return nf_resnet(num_classes=num_classes, in_channels=in_channels)
 
 
 def nf_resnet(
-    *, num_blocks: Sequence[int], num_classes: int, stem_channels: int = 64, in_channels: int = 3
+    *,
+    num_blocks: Sequence[int] = (3, 4, 6, 3),
+    num_classes: int = 1000,
+    stem_channels: int = 64,
+    stem: str = "imagenet",
+    in_channels: int = 3,
 ) -> nn.Sequential:
-    """A network with this many bottleneck blocks in each stage; every stage doubles the channels of the one before."""
-    channels, num_before, stages = stem_channels, 0, []
-    for index, num in enumerate(num_blocks):
+    """A network with this many bottleneck blocks in each stage; every stage doubles the channels of the one before.
+
+    ``stem="small"`` keeps the size of images of about 32 × 32, where the other would leave a sixteenth of the pixels.
+    """
+    channels, num_before, stages = validate.count(stem_channels=stem_channels), 0, []
+    for index, num in enumerate(_checked(num_blocks)):
         width = stem_channels * 2**index
         stages.append(_stage(channels, width, num_blocks=num, num_before=num_before, stride=1 if index == 0 else 2))
         channels, num_before = EXPANSION * width, num
     return nn.Sequential(
-        standardised_convolution(in_channels, stem_channels, kernel_size=7, stride=2),
-        nn.MaxPool2d(kernel_size=3, stride=2, padding=1),
+        *stem_layers(stem, in_channels, stem_channels, convolution=standardised_convolution, activated=()),
         *stages,
         Activation(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(channels, num_classes),
     )
-
-
-class Standardised(nn.Module):
-    """Computes a weight: every output channel has mean zero and variance gain² / fan-in."""
-
-    def __init__(self, num_channels: int, *, floor: float = 1e-4) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(num_channels, 1, 1, 1))
-        self._floor = floor
-
-    def forward(self, weight: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
-        fan_in = weight[0].numel()
-        return (weight - mean) * torch.rsqrt((variance * fan_in).clamp_min(self._floor)) * self.gain
-
-
-def standardised_convolution(in_channels: int, out_channels: int, *, kernel_size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution whose weight is standardised, scaled by a trained gain for each channel, and has a bias."""
-    layer = nn.Conv2d(in_channels, out_channels, kernel_size, stride=stride, padding=kernel_size // 2)
-    nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    parametrize.register_parametrization(layer, "weight", Standardised(out_channels))
-    return layer
 
 
 class Activation(nn.Module):
@@ -108,6 +98,12 @@ class Bottleneck(nn.Module):
         activated = self.activation(stream)
         kept = stream if self.shortcut is None else self.shortcut(activated)
         return torch.add(kept, self.branch(activated), alpha=BRANCH_STD)
+
+
+def _checked(num_blocks: Sequence[int]) -> list[int]:
+    if not isinstance(num_blocks, list | tuple) or not num_blocks:
+        raise InvalidValue("num_blocks", allowed="how many blocks each stage has, as (3, 4, 6, 3)", given=num_blocks)
+    return [validate.count(num_blocks=num) for num in num_blocks]
 
 
 def _stage(in_channels: int, channels: int, *, num_blocks: int, num_before: int, stride: int) -> nn.Sequential:

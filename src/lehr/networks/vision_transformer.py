@@ -5,6 +5,9 @@ The class token and the position embeddings are parameters of the network itself
 >>> network = vision_transformer(image_side=224, patch_side=16, num_classes=1000)
 >>> sum(parameter.numel() for parameter in network.parameters())  # "ViT-Ti/16"
 5717416
+>>> small = vision_transformer(image_side=32, patch_side=4, width=192, depth=6, num_classes=10)
+>>> sum(parameter.numel() for parameter in small.parameters())  # for 32 × 32 pixels, as large as a WRN-16-4
+2693578
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ Only the last layer has a bias: elsewhere a norm's shift follows, or nothing doe
 2745274
 >>> sum(parameter.numel() for parameter in wide_resnet().parameters())
 2749370
+>>> sum(parameter.numel() for parameter in wide_resnet(weight_standardised=True).parameters())  # a gain per channel
+2751626
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 
 from lehr import validate
 from lehr.errors import InvalidValue
+from lehr.networks.standardised import standardise
 
 ORDERS = ("after", "before")
 STEM_CHANNELS = 16
@@ -31,13 +34,16 @@ def wide_resnet(
     num_classes: int = 10,
     num_groups: int | None = 16,
     order: str = "after",
+    weight_standardised: bool = False,
     in_channels: int = 3,
 ) -> nn.Sequential:
     """A wide residual network: ``depth`` is 6n + 4, and the three stages have 16, 32 and 64 times ``width`` channels.
 
     ``order`` says where the norm stands: ``"after"`` the activation or ``"before"`` it. Without ``num_groups`` there
-    are no norms.
+    are no norms. ``weight_standardised`` standardises the weight of every convolution and gives each of its channels a
+    trained gain, as De et al. (2022) do; it costs no privacy and can stand beside norms or in their place.
     """
+    validate.true_or_false(weight_standardised=weight_standardised)
     num_blocks = _blocks_per_stage(depth)
     validate.one_of(ORDERS, order=order)
     channels = [STEM_CHANNELS, *(STEM_CHANNELS * validate.count(width=width) * factor for factor in (1, 2, 4))]
@@ -55,6 +61,8 @@ def wide_resnet(
         nn.Linear(channels[-1], num_classes),
     )
     network.apply(_initialise)
+    if weight_standardised:
+        standardise(network)
     return network
 
 
