@@ -12,9 +12,11 @@ from torch import nn
 
 from lehr import networks
 from lehr.data import InMemory
+from lehr.data.augmentation import named
 from lehr.errors import BadRecord, DamagedFile, InvalidValue, LehrError, StoreError
 from lehr.release import release
-from lehr.released_model import evaluate, load, predict
+from lehr.released_model import ballot, evaluate, load, predict
+from lehr.voting import Ballot
 from tests.written_runs import configuration, small_model, write_run
 
 ARGUMENTS = {"image_side": 8, "num_classes": 3}
@@ -124,6 +126,95 @@ def test_no_inputs_give_no_predictions(folder: Path) -> None:
 def test_other_inputs_are_refused(folder: Path, inputs: Any) -> None:
     with pytest.raises(InvalidValue, match="inputs"):
         predict(folder, inputs, small_model())
+
+
+def trained_with(augmentation: str) -> dict[str, Any]:
+    return {"training": {"augmentation": named(augmentation).to_json(), "views": 4}}
+
+
+@pytest.mark.parametrize("votes", [1, 5])
+def test_votes_of_views_that_are_the_record_itself_are_the_answer_of_the_model(
+    folder: Path, records: InMemory, votes: int
+) -> None:
+    model, vote = small_model(), {"augmentation": "none", "votes": votes}
+    assert evaluate(folder, records, model, augmentation="none", votes=votes) == evaluate(folder, records, model)
+    voted, plain = (predict(folder, records.inputs, model, **said) for said in (vote, {}))  # type: ignore[arg-type]
+    assert voted.classes.equal(plain.classes)
+    assert voted.probabilities.equal(plain.probabilities)
+
+
+def test_a_vote_is_the_majority_of_a_plain_loop_over_views(folder: Path, records: InMemory) -> None:
+    model, labels = small_model(), records.targets[:120]
+    views = Ballot(augmentation=named("flip_crop"), votes=5).views(records.inputs[:120] / 255)
+    mean, right = torch.zeros(120, 3, dtype=torch.float64), []
+    for place, view in enumerate(views):
+        probabilities = model((view - 0.5) / 0.25).detach().double().softmax(dim=1)
+        mean[place] = probabilities.mean(dim=0)
+        votes = probabilities.argmax(dim=1).bincount(minlength=3)
+        first = max(range(3), key=lambda label: (int(votes[label]), float(mean[place, label])))
+        right.append(first == labels[place])
+    predicted = predict(folder, records.inputs[:120], model, augmentation="flip_crop", votes=5)
+    assert predicted.probabilities.allclose(mean)
+    assert (predicted.classes == labels).tolist() == right
+    scores = evaluate(folder, InMemory(records.inputs[:120], labels), model, augmentation="flip_crop", votes=5)
+    assert scores.accuracy == pytest.approx(sum(right) / 120)
+    assert scores.loss == pytest.approx(nn.functional.nll_loss(mean.log(), labels).item())
+
+
+def test_a_vote_about_a_record_is_the_same_wherever_it_stands(folder: Path, records: InMemory) -> None:
+    model = small_model()
+    whole = predict(folder, records.inputs[:300], model, augmentation="simclr", votes=4)
+    as_numbers = predict(folder, records.inputs[:300] / 255, model, augmentation="simclr", votes=4)
+    assert as_numbers.probabilities.allclose(whole.probabilities)
+    parts = [
+        predict(folder, records.inputs[place : place + 1], model, augmentation="simclr", votes=4) for place in (7, 299)
+    ]
+    for place, part in zip((7, 299), parts, strict=True):
+        assert part.probabilities.allclose(whole.probabilities[place])
+
+
+def test_several_votes_are_by_the_augmentation_of_training(tmp_path: Path, records: InMemory) -> None:
+    folder, model = released(tmp_path, **trained_with("flip_crop")), small_model()
+    assert ballot(folder, votes=3) == Ballot(augmentation=named("flip_crop"), votes=3)
+    assert ballot(folder, votes=3, augmentation="ours") == Ballot(augmentation=named("ours"), votes=3)
+    assert ballot(folder) == Ballot(augmentation=named("none"), votes=1)
+    as_trained = predict(folder, records.inputs[:20], model, votes=3)
+    assert as_trained.probabilities.equal(
+        predict(folder, records.inputs[:20], model, augmentation=named("flip_crop"), votes=3).probabilities
+    )
+    assert not as_trained.probabilities.equal(predict(folder, records.inputs[:20], model).probabilities)
+
+
+def test_votes_of_a_model_that_saw_no_views_need_an_augmentation(folder: Path, tmp_path: Path) -> None:
+    without_any = released(tmp_path / "other", **trained_with("none"))
+    for model in (folder, without_any):
+        with pytest.raises(InvalidValue, match="augmentation must be named where there are several votes"):
+            ballot(model, votes=2)
+
+
+@pytest.mark.parametrize(
+    "said, name",
+    [
+        ({"votes": 0}, "votes"),
+        ({"votes": 2.5, "augmentation": "ours"}, "votes"),
+        ({"augmentation": "mixup"}, "augmentation"),
+        ({"augmentation": ""}, "augmentation"),
+    ],
+)
+def test_other_votes_are_refused_by_name(folder: Path, said: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidValue, match=f"{name} must be"):
+        predict(folder, torch.zeros(1, 1, 8, 8), small_model(), **said)
+
+
+def test_records_that_are_no_images_have_no_views(tmp_path: Path) -> None:
+    folder = released(tmp_path, model=nn.Sequential(nn.Linear(6, 3)), data={"shape": [6]})
+    with pytest.raises(InvalidValue, match="images must be"):
+        predict(folder, torch.rand(2, 6), nn.Sequential(nn.Linear(6, 3)), augmentation="flip_crop", votes=2)
+
+
+def test_no_inputs_give_no_votes(folder: Path) -> None:
+    predicted = predict(folder, torch.zeros(0, 1, 8, 8), small_model(), augmentation="flip_crop", votes=3)
+    assert predicted.probabilities.shape == (0, 3)
 
 
 def test_a_label_out_of_range_is_named(folder: Path, records: InMemory) -> None:

@@ -24,10 +24,12 @@ from torch import Tensor, nn
 
 from lehr import networks, run_shape, validate
 from lehr.data import Preparation
+from lehr.data.augmentation import Augmentation, named
 from lehr.data.checking import check
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.files import json_file, strict_json
 from lehr.interfaces import Records
+from lehr.voting import Ballot, Tally, tally
 
 FORMAT = "lehr-model"
 FORMAT_VERSION = 1
@@ -72,7 +74,10 @@ class Scores:
 
 
 class Predictions(NamedTuple):
-    """The class of each record, ``classes_B``, and the probability of every class, ``probabilities_BC``."""
+    """The class of each record, ``classes_B``, and the probability of every class, ``probabilities_BC``.
+
+    Where several views voted, a probability is the mean of theirs, and the class need not be the most probable one.
+    """
 
     classes: Tensor
     probabilities: Tensor
@@ -91,13 +96,24 @@ def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> n
     return network.eval()
 
 
-def evaluate(directory: str | os.PathLike[str], records: Records, model: nn.Module | None = None) -> Scores:
-    """Loss and accuracy on records, over all of them and class by class."""
+def evaluate(
+    directory: str | os.PathLike[str],
+    records: Records,
+    model: nn.Module | None = None,
+    *,
+    augmentation: str | Augmentation | None = None,
+    votes: int = 1,
+) -> Scores:
+    """Loss and accuracy on records, over all of them and class by class.
+
+    With ``votes``, so many augmented views of each record vote on its class, and the loss is that of their mean
+    probability; see ``ballot``.
+    """
     num_classes = validate.count(num_classes=read_config(_files(directory))["data"]["num_classes"])
     check(records, num_classes=num_classes)
-    asked = _Asked.opened(directory, model)
+    asked = _Asked.opened(directory, model, ballot(directory, augmentation=augmentation, votes=votes))
     places = torch.arange(len(records))
-    judged = [_judged(asked, *records.batch(places[part])) for part in _parts(len(records))]
+    judged = [_judged(asked, *records.batch(places[part])) for part in asked.parts(len(records))]
     losses, right, targets = (torch.cat(parts) for parts in zip(*judged, strict=True))
     return Scores(
         records=len(targets),
@@ -107,12 +123,37 @@ def evaluate(directory: str | os.PathLike[str], records: Records, model: nn.Modu
     )
 
 
-def predict(directory: str | os.PathLike[str], inputs: Tensor, model: nn.Module | None = None) -> Predictions:
-    """The class of each input, and how probable the model holds every class. Inputs begin with the record axis."""
-    asked = _Asked.opened(directory, model)
+def predict(
+    directory: str | os.PathLike[str],
+    inputs: Tensor,
+    model: nn.Module | None = None,
+    *,
+    augmentation: str | Augmentation | None = None,
+    votes: int = 1,
+) -> Predictions:
+    """The class of each input, and how probable the model holds every class. Inputs begin with the record axis.
+
+    With ``votes``, so many augmented views of each input vote on its class; see ``ballot``.
+    """
+    asked = _Asked.opened(directory, model, ballot(directory, augmentation=augmentation, votes=votes))
     asked.refuse_other_inputs(inputs)
-    probabilities = torch.cat([asked.scores(inputs[part]).softmax(dim=1) for part in _parts(len(inputs))])
-    return Predictions(probabilities.argmax(dim=1), probabilities)
+    answers = [asked.answers(inputs[part]) for part in asked.parts(len(inputs))]
+    classes, scores = (torch.cat(parts) for parts in zip(*answers, strict=True))
+    return Predictions(classes, scores.softmax(dim=1))
+
+
+def ballot(
+    directory: str | os.PathLike[str], *, augmentation: str | Augmentation | None = None, votes: int = 1
+) -> Ballot:
+    """Who votes on a record. Without an ``augmentation``, several votes are by that which the model was trained with.
+
+    One vote without an augmentation is the model's own answer.
+    """
+    if augmentation is None and validate.count(votes=votes) > 1:
+        augmentation = _trained_with(read_config(_files(directory)))
+    if not isinstance(augmentation, Augmentation):
+        augmentation = named("none" if augmentation is None else augmentation)
+    return Ballot(augmentation=augmentation, votes=votes)
 
 
 def read_config(files: ReleasedFiles) -> dict[str, Any]:
@@ -144,16 +185,23 @@ class _Asked:
     preparation: Preparation
     shape: tuple[int, ...]
     num_classes: int
+    ballot: Ballot
 
     @classmethod
-    def opened(cls, directory: str | os.PathLike[str], model: nn.Module | None) -> _Asked:
+    def opened(cls, directory: str | os.PathLike[str], model: nn.Module | None, ballot: Ballot) -> _Asked:
         data = read_config(_files(directory))["data"]
         return cls(
             model=load(directory, model),
             preparation=Preparation.from_json(data["preparation"]),
             shape=tuple(data["shape"]),
             num_classes=data["num_classes"],
+            ballot=ballot,
         )
+
+    def parts(self, records: int) -> list[slice]:
+        """As many records at a time as have so many views together; no record at all is one part."""
+        at_once = RECORDS_AT_ONCE if self.ballot.is_unanimous else max(1, RECORDS_AT_ONCE // self.ballot.votes)
+        return [slice(first, first + at_once) for first in range(0, max(records, 1), at_once)]
 
     def refuse_other_inputs(self, inputs: object) -> None:
         """An error for what the model cannot be asked about."""
@@ -163,30 +211,43 @@ class _Asked:
         if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
             raise InvalidValue("inputs", allowed="bytes, or floating point numbers", given=inputs.dtype)
 
-    @torch.no_grad()
-    def scores(self, inputs: Tensor) -> Tensor:
-        """The model's output for each record and class, in double precision."""
+    def answers(self, inputs: Tensor) -> Tally:
+        """The class of each record and its scores, in double precision."""
         self.refuse_other_inputs(inputs)
         device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-        prepared = self.preparation.prepared(inputs.to(device))
+        if self.ballot.is_unanimous:
+            return tally(self._scores(self.preparation.prepared(inputs.to(device))).unsqueeze(1))
+        views = self.ballot.views(self.preparation.unit(inputs.cpu()))
+        scores = self._scores(self.preparation.normalised(views.flatten(0, 1).to(device)))
+        return tally(scores.view(*views.shape[:2], self.num_classes))
+
+    @torch.no_grad()
+    def _scores(self, prepared: Tensor) -> Tensor:
+        """The model's output for each view and class."""
         outputs = self.model(prepared.to(_kind(self.model)))
-        if tuple(outputs.shape) != (len(inputs), self.num_classes):
+        if tuple(outputs.shape) != (len(prepared), self.num_classes):
             allowed = f"one with a score for each of the {self.num_classes} classes"
             raise InvalidValue("model", allowed=allowed, given=tuple(outputs.shape))
         scores: Tensor = outputs.double().cpu()
         return scores
 
 
-def _parts(records: int) -> list[slice]:
-    """So many records at a time; no record at all is one part."""
-    return [slice(first, first + RECORDS_AT_ONCE) for first in range(0, max(records, 1), RECORDS_AT_ONCE)]
-
-
 def _judged(asked: _Asked, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of each record, whether it is classified rightly, and its class."""
-    scores, labels = asked.scores(inputs), targets.cpu().long()
-    losses = nn.functional.cross_entropy(scores, labels, reduction="none")
-    return losses, (scores.argmax(dim=1) == labels).double(), labels
+    answer, labels = asked.answers(inputs), targets.cpu().long()
+    losses = nn.functional.cross_entropy(answer.scores, labels, reduction="none")
+    return losses, (answer.classes == labels).double(), labels
+
+
+def _trained_with(config: Mapping[str, Any]) -> Augmentation:
+    """The augmentation that the model was trained with; an error where there was none."""
+    training = config["training"] if isinstance(config["training"], dict) else {}
+    shape = training.get("augmentation")
+    found = named("none") if shape is None else Augmentation.from_json(shape)
+    if not found.operations:
+        allowed = "named where there are several votes and the model was trained without one"
+        raise InvalidValue("augmentation", allowed=allowed, given=None)
+    return found
 
 
 def _share(right: Tensor) -> float | None:

@@ -34,6 +34,25 @@ def test_a_person_sees_the_same_and_the_warning(lehr: Run, model: str) -> None:
         assert words in said
 
 
+def test_views_vote_where_that_is_asked(lehr: Run, lehr_json: RunJson, model: str) -> None:
+    options = ("--dataset", "digits", "--votes", "3", "--augmentation", "flip_crop")
+    said = lehr_json("evaluate", model, *options)
+    scores = evaluate(model, load("digits").test, augmentation="flip_crop", votes=3)
+    assert (said["votes"], said["augmentation"]) == (3, "flip_crop")
+    assert (said["accuracy"], said["loss"]) == (scores.accuracy, scores.loss)
+    assert "3, by views of flip_crop" in lehr("evaluate", model, *options).stdout
+
+
+def test_without_votes_the_model_is_asked_once(lehr_json: RunJson, model: str) -> None:
+    said = lehr_json("evaluate", model, "--dataset", "digits")
+    assert (said["votes"], said["augmentation"]) == (1, "none")
+
+
+def test_votes_of_a_model_trained_without_views_need_an_augmentation(lehr: Run, model: str) -> None:
+    refused = lehr("evaluate", model, "--dataset", "digits", "--votes", "3", code=2).stderr
+    assert "augmentation must be named where there are several votes" in " ".join(refused.split())
+
+
 def test_records_of_which_training_saw_a_part_are_refused_unless_that_is_allowed(lehr: Run, tmp_path: Path) -> None:
     model = released_model(tmp_path, public_records="a part of the test records, not scored on")
     assert "a part of the test records" in lehr("evaluate", model, "--dataset", "digits", code=2).stderr

@@ -39,6 +39,15 @@ def test_classes_and_probabilities_are_those_of_the_library(lehr: Run, model: st
     assert [row["record"] for row in written[:2]] == ["0", "1"]
 
 
+def test_views_vote_where_that_is_asked(lehr: Run, model: str) -> None:
+    lehr("predict", model, "--dataset", "digits", "--to", "voted.csv", "--votes", "3", "--augmentation", "flip_crop")
+    predicted = predict(model, load("digits").test.inputs, augmentation="flip_crop", votes=3)
+    written = rows("voted.csv")
+    assert [int(row["class"]) for row in written] == predicted.classes.tolist()
+    of_class = predicted.probabilities.gather(1, predicted.classes[:, None])[:, 0].tolist()
+    assert [float(row["probability"]) for row in written] == pytest.approx(of_class, abs=1e-6)
+
+
 def test_one_image_is_the_same_from_every_kind_of_file(
     lehr: Run, model: str, image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 ) -> None:

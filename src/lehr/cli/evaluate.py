@@ -15,11 +15,19 @@ from lehr.errors import InvalidValue
 if TYPE_CHECKING:
     from lehr.interfaces import Records
     from lehr.released_model import Scores
+    from lehr.voting import Ballot
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder that `lehr release` wrote.")]
 DataSetName = Annotated[str | None, typer.Option(help="A known data set; its test records are taken.")]
 DataDir = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data set first.")]
 Resize = Annotated[bool, typer.Option("--resize", help="Scale images to the size that the model takes.")]
+Votes = Annotated[
+    int, typer.Option(metavar="K", help="Augmented views of each record that vote on its class; 1 asks the model once.")
+]
+Views = Annotated[
+    str | None,
+    typer.Option(help="What makes the views: none, flip_crop, rrc, ours or simclr; by default, as in training."),
+]
 
 EXAMPLE = example(TRAIN, RELEASE, "  lehr evaluate model --dataset digits\n")
 WARNING = "A score on private records is itself private: publish it only if these records are public."
@@ -37,6 +45,8 @@ def evaluate(
     allow_seen: Annotated[
         bool, typer.Option("--allow-seen", help="Score on records of which training has looked at a part.")
     ] = False,
+    votes: Votes = 1,
+    augmentation: Views = None,
     json: Json = False,
 ) -> None:
     """Score a released model on the records of one data set: loss, accuracy, and accuracy by class."""
@@ -44,11 +54,12 @@ def evaluate(
 
     if dataset is not None and not allow_seen:
         _refuse_seen(model, dataset)
+    ballot = released_model.ballot(model, augmentation=augmentation, votes=votes)
     with answering.working("Reading the records"):
         records = _records(model, dataset=dataset, npz=npz, folder=folder, data_dir=data_dir, resize=resize)
     with answering.working("Asking the model"):
-        scores = released_model.evaluate(model, records)
-    (_answer_program if json else _answer_person)(scores)
+        scores = released_model.evaluate(model, records, augmentation=ballot.augmentation, votes=ballot.votes)
+    (_answer_program if json else _answer_person)(scores, ballot)
 
 
 def _refuse_seen(model: Path, dataset: str) -> None:
@@ -88,10 +99,12 @@ def _of_images(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _answer_program(scores: Scores) -> None:
+def _answer_program(scores: Scores, ballot: Ballot) -> None:
     answering.as_json(
         {
             "records": scores.records,
+            "votes": ballot.votes,
+            "augmentation": ballot.augmentation.name,
             "accuracy": scores.accuracy,
             "loss": scores.loss,
             "accuracy_by_class": list(scores.accuracy_by_class),
@@ -100,8 +113,11 @@ def _answer_program(scores: Scores) -> None:
     )
 
 
-def _answer_person(scores: Scores) -> None:
-    rows = {"records": f"{scores.records:,}", "accuracy": f"{scores.accuracy:.2%}", "loss": f"{scores.loss:.4f}"}
+def _answer_person(scores: Scores, ballot: Ballot) -> None:
+    rows = {"records": f"{scores.records:,}"}
+    if not ballot.is_unanimous:
+        rows["votes"] = f"{ballot.votes}, by views of {answering.printable(ballot.augmentation.name)}"
+    rows |= {"accuracy": f"{scores.accuracy:.2%}", "loss": f"{scores.loss:.4f}"}
     for label, accuracy in enumerate(scores.accuracy_by_class):
         rows[f"class {label}"] = "no record" if accuracy is None else f"{accuracy:.2%}"
     answering.facts("Evaluation", rows)

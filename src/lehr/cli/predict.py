@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lehr.cli import answering
-from lehr.cli.evaluate import DataDir, DataSetName, ModelFolder, Resize
+from lehr.cli.evaluate import DataDir, DataSetName, ModelFolder, Resize, Views, Votes
 from lehr.cli.options import Json, Overwrite, example
 from lehr.cli.release import RELEASE, TRAIN
 from lehr.errors import InvalidValue
@@ -33,6 +33,8 @@ def predict(
     dataset: DataSetName = None,
     data_dir: DataDir = None,
     resize: Resize = False,
+    votes: Votes = 1,
+    augmentation: Views = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -42,10 +44,12 @@ def predict(
 
     if to is not None:
         whole_file.refuse_to_replace(to, overwrite=overwrite)
+    ballot = released_model.ballot(model, augmentation=augmentation, votes=votes)
     rows: list[Row] = []
     with answering.working("Asking the model"):
         for name, batch in _batches(model, inputs or [], dataset=dataset, data_dir=data_dir, resize=resize):
-            rows += _rows(name, released_model.predict(model, batch))
+            said = released_model.predict(model, batch, augmentation=ballot.augmentation, votes=ballot.votes)
+            rows += _rows(name, said)
     if to is not None:
         whole_file.write(to, _as_csv(rows), overwrite=overwrite)
     _answer(rows, to=to, json=json)
