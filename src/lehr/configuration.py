@@ -28,14 +28,19 @@ import torch
 from lehr import networks, schedules, validate
 from lehr.data import InMemory, Preparation, image_folder, load, npz
 from lehr.data.augmentation import Augmentation
+from lehr.data.decoders import Decoders
+from lehr.data.file_list import listed
 from lehr.data.known import KNOWN
 from lehr.data.private_pca import PrivatePCA
+from lehr.data.record_set import RecordSet
+from lehr.data.streamed_folder import WORKERS, among
 from lehr.errors import InvalidValue, StoreError
 from lehr.events import NOTHING
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.networks.by_name import default_for
 from lehr.planning.plan import Plan
+from lehr.planning.simulation import simulate
 from lehr.reports.certificate import Statements
 from lehr.run_folder import read_config
 from lehr.training.ending import Run
@@ -46,7 +51,7 @@ from lehr.update import averaging
 
 FORMS = ("npz", "folder")
 DATA = ("name", *FORMS, *(f"{part}_{form}" for part in ("test", "public") for form in FORMS))
-DATA_STATED = ("records", "num_classes", "mean", "std", "image_side", "channels")
+DATA_STATED = ("declared", "records", "num_classes", "mean", "std", "image_side", "channels", "streamed", "workers")
 PRIVACY = (
     "accounting",
     "delta",
@@ -56,6 +61,7 @@ PRIVACY = (
     "noise_schedule",
     "private_pca",
     "sampling",
+    "simulated_batch_size",
     "steps",
 )
 PLANNED = ("delta", "epsilon", "expected_batch_size", "noise_multiplier", "noise_schedule", "sampling", "steps")
@@ -120,7 +126,7 @@ class Configuration:
             raise InvalidValue("run", allowed="one of a network that Lehr can build by its name", given=str(directory))
         data, plan, training = config["data"], config["plan"], config["training"]
         return cls(
-            data={key: data[key] for key in ("name", "records", "num_classes")} | data["preparation"],
+            data={key: data[key] for key in ("name", "declared", "records", "num_classes")} | data["preparation"],
             model={"network": config["model"]["network"], **config["model"]["arguments"]},
             method={"name": config["method"]["name"], **config["method"]["settings"]},
             privacy=_said(stated=config["stated"], private_pca=training.pop("private_pca", None)),
@@ -138,6 +144,8 @@ class Configuration:
 
     def train(self, *, data_dir: Path | None = None, seed: int | None = None, **how: Any) -> Run:
         """Train as configured. ``how`` is handed on to ``fit``: the directory, the device, callbacks and the like."""
+        if "simulated_batch_size" in self.privacy:
+            return self.simulated().train(data_dir=data_dir, seed=seed, **how)
         words = self._records(data_dir)
         name, arguments = self._network(words)
         with torch.random.fork_rng(devices=[]):  # networks are built on the CPU
@@ -155,11 +163,21 @@ class Configuration:
             **how,
         )
 
+    def simulated(self) -> Self:
+        """With the plan in the place of its numbers, of smaller batches where ``simulated_batch_size`` says so."""
+        _, plan = self.method_and_plan()
+        said = {key: value for key, value in self.privacy.items() if key not in (*PLANNED, "simulated_batch_size")}
+        return replace(self, privacy=said, plan=plan)
+
     def method_and_plan(self) -> tuple[Method, Plan]:
         """What would be trained with. No record is read: all that decides it is public, and said or known."""
         method = self._method()
         if self.plan is not None:
             return method, self.plan
+        if (batch := self.privacy.get("simulated_batch_size")) is not None:
+            said = {key: value for key, value in self.privacy.items() if key != "simulated_batch_size"}
+            _, plan = replace(self, privacy=said).method_and_plan()
+            return method, simulate(plan, expected_batch_size=batch)
         is_own = any(form in self.data for form in FORMS)
         records = self.data.get("records") or (None if is_own else KNOWN[self._known_name()].records)
         if records is None:
@@ -186,10 +204,13 @@ class Configuration:
 
     def _records(self, data_dir: Path | None) -> dict[str, Any]:
         """The arguments of ``fit`` that say what is trained on."""
-        own, *others = (self._part(prefix) for prefix in ("", "test_", "public_"))
+        decoders = self._decoders()
+        own, *others = (self._part(prefix, decoders) for prefix in ("", "test_", "public_"))
         _refuse_other_classes(own, *others)
         parts = {part: found and found.records for part, found in zip(("test", "public"), others, strict=True)}
-        said: dict[str, Any] = {key: self.data[key] for key in ("records", "num_classes") if key in self.data}
+        said: dict[str, Any] = {
+            key: self.data[key] for key in ("declared", "records", "num_classes") if key in self.data
+        }
         if own is None:
             known = load(self._known_name(), data_dir)
             return {
@@ -221,7 +242,19 @@ class Configuration:
             raise InvalidValue("name of the data", allowed=allowed, given=name)
         return name
 
-    def _part(self, prefix: str) -> _Read | None:
+    def _decoders(self) -> Decoders | None:
+        """What decodes the images of folders while others are trained on, where they are not read beforehand."""
+        streamed = validate.true_or_false(streamed=self.data.get("streamed", False))
+        folders = [key for key in self.data if key.removeprefix("test_").removeprefix("public_") == "folder"]
+        if streamed and folders:
+            return Decoders(self.data.get("workers", WORKERS))
+        for key in ("streamed", "workers"):
+            if self.data.get(key):
+                allowed = "left out where there is no folder that is streamed"
+                raise InvalidValue(key, allowed=allowed, given=self.data[key])
+        return None
+
+    def _part(self, prefix: str, decoders: Decoders | None) -> _Read | None:
         """The records of a file or a folder, if one is named."""
         said = [form for form in FORMS if prefix + form in self.data]
         if len(said) > 1:
@@ -234,9 +267,15 @@ class Configuration:
         path = given if isinstance(given, Path) else Path(validate.text(**{prefix + said[0]: given}))
         if said == ["npz"]:
             return _Read(npz.read(path))
-        side = self.data.get("image_side")
+        side, channels = self.data.get("image_side"), self.data.get("channels", 3)
+        if decoders is not None:
+            if side is None:
+                allowed = "stated where folders are streamed: no image is looked at for its size"
+                raise InvalidValue("image_side", allowed=allowed, given=None)
+            streamed = among(listed(path), image_side=side, channels=channels, decoders=decoders)
+            return _Read(streamed, streamed.classes)
         size = None if side is None else (side, side)
-        found = image_folder.read(path, size=size, channels=self.data.get("channels", 3))
+        found = image_folder.read(path, size=size, channels=channels)
         return _Read(found.records, found.classes)
 
     def _preparation(self) -> Preparation | None:
@@ -246,10 +285,10 @@ class Configuration:
 
     def _network(self, words: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         said = dict(self.model)
-        shape = tuple(words["data"].inputs.shape[1:])
+        inputs, _ = words["data"].batch(torch.zeros(0, dtype=torch.int64))
         if "network" in said:
             return said.pop("network"), {"num_classes": words["num_classes"], **said}
-        name, arguments = default_for(shape, num_classes=words["num_classes"])
+        name, arguments = default_for(tuple(inputs.shape[1:]), num_classes=words["num_classes"])
         return name, {**arguments, **said}
 
     def _method(self) -> Method:
@@ -304,7 +343,7 @@ def default_delta(records: int) -> float:
 class _Read(NamedTuple):
     """What was read from a file or a folder; a folder says how its classes are named."""
 
-    records: InMemory
+    records: RecordSet
     classes: tuple[str, ...] | None = None
 
 

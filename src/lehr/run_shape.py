@@ -118,6 +118,9 @@ def config_from_json(shape: object) -> dict[str, Any]:
     return shape
 
 
+PRIVATE, PUBLIC, SYNTHETIC = DECLARED = ("private", "public", "synthetic")  # what the records of a run are said to be
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
     """What is known before the first step. ``first_step`` is above zero where a run is resumed."""
@@ -133,6 +136,7 @@ class Start:
     published: Claim | None = None  # what the paper's rule says, where the run follows it
     stops_at_accepted: int | None = None
     has_limit: bool = False  # what a step costs follows from what was released, and ``steps`` are never reached
+    promises_nothing: str | None = None  # why no run of this kind is ever certified, where that is so
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,6 +48,7 @@ def report(
                 "state": record.state.value,
                 "proven": run_claims.summary(record.proven),
                 "published": run_claims.summary(record.published),
+                "promises_nothing": record.promises_nothing,
             }
         )
     else:

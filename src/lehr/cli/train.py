@@ -42,8 +42,15 @@ def train(
     public_folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The same, as images.")] = None,
     image_side: Annotated[int | None, typer.Option(help="Scale the images of folders to this side.")] = None,
     channels: Annotated[int | None, typer.Option(help="Of the images of folders: 3, or 1 for grey.")] = None,
+    streamed: Annotated[
+        bool | None, typer.Option("--streamed", help="Leave the images of folders on the disk until they are drawn.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that decode streamed images; 4 if left out.")] = None,
     records: Records = None,
     num_classes: Annotated[int | None, typer.Option(help="Stated for data of your own.")] = None,
+    declared: Annotated[
+        str | None, typer.Option(help="public or synthetic for records that need no protection: nothing is promised.")
+    ] = None,
     held_out_fraction: Annotated[
         float | None, typer.Option(help="Private records to score on, with noise that is charged.")
     ] = None,
@@ -52,6 +59,9 @@ def train(
     noise_multiplier: NoiseMultiplier = None,
     expected_batch_size: ExpectedBatchSize = None,
     steps: Steps = None,
+    simulated_batch_size: Annotated[
+        float | None, typer.Option(help="Stand in for the plan with smaller batches; for public records alone.")
+    ] = None,
     settings_chosen_on: Annotated[
         str | None, typer.Option(help="fixed, public or private: without it there is no certificate.")
     ] = None,
@@ -110,7 +120,10 @@ def train(
             "public_folder": public_folder,
             "image_side": image_side,
             "channels": channels,
+            "streamed": streamed,
+            "workers": workers,
             "records": records,
+            "declared": declared,
             "num_classes": num_classes,
         },
         "privacy": {
@@ -119,6 +132,7 @@ def train(
             "noise_multiplier": noise_multiplier,
             "expected_batch_size": expected_batch_size,
             "steps": steps,
+            "simulated_batch_size": simulated_batch_size,
             "settings_chosen_on": settings_chosen_on,
             "accounting": accounting,
         },
@@ -186,6 +200,7 @@ def _shape(run: Run) -> dict[str, object]:
         "delta": run.plan.delta,
         "proven": run_claims.summary(run.proven),
         "published": run_claims.summary(run.published),
+        "promises_nothing": run.promises_nothing,
         "accuracy": None if last is None else last.accuracy,
         "loss": None if last is None else last.loss,
     }
@@ -205,7 +220,7 @@ def _rows(run: Run) -> dict[str, str]:
         rows["ε as published"] = run_claims.as_published(run.published)
     if run.certificate is None:
         rows["certificate"] = "none yet: state how the settings were chosen when you release the model"
-        if not math.isfinite(run.proven.epsilon):
+        if not math.isfinite(run.proven.epsilon) or run.promises_nothing is not None:
             rows["certificate"] = "none: nothing is promised to anybody"
     rows["report"] = str(run.directory / "report.html")
     return rows
@@ -214,6 +229,8 @@ def _rows(run: Run) -> dict[str, str]:
 def _proven(run: Run) -> str:
     """The ε of the certificate, which may be a budget's limit, or that of the plan."""
     promised = run.proven if run.certificate is None else run.certificate
+    if run.promises_nothing is not None:
+        return f"no privacy: {run.promises_nothing}"
     if not math.isfinite(promised.epsilon):
         return "infinity: there is no privacy"
     return f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"

@@ -42,6 +42,8 @@ class Subject:
 
     def __post_init__(self) -> None:
         a_private_method(self.method)
+        if self.plan.simulates is not None:
+            raise InvalidValue("plan", allowed="one that claims something", given="a simulation")
         if not math.isfinite(self.plan.claim().epsilon):
             allowed = "one whose proven ε is finite under its plan: there is no claim to refute"
             raise InvalidValue("method", allowed=allowed, given=self.method.name)

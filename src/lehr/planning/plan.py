@@ -57,6 +57,9 @@ class Plan:
     A step is a candidate. ``stops_at_accepted`` ends the run once so many candidates were accepted; since that depends
     on what was released, ``steps`` is then the most that can be needed, and all of them are counted. With a ``limit``
     the noise of a step may follow what was released before it: it is charged step by step, within that limit.
+
+    ``simulates`` is the larger plan that this one stands for (``lehr.planning.simulation``): it says how that one would
+    train, and protects nobody.
     """
 
     noise_multiplier: float
@@ -69,6 +72,7 @@ class Plan:
     asked: Event = NOTHING
     stops_at_accepted: int | None = None
     limit: RenyiLimit | None = None
+    simulates: Plan | None = None
 
     def __post_init__(self) -> None:
         an_event(asked=self.asked)
@@ -86,6 +90,8 @@ class Plan:
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
         _step(self.adjacency, self.records, self.expected_batch_size, self.noise_multiplier)
         self._refuse_steps_without_noise()
+        if self.simulates is not None:
+            self._refuse_to_simulate_another(self.simulates)
 
     def _refuse_steps_without_noise(self) -> None:
         if self.noise_schedule == CONSTANT or not self.noise_multiplier:
@@ -94,6 +100,18 @@ class Plan:
             if not 0 < self.noise_schedule.factor(step) < math.inf:
                 given = f"{self.noise_schedule.factor(step)} at step {step}"
                 raise InvalidValue("noise_schedule", allowed="a number > 0 at every step of the plan", given=given)
+
+    def _refuse_to_simulate_another(self, larger: Plan) -> None:
+        """A simulation has a smaller batch with as much noise for each record in it; all else is the plan's own."""
+        given: object = larger
+        if not isinstance(given, Plan) or larger.simulates is not None:
+            raise InvalidValue("simulates", allowed="a plan that is no simulation itself", given=given)
+        numbers = {"noise_multiplier": self.noise_multiplier, "expected_batch_size": self.expected_batch_size}
+        shrunk = replace(larger, **numbers, simulates=None)
+        ratio = self.noise_multiplier * larger.expected_batch_size, larger.noise_multiplier * self.expected_batch_size
+        if shrunk != replace(self, simulates=None) or not math.isclose(*ratio, rel_tol=1e-9):
+            allowed = "a plan with the same noise for each record of a batch, and all else but the batch the same"
+            raise InvalidValue("simulates", allowed=allowed, given=larger)
 
     @property
     def sampling_probability(self) -> float:
@@ -154,6 +172,7 @@ class Plan:
             "noise_schedule": schedules.to_json(self.noise_schedule),
             "asked": to_json(self.asked),
             "limit": None if self.limit is None else to_json(self.limit),
+            "simulates": None if self.simulates is None else self.simulates.to_json(),
         }
 
     @classmethod
@@ -170,6 +189,7 @@ class Plan:
             "noise_schedule": schedules.from_json(shape["noise_schedule"]),
             "asked": from_json(shape["asked"]),
             "limit": None if shape["limit"] is None else from_json(shape["limit"]),
+            "simulates": None if shape["simulates"] is None else cls.from_json(shape["simulates"]),
         }
         return cls(**{**shape, **read})
 

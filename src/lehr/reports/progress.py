@@ -203,7 +203,8 @@ class Standing:
             return [f"step {self.now_at:,}"]
         facts = [f"step {self.now_at:,}" + ("" if self.start.has_limit else f" of {self.start.steps:,}")]
         if self._progress is not None:
-            facts.append(_spent(self._progress.epsilon_spent, of=self.start.epsilon))
+            of = self.start.epsilon if self.start.promises_nothing is None else math.inf
+            facts.append(_spent(self._progress.epsilon_spent, of=of))
         if (evaluation := self._evaluation) is not None:
             on = one_line(evaluation.on)
             facts += [f"loss {evaluation.loss:.4f}", f"accuracy {100 * evaluation.accuracy:.1f} % on {on}"]
@@ -235,6 +236,8 @@ def planned(start: Start) -> str:
     promise = "no privacy"
     if start.epsilon != math.inf:
         promise = f"proven ε = {_up(start.epsilon)} at δ = {exactly(start.delta)}"
+    if start.promises_nothing is not None:
+        promise = f"no privacy: {one_line(start.promises_nothing)}"
     since = f", resumed after step {start.first_step:,}" if start.first_step else ""
     if start.published is not None:
         promise += f" (ε as published {_published(start.published)})"

@@ -26,7 +26,7 @@ from lehr.ledger import Ledger
 from lehr.planning.plan import Plan
 from lehr.reports import certificate_file, run_claims
 from lehr.reports.certificate import Certificate
-from lehr.run_shape import Evaluation, RunFiles
+from lehr.run_shape import PRIVATE, Evaluation, RunFiles
 
 _NUMBERS = ("epsilon_spent", "loss", "accuracy", "learning_rate")
 _WORDS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
@@ -86,12 +86,24 @@ class RunRecord:
     def is_private(self) -> bool:
         """Whether anything is promised to anybody."""
         plan, proven = self.plan, self.proven
+        if self.promises_nothing is not None:
+            return False
         return plan is not None and plan.noise_multiplier > 0 and proven is not None and math.isfinite(proven.epsilon)
+
+    @property
+    def promises_nothing(self) -> str | None:
+        """Why no run of this kind is ever certified, where that is so."""
+        if self.plan is None:
+            return None
+        declared = self.config["data"].get("declared", PRIVATE)
+        return run_claims.nothing_promised(self.plan, declared=str(declared))
 
     @property
     def no_privacy_because(self) -> str:
         """Why nothing is promised, where that is so."""
         reasons = {atom.reason: None for atom in counted(self.planned) if isinstance(atom, NonPrivate)}
+        if self.promises_nothing is not None:
+            return self.promises_nothing
         if reasons:
             return "; ".join(reasons)
         has_noise = self.plan is not None and self.plan.noise_multiplier > 0

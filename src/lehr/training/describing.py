@@ -54,9 +54,10 @@ def config(
         "data": {
             "name": data.name,
             "is_known": data.name in KNOWN,
+            "declared": data.declared,
             "records": data.records,
             "num_classes": data.num_classes,
-            "shape": list(data.private.inputs.shape[1:]),
+            "shape": list(data.like[0].shape[1:]),
             "preparation": data.preparation.to_json(),
             "public_records": public_records,
             "evaluated_on": evaluated_on,

@@ -36,6 +36,7 @@ class Run:
     certificate: Certificate | None
     proven: Claim
     published: Claim | None = None
+    promises_nothing: str | None = None  # why, where no run of this kind is certified: simulations, public records
 
     @property
     def accuracy(self) -> float | None:

@@ -36,7 +36,7 @@ from lehr.methods import by_name
 from lehr.planning.plan import Plan
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
-from lehr.run_shape import Callback
+from lehr.run_shape import PRIVATE, Callback
 from lehr.schedules import CONSTANT, Schedule
 from lehr.training.ending import Run
 from lehr.training.given_records import given_records
@@ -66,6 +66,7 @@ def fit(
     private_pca: PrivatePCA | Mapping[str, Any] | None = None,
     # the records
     records: int | None = None,
+    declared: str = PRIVATE,
     num_classes: int | None = None,
     preparation: Preparation | None = None,
     test: object = None,
@@ -108,6 +109,9 @@ def fit(
     ``acceptance_fraction`` of the former, which is then not scored on. Without test records, a ``held_out_fraction`` of
     the private ones can be scored on, with noise that is charged.
 
+    Records that need no protection may be ``declared`` "public" or "synthetic": nothing is then promised to anybody. Only
+    on such records may a ``plan`` be a simulation (``lehr.planning.simulation``).
+
     A ``plan`` that was made before takes the place of the numbers; otherwise ``noise_schedule`` multiplies the noise
     step by step, and is counted. ``private_pca`` fills the projection of a network such as ``projected_mlp`` before the
     first step, with noise that is charged.
@@ -128,6 +132,7 @@ def fit(
         preparation=preparation,
         name=data_name,
         dtype=torch.float32 if isinstance(model, str) else _dtype(model),
+        declared=declared,
     )
     if isinstance(model, str):
         network = (model, {"num_classes": given.num_classes})

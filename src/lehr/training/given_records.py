@@ -17,11 +17,15 @@ from torch.utils.data import Dataset
 from lehr import validate
 from lehr.data import DataSet, InMemory, Preparation, load
 from lehr.data.checking import check
+from lehr.data.decoding import versions
 from lehr.data.from_dataset import in_memory
-from lehr.data.overlap import overlap
+from lehr.data.overlap import is_mostly_in, overlap
+from lehr.data.record_set import RecordSet
 from lehr.data.split import Split
+from lehr.data.streamed_folder import StreamedFolder
 from lehr.errors import BadRecord, InvalidValue
 from lehr.rng import RunKey
+from lehr.run_shape import DECLARED, PRIVATE
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,20 +33,32 @@ class GivenRecords:
     """The records of a run and what is public about them. ``records`` is stated, and never a length that was read."""
 
     name: str
-    private: InMemory
+    private: RecordSet
     records: int
     num_classes: int
     preparation: Preparation
-    test: InMemory | None = None  # declared public, scored on
-    public: InMemory | None = None  # declared public, seen by acceptance
-    held_out: InMemory | None = None  # private, scored on with noise
+    test: RecordSet | None = None  # declared public, scored on
+    public: RecordSet | None = None  # declared public, seen by acceptance
+    held_out: RecordSet | None = None  # private, scored on with noise
+    declared: str = PRIVATE  # by the user: whether those that are trained on need protection
 
     def fingerprint(self, key: RunKey) -> str:
         """A keyed hash of everything, which says to nobody else whether two runs had the same records."""
         named = (("private", self.private), ("test", self.test), ("public", self.public))
-        parts = [(name, tensor) for name, part in named if part for tensor in (part.inputs, part.targets)]
-        kinds = ((f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), _bytes(tensor)) for name, tensor in parts)
-        return key.fingerprint(chunk for kind in kinds for chunk in kind)
+        return key.fingerprint(chunk for name, part in named if part for chunk in part.identity(name))
+
+    @property
+    def like(self) -> tuple[Tensor, Tensor]:
+        """An input and a target of nobody: of their shapes and types, with no record in them."""
+        inputs, targets = self.private.batch(torch.zeros(0, dtype=torch.int64))
+        assert isinstance(inputs, Tensor)
+        return inputs, targets
+
+    @property
+    def decoded_by(self) -> dict[str, str]:
+        """What makes inputs of files, where that is done during the run: its versions may decide a bit."""
+        parts = (self.private, self.test, self.public, self.held_out)
+        return {"decoders": versions()} if any(isinstance(part, StreamedFolder) for part in parts) else {}
 
     def with_acceptance(self, parts: Split) -> GivenRecords:
         """With a part of the test records for acceptance instead."""
@@ -58,9 +74,9 @@ class GivenRecords:
         try:
             return self._each(lambda part: part.to(device))
         except torch.OutOfMemoryError:
-            return self._each(lambda part: InMemory(part.inputs, part.targets.to(device)))
+            return self._each(lambda part: part.targets_to(device))
 
-    def _each(self, change: Callable[[InMemory], InMemory]) -> GivenRecords:
+    def _each(self, change: Callable[[RecordSet], RecordSet]) -> GivenRecords:
         names = ("private", "test", "public", "held_out")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {name: change(part) for name, part in parts.items() if part is not None}
@@ -77,6 +93,7 @@ def given_records(
     preparation: Preparation | None,
     name: str | None,
     dtype: torch.dtype = torch.float32,
+    declared: str = PRIVATE,
 ) -> GivenRecords:
     """The records of a run, each looked at once: a bad one is named now and not after an hour.
 
@@ -101,13 +118,17 @@ def given_records(
         preparation=preparation or Preparation(),
         test=None if test is None else _checked(test, num_classes, "test", dtype),
         public=None if public is None else _checked(public, num_classes, "public", dtype),
+        declared=validate.one_of(DECLARED, declared=declared),
     )
     _refuse_other_shapes(found)
     _refuse_overlap(found)
     return found
 
 
-def _checked(data: object, num_classes: int, name: str, dtype: torch.dtype) -> InMemory:
+def _checked(data: object, num_classes: int, name: str, dtype: torch.dtype) -> RecordSet:
+    if isinstance(data, StreamedFolder):  # of what is not held, no more than a few records are looked at
+        data.check(num_classes=num_classes)
+        return data
     held = _in_memory(data, name)
     if held.inputs.is_floating_point():  # before it is looked at: a large number may be none in the model's type
         held = InMemory(held.inputs.to(dtype), held.targets)
@@ -130,31 +151,23 @@ def _in_memory(data: object, name: str) -> InMemory:
         case Dataset():
             return in_memory(data)
         case _:
-            allowed = "a data set, its name, a pair of tensors or a torch Dataset"
+            allowed = "a data set, its name, a pair of tensors, a torch Dataset or a streamed folder"
             raise InvalidValue(name, allowed=allowed, given=type(data).__name__)
 
 
 def _refuse_other_shapes(found: GivenRecords) -> None:
-    expected = tuple(found.private.inputs.shape[1:])
+    expected = tuple(found.like[0].shape[1:])
     for name, part in (("test", found.test), ("public", found.public)):
-        if part is not None and tuple(part.inputs.shape[1:]) != expected:
-            given = tuple(part.inputs.shape[1:])
+        given = expected if part is None else tuple(replace(found, private=part).like[0].shape[1:])
+        if given != expected:
             raise InvalidValue(name, allowed=f"records of shape {expected}, as those trained on are", given=given)
 
 
 def _refuse_overlap(found: GivenRecords) -> None:
     """Refuse to score on what acceptance saw, or, taken for public, on what is private; a few twins are no mistake."""
     for name, part in (("test", found.test), ("public", found.public)):
-        if part is not None and _is_alike(part, found.private) and 2 * len(overlap(found.private, part)) > len(part):
+        if part is not None and is_mostly_in(part, found.private):
             raise InvalidValue(name, allowed="records that are public", given="mostly records that are in data too")
     if found.test is not None and found.public is not None and overlap(found.test, found.public):
         allowed = "other records than those that acceptance looks at"
         raise InvalidValue("test", allowed=allowed, given="records that are in public too")
-
-
-def _is_alike(one: InMemory, other: InMemory) -> bool:
-    return one.inputs.dtype == other.inputs.dtype and one.inputs.shape[1:] == other.inputs.shape[1:]
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)

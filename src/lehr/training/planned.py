@@ -28,10 +28,11 @@ from lehr.mechanism import Mechanism
 from lehr.networks.projected_mlp import Projection
 from lehr.planning.plan import Plan
 from lehr.planning.published import published_claim
+from lehr.reports import run_claims
 from lehr.reports.certificate import Statements
 from lehr.rng import RunKey, StepRandomness
 from lehr.run_folder import RunFolder, refuse_used
-from lehr.run_shape import Callback, End, Start
+from lehr.run_shape import PRIVATE, Callback, End, Start
 from lehr.training import describing, ending, engines, paying, projecting, trying
 from lehr.training.ending import Run
 from lehr.training.given_records import GivenRecords
@@ -60,6 +61,7 @@ class Planned:
         self._refuse_patience_with_nothing()
         self._refuse_unfit_replacing()
         self._refuse_a_budget_for_what_is_not_known()
+        self._refuse_to_simulate_with_private_records()
         engines.try_every_rule(self.scored.method.clipping, self.plan.steps)
         self.model.to(self.how.device)
         given = self.scored.given
@@ -91,8 +93,13 @@ class Planned:
 
     @property
     def is_certifiable(self) -> bool:
-        """Whether anything is proven. Training without privacy never is."""
-        return math.isfinite(self.proven_claim.epsilon)
+        """Whether anything can be promised: not without a theorem, and not where nobody is protected."""
+        return math.isfinite(self.proven_claim.epsilon) and self.promises_nothing is None
+
+    @property
+    def promises_nothing(self) -> str | None:
+        """Why a run of this kind is never certified, where that is so."""
+        return run_claims.nothing_promised(self.plan, declared=self.scored.given.declared)
 
     @cached_property
     def look(self) -> Look:
@@ -214,6 +221,7 @@ class Planned:
             certificate=certificate,
             proven=self.proven_claim,
             published=self.published_claim,
+            promises_nothing=self.promises_nothing,
         )
 
     def _training(self, folder: RunFolder) -> Training:
@@ -250,6 +258,7 @@ class Planned:
             step=runs,
             mode=[layer.training for layer in self.model.modules()],
             probe=probe(self.model, engine, scored.method, how.loss_fn, look=self.look, given=scored.given, size=size),
+            **scored.given.decoded_by,
         )
 
     def _beforehand(self, parts: GivenRecords) -> Callable[[StepRandomness], None] | None:
@@ -278,6 +287,7 @@ class Planned:
             published=self.published_claim,
             stops_at_accepted=self.plan.stops_at_accepted,
             has_limit=self.plan.limit is not None,
+            promises_nothing=self.promises_nothing,
         )
 
     def _refuse_patience_with_nothing(self) -> None:
@@ -289,6 +299,16 @@ class Planned:
         if self.budget is not None and self.plan.limit is not None:
             allowed = "left out for a method whose costs follow what it releases: it has a limit of its own"
             raise InvalidValue("budget", allowed=allowed, given=str(self.budget))
+
+    def _refuse_to_simulate_with_private_records(self) -> None:
+        """A simulation has next to no noise: what it finds out about its records is there for everybody to see."""
+        if self.plan.simulates is None:
+            return
+        if self.scored.given.declared == PRIVATE:
+            allowed = "public or synthetic for a plan that is a simulation: it would protect nobody"
+            raise InvalidValue("declared", allowed=allowed, given=PRIVATE)
+        if self.budget is not None:
+            raise InvalidValue("budget", allowed="left out for a simulation", given=str(self.budget))
 
     def _refuse_unfit_replacing(self) -> None:
         """Where neighbours have a record replaced, the number of records is public, and must be the stated one."""

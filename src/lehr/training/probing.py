@@ -69,9 +69,9 @@ def _tried(
     given: GivenRecords,
     size: int,
 ) -> list[Tensor]:
-    held, made = given.private, torch.Generator().manual_seed(0)
-    inputs = _made_up(held.inputs, size, 2, made).to(look.device)
-    targets = _made_up(held.targets, size, given.num_classes, made).to(look.device)
+    like, made = given.like, torch.Generator().manual_seed(0)
+    inputs = _made_up(like[0], size, 2, made).to(look.device)
+    targets = _made_up(like[1], size, given.num_classes, made).to(look.device)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     try:
         with torch.no_grad():

@@ -23,12 +23,7 @@ from lehr.training.looks import Look
 
 def nobody(given: GivenRecords, size: int, device: torch.device) -> InMemory:
     """Records of the same shapes and types, with nothing of any record in them."""
-    held = given.private
-    shapes = ((size, *tensor.shape[1:]) for tensor in (held.inputs, held.targets))
-    inputs, targets = (
-        torch.zeros(shape, dtype=tensor.dtype, device=device)
-        for shape, tensor in zip(shapes, (held.inputs, held.targets), strict=True)
-    )
+    inputs, targets = (torch.zeros((size, *like.shape[1:]), dtype=like.dtype, device=device) for like in given.like)
     return InMemory(inputs, targets)
 
 
