@@ -52,8 +52,8 @@ def refuse_what_is_not_simulated(plan: Plan) -> None:
 def simulation_words(plan: Plan) -> str:
     """What a simulation is, for everywhere that it is shown; only of a plan that is one."""
     assert plan.simulates is not None
-    reference = plan.simulates
+    large, small = plan.simulates, plan
     return (
-        f"it is a simulation of batches of {reference.expected_batch_size:,.10g} at noise multiplier "
-        f"{reference.noise_multiplier:.6g} by batches of {plan.expected_batch_size:,.10g} at {plan.noise_multiplier:.6g}"
+        f"it is a simulation of batches of {large.expected_batch_size:,.10g} at noise multiplier "
+        f"{large.noise_multiplier:.6g} by batches of {small.expected_batch_size:,.10g} at {small.noise_multiplier:.6g}"
     )
