@@ -10,6 +10,7 @@ from lehr.data import InMemory, Preparation
 from lehr.data.augmentation import named
 from lehr.gradients.ghost import GhostEngine
 from lehr.methods.dpsgd import dpsgd
+from lehr.networks import build
 from lehr.training.given_records import GivenRecords
 from lehr.training.looks import Look
 from lehr.training.probing import probe
@@ -58,3 +59,11 @@ def test_weights_gradients_and_generators_are_left_as_they_were() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_network_with_numbers_and_convolutions_of_one_pixel_is_answered_for() -> None:
+    def residual() -> nn.Module:
+        torch.manual_seed(0)
+        return build("nf_resnet", num_blocks=[1], stem_channels=2, stem="small", in_channels=1, num_classes=3)
+
+    assert probed(residual()) == probed(residual())

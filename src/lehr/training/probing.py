@@ -40,7 +40,7 @@ def probe(
         found = _tried(model, engine, method, loss_fn, look=look, given=given, size=size)
     hashed = hashlib.blake2b(digest_size=16)
     for value in leaves(found):
-        hashed.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        hashed.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return hashed.hexdigest()
 
 
