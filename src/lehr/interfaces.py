@@ -12,7 +12,7 @@ Axes: B records, K augmented views of one record, G groups of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -36,6 +36,22 @@ class Records(Protocol):
 
     def batch(self, places_B: Tensor) -> tuple[Inputs, Any]:  # noqa: N803
         """Inputs and targets of these records, each tensor beginning with the record axis."""
+
+
+@runtime_checkable
+class StreamedRecords(Records, Protocol):
+    """Records that are read while others are computed with. Some may turn out to be no records at all."""
+
+    def batches(self, parts: Sequence[Tensor]) -> Iterator[tuple[Inputs, Any, Tensor]]:
+        """Of each part its inputs, its targets, and a mask of the records that can be used; the next are read ahead."""
+
+
+def batches(records: Records, parts: Sequence[Tensor]) -> Iterator[tuple[Inputs, Any, Tensor]]:
+    """The records at the places of each part, with a mask of those that can be used: all, where none is read late."""
+    if isinstance(records, StreamedRecords):
+        yield from records.batches(parts)
+    else:
+        yield from ((*records.batch(part), torch.ones(len(part), dtype=torch.bool)) for part in parts)
 
 
 class RecordGradients(Protocol):

@@ -25,7 +25,7 @@ from lehr.clipping.unclipped import Unclipped
 from lehr.errors import Diverged
 from lehr.events import Event
 from lehr.files import lines_file
-from lehr.interfaces import ClipRule, Inputs, PrivateSum, Records, ReleasedSum, Taken
+from lehr.interfaces import ClipRule, Inputs, PrivateSum, Records, ReleasedSum, Taken, batches
 from lehr.mechanism import Mechanism, Method, added
 from lehr.rng import StepRandomness
 from lehr.run_folder import RunFolder
@@ -156,10 +156,11 @@ class Loop:
         generator = randomness.generator("augmentation", self.device)
         seed_layers(randomness, self.device)
         nobody = PhysicalBatch(places_P=places.new_zeros(size), mask_P=torch.zeros(size, dtype=torch.bool))
-        for part in physical(places, size) or [nobody]:
-            inputs, targets = training.private.batch(part.places_P)
+        parts = physical(places, size) or [nobody]
+        read = batches(training.private, [part.places_P for part in parts])
+        for part, (inputs, targets, usable_P) in zip(parts, read, strict=True):  # noqa: N806
             views = training.views(inputs, generator)
-            yield training.engine.private_sum(clip, views, targets, part.mask_P)
+            yield training.engine.private_sum(clip, views, targets, part.mask_P & usable_P)
 
     def _peek(self, places: Tensor, randomness: StepRandomness) -> None:
         """Let a clip that is unproven look at the gradients as they are. It is charged as what it is."""

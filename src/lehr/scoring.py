@@ -18,7 +18,7 @@ from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING, Event
 from lehr.gradients.batches import LossFn, call, one_each
-from lehr.interfaces import Inputs, PrivateSum, Records, Tensors
+from lehr.interfaces import Inputs, PrivateSum, Records, Tensors, batches
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.rng import StepRandomness
 
@@ -114,10 +114,9 @@ def _judged(
     model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare, *, at_once: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The loss of each record, and whether the largest output is the right one, in float64."""
+    parts = torch.split(torch.arange(len(records)), at_once) if len(records) else ()
     with torch.no_grad():
-        for first in range(0, len(records), at_once):
-            places = torch.arange(first, min(first + at_once, len(records)))
-            inputs, targets = records.batch(places)
+        for places, (inputs, targets, _) in zip(parts, batches(records, parts), strict=True):
             outputs = call(leaving_no_trace(model) if at_once == 1 else model, prepare(inputs))
             losses = one_each(loss_fn(outputs, targets), num_records=len(places))
             yield losses.double(), _is_right(outputs, targets).double()

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lehr.data.in_memory import InMemory
 from lehr.data.record_bytes import contents
 
 
 def of(inputs: Tensor) -> list[bytes]:
-    return [bytes(content) for content in contents(InMemory(inputs, torch.zeros(len(inputs))))]
+    return [bytes(content) for content in contents(inputs)]
 
 
 def test_each_record_is_its_own_bytes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from lehr.data.known import KnownDataSet, KnownFile
 
 Name = Annotated[str, typer.Argument(help="The name of a data set, as `lehr data list` shows it.")]
-SomeName = Annotated[str | None, typer.Argument(help="The name of a data set; otherwise all that are found.")]
+SomeName = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME|FOLDER", help="A data set, or a folder of images; otherwise all that are found."),
+]
 DataDir = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Look here first, before LEHR_DATA and the usual folders.")
 ]
@@ -98,11 +102,24 @@ def get(name: Name, data_dir: DataDir = None, offline: Offline = False, json: Js
 
 
 @app.command(epilog=example(_CHECK))
-def check(name: SomeName = None, data_dir: DataDir = None, json: Json = False) -> None:
-    """Compare the files of a data set, wherever they are found, with what is known of their content."""
+def check(
+    name: SomeName = None,
+    data_dir: DataDir = None,
+    workers: Annotated[int, typer.Option(help="Processes that decode the images of a folder.")] = 4,
+    json: Json = False,
+) -> None:
+    """Compare the files of a data set, wherever they are found, with what is known of their content.
+
+    Of a folder of images, one folder for each class, every image is decoded, and those that are none are named: in
+    training on a streamed folder they would count for nothing, without a word.
+    """
     from lehr.data import finding
     from lehr.data.known import KNOWN, named
 
+    if name is not None and name not in KNOWN and Path(name).is_dir():
+        with answering.working("Decoding the images"):
+            _answer_checked([*_verdicts_on_images(Path(name), workers)], json=json)
+        return
     chosen = [known for known in KNOWN.values() if known.layouts] if name is None else [named(name)]
     with answering.working("Reading the files"):
         rows = [
@@ -111,17 +128,33 @@ def check(name: SomeName = None, data_dir: DataDir = None, json: Json = False) -
             for found in finding.candidates(known, data_dir)
         ]
         rows += [_verdict_on_digits(known) for known in chosen if not known.layouts]
+    if not rows:
+        complain("none of the known data sets was found" if name is None else f"{name} was not found")
+    _answer_checked(rows, json=json)
+
+
+_VERDICT = ("name", "where", "told")
+
+
+def _answer_checked(rows: list[dict[str, str]], *, json: bool) -> None:
     if json:
         answering.as_json({"checked": rows})
     elif rows:
         answering.listing("Checked", ["name", "where", "verdict"], [[row[key] for key in _VERDICT] for row in rows])
-    if not rows:
-        complain("none of the known data sets was found" if name is None else f"{name} was not found")
     if not rows or any(row["verdict"] == "wrong" for row in rows):
         raise typer.Exit(NO)
 
 
-_VERDICT = ("name", "where", "told")
+def _verdicts_on_images(folder: Path, workers: int) -> Iterator[dict[str, str]]:
+    from lehr.data import streamed_folder
+
+    records = streamed_folder.read(folder, image_side=1, workers=workers)
+    bad = list(records.not_images())
+    for place in bad:
+        where = os.fsdecode(records.files.at(place).path)
+        yield {"name": folder.name, "where": where, "verdict": "wrong", "told": "it cannot be decoded as an image"}
+    told = f"{len(records) - len(bad):,} images of {len(records.classes):,} classes can be decoded"
+    yield {"name": folder.name, "where": str(folder), "verdict": "decoded", "told": told}
 
 
 def _verdict(known: KnownDataSet, found: Found, reason: str | None) -> dict[str, str]:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lehr import validate
 from lehr.data.content import LARGEST
+from lehr.data.decoding import MODES, pixels_of
+from lehr.data.file_list import class_names, images_below
 from lehr.data.in_memory import InMemory
 from lehr.errors import BadRecord, InvalidValue, StoreError
 
 if TYPE_CHECKING:
     from PIL import Image
-
-# Formats that Pillow decodes itself; for some others it starts a program.
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
-_MOST_PIXELS = 64 * 1024**2
-_MODES = {1: "L", 3: "RGB"}
 
 
 @dataclass(frozen=True)
@@ -45,27 +38,15 @@ def read(
     for colour or 1 for grey. A file that is no image by its name is passed over; one that cannot be decoded raises
     ``BadRecord`` with its path.
     """
-    if channels not in _MODES:
+    if channels not in MODES:
         raise InvalidValue("channels", allowed="1 or 3", given=channels)
     checked = None if size is None else (validate.count(height=size[0]), validate.count(width=size[1]))
-    classes = _classes(folder)
-    files = [(path, label) for label, name in enumerate(classes) for path in _images_below(folder / name)]
+    classes = class_names(folder)
+    files = [(path, label) for label, name in enumerate(classes) for path in images_below(folder / name)]
     if not files:
         raise StoreError(f"cannot read {folder}: it has no images in folders named after their classes")
     images = _stacked([path for path, _ in files], size=checked, channels=channels, at_most=at_most)
     return ImageFolder(InMemory(images, torch.tensor([label for _, label in files])), classes)
-
-
-def _classes(folder: Path) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
-    except OSError as error:
-        raise StoreError(f"cannot read {folder}: {error.strerror}") from error
-
-
-def _images_below(folder: Path) -> list[Path]:
-    found = [Path(where) / name for where, _, names in os.walk(folder) for name in names]
-    return sorted(path for path in found if path.suffix.lower() in _SUFFIXES)
 
 
 def _stacked(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: int, at_most: int) -> Tensor:
@@ -83,23 +64,11 @@ def _stacked(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: i
 
 
 def _decoded(path: Path, *, size: tuple[int, int] | None, channels: int) -> Tensor:
-    from PIL import Image
-
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
-                return _as_tensor(image, size=size, channels=channels)
+        return torch.from_numpy(pixels_of(path, channels=channels, scaled=lambda image: _scaled(image, size)))
     except Exception as error:  # a decoder of a hostile file can fail in any way
         raise BadRecord(path, reason=f"it cannot be decoded as an image ({error})") from error
 
 
-def _as_tensor(image: Image.Image, *, size: tuple[int, int] | None, channels: int) -> Tensor:
-    width, height = image.size
-    if width * height > _MOST_PIXELS:
-        raise ValueError(f"{width} × {height} pixels, more than {_MOST_PIXELS:,}")
-    converted = image.convert(_MODES[channels])
-    if size is not None:
-        converted = converted.resize((size[1], size[0]))
-    pixels = np.array(converted, dtype=np.uint8).reshape(converted.height, converted.width, channels)
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+def _scaled(image: Image.Image, size: tuple[int, int] | None) -> Image.Image:
+    return image if size is None else image.resize((size[1], size[0]))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from lehr.data import record_bytes
 from lehr.errors import BadRecord, InvalidValue
 
 
@@ -56,3 +58,22 @@ class InMemory:
     def to(self, device: torch.device | str) -> Self:
         """The same records on a device."""
         return type(self)(self.inputs.to(device), self.targets.to(device))
+
+    def targets_to(self, device: torch.device | str) -> InMemory:
+        """The same records, with nothing but their targets on a device."""
+        return InMemory(self.inputs, self.targets.to(device))
+
+    @property
+    def kind(self) -> object:
+        """Records are compared as they are stored: of one type and one shape."""
+        return self.inputs.dtype, tuple(self.inputs.shape[1:])
+
+    def contents(self) -> Iterator[memoryview]:
+        """The bytes of every record's input, in order."""
+        return record_bytes.contents(self.inputs)
+
+    def identity(self, role: str) -> Iterator[bytes | memoryview]:
+        """Everything: types, shapes and all bytes."""
+        for tensor in (self.inputs, self.targets):
+            yield f"{role} {tensor.dtype} {tuple(tensor.shape)}".encode()
+            yield tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data

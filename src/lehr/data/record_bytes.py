@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-
-from lehr.data.in_memory import InMemory
+from torch import Tensor
 
 _CHUNK = 4096
 
 
-def contents(records: InMemory) -> Iterator[memoryview]:
+def contents(all_inputs: Tensor) -> Iterator[memoryview]:
     """The bytes of every record's input, in order."""
-    for first in range(0, len(records), _CHUNK):
-        inputs = records.inputs[first : first + _CHUNK].detach().cpu()
+    for first in range(0, len(all_inputs), _CHUNK):
+        inputs = all_inputs[first : first + _CHUNK].detach().cpu()
         if inputs.is_floating_point():
             inputs = inputs + 0.0  # -0.0 becomes 0.0: equal numbers have equal bytes
         whole: memoryview = inputs.contiguous().reshape(-1).view(torch.uint8).numpy().data

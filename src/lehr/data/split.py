@@ -19,8 +19,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from lehr import validate
-from lehr.data import record_bytes
-from lehr.data.in_memory import InMemory
+from lehr.data.record_set import RecordSet
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.rng import RunKey
 
@@ -81,14 +80,14 @@ class Split:
         return torch.nonzero(self.parts == part).flatten()
 
 
-def split(records: InMemory, *, key: RunKey, public_fraction: float = 0.0, test_fraction: float = 0.0) -> Split:
+def split(records: RecordSet, *, key: RunKey, public_fraction: float = 0.0, test_fraction: float = 0.0) -> Split:
     """Assign each record to a part by a keyed hash of its content; the fractions are what each part has on average."""
     public = validate.non_negative(public_fraction=public_fraction)
     held_out = public + validate.non_negative(test_fraction=test_fraction)
     if not held_out < 1:
         given = (public_fraction, test_fraction)
         raise InvalidValue("public_fraction and test_fraction", allowed="below 1 together", given=given)
-    chances = key.uniforms_of(record_bytes.contents(records), "split")
+    chances = key.uniforms_of(records.contents(), "split")
     parts = torch.full((len(records),), PRIVATE, dtype=torch.uint8)
     parts[chances < held_out] = TEST
     parts[chances < public] = PUBLIC

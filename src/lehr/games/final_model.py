@@ -29,7 +29,8 @@ from lehr.auditing import Audit, LowerBound, Scores, clopper_pearson, gaussian_t
 from lehr.auditing.audit import roc_points
 from lehr.auditing.lower_bound import a_confidence
 from lehr.auditing.scores import Floats
-from lehr.data import InMemory, Preparation, record_bytes
+from lehr.data import InMemory, Preparation
+from lehr.data.record_set import RecordSet
 from lehr.data.split import Split
 from lehr.errors import InvalidValue, StoreError
 from lehr.games import guessing
@@ -177,7 +178,7 @@ class Sides:
         whole = InMemory(
             torch.cat([self.members.inputs, self.others.inputs]), torch.cat([self.members.targets, self.others.targets])
         )
-        contents = [bytes(content) for content in record_bytes.contents(whole)]
+        contents = [bytes(content) for content in whole.contents()]
         # By content, so that neither the order nor what stays says where a record came from.
         order = np.array(sorted(range(len(contents)), key=contents.__getitem__))
         coins = key.uniforms_of((contents[place] for place in order), "canaries").numpy()
@@ -270,11 +271,18 @@ def _sides(directory: Path, config: dict[str, Any], given: GivenRecords) -> Side
     if fraction:
         parts = given.with_held_out(Split.load(files.split))
         assert parts.held_out is not None
-        return Sides(members=parts.private, others=parts.held_out, held_out_fraction=fraction)
+        return Sides(members=_held(parts.private), others=_held(parts.held_out), held_out_fraction=fraction)
     if given.test is None:
         allowed = "given, as to the run, where no records were held out: somebody must be compared with"
         raise InvalidValue("test", allowed=allowed, given=None)
     if training["acceptance_fraction"] is None:
-        return Sides(members=given.private, others=given.test)
+        return Sides(members=_held(given.private), others=_held(given.test))
     kept = Split.load(files.split)  # what acceptance looked at has been of influence too
-    return Sides(members=given.private, others=given.test.at(kept.private))
+    return Sides(members=_held(given.private), others=_held(given.test.at(kept.private)))
+
+
+def _held(records: RecordSet) -> InMemory:
+    if not isinstance(records, InMemory):
+        allowed = "records that are held in memory: all of them are looked at"
+        raise InvalidValue("data", allowed=allowed, given=type(records).__name__)
+    return records

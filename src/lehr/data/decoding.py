@@ -1,0 +1,92 @@
+"""From an image file to bytes of shape CHW. Nothing here needs torch: worker processes load this and little else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Formats that Pillow decodes itself; for some others it starts a program.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
+MODES = {1: "L", 3: "RGB"}
+_MOST_PIXELS = 64 * 1024**2
+MOST_BYTES = 1024**3
+
+Pixels = npt.NDArray[np.uint8]
+Scaled = Callable[["Image.Image"], "Image.Image"]
+
+
+class Listed(NamedTuple):
+    """A file as it was when it was listed."""
+
+    path: bytes
+    num_bytes: int
+    changed_at: int  # nanoseconds
+
+
+def pixels_of(file: Path | IO[bytes], *, channels: int, scaled: Scaled) -> Pixels:
+    """The image, scaled, as bytes of shape CHW. A decoder of a hostile file can fail in any way."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the metadata of one file or another
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(file, formats=_FORMATS) as image:
+            width, height = image.size
+            if width * height > _MOST_PIXELS:
+                raise ValueError(f"{width} × {height} pixels, more than {_MOST_PIXELS:,}")
+            converted = scaled(image.convert(MODES[channels]))
+    rows = np.array(converted, dtype=np.uint8).reshape(converted.height, converted.width, channels)
+    return rows.transpose(2, 0, 1)
+
+
+def centre_square(image: Image.Image, side: int) -> Image.Image:
+    """The largest square in the middle, scaled to a side of so many pixels."""
+    width, height = image.size
+    short = min(width, height)
+    left, top = (width - short) // 2, (height - short) // 2
+    return image.resize((side, side), box=(left, top, left + short, top + short))
+
+
+def pixels_of_listed(file: Listed, *, side: int, channels: int) -> Pixels | None:
+    """The centre square of the image in a file; nothing where its bytes are no image.
+
+    Which of the two it is follows from the bytes alone. A file that cannot be read, or that is another one than was
+    listed, raises ``OSError``: that says nothing about a record, and may be otherwise a moment later.
+    """
+    content = _content(file)
+    try:
+        return pixels_of(BytesIO(content), channels=channels, scaled=lambda image: centre_square(image, side))
+    except MemoryError:
+        raise
+    except Exception:  # whatever a decoder makes of bytes that are no image
+        return None
+
+
+def _content(file: Listed) -> bytes:
+    with open(file.path, "rb") as opened:
+        about = os.fstat(opened.fileno())
+        content = opened.read(file.num_bytes + 1)
+    if (about.st_size, about.st_mtime_ns, len(content)) != (file.num_bytes, file.changed_at, file.num_bytes):
+        raise OSError(errno.ESTALE, "it has changed since it was listed", os.fsdecode(file.path))
+    return content
+
+
+def versions() -> str:
+    """Everything that decodes: with another version of it, an image may have other bytes."""
+    import PIL
+    from PIL import features
+
+    libraries = {name: features.version(name) for name in ("jpg", "libjpeg_turbo", "zlib", "webp", "libtiff")}
+    return f"Pillow {PIL.__version__}, " + ", ".join(f"{name} {version}" for name, version in libraries.items())
