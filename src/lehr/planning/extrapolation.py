@@ -1,0 +1,262 @@
+"""What a run is expected to reach, told from simulations of it by smaller batches (``lehr.planning.simulation``).
+
+>>> from lehr.planning.plan import Plan
+>>> reference = Plan(noise_multiplier=3.0, expected_batch_size=4096, records=50_000, steps=2500, delta=1e-5)
+>>> reached = {64: (0.70, 0.71), 128: (0.70, 0.69), 256: (0.68, 0.69)}
+>>> runs = [SimulatedRun(expected_batch_size=batch, accuracy=accuracy, seed=seed)
+...     for batch, accuracies in reached.items() for seed, accuracy in enumerate(accuracies)]
+>>> prediction = Prediction(reference=reference, runs=tuple(runs))
+>>> round(prediction.accuracy, 3), prediction.doublings_beyond
+(0.645, 4.0)
+>>> outcome = prediction.compared_with([0.65])
+>>> outcome.is_inside, round(outcome.difference, 3)
+(True, 0.005)
+
+The interval is honest about chance, and about nothing else: it takes for granted that the line goes on as it began, and
+that the run will be made as the simulations were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, date, datetime
+from functools import cached_property
+from typing import Any
+
+import lehr
+from lehr import validate
+from lehr.errors import InvalidValue
+from lehr.files import strict_json
+from lehr.planning.plan import Plan
+from lehr.planning.scaling_law import Interval, Law, a_confidence, an_accuracy, fit_law
+from lehr.planning.simulation import refuse_what_is_not_simulated
+
+FORMAT, FORMAT_VERSION = "lehr prediction", 1
+AGREES_TO = 1e-6  # numbers that follow from others, computed again on another machine
+SECTIONS = ("method", "data", "model", "training")  # of a run's configuration: what a run is beside its plan
+# What a run is like does not depend on these, or says it at length.
+_LEFT_OUT = {
+    "data": ("declared", "is_known"),
+    "model": ("trained", "frozen"),
+    "training": ("evaluate_every", "cryptographic_on_gpu"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulatedRun:
+    """A run by smaller batches, and what it reached; ``seed`` is that of its first weights."""
+
+    expected_batch_size: float
+    accuracy: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        batch = validate.positive(expected_batch_size=self.expected_batch_size)
+        object.__setattr__(self, "expected_batch_size", batch)
+        object.__setattr__(self, "accuracy", an_accuracy(accuracy=self.accuracy))
+        validate.count(minimum=0, seed=self.seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A prediction beside what was reached, by one run or by several on average."""
+
+    predicted: float
+    interval: Interval
+    outcome: float
+    num_runs: int
+
+    @property
+    def difference(self) -> float:
+        """By how much more was reached than predicted."""
+        return self.outcome - self.predicted
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the outcome is one of those that were predicted."""
+        return self.interval.has(self.outcome)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a run of the ``reference`` plan is expected to reach, from ``runs`` that simulate it.
+
+    ``setting`` is what the runs were beside their plans, as their configurations have it; empty where it is not known.
+    ``confidence`` is that of every interval.
+    """
+
+    reference: Plan
+    runs: tuple[SimulatedRun, ...]
+    confidence: float = 0.95
+    evaluated_on: str = "test"
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    predicted_on: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    library_version: str = lehr.__version__
+
+    def __post_init__(self) -> None:
+        refuse_what_is_not_simulated(self.reference)
+        a_confidence(confidence=self.confidence)
+        for name in ("evaluated_on", "library_version"):
+            validate.text(**{name: getattr(self, name)})
+        _a_day(self.predicted_on)
+        _a_setting(self.setting)
+        largest = self.reference.expected_batch_size
+        for run in self.runs:
+            if not run.expected_batch_size < largest:
+                allowed = f"less than the {largest:g} of the plan that is predicted"
+                raise InvalidValue("expected_batch_size", allowed=allowed, given=run.expected_batch_size)
+        _ = self.law
+
+    @cached_property
+    def law(self) -> Law:
+        """The line through the runs."""
+        return fit_law([(run.expected_batch_size, run.accuracy) for run in self.runs])
+
+    @property
+    def accuracy(self) -> float:
+        """What is predicted."""
+        return _share(self.law.at(self.reference.expected_batch_size))
+
+    @property
+    def is_beyond_all_or_nothing(self) -> bool:
+        """Whether the line leaves what accuracies can be on its way: then it does not hold there."""
+        return self.law.at(self.reference.expected_batch_size) != self.accuracy
+
+    @property
+    def slope_interval(self) -> Interval:
+        """What a doubling of the batch changes."""
+        return self.law.slope_interval(confidence=self.confidence)
+
+    @property
+    def doublings_beyond(self) -> float:
+        """How far beyond the largest batch that was seen the prediction reaches."""
+        return self.law.doublings_beyond(self.reference.expected_batch_size)
+
+    @property
+    def cost(self) -> float:
+        """The records that all simulated runs drew, over those that one run of the reference draws."""
+        return sum(run.expected_batch_size for run in self.runs) / self.reference.expected_batch_size
+
+    def interval(self, *, num_runs: int = 1, batch: float | None = None) -> Interval:
+        """Where the mean of so many runs falls: of the reference, or of another batch in its place."""
+        at = self.reference.expected_batch_size if batch is None else batch
+        lowest, highest = self.law.interval(at, confidence=self.confidence, num_runs=num_runs)
+        return Interval(_share(lowest), _share(highest))
+
+    def compared_with(self, outcomes: Sequence[float]) -> Comparison:
+        """The prediction beside the accuracies of runs of the reference."""
+        reached = [an_accuracy(outcome=outcome) for outcome in outcomes]
+        if not reached:
+            raise InvalidValue("outcomes", allowed="one or more accuracies", given=outcomes)
+        return Comparison(
+            predicted=self.accuracy,
+            interval=self.interval(num_runs=len(reached)),
+            outcome=math.fsum(reached) / len(reached),
+            num_runs=len(reached),
+        )
+
+    def other_settings(self, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """What another run's configuration has otherwise than the simulated runs had it, in words."""
+        if not self.setting:
+            return ("how the simulated runs were made is not known",)
+        now = setting_of(config)
+        return tuple(words for name in SECTIONS for words in _differing(self.setting[name], now[name], name))
+
+    def to_json(self) -> dict[str, object]:
+        """As a file has it: what was seen, and what follows from it."""
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "predicted_on": self.predicted_on,
+            "library_version": self.library_version,
+            "evaluated_on": self.evaluated_on,
+            "confidence": self.confidence,
+            "reference": self.reference.to_json(),
+            "runs": [asdict(run) for run in self.runs],
+            "setting": dict(self.setting),
+            "follows": self._follows(),
+        }
+
+    def _follows(self) -> dict[str, float | None]:
+        law, interval, slopes = self.law, self.interval(), self.slope_interval
+        return {
+            "accuracy": self.accuracy,
+            "lowest": interval.lowest,
+            "highest": interval.highest,
+            "slope_per_doubling": law.slope,
+            "slope_lowest": slopes.lowest,
+            "slope_highest": slopes.highest,
+            "residual_std": law.residual_std,
+            "bend_p_value": law.bend_p_value,
+            "doublings_beyond": self.doublings_beyond,
+        }
+
+
+def from_json(shape: object) -> Prediction:
+    """The prediction of a JSON form. What is unknown, missing, or does not follow is refused."""
+    own = [field.name for field in fields(Prediction)]
+    given: dict[str, Any] = strict_json.fields("prediction", shape, ["format", "format_version", *own, "follows"])
+    if given["format"] != FORMAT or given["format_version"] != FORMAT_VERSION:
+        found = f"{given['format']} {given['format_version']}"
+        raise InvalidValue("format", allowed=f"{FORMAT} {FORMAT_VERSION}", given=found)
+    read = {"reference": Plan.from_json(given["reference"]), "runs": strict_json.list_of("runs", given["runs"], _a_run)}
+    prediction = Prediction(**{**{name: given[name] for name in own}, **read})
+    expected = prediction._follows()
+    follows = strict_json.fields("follows", given["follows"], tuple(expected))
+    for name, value in expected.items():
+        if not _agree(value, follows[name]):
+            raise InvalidValue(name, allowed=f"{value}, as follows from the runs", given=follows[name])
+    return prediction
+
+
+def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is beside its plan, as its configuration has it: what would make another run of it."""
+    return {
+        section: {key: value for key, value in config[section].items() if key not in _LEFT_OUT.get(section, ())}
+        for section in SECTIONS
+    }
+
+
+def _a_setting(setting: object) -> None:
+    if setting == {}:
+        return
+    for name, section in strict_json.fields("setting", setting, SECTIONS).items():
+        if not isinstance(section, Mapping):
+            raise InvalidValue(name, allowed="an object", given=section)
+
+
+def _a_run(shape: object) -> SimulatedRun:
+    given: dict[str, Any] = strict_json.fields("run", shape, [field.name for field in fields(SimulatedRun)])
+    return SimulatedRun(**given)
+
+
+def _agree(expected: float | None, given: object) -> bool:
+    if expected is None or isinstance(given, bool) or not isinstance(given, int | float):
+        return expected is given
+    return math.isclose(expected, given, rel_tol=AGREES_TO, abs_tol=AGREES_TO)
+
+
+def _differing(before: object, now: object, path: str) -> Iterator[str]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in sorted({*before, *now}):
+            yield from _differing(before.get(name), now.get(name), f"{path}: {str(name).replace('_', ' ')}")
+    elif before != now:
+        yield f"{path} was {_said(before)} in the simulations and is {_said(now)}"
+
+
+def _said(value: object) -> str:
+    return "not stated" if value is None else str(value)
+
+
+def _share(value: float) -> float:
+    """A line goes on beyond all and nothing; no share of records does."""
+    return min(1.0, max(0.0, value))
+
+
+def _a_day(predicted_on: object) -> None:
+    try:
+        date.fromisoformat(validate.text(predicted_on=predicted_on))
+    except ValueError as error:
+        raise InvalidValue("predicted_on", allowed="a day such as 2026-01-31", given=predicted_on) from error
