@@ -22,6 +22,7 @@ from lehr.run_shape import Callback, Progress
 from lehr.training.describing import method_words
 from lehr.training.ending import Run
 from lehr.update.averaging import ExponentialAverage
+from tests.data import picture_folders
 from tests.training.tiny import PRIVATE, PUBLIC, TEST, fit_tiny
 
 WORDS = """
@@ -239,6 +240,29 @@ def test_folders_of_images_are_read_scaled_and_labelled_by_their_names(here: Pat
     assert config("run")["data"]["shape"] == [1, 4, 4]
     with pytest.raises(InvalidValue, match="folder must be with the same classes everywhere: a, b, c"):
         train(Configuration(data={**said, "test_folder": "wrong"}, privacy=TINY), "other")
+
+
+def test_streamed_folders_are_trained_on_and_need_their_words(here: Path) -> None:
+    for part, seed in (("train", 1), ("test", 2)):
+        picture_folders.write(here / part, 12, seed=seed, side=6)
+    said: dict[str, Any] = {"folder": "train", "test_folder": "test", "channels": 1, "records": 12, "num_classes": 3}
+    privacy = {**TINY, "expected_batch_size": 4}
+    cut: dict[str, Any] = {**said, "image_side": 4, "streamed": True}
+    run = train(Configuration(data={**cut, "workers": 0}, privacy=privacy))
+    assert config("run")["data"]["shape"] == [1, 4, 4]
+    assert run.evaluations
+    again = Configuration.of_run(Path("run")).with_words(data={**said, "image_side": 4, "streamed": True, "workers": 1})
+    assert train(again, resume=True).end.step == 4
+    for words, says in (
+        ({**said, "streamed": True}, "image_side must be stated where folders are streamed"),
+        ({**cut, "num_classes": 4}, "num_classes must be the number of folders"),
+        ({**said, "image_side": 4, "workers": 2}, "workers must be left out where there is no folder that is streamed"),
+        ({"streamed": True}, "streamed must be left out where there is no folder"),
+        ({**cut, "streamed": "yes"}, "streamed must be"),
+        ({**cut, "workers": -1}, "workers must be"),
+    ):
+        with pytest.raises(InvalidValue, match=says):
+            train(Configuration(data=words, privacy=privacy), "other")
 
 
 def test_the_first_weights_follow_from_the_seed_and_nothing_else_does(here: Path) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError
 
 import pytest
@@ -109,3 +109,26 @@ def test_the_noise_of_a_parameter_is_one_number_or_one_for_each_coordinate() -> 
     assert isinstance(found, Tensor)
     assert found.dtype is torch.float64
     assert found.tolist() == [1.0, 2.0]
+
+
+class Few:
+    """Four records, of which two are read late where somebody asks for batches."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def batch(self, places_B: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
+        return 10 * places_B, places_B
+
+
+class FewStreamed(Few):
+    def batches(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        return ((*self.batch(part), part < 2) for part in parts)
+
+
+@pytest.mark.parametrize("records, usable", [(Few(), [[True, True], [True]]), (FewStreamed(), [[True, False], [True]])])
+def test_batches_come_with_a_mask_of_what_can_be_used(records: interfaces.Records, usable: list[list[bool]]) -> None:
+    found = list(interfaces.batches(records, [torch.tensor([1, 3]), torch.tensor([0])]))
+    assert [inputs.tolist() for inputs, _, _ in found if isinstance(inputs, Tensor)] == [[10, 30], [0]]
+    assert [targets.tolist() for _, targets, _ in found] == [[1, 3], [0]]
+    assert [mask.tolist() for _, _, mask in found] == usable

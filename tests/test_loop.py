@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,26 @@ def test_a_step_is_charged_on_the_disk_before_its_records_are_drawn(tmp_path: Pa
     with folder(tmp_path / "run", given) as opened:
         Loop(given, opened).run()
     assert seen == [1, 2, 3, 4, 5, 6]
+
+
+class PartlyUnreadable(InMemory):
+    """Records of which every fourth turns out to be none when it is asked for."""
+
+    def batches(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        return ((*self.batch(part), part % 4 != 0) for part in parts)
+
+
+def test_a_record_that_turns_out_to_be_none_counts_as_one_without_a_gradient(tmp_path: Path) -> None:
+    streamed = training(private=PartlyUnreadable(RECORDS.inputs, RECORDS.targets))
+    inputs = RECORDS.inputs.clone()
+    inputs[::4] = math.nan
+    held = training(private=InMemory(inputs, RECORDS.targets))
+    for name, given in (("streamed", streamed), ("held", held)):
+        run(tmp_path / name, given)
+    assert weights(streamed).equal(weights(held))
+    whole = training()
+    run(tmp_path / "whole", whole)
+    assert not weights(whole).equal(weights(held))
 
 
 def test_an_empty_draw_still_moves_the_weights_by_noise(tmp_path: Path) -> None:

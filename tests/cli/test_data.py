@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from lehr.cli import data
 from lehr.data import finding, known
-from tests.data import small_known
+from tests.data import picture_folders, small_known
 
 Run = Callable[..., Result]
 
@@ -115,3 +115,14 @@ def test_files_without_a_known_hash_are_called_no_more_than_of_the_right_size(
     said = run("get", "cifar-100", "--offline", "--data-dir", "elsewhere", code=1).stdout
     assert "hash not known" in said
     assert "md5 03b5dce01913d631647c71ecec9e9cb8" in said
+
+
+def test_every_image_of_a_folder_is_decoded_and_those_that_are_none_are_named(run: Run, tmp_path: Path) -> None:
+    folder = picture_folders.write(tmp_path / "pictures", 9, seed=1)
+    [row] = as_json(run("check", "pictures", "--workers", "0", "--json"))["checked"]
+    assert (row["verdict"], row["told"]) == ("decoded", "9 images of 3 classes can be decoded")
+    bad = picture_folders.spoil(folder)
+    wrong, right = as_json(run("check", "pictures", "--workers", "1", "--json", code=1))["checked"]
+    assert (wrong["verdict"], wrong["where"]) == ("wrong", str(bad))
+    assert right["told"] == "9 images of 3 classes can be decoded"
+    assert "cannot be decoded" in run("check", str(folder), "--workers", "0", code=1).stdout

@@ -12,6 +12,8 @@ from PIL import Image
 from lehr.data.decoder_process import ERROR, NOT_AN_IMAGE, NOT_READ, READ, answer, asked
 from lehr.data.decoding import Listed
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
 
 def listed(path: Path, content: bytes | None = None) -> Listed:
     if content is None:
@@ -32,7 +34,7 @@ def test_every_file_has_its_answer_and_the_process_ends_with_its_input(tmp_path:
         capture_output=True,
         timeout=60,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=ENVIRONMENT,
     )
     no_such_file = NOT_READ + ERROR.pack(2)
     assert ended.stdout == READ + bytes([7] * 4) + no_such_file + NOT_AN_IMAGE + READ + bytes([7] * 3)
@@ -45,6 +47,4 @@ def test_half_a_question_is_the_end() -> None:
 
 def test_a_worker_loads_no_torch() -> None:
     script = "import sys, lehr.data.decoder_process; sys.exit('torch' in sys.modules)"
-    subprocess.run(
-        [sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
+    subprocess.run([sys.executable, "-c", script], check=True, env=ENVIRONMENT)

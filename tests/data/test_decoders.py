@@ -72,7 +72,7 @@ def test_a_file_that_changed_is_an_error_and_the_workers_go_on(files: FileList, 
     decoders = two if workers else Decoders(0)
     good = job(files, 0, 1)
     other = Job(files=[files.at(0)._replace(changed_at=5)], pixels=good.pixels[:1], is_image=good.is_image[:1])
-    with pytest.raises(OSError, match="Stale file handle|has changed"):
+    with pytest.raises(OSError, match="a file has changed since it was listed"):
         decoders.start(other)()
     decoders.start(good)()
     assert good.is_image.all()

@@ -6,6 +6,7 @@ not exist in it. A thread for each of them puts the pixels right where they are 
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from lehr import validate
 from lehr.data import decoder_process
-from lehr.data.decoding import Listed, Pixels, pixels_of_listed
+from lehr.data.decoding import HAS_CHANGED, Listed, Pixels, pixels_of_listed
 
 _COMMAND = (sys.executable, "-P", "-m", "lehr.data.decoder_process")
 Wait = Callable[[], None]
@@ -138,7 +139,7 @@ def _ask(process: subprocess.Popen[bytes], job: Job) -> None:
     except (BrokenPipeError, EOFError) as error:
         raise WorkerLost from error
     for number in filter(None, failures):
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, HAS_CHANGED if number == errno.ESTALE else os.strerror(number))
 
 
 def _receive(answers: IO[bytes], job: Job, place: int) -> int:

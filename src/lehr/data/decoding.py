@@ -22,6 +22,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", "
 MODES = {1: "L", 3: "RGB"}
 _MOST_PIXELS = 64 * 1024**2
 MOST_BYTES = 1024**3
+HAS_CHANGED = "a file has changed since it was listed"
 
 Pixels = npt.NDArray[np.uint8]
 Scaled = Callable[["Image.Image"], "Image.Image"]
@@ -79,7 +80,7 @@ def _content(file: Listed) -> bytes:
         about = os.fstat(opened.fileno())
         content = opened.read(file.num_bytes + 1)
     if (about.st_size, about.st_mtime_ns, len(content)) != (file.num_bytes, file.changed_at, file.num_bytes):
-        raise OSError(errno.ESTALE, "it has changed since it was listed", os.fsdecode(file.path))
+        raise OSError(errno.ESTALE, HAS_CHANGED, os.fsdecode(file.path))
     return content
 
 
