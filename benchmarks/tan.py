@@ -173,7 +173,7 @@ def named(given: argparse.Namespace) -> list[Job]:
 def records_of(data_dir: str | None, *, is_made_up: bool) -> DataSet:
     """CIFAR-10, or images of noise that stand for it."""
     if not is_made_up:
-        return data.load("cifar10", data_dir=data_dir)
+        return data.load("cifar-10", data_dir=data_dir)
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (RECORDS + 64, 3, 32, 32), dtype=torch.uint8, generator=generator)
     whole = InMemory(images, torch.randint(10, (RECORDS + 64,), generator=generator))
