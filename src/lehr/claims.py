@@ -41,6 +41,10 @@ IDEAL_RANDOMNESS = Premise("the random bits are independent and uniform", Standi
 TRUE_RECORD_COUNT = Premise(
     "the stated number of records is public and correct for the sampling rate", Standing.ASSUMED
 )
+SECRET_REPETITIONS = Premise(
+    "the repetitions were independent, their number was drawn from its law, and nothing but the best was shown",
+    Standing.ASSUMED,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lehr.accounting.accountant import ACCOUNTANTS, Accountant, answers, bound, claim, version
-from lehr.claims import Standing
+from lehr.claims import SECRET_REPETITIONS, TRUE_RECORD_COUNT, Standing
 from lehr.errors import InvalidValue, UnsupportedEvent
 from lehr.events import (
     Adjacency,
@@ -114,3 +114,9 @@ def test_a_claim_without_sampling_needs_no_record_count() -> None:
 def test_the_version_names_every_package_that_a_number_depends_on() -> None:
     for package in ("lehr", "dp-accounting", "numpy", "scipy"):
         assert f"{package} " in version()
+
+
+def test_what_is_sampled_within_a_selection_rests_on_the_number_of_records_and_on_the_secret() -> None:
+    premises = claim(RepeatAndSelect(RUN, mean=5.0), delta=1e-5).premises
+    assert {TRUE_RECORD_COUNT, SECRET_REPETITIONS} <= set(premises)
+    assert SECRET_REPETITIONS not in claim(RUN, delta=1e-5).premises

@@ -28,13 +28,22 @@ from lehr.accounting.gdp import GDP
 from lehr.accounting.pld import PLD
 from lehr.accounting.rdp import RDP_BALLE20, RDP_MIRONOV17
 from lehr.accounting.tan import TAN
-from lehr.claims import IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, TRUE_RECORD_COUNT, Claim, Premise, Standing
+from lehr.claims import (
+    IDEAL_ARITHMETIC,
+    IDEAL_RANDOMNESS,
+    SECRET_REPETITIONS,
+    TRUE_RECORD_COUNT,
+    Claim,
+    Premise,
+    Standing,
+)
 from lehr.errors import AccountantFailed, UnsupportedEvent
 from lehr.events import (
     Adjacency,
     Event,
     PoissonSampled,
     RenyiLimit,
+    RepeatAndSelect,
     SampledWithoutReplacement,
     an_adjacency,
     an_event,
@@ -144,13 +153,23 @@ def version() -> str:
 
 
 def _premises(event: Event) -> tuple[Premise, ...]:
-    is_limited = any(isinstance(atom, RenyiLimit) for atom in counted(event))
+    atoms = _atoms_within(event)
+    is_limited = any(isinstance(atom, RenyiLimit) for atom in atoms)
     what = "the limit was" if is_limited else "the events were"
     fixed = Premise(f"{what} fixed before a record was touched", Standing.ASSUMED)
-    always = (fixed, IDEAL_ARITHMETIC, IDEAL_RANDOMNESS)
-    sampled = (PoissonSampled, SampledWithoutReplacement, RenyiLimit)
-    is_sampled = any(isinstance(atom, sampled) for atom in counted(event))
-    return (*always, TRUE_RECORD_COUNT) if is_sampled else always
+    premises = [fixed, IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
+    if any(isinstance(atom, PoissonSampled | SampledWithoutReplacement | RenyiLimit) for atom in atoms):
+        premises.append(TRUE_RECORD_COUNT)
+    if any(isinstance(atom, RepeatAndSelect) for atom in atoms):
+        premises.append(SECRET_REPETITIONS)
+    return tuple(premises)
+
+
+def _atoms_within(event: Event) -> set[Event]:
+    """Every atom, those of what was repeated and selected from included."""
+    found: set[Event] = set(counted(event))
+    inner = [_atoms_within(atom.event) for atom in found if isinstance(atom, RepeatAndSelect)]
+    return found.union(*inner)
 
 
 def _answer(accountant: Accountant, event: Event, delta: float, adjacency: Adjacency) -> Answer:

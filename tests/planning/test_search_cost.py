@@ -1,0 +1,194 @@
+"""The price of a search: the law of its number of trials, what it does to the records, the noise that pays for it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import dp_accounting
+import pytest
+from dp_accounting import dp_event, rdp
+from scipy import stats
+
+from lehr import accounting
+from lehr.accounting.rdp import FRACTIONAL_ORDERS
+from lehr.errors import InvalidValue
+from lehr.events import NOTHING, Gaussian, PoissonSampled, RenyiLimit, RepeatAndSelect, Repeated, together
+from lehr.planning.plan import Plan
+from lehr.planning.search_cost import (
+    Composition,
+    Free,
+    Paid,
+    RepeatedSelection,
+    composition_in_words,
+    from_json,
+    plan_for,
+    selection_in_words,
+    to_json,
+)
+from lehr.planning.simulation import simulate
+
+PLAN = Plan(noise_multiplier=2.0, expected_batch_size=64, records=1438, steps=20, delta=1e-4)
+WAYS: tuple[Paid, ...] = (
+    RepeatedSelection(mean=4),
+    RepeatedSelection(mean=4, shape=0),
+    RepeatedSelection(mean=4, shape=0.5),
+    RepeatedSelection(mean=4, shape=None),
+    Composition(4),
+)
+DRAWS = 20_000
+
+
+def spread(price: RepeatedSelection) -> Counter[int]:
+    """The numbers that evenly spread uniform numbers stand for: the law itself, up to one part in ``DRAWS``."""
+    return Counter(price.trials((place + 0.5) / DRAWS) for place in range(DRAWS))
+
+
+def law(shape: float | None, mean: float, number: int) -> float:
+    """The same law from scipy's distributions."""
+    if shape is None:
+        return float(stats.poisson(mean).pmf(number))
+    if shape == 0:
+        gamma = next(g for g in (k / 1e6 for k in range(1, 10**6)) if (1 / g - 1) / math.log(1 / g) <= mean)
+        return float(stats.logser(1 - gamma).pmf(number))
+    if shape == 1:
+        return float(stats.geom(1 / mean).pmf(number))
+    gamma = next(g for g in (k / 1e5 for k in range(1, 10**5)) if shape * (1 / g - 1) / (1 - g**shape) <= mean)
+    whole = stats.nbinom(shape, gamma)
+    return float(whole.pmf(number) / (1 - whole.pmf(0))) if number else 0.0
+
+
+@pytest.mark.parametrize("shape", [None, 0.0, 0.5, 1.0, 3.0])
+def test_the_number_of_trials_follows_its_law(shape: float | None) -> None:
+    found = spread(RepeatedSelection(mean=4, shape=shape))
+    for number in range(12):
+        assert found[number] / DRAWS == pytest.approx(law(shape, 4, number), abs=2e-4)
+
+
+@pytest.mark.parametrize("mean,shape", [(4.2, 1.0), (4, 0.9), (4, 0.0), (4, None)])
+def test_that_comparison_tells_another_law_from_it(mean: float, shape: float | None) -> None:
+    found = spread(RepeatedSelection(mean=mean, shape=shape))
+    assert any(abs(found[number] / DRAWS - law(1.0, 4, number)) > 2e-3 for number in range(12))
+
+
+@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("mean", [1, 1.001, 2, 50])
+def test_the_mean_is_never_above_the_stated_one_and_the_law_adds_up_to_one(shape: float, mean: float) -> None:
+    price = RepeatedSelection(mean=mean, shape=shape)
+    total = found = 0.0
+    for number, probability in price._law():
+        total, found = total + probability, found + number * probability
+        if number > mean and probability < 1e-20:
+            break
+    assert total == pytest.approx(1, abs=1e-12)
+    assert mean * (1 - 1e-9) <= found <= mean * (1 + 1e-14)
+
+
+def test_only_the_poisson_law_may_draw_no_trial() -> None:
+    least = 2.0**-53
+    assert RepeatedSelection(mean=2, shape=None).trials(least) == 0
+    assert [RepeatedSelection(mean=2, shape=shape).trials(least) for shape in (0.0, 0.5, 1.0)] == [1, 1, 1]
+    assert RepeatedSelection(mean=1).trials(1 - 2.0**-53) == 1
+
+
+@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, None])
+def test_the_largest_draw_is_a_number_all_the_same(shape: float | None) -> None:
+    assert 50 < RepeatedSelection(mean=10, shape=shape).trials(1 - 2.0**-53) + 20 < 10**5
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1.0, math.nan, 2])
+def test_what_is_no_uniform_number_is_refused(uniform: float) -> None:
+    with pytest.raises(InvalidValue, match="uniform must be"):
+        RepeatedSelection(mean=2).trials(uniform)
+
+
+@pytest.mark.parametrize("shape", [1.0, 0.0, 0.5, None])
+def test_epsilon_of_a_selection_is_that_of_dp_accounting(shape: float | None) -> None:
+    found = accounting.bound(RepeatedSelection(mean=6, shape=shape).event(PLAN.event), delta=1e-4).epsilon
+    reference = rdp.RdpAccountant(list(FRACTIONAL_ORDERS), dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    step = dp_accounting.PoissonSampledDpEvent(64 / 1438, dp_accounting.GaussianDpEvent(2.0))
+    trial = dp_accounting.SelfComposedDpEvent(step, 20)
+    reference.compose(dp_event.RepeatAndSelectDpEvent(trial, 6, math.inf if shape is None else shape))
+    assert found == pytest.approx(reference.get_epsilon(1e-4), rel=1e-6)
+
+
+@pytest.mark.parametrize("price", WAYS, ids=str)
+def test_a_search_costs_more_than_one_run_and_a_larger_one_more(price: Paid) -> None:
+    larger = Composition(8) if isinstance(price, Composition) else replace(price, mean=8)
+    one, few, many = (
+        accounting.bound(event, delta=1e-4).epsilon
+        for event in (PLAN.event, price.event(PLAN.event), larger.event(PLAN.event))
+    )
+    assert one < few < many
+
+
+def test_a_composition_is_all_of_its_trials() -> None:
+    assert Composition(4).event(PLAN.event) == Repeated(PoissonSampled(64 / 1438, Gaussian(2.0)), 80)
+    assert Composition(4).others(PLAN.event) == Repeated(PoissonSampled(64 / 1438, Gaussian(2.0)), 60)
+
+
+def test_a_search_on_public_records_costs_nothing() -> None:
+    assert Free().event(PLAN.event) == NOTHING
+
+
+@pytest.mark.parametrize("price", WAYS, ids=str)
+def test_noise_is_found_with_which_the_whole_search_stays_within_epsilon(price: Paid) -> None:
+    beside = Repeated(Gaussian(20.0), 3)
+    plan = plan_for(price, PLAN, epsilon=3.0, beside=beside)
+    whole = price.event(together(plan.event, beside))
+    assert 0.999 * 3 <= accounting.bound(whole, delta=1e-4).epsilon <= 3
+    assert replace(plan, noise_multiplier=2.0) == PLAN
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        simulate(PLAN, expected_batch_size=8),
+        replace(PLAN, noise_multiplier=0.0),
+        replace(PLAN, stops_at_accepted=3),
+        replace(PLAN, limit=RenyiLimit(4.0, 0.5)),
+    ],
+    ids=["simulation", "no noise", "stops", "limit"],
+)
+def test_what_is_no_full_private_run_with_known_events_is_no_trial(plan: Plan) -> None:
+    with pytest.raises(InvalidValue, match=r"plan must be|noise_multiplier must be"):
+        plan_for(RepeatedSelection(mean=2), plan, epsilon=3.0)
+
+
+@pytest.mark.parametrize("price", WAYS, ids=str)
+def test_a_price_survives_its_json_form(price: Paid) -> None:
+    assert from_json(to_json(price)) == price
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [None, {}, {"kind": "free"}, {"kind": "selection", "mean": 3}, {"kind": "composition", "trials": 3, "mean": 2}],
+)
+def test_another_json_form_is_refused(shape: object) -> None:
+    with pytest.raises(InvalidValue, match="price"):
+        from_json(shape)
+
+
+@pytest.mark.parametrize("mean", [0.5, math.nan, math.inf, 10_001, "3"])
+def test_a_mean_that_no_law_has_is_refused(mean: float) -> None:
+    with pytest.raises(InvalidValue, match="mean must be"):
+        RepeatedSelection(mean=mean)
+
+
+@pytest.mark.parametrize("shape", [-0.1, math.nan, math.inf])
+def test_a_shape_that_no_law_has_is_refused(shape: float) -> None:
+    with pytest.raises(InvalidValue, match="shape must be"):
+        RepeatedSelection(mean=3, shape=shape)
+
+
+@pytest.mark.parametrize("trials", [0, 1, 2.5, True])
+def test_fewer_than_two_trials_choose_nothing(trials: int) -> None:
+    with pytest.raises(InvalidValue, match="trials must be"):
+        Composition(trials)
+
+
+def test_the_words_have_the_law_and_its_mean_but_no_number_of_trials() -> None:
+    words = selection_in_words(RepeatAndSelect(PLAN.event, mean=7.5, shape=None))
+    assert "Poisson law with mean 7.5" in words
+    assert "12 trials" in composition_in_words(12)
