@@ -110,3 +110,47 @@ def test_noise_and_delta_are_shown_as_they_are(lehr: Run) -> None:
 def test_a_name_that_no_file_can_have_is_one_line(lehr: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert lehr(*MNIST, "--noise-multiplier", "1", "--steps", "9", "--save", name, code=3).stderr.count("\n") == 1
+
+
+SMALL = ("plan", "--delta", "1e-5", "--records", "1000", "--expected-batch-size", "500", "--steps", "20")
+
+
+def test_the_total_amount_of_noise_is_told_to_a_person(lehr: Run) -> None:
+    shown = lehr(*SMALL, "--noise-multiplier", "3", "--tan").stdout
+    for words in (
+        "Total amount of noise",
+        "an estimate, not a guarantee",
+        "privacy wall",
+        "Other batches",
+        "your plan",
+    ):
+        assert words in shown
+    assert "ε against noise" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+
+
+def test_its_chart_can_be_left_out_too(lehr: Run) -> None:
+    shown = lehr(*SMALL, "--noise-multiplier", "3", "--tan", "--no-chart").stdout
+    assert "ε against" not in shown
+    assert "Other batches" in shown
+
+
+def test_the_total_amount_of_noise_is_in_the_json_and_on_the_page(lehr_json: RunJson, tmp_path: Path) -> None:
+    answer = lehr_json(*SMALL, "--noise-multiplier", "1.1", "--tan", "--html", "plan.html")
+    standing = answer["tan"]["standing"]
+    assert standing["epsilon"] == answer["epsilon"]
+    assert standing["epsilon_tan"]["standing"] == "an estimate, not a guarantee"
+    assert all(row["epsilon"] <= answer["epsilon"] for row in answer["tan"]["other_batches"])
+    assert [curve["steps"] for curve in answer["tan"]["constant_eta"]] == [20, 320]
+    assert "constant-eta" in (tmp_path / "plan.html").read_text(encoding="utf-8")
+
+
+def test_without_asking_nothing_is_said_of_it(lehr_json: RunJson) -> None:
+    assert "tan" not in lehr_json(*SMALL, "--noise-multiplier", "1.1")
+
+
+def test_a_plan_that_has_no_total_amount_of_noise_is_refused_and_leaves_no_file(lehr: Run, tmp_path: Path) -> None:
+    arguments = ("--noise-multiplier", "2", "--adjacency", "replace-one", "--tan", "--save", "plan.json")
+    assert "add-or-remove-one" in lehr(*SMALL, *arguments, code=2).stderr
+    assert not (tmp_path / "plan.json").exists()

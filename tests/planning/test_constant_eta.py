@@ -36,8 +36,8 @@ def test_epsilon_falls_with_the_noise_towards_one_limit_for_all_steps(drawn: tup
 
 
 def test_the_papers_accountant_lies_above_the_tight_one(drawn: tuple[Curve, ...]) -> None:
-    for curve in drawn:
-        assert all(point.epsilon_balle20 and point.epsilon_balle20 > point.epsilon for point in curve.points)
+    [own] = [curve for curve in drawn if curve.is_of_plan]
+    assert all(point.epsilon_balle20 and point.epsilon_balle20 > point.epsilon for point in own.points)
 
 
 def test_the_plan_itself_is_on_its_curve(drawn: tuple[Curve, ...]) -> None:
@@ -50,7 +50,7 @@ def test_the_plan_itself_is_on_its_curve(drawn: tuple[Curve, ...]) -> None:
 
 
 def test_no_curve_samples_more_than_every_record() -> None:
-    found = tuple(curves(SMALL))
+    found = tuple(curves(SMALL, step_factors=(1 / 16, 1.0)))
     assert all(0 < point.sampling_probability <= 1 for curve in found for point in curve.points)
     assert any(curve.points[-1].sampling_probability == pytest.approx(1) for curve in found)
 

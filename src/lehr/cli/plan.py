@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ from lehr.reports.rounding import at_most, exactly
 if TYPE_CHECKING:
     from lehr.accounting import Bound
     from lehr.claims import Claim
+    from lehr.planning.outlook import Outlook
     from lehr.planning.plan import Plan
     from lehr.reports.curve import Point
 
@@ -31,6 +33,7 @@ EXAMPLE = example(
     "  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 \\\n",
     "      --noise-multiplier 1.23 --html plan.html --save plan.json\n",
 )
+OWN_STEPS = (1.0,)
 
 
 def plan(
@@ -45,11 +48,15 @@ def plan(
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as JSON.")] = None,
     overwrite: Overwrite = False,
     no_chart: Annotated[bool, typer.Option("--no-chart", help="Leave the chart out.")] = False,
+    tan: Annotated[
+        bool, typer.Option("--tan", help="Also: where it stands by its total noise, and what to run instead.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Plan a private run: give any three of --epsilon, --noise-multiplier, --steps and --expected-batch-size.
 
-    The fourth is found so that the run never costs more than --epsilon.
+    The fourth is found so that the run never costs more than --epsilon. With --tan, other settings at the same ε are
+    compared with it by their total amount of noise.
     """
     from lehr.files import whole_file
     from lehr.planning.plan import make_plan
@@ -68,17 +75,20 @@ def plan(
             expected_batch_size=expected_batch_size,
         )
         bound, claim = found.bound(), found.claim()
+    draws = not (json or no_chart)
+    outlook = _outlook(found, draws=draws, in_full=json or html is not None) if tan else None
     if save is not None:
         _save(save, found, overwrite=overwrite)
-    draws = not (json or no_chart)
-    points = _points(found) if draws or html is not None else ()
+    points = _points(found) if (draws and not tan) or html is not None else ()
     if html is not None:
-        _write_page(html, found, bound, claim, points, overwrite=overwrite)
+        _write_page(html, found, bound, claim, points, outlook, overwrite=overwrite)
     if json:
-        _answer_program(found, bound, claim, html=html, save=save)
-    else:
-        _answer_person(found, bound)
-    if draws:
+        _answer_program(found, bound, claim, outlook, html=html, save=save)
+        return
+    _answer_person(found, bound)
+    if outlook is not None:
+        _look_ahead(outlook, draws=draws)
+    elif draws:
         _draw(points)
 
 
@@ -95,16 +105,35 @@ def _points(plan: Plan) -> tuple[Point, ...]:
         return curve.points(plan)
 
 
+def _outlook(plan: Plan, *, draws: bool, in_full: bool) -> Outlook:
+    from lehr.planning import outlook
+    from lehr.planning.constant_eta import STEP_FACTORS
+
+    drawn = STEP_FACTORS if in_full else OWN_STEPS if draws else ()
+    with answering.working("Counting other settings by the tight accountant, some ten seconds"):
+        return outlook.outlook(plan, step_factors=drawn)
+
+
 def _write_page(
-    path: Path, plan: Plan, bound: Bound, claim: Claim, points: tuple[Point, ...], *, overwrite: bool
+    path: Path,
+    plan: Plan,
+    bound: Bound,
+    claim: Claim,
+    points: tuple[Point, ...],
+    outlook: Outlook | None,
+    *,
+    overwrite: bool,
 ) -> None:
     from lehr.files import whole_file
     from lehr.reports import plan_page
 
-    whole_file.write(path, plan_page.render(plan, bound=bound, claim=claim, points=points), overwrite=overwrite)
+    page = plan_page.render(plan, bound=bound, claim=claim, points=points, outlook=outlook)
+    whole_file.write(path, page, overwrite=overwrite)
 
 
-def _answer_program(plan: Plan, bound: Bound, claim: Claim, *, html: Path | None, save: Path | None) -> None:
+def _answer_program(
+    plan: Plan, bound: Bound, claim: Claim, outlook: Outlook | None, *, html: Path | None, save: Path | None
+) -> None:
     answering.as_json(
         {
             "plan": plan.to_json(),
@@ -116,6 +145,7 @@ def _answer_program(plan: Plan, bound: Bound, claim: Claim, *, html: Path | None
             "html": None if html is None else str(html),
             "save": None if save is None else str(save),
         }
+        | ({} if outlook is None else {"tan": outlook.to_json()})
     )
 
 
@@ -136,3 +166,16 @@ def _draw(points: tuple[Point, ...]) -> None:
     from lehr.reports import terminal_chart
 
     answering.line(terminal_chart.draw(points, width=answering.width()))
+
+
+def _look_ahead(outlook: Outlook, *, draws: bool) -> None:
+    from lehr.reports import tan_chart, tan_words
+
+    answering.facts("Total amount of noise", tan_words.facts(outlook.standing))
+    if draws:
+        answering.line(tan_chart.draw(outlook.curves, outlook.standing, width=answering.width()))
+        answering.line()
+    for table in tan_words.tables(outlook):
+        answering.listing(table.title, table.headings, table.rows)
+    for sentence in tan_words.sentences(outlook):
+        answering.line(textwrap.fill(sentence, answering.width(), initial_indent="- ", subsequent_indent="  "))

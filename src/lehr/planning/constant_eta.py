@@ -7,13 +7,13 @@ records as keep η the same. On the second, each line is a noise multiplier, at 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lehr.accounting.rdp import renyi_divergences
 from lehr.events import Adjacency, Gaussian, PoissonSampled
 from lehr.planning.plan import Plan
-from lehr.planning.tan import FAIR_FROM, TotalNoise, priced, run_at, total_noise
+from lehr.planning.tan import FAIR_FROM, TotalNoise, balle20_epsilon, run_at, tight_epsilon, total_noise
 
 STEP_FACTORS = (1 / 16, 1.0, 16.0)
 POINTS = 9
@@ -29,7 +29,7 @@ class CurvePoint:
     noise_multiplier: float
     sampling_probability: float
     epsilon: float
-    epsilon_balle20: float | None
+    epsilon_balle20: float | None  # on the plan's own line only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,10 +52,10 @@ class RatioCurve:
     ratios: tuple[float, ...]
 
 
-def curves(plan: Plan) -> Iterator[Curve]:
-    """Figure 2, a line at a time: fewer steps than planned, as planned, and more. A line of no point is left out."""
+def curves(plan: Plan, *, step_factors: Sequence[float] = STEP_FACTORS) -> Iterator[Curve]:
+    """Figure 2, a line at a time: fewer steps than planned, as planned, and more. A line of one point is left out."""
     total = total_noise(plan)
-    for steps in sorted({max(1, round(plan.steps * factor)) for factor in STEP_FACTORS}):
+    for steps in sorted({max(1, round(plan.steps * factor)) for factor in step_factors}):
         points = tuple(_points(plan, total, steps))
         if len(points) > 1:
             yield Curve(steps=steps, is_of_plan=steps == plan.steps, points=points)
@@ -90,12 +90,12 @@ def _points(plan: Plan, total: TotalNoise, steps: int) -> Iterator[CurvePoint]:
 
 
 def _point(plan: Plan, total: TotalNoise, steps: int, noise: float) -> CurvePoint:
-    price = priced(run_at(total, noise, steps=steps), delta=plan.delta)
+    run = run_at(total, noise, steps=steps)
     return CurvePoint(
         noise_multiplier=noise,
         sampling_probability=min(1.0, total.sampling_probability(noise, steps=steps)),
-        epsilon=price.epsilon,
-        epsilon_balle20=price.epsilon_balle20,
+        epsilon=tight_epsilon(run, delta=plan.delta),
+        epsilon_balle20=balle20_epsilon(run, delta=plan.delta) if steps == plan.steps else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from lehr.planning import constant_eta, proposals, tan
@@ -35,8 +36,11 @@ class Outlook:
         }
 
 
-def outlook(plan: Plan, *, with_figures: bool = True) -> Outlook:
-    """The whole of it, in some seconds: everything is counted by the tight accountant."""
+def outlook(plan: Plan, *, step_factors: Sequence[float] = constant_eta.STEP_FACTORS) -> Outlook:
+    """The whole of it, which takes seconds, since everything is counted by the tight accountant.
+
+    ``step_factors`` are the numbers of steps of the figures, times those of the plan; without any, no figure is made.
+    """
     standing = tan.standing(plan)
     return Outlook(
         plan=plan,
@@ -44,6 +48,6 @@ def outlook(plan: Plan, *, with_figures: bool = True) -> Outlook:
         other_batches=tuple(proposals.other_batches(plan, epsilon=standing.epsilon)),
         other_steps=tuple(proposals.other_steps(plan, epsilon=standing.epsilon)),
         twice_the_data=tuple(proposals.twice_the_data(plan, epsilon=standing.epsilon)),
-        curves=tuple(constant_eta.curves(plan)) if with_figures else (),
-        ratio_curves=constant_eta.ratio_curves(plan) if with_figures else (),
+        curves=tuple(constant_eta.curves(plan, step_factors=step_factors)),
+        ratio_curves=constant_eta.ratio_curves(plan) if step_factors else (),
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from lehr.errors import AccountantFailed, Unreachable
 from lehr.planning.plan import Plan, make_plan
-from lehr.planning.tan import TIGHT, WALL, large_noise_epsilon, priced, total_noise
+from lehr.planning.tan import TIGHT, WALL, estimated_epsilon, large_noise_epsilon, tight_epsilon, total_noise
 
 BATCH_FACTORS = (1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 STEP_FACTORS = (1 / 16, 1 / 4, 4.0)
@@ -81,7 +81,7 @@ def other_batches(plan: Plan, *, epsilon: float | None = None) -> Iterator[Propo
 
     ``epsilon`` is that of the plan, where it is known already.
     """
-    allowed = priced(plan.event, delta=plan.delta).epsilon if epsilon is None else epsilon
+    allowed = plan.bound().epsilon if epsilon is None else epsilon
     batches = {_whole(plan.expected_batch_size * factor) for factor in BATCH_FACTORS if factor != 1}
     for batch in sorted({plan.expected_batch_size, *batches}):
         if batch == plan.expected_batch_size:
@@ -92,9 +92,8 @@ def other_batches(plan: Plan, *, epsilon: float | None = None) -> Iterator[Propo
 
 def other_steps(plan: Plan, *, epsilon: float | None = None) -> Iterator[Proposal]:
     """More or fewer steps at almost the same η: the batch follows as 1/√steps, the learning rate as 1/steps."""
-    allowed = priced(plan.event, delta=plan.delta).epsilon if epsilon is None else epsilon
-    for factor in STEP_FACTORS:
-        steps = max(1, round(plan.steps * factor))
+    allowed = plan.bound().epsilon if epsilon is None else epsilon
+    for steps in sorted({max(1, round(plan.steps * factor)) for factor in STEP_FACTORS}):
         batch = _whole(plan.expected_batch_size * math.sqrt(plan.steps / steps))
         if steps != plan.steps and batch <= plan.records:
             yield from _calibrated(plan, allowed, batch=batch, steps=steps)
@@ -102,7 +101,7 @@ def other_steps(plan: Plan, *, epsilon: float | None = None) -> Iterator[Proposa
 
 def twice_the_data(plan: Plan, *, epsilon: float | None = None) -> Iterator[MoreData]:
     """What twice the records would give: less ε, or twice the batch, or less noise at the same ε."""
-    allowed = priced(plan.event, delta=plan.delta).epsilon if epsilon is None else epsilon
+    allowed = plan.bound().epsilon if epsilon is None else epsilon
     more = replace(plan, records=2 * plan.records, delta=plan.delta / 2)
     yield _on_more_data("batch, noise and steps", more, plan)
     twice = replace(more, expected_batch_size=2 * plan.expected_batch_size)
@@ -129,7 +128,7 @@ def _whole(batch: float) -> float:
 
 def _calibrated(plan: Plan, epsilon: float, *, batch: float, steps: int) -> Iterator[Proposal]:
     for found in _within(replace(plan, expected_batch_size=batch, steps=steps), epsilon):
-        yield _beside(plan, found, priced(found.event, delta=found.delta).epsilon)
+        yield _beside(plan, found, tight_epsilon(found.event, delta=found.delta))
 
 
 def _within(plan: Plan, epsilon: float) -> Iterator[Plan]:
@@ -166,14 +165,13 @@ def _beside(plan: Plan, found: Plan, epsilon: float) -> Proposal:
 
 
 def _on_more_data(keeps: str, more: Plan, plan: Plan) -> MoreData:
-    price = priced(more.event, delta=more.delta)
     return MoreData(
         keeps=keeps,
         records=more.records,
         delta=more.delta,
         expected_batch_size=more.expected_batch_size,
         noise_multiplier=more.noise_multiplier,
-        epsilon=price.epsilon,
-        epsilon_estimate=price.epsilon_estimate,
+        epsilon=tight_epsilon(more.event, delta=more.delta),
+        epsilon_estimate=estimated_epsilon(more.event, delta=more.delta),
         cost_factor=more.expected_batch_size * more.steps / (plan.expected_batch_size * plan.steps),
     )

@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass
 
 from lehr import validate
-from lehr.accounting.accountant import ACCOUNTANTS, answers, smallest_of
+from lehr.accounting.accountant import ACCOUNTANTS, bound
 from lehr.accounting.calibration import Target, smallest_noise_multiplier
-from lehr.errors import InvalidValue, Unreachable
+from lehr.errors import AccountantFailed, InvalidValue, Unreachable
 from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated
 from lehr.planning.plan import Plan
 
@@ -63,7 +63,7 @@ class Priced:
     epsilon: float
     accountant: str
     epsilon_estimate: float
-    epsilon_balle20: float | None  # none where that accountant gives no number
+    epsilon_balle20: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,9 +76,9 @@ class Standing:
     epsilon: float
     accountant: str
     epsilon_estimate: float
-    epsilon_balle20: float | None
+    epsilon_balle20: float
     epsilon_limit: float  # the tight ε of full batches at the same η: what large noise comes down to
-    wall: float | None  # none where there is no wall in sight
+    wall: float | None  # none where none is found
     tolerance: float
     ceiling: float  # the largest signal that this ε and δ allow
 
@@ -93,9 +93,9 @@ class Standing:
         return self.epsilon_estimate / self.epsilon - 1
 
     @property
-    def balle20_off(self) -> float | None:
+    def balle20_off(self) -> float:
         """The same for the accountant that the paper reports."""
-        return None if self.epsilon_balle20 is None else self.epsilon_balle20 / self.epsilon - 1
+        return self.epsilon_balle20 / self.epsilon - 1
 
     @property
     def above_limit(self) -> float:
@@ -183,23 +183,36 @@ def run_at(total: TotalNoise, noise_multiplier: float, *, steps: int | None = No
 
 def priced(event: Event, *, delta: float) -> Priced:
     """The ε of a run by the tight accountant, by the estimate, and by the accountant of the paper."""
-    adjacency = Adjacency.ADD_OR_REMOVE_ONE
-    given = answers(event, delta=delta, adjacency=adjacency)
-    best = smallest_of(given, event=event, delta=delta, adjacency=adjacency)
-    by_name = {answer.accountant: answer.epsilon for answer in given}
-    estimate = by_name["tan"]
+    best = bound(event, delta=delta)
     return Priced(
         epsilon=best.epsilon,
         accountant=best.accountant,
-        epsilon_estimate=math.inf if estimate is None else estimate,
-        epsilon_balle20=by_name[_PAPERS_OWN],
+        epsilon_estimate=estimated_epsilon(event, delta=delta),
+        epsilon_balle20=balle20_epsilon(event, delta=delta),
     )
+
+
+def tight_epsilon(event: Event, *, delta: float) -> float:
+    """ε by the tight accountant alone, which is quicker than by all; by the best of the others where it gives up."""
+    try:
+        return ACCOUNTANTS[TIGHT].epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    except AccountantFailed:
+        return bound(event, delta=delta).epsilon
+
+
+def estimated_epsilon(event: Event, *, delta: float) -> float:
+    """What η alone says: an estimate, not a guarantee."""
+    return ACCOUNTANTS["tan"].epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+
+
+def balle20_epsilon(event: Event, *, delta: float) -> float:
+    """ε by the accountant that the paper reports."""
+    return ACCOUNTANTS[_PAPERS_OWN].epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
 
 
 def large_noise_epsilon(signal: float, *, delta: float) -> float:
     """The tight ε of full batches with this signal: steps no longer matter, and it is one release of a Gaussian."""
-    event = Gaussian(1 / validate.positive(signal=signal))
-    return ACCOUNTANTS[TIGHT].epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    return tight_epsilon(Gaussian(1 / validate.positive(signal=signal)), delta=delta)
 
 
 def wall(total: TotalNoise, *, delta: float, tolerance: float = WALL) -> float | None:
@@ -208,7 +221,7 @@ def wall(total: TotalNoise, *, delta: float, tolerance: float = WALL) -> float |
     target = Target((1 + validate.positive(tolerance=tolerance)) * limit, delta, accountant=TIGHT)
     try:
         return smallest_noise_multiplier(lambda sigma: run_at(total, sigma), target)
-    except Unreachable:
+    except (Unreachable, AccountantFailed):
         return None
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from lehr.accounting import Bound, version
 from lehr.claims import Claim, Standing
+from lehr.planning.outlook import Outlook
 from lehr.planning.plan import Plan
-from lehr.reports import page_frame
+from lehr.reports import page_frame, tan_part
 from lehr.reports.curve import Point
 from lehr.reports.page_frame import Chart, Line
 from lehr.reports.rounding import exactly
@@ -18,11 +19,18 @@ TEMPLATE = "plan_page.html.jinja"
 MILESTONES = 10  # rows of the table beside the chart, for readers without a script or without eyes for a chart
 
 
-def render(plan: Plan, *, bound: Bound, claim: Claim, points: Sequence[Point]) -> str:
-    """The whole page. Everything but the script of plotly is escaped."""
+def render(plan: Plan, *, bound: Bound, claim: Claim, points: Sequence[Point], outlook: Outlook | None = None) -> str:
+    """The whole page, with what the total amount of noise says where that is given.
+
+    Everything but the script of plotly is escaped.
+    """
+    part = None if outlook is None else tan_part.part(outlook)
+    curve = [_curve(points)] if all(math.isfinite(point.epsilon) for point in points) else []
     return page_frame.render(
         TEMPLATE,
-        charts=[_curve(points)] if all(math.isfinite(point.epsilon) for point in points) else [],
+        charts=[*curve, *(() if part is None else part.charts)],
+        has_curve=bool(curve),
+        tan=part,
         plan=_rows(plan),
         bound=bound,
         guarantee=_in_words(bound),

@@ -25,14 +25,14 @@ def draw(points: Sequence[Point], *, width: int) -> str:
     figure.label("steps", "x")
     steps, epsilons = [point.steps for point in points], [point.epsilon for point in points]
     for axis, largest, finest in (("x", max(steps), 1.0), ("y", largest_epsilon, 0.0)):
-        figure.ruler(axis).ticks(*_ticks(largest, finest=finest))
+        figure.ruler(axis).ticks(*ticks(largest, finest=finest))
         figure.ruler(axis).lim(0, largest)
     figure.draw(figure.signal(steps, epsilons))
     lines = plotext.uncolorize(figure.build().string()).splitlines()
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _ticks(largest: float, *, finest: float) -> tuple[list[float], list[str]]:
+def ticks(largest: float, *, finest: float = 0.0) -> tuple[list[float], list[str]]:
     """At most six round numbers from zero to the largest, and how they are written."""
     if not largest > 0:
         return [0.0], ["0"]
