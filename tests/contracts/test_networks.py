@@ -6,6 +6,7 @@ Axis: B records.
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lehr import fit, release, released_model
 from lehr.clipping.flat import FlatClip
+from lehr.data import InMemory
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.networks.by_name import NETWORKS, build
@@ -25,7 +28,7 @@ NUM_CLASSES = 3
 RESNET = {"stem_channels": 4, "stem": "small"}
 WIDE = {"depth": 10, "width": 1, "num_groups": 4}
 TINY: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
-    "alexnet_like": [({"image_side": 8}, (3, 8, 8))],
+    "alexnet_like": [({"image_side": 4}, (3, 4, 4))],
     "cifar_cnn": [({}, (3, 8, 8))],
     "group_norm_resnet": [
         ({**RESNET, "num_groups": 2, "order": "after"}, (3, 8, 8)),
@@ -106,3 +109,35 @@ def test_clipped_sums_are_those_of_a_loop_over_records(
     assert list(sums) == list(wanted)
     for parameter, total in wanted.items():
         torch.testing.assert_close(sums[parameter], total, rtol=1e-8, atol=1e-10 * clip.sensitivity)
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("group_norm_resnet", TINY["group_norm_resnet"][0][0]),
+        ("nf_resnet", TINY["nf_resnet"][0][0]),
+        ("wide_resnet", TINY["wide_resnet"][2][0]),
+    ],
+)
+def test_a_residual_network_is_trained_and_its_release_is_the_trained_one(
+    tmp_path: Path, name: str, arguments: dict[str, Any]
+) -> None:
+    run = fit(
+        built(name, arguments),
+        InMemory(images((3, 8, 8), 12).sigmoid(), torch.arange(12) % NUM_CLASSES),
+        records=12,
+        num_classes=NUM_CLASSES,
+        noise_multiplier=4.0,
+        delta=1e-2,
+        expected_batch_size=4,
+        steps=2,
+        compiled=False,
+        quiet=True,
+        settings_chosen_on="fixed",
+        network=(name, {"num_classes": NUM_CLASSES, **arguments}),
+        directory=tmp_path / "run",
+    )
+    release.release(run.directory, tmp_path / "model")
+    read = released_model.load(tmp_path / "model").state_dict()
+    assert all(value.equal(run.model.state_dict()[weight]) for weight, value in read.items())
+    assert any(not value.equal(built(name, arguments).state_dict()[weight]) for weight, value in read.items())
