@@ -25,6 +25,7 @@ from lehr.errors import CertificateMismatch, InvalidValue, StoreError
 from lehr.events import is_part
 from lehr.files import lock, strict_json, whole_file
 from lehr.ledger import Ledger
+from lehr.planning.search_cost import RepeatedSelection
 from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
 from lehr.reports import audit_words, certificate_file, checking, model_card
 from lehr.reports.certificate import Certificate, Statements
@@ -109,7 +110,7 @@ def _certificate(record: RunRecord, files: RunFiles, settings_chosen_on: str | N
     checking.check(promised)
     if record.plan is None or promised.adjacency is not record.plan.adjacency:
         raise CertificateMismatch("the certificate in the run's folder is for another adjacency than its plan")
-    if not is_part(record.planned, of=promised.event):
+    if not is_part(record.counted_for, of=promised.event):
         raise CertificateMismatch("the certificate in the run's folder does not cover what its plan allowed")
     return promised
 
@@ -117,22 +118,36 @@ def _certificate(record: RunRecord, files: RunFiles, settings_chosen_on: str | N
 def _issued(record: RunRecord, settings_chosen_on: str | None) -> Certificate:
     plan = record.plan
     assert plan is not None  # a private run has one
-    if settings_chosen_on is None:
-        allowed = "stated, for the certificate (--settings-chosen-on fixed, or public)"
-        raise InvalidValue("settings_chosen_on", allowed=allowed, given=None)
+    settings_chosen_on = _chosen_on(record, settings_chosen_on)
     stated = Statements(
         settings_chosen_on=settings_chosen_on, records=plan.records, treated_as_public=tuple(_treated_as_public(record))
     )
-    published = record.published
+    published, search = record.published, record.trial_of
+    event, cost = (record.planned, None) if search is None else search.certified(record.planned)
+    is_done = plan.limit is None and not isinstance(search, RepeatedSelection)
     return issue(
-        record.planned,
+        event,
         delta=plan.delta,
         adjacency=plan.adjacency,
         stated=stated,
-        charged=None if plan.limit is not None else record.charged,  # a limit is not made of the events within it
+        settings_cost=cost,
+        # A limit is not made of the events within it, nor is a selection of those of one trial.
+        charged=record.charged if is_done else None,
         published_claims=() if published is None or published.is_proven else (published,),
         audit=None if record.audit is None else audit_words.for_certificate(record.audit),
     )
+
+
+def _chosen_on(record: RunRecord, stated: str | None) -> str:
+    """On which data the settings were chosen: of a trial that is known."""
+    if record.trial_of is not None and stated in (None, "private"):
+        return "private"
+    if record.trial_of is not None:
+        raise InvalidValue("settings_chosen_on", allowed="private: the run was a trial of a search", given=stated)
+    if stated is None:
+        allowed = "stated, for the certificate (--settings-chosen-on fixed, or public)"
+        raise InvalidValue("settings_chosen_on", allowed=allowed, given=None)
+    return stated
 
 
 def _treated_as_public(record: RunRecord) -> Iterator[str]:

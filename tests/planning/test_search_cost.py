@@ -125,7 +125,9 @@ def test_a_search_costs_more_than_one_run_and_a_larger_one_more(price: Paid) -> 
 
 def test_a_composition_is_all_of_its_trials() -> None:
     assert Composition(4).event(PLAN.event) == Repeated(PoissonSampled(64 / 1438, Gaussian(2.0)), 80)
-    assert Composition(4).others(PLAN.event) == Repeated(PoissonSampled(64 / 1438, Gaussian(2.0)), 60)
+    chosen, others = Composition(4).certified(PLAN.event)
+    assert chosen == PLAN.event
+    assert others == Repeated(PoissonSampled(64 / 1438, Gaussian(2.0)), 60)
 
 
 def test_a_search_on_public_records_costs_nothing() -> None:

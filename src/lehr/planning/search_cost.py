@@ -61,6 +61,10 @@ class RepeatedSelection:
         """What the search does to the records, of which each trial does this."""
         return RepeatAndSelect(together(trial), mean=self.mean, shape=self.shape)
 
+    def certified(self, trial: Event) -> tuple[Event, Event | None]:
+        """What the certificate of the winner is for, and what of it was only for choosing: here they are one."""
+        return self.event(trial), None
+
     def trials(self, uniform: float) -> int:
         """The number of trials that a uniform number in (0, 1) stands for: the smallest with so much law up to it."""
         validate.delta(uniform=uniform)
@@ -103,9 +107,9 @@ class Composition:
         """What the search does to the records, of which each trial does this."""
         return together(Repeated(together(trial), self.trials))
 
-    def others(self, trial: Event) -> Event:
-        """What all trials but one do to them: what choosing that one cost."""
-        return together(Repeated(together(trial), self.trials - 1))
+    def certified(self, trial: Event) -> tuple[Event, Event | None]:
+        """What the certificate of a trial is for, and what the other trials did: that is what choosing it cost."""
+        return together(trial), together(Repeated(together(trial), self.trials - 1))
 
 
 Paid = RepeatedSelection | Composition

@@ -92,6 +92,7 @@ def _promise(promised: Certificate) -> Iterator[str]:
     yield "Treated as public: " + ("; ".join(map(said, promised.stated.treated_as_public)) or "nothing was stated")
     yield _attacked(promised.audit)
     yield "Settings: " + wording.SETTINGS_IN_WORDS[promised.stated.settings_chosen_on].removesuffix(".")
+    yield from (f"How they were chosen: {said(line.removesuffix('.'))}" for line in wording.how_chosen(promised))
     yield "`lehr certificate check certificate.json` computes every ε of the certificate again"
 
 

@@ -23,7 +23,9 @@ from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.events import NOTHING, Adjacency, Event, NonPrivate, counted
 from lehr.files import json_file, lines_file
 from lehr.ledger import Ledger
+from lehr.planning import search_cost
 from lehr.planning.plan import Plan
+from lehr.planning.search_cost import Paid
 from lehr.reports import certificate_file, run_claims
 from lehr.reports.certificate import Certificate
 from lehr.run_shape import PRIVATE, Evaluation, RunFiles
@@ -75,7 +77,17 @@ class RunRecord:
     def proven(self) -> Claim | None:
         """What holds for all that was planned; infinite where nothing does, and None where nothing was planned."""
         plan = self.plan
-        return None if plan is None else _claim(self.planned, plan.delta, plan.adjacency)
+        return None if plan is None else _claim(self.counted_for, plan.delta, plan.adjacency)
+
+    @property
+    def trial_of(self) -> Paid | None:
+        """The search on private records that the run was a trial of."""
+        return _trial_of(self.config)
+
+    @property
+    def counted_for(self) -> Event:
+        """All that stands behind the model: what was planned, and the other trials where it was chosen among some."""
+        return self.planned if self.trial_of is None else self.trial_of.event(self.planned)
 
     @property
     def published(self) -> Claim | None:
@@ -157,6 +169,7 @@ def config_from_json(shape: object) -> dict[str, Any]:
     if config.setdefault("plan", None) is not None:
         Plan.from_json(config["plan"])
     _published(config)
+    _trial_of(config)
     return config
 
 
@@ -208,6 +221,11 @@ def _published(config: Mapping[str, Any]) -> Claim | None:
         raise InvalidValue("claims", allowed="an object", given=claims)
     shape = claims.get("published")
     return None if shape is None else run_claims.from_json("published", shape)
+
+
+def _trial_of(config: Mapping[str, Any]) -> Paid | None:
+    shape = config.get("trial_of")
+    return None if shape is None else search_cost.from_json(shape)
 
 
 def _evaluations(path: Path) -> tuple[Evaluation, ...]:

@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from lehr.claims import Standing
-from lehr.events import Adjacency
+from lehr.events import Adjacency, RepeatAndSelect, counted, rest
 from lehr.planning.budget import FILTER
+from lehr.planning.search_cost import composition_in_words, selection_in_words
 from lehr.reports.certificate import Certificate, PaidFor, StatedClaim
 from lehr.reports.rounding import at_most, at_most_times, exactly
 
@@ -111,8 +112,30 @@ def _public(certificate: Certificate) -> Iterable[str]:
 
 def _settings(certificate: Certificate) -> Iterable[str]:
     yield SETTINGS_IN_WORDS[certificate.stated.settings_chosen_on]
+    yield from how_chosen(certificate)
+
+
+def how_chosen(certificate: Certificate) -> Iterable[str]:
+    """How settings that were chosen on private data were paid for."""
     if certificate.settings_cost is not None:
         yield f"Choosing them did this to the records: {certificate.settings_cost}."
+        if (trials := _equal_trials(certificate)) is not None:
+            yield composition_in_words(trials)
+    for atom in counted(certificate.event):
+        if isinstance(atom, RepeatAndSelect):
+            yield selection_in_words(atom)
+
+
+def _equal_trials(certificate: Certificate) -> int | None:
+    """Among how many trials of one plan the model was chosen, where its certificate says just that."""
+    assert certificate.settings_cost is not None
+    cost = counted(certificate.settings_cost)
+    own = counted(rest(certificate.event, certificate.settings_cost))
+    times = {cost.get(atom, 0) / count for atom, count in own.items()}
+    if own.keys() != cost.keys() or len(times) != 1:
+        return None
+    [others] = times
+    return int(others) + 1 if others.is_integer() else None
 
 
 def _what_else(certificate: Certificate) -> Iterable[str]:

@@ -18,8 +18,10 @@ from lehr.data.known import KNOWN
 from lehr.events import NOTHING, Event
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
+from lehr.planning import search_cost
 from lehr.planning.plan import Plan
 from lehr.planning.published import published_claim
+from lehr.planning.search_cost import Paid
 from lehr.reports import run_claims
 from lehr.reports.certificate import Statements
 from lehr.run_shape import FORMAT, FORMAT_VERSION
@@ -40,6 +42,7 @@ def config(
     budget: str | None,
     proven: Claim,
     beside: Event = NOTHING,
+    trial_of: Paid | None = None,
 ) -> dict[str, Any]:
     """The configuration of a run, as JSON has it. ``proven`` is for all that it may do, noised scores included."""
     described: dict[str, Any] = {
@@ -66,6 +69,7 @@ def config(
         "training": dict(options),
         "stated": None if stated is None else asdict(stated),
         "budget": budget,
+        "trial_of": None if trial_of is None else search_cost.to_json(trial_of),
     }
     return {name: _as_json(value) for name, value in described.items()}
 

@@ -14,6 +14,7 @@ from lehr.events import Event
 from lehr.files import whole_file
 from lehr.ledger import Ledger
 from lehr.planning.plan import Plan
+from lehr.planning.search_cost import Paid, RepeatedSelection
 from lehr.reports import certificate_file, issuing, run_page, run_reading
 from lehr.reports.certificate import Certificate, SharedBudget, Statements
 from lehr.run_folder import RunFolder
@@ -52,14 +53,20 @@ def certificate_for(
     charged: Event | None = None,
     shared: SharedBudget | None = None,
     published: Claim | None = None,
+    trial_of: Paid | None = None,
 ) -> Certificate:
-    """The certificate of a run at all that its plan allows; before the run it shows that there can be one."""
+    """The certificate of a run at all that its plan allows; before the run it shows that there can be one.
+
+    That of a trial is for the whole search. What was charged says nothing of what a selection could have shown.
+    """
+    event, cost = (allowance.event, None) if trial_of is None else trial_of.certified(allowance.event)
     return issuing.issue(
-        allowance.event,
+        event,
         delta=plan.delta,
         adjacency=plan.adjacency,
         stated=stated,
-        charged=charged,
+        settings_cost=cost,
+        charged=None if isinstance(trial_of, RepeatedSelection) else charged,
         budget=shared,
         published_claims=() if published is None or published.is_proven else (published,),
     )

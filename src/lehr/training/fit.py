@@ -34,6 +34,7 @@ from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.planning.plan import Plan
+from lehr.planning.search_cost import Paid
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
 from lehr.run_shape import PRIVATE, Callback
@@ -94,6 +95,7 @@ def fit(
     settings_chosen_on: str | None = None,
     stated: Statements | None = None,
     budget: str | Path | None = None,
+    trial_of: Paid | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
     checkpoint_seconds: float = 10.0,
@@ -109,8 +111,8 @@ def fit(
     ``acceptance_fraction`` of the former, which is then not scored on. Without test records, a ``held_out_fraction`` of
     the private ones can be scored on, with noise that is charged.
 
-    Records that need no protection may be ``declared`` "public" or "synthetic": nothing is then promised to anybody. Only
-    on such records may a ``plan`` be a simulation (``lehr.planning.simulation``).
+    Records that need no protection may be ``declared`` "public" or "synthetic": nothing is then promised to anybody.
+    Only on such records may a ``plan`` be a simulation (``lehr.planning.simulation``).
 
     A ``plan`` that was made before takes the place of the numbers; otherwise ``noise_schedule`` multiplies the noise
     step by step, and is counted. ``private_pca`` fills the projection of a network such as ``projected_mlp`` before the
@@ -119,7 +121,9 @@ def fit(
     Everything is written to ``directory`` as the run goes; after a crash, the same call with ``resume=True`` goes on.
     There is a certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or
     "private"), which nobody but you can know, and none where it does not. ``accounting="published"`` plans the run by
-    the rule of the method's paper; the result then has that number and the proven one, and says which is which. With
+    the rule of the method's paper; the result then has that number and the proven one, and says which is which.
+    ``trial_of`` is the price of the search on these records that the run is a trial of (``lehr.planning.search_cost``):
+    what is promised is then promised for the whole search. With
     ``cryptographic_on_gpu`` a GPU's noise comes from the same cryptographic stream as a CPU's, which is slower.
     """
     chosen = _method(method, accounting)
@@ -183,6 +187,7 @@ def fit(
         stated=_statements(stated, settings_chosen_on, scored),
         budget=None if budget is None else Path(budget),
         private_pca=pca,
+        trial_of=trial_of,
     )
     where = Path(directory) if directory is not None else _new_directory(run.name)
     told = (*callbacks, progress_for(sys.stderr, quiet=quiet))

@@ -28,6 +28,7 @@ from lehr.mechanism import Mechanism
 from lehr.networks.projected_mlp import Projection
 from lehr.planning.plan import Plan
 from lehr.planning.published import published_claim
+from lehr.planning.search_cost import Paid, refuse_what_is_not_searched
 from lehr.reports import run_claims
 from lehr.reports.certificate import Statements
 from lehr.rng import RunKey, StepRandomness
@@ -55,6 +56,7 @@ class Planned:
     stated: Statements | None
     budget: Path | None
     private_pca: PrivatePCA | None = None
+    trial_of: Paid | None = None  # the search that this run is a trial of; it has reserved for all of them
 
     def __post_init__(self) -> None:
         a_name(name=self.name)
@@ -62,6 +64,7 @@ class Planned:
         self._refuse_unfit_replacing()
         self._refuse_a_budget_for_what_is_not_known()
         self._refuse_to_simulate_with_private_records()
+        self._refuse_an_unfit_trial()
         engines.try_every_rule(self.scored.method.clipping, self.plan.steps)
         self.model.to(self.how.device)
         given = self.scored.given
@@ -77,13 +80,19 @@ class Planned:
         if self.stated is not None and self.is_certifiable:
             expected = None if self.budget is None else paying.expected_budget(self.budget, self.allowance, self.name)
             ending.certificate_for(
-                self.allowance, self.plan, self.stated, shared=expected, published=self.published_claim
+                self.allowance,
+                self.plan,
+                self.stated,
+                shared=expected,
+                published=self.published_claim,
+                trial_of=self.trial_of,
             )
 
     @cached_property
     def proven_claim(self) -> Claim:
-        """What holds for all that the plan allows."""
-        return accounting.claim(self.allowance.event, delta=self.plan.delta, adjacency=self.plan.adjacency)
+        """What holds for all that the plan allows, and for the whole search where the run is one of its trials."""
+        whole = self.allowance.event if self.trial_of is None else self.trial_of.event(self.allowance.event)
+        return accounting.claim(whole, delta=self.plan.delta, adjacency=self.plan.adjacency)
 
     @cached_property
     def published_claim(self) -> Claim | None:
@@ -155,6 +164,7 @@ class Planned:
             budget=None if self.budget is None else paying.dataset_of(self.budget),
             proven=self.proven_claim,
             beside=self.allowance.beside,
+            trial_of=self.trial_of,
         )
 
     def begun(self, where: Path) -> RunFolder:
@@ -208,6 +218,7 @@ class Planned:
                 charged=None if self.plan.limit is not None else folder.ledger.charged(),
                 shared=shared,
                 published=self.published_claim,
+                trial_of=self.trial_of,
             )
         weights = loop.trainee.weights()
         ending.write(folder, weights, certificate)
@@ -309,6 +320,22 @@ class Planned:
             raise InvalidValue("declared", allowed=allowed, given=PRIVATE)
         if self.budget is not None:
             raise InvalidValue("budget", allowed="left out for a simulation", given=str(self.budget))
+
+    def _refuse_an_unfit_trial(self) -> None:
+        """A trial is paid for by its search, on private records, and has chosen its settings there."""
+        if self.trial_of is None:
+            return
+        refuse_what_is_not_searched(self.plan)
+        if self.scored.given.declared != PRIVATE:
+            allowed = f"left out on {self.scored.given.declared} records: a search on them is free"
+            raise InvalidValue("trial_of", allowed=allowed, given=self.trial_of)
+        if self.budget is not None:
+            raise InvalidValue(
+                "budget", allowed="left out for a trial: the search has reserved", given=str(self.budget)
+            )
+        if self.stated is not None and self.stated.settings_chosen_on != "private":
+            chosen_on = self.stated.settings_chosen_on
+            raise InvalidValue("settings_chosen_on", allowed="private for a trial of a search", given=chosen_on)
 
     def _refuse_unfit_replacing(self) -> None:
         """Where neighbours have a record replaced, the number of records is public, and must be the stated one."""
