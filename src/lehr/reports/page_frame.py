@@ -24,6 +24,8 @@ class Line:
     y: Sequence[float]
     dash: str = "solid"  # or "dot", or "dash" for what is there to compare with
     is_mark: bool = False  # single points that stand out, such as a reader's own setting
+    is_scattered: bool = False  # points that no line goes through
+    is_area: bool = False  # the inside of a closed line, such as all that is likely
     notes: Sequence[str] = ()  # a text for each point, for a chart whose ``point`` asks for "%{text}"
 
 
@@ -42,6 +44,7 @@ class Chart:
     lines: tuple[Line, ...]
     x_scale: str = "linear"  # or "log"
     y_scale: str = "linear"
+    x_ticks: tuple[float, ...] = ()  # where numbers stand below the chart; otherwise where plotly puts them
 
 
 def render(template: str, *, charts: Sequence[Chart], **values: object) -> str:
