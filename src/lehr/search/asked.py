@@ -1,0 +1,143 @@
+"""A file that asks for a search: a configuration, and beside it what to vary, on which records.
+
+    [search]                            [search.space]
+    trials = 40                         optimizer = ["sgd", "adam"]
+    score = "accuracy"                  learning_rate = { low = 0.1, high = 10, log = true }
+                                        momentum = [0.0, 0.9]
+    [search.data]                       batch_factor = [0.5, 1, 2]
+    name = "digits"                     method.clip_norm = [0.1, 1.0]
+    declared = "public"
+
+The other tables are those of ``lehr train``, and say how the winner will be trained.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from lehr import validate
+from lehr.configuration import TABLES, Configuration
+from lehr.errors import InvalidValue, StoreError
+from lehr.files import strict_json
+from lehr.planning.plan import Plan
+from lehr.run_shape import PRIVATE
+from lehr.search.applying import SHORT, applied
+from lehr.search.defaults import usual_space
+from lehr.search.space import WORDS, Parameters, Space
+
+KEYS = ("data", "pruner", "sampler", "score", "seed", "space", "trials")
+ACCURACY, LOSS = SCORES = ("accuracy", "loss")
+TRIALS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What is searched for: settings for the run of ``configuration``, found on ``data`` where that is given."""
+
+    configuration: Configuration
+    space: Space
+    data: Mapping[str, Any] | None = None
+    trials: int = TRIALS
+    score: str = ACCURACY
+    sampler: str = "tpe"
+    pruner: str = "none"
+    seed: int | None = None
+    _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        validate.count(trials=self.trials)
+        validate.one_of(SCORES, score=self.score)
+        if self.seed is not None:
+            validate.count(minimum=0, seed=self.seed)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The search of a TOML file. Without ``[search.space]`` the usual settings are varied."""
+        tables = _tables(path)
+        said = tables.pop("search", {})
+        if not isinstance(said, Mapping) or not said.keys() <= set(KEYS):
+            given = sorted(said.keys() - set(KEYS)) if isinstance(said, Mapping) else said
+            raise InvalidValue("key of [search]", allowed="one of " + ", ".join(KEYS), given=given)
+        configuration = Configuration().with_words(**tables)
+        if "data" in said:
+            configuration.with_words(data=said["data"])  # refused here where a key is unknown
+        space = Space.read(said["space"]) if "space" in said else None
+        made = cls(configuration=configuration, **{**said, "space": space or Space(())})
+        return (
+            made
+            if space is not None
+            else replace(made, space=usual_space(configuration, made.plan, searched_on=made.data or configuration.data))
+        )
+
+    @property
+    def declared(self) -> str:
+        """What the records that are searched on are said to be."""
+        found = (self.configuration.data if self.data is None else self.data).get("declared", PRIVATE)
+        return str(found)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the run of the configuration as it stands would be, at its full batch."""
+        _, plan = self._at_full_batch(self.configuration).method_and_plan()
+        return plan
+
+    def reference(self, parameters: Parameters) -> Configuration:
+        """The run that these settings are for: at its full batch, on the records of ``[data]``."""
+        return applied(self._at_full_batch(self.configuration), self.space.meant(parameters), plan=self.plan)
+
+    def trial(self, parameters: Parameters, *, plan: Plan | None = None) -> Configuration:
+        """The run that tries them: on the records that are searched on, by smaller batches where these are asked for.
+
+        Batch, steps and noise are those of the reference run, whatever number of records is searched on, so that its
+        steps have as much noise. A ``plan`` that is given takes their place.
+        """
+        reference = self.reference(parameters)
+        if plan is None:
+            plan = self.plan if _keeps_plan(parameters) else self._planned(reference)
+        said = {key: value for key, value in reference.privacy.items() if key not in ("settings_chosen_on", "stated")}
+        if plan.limit is None and plan.stops_at_accepted is None and plan.noise_multiplier:
+            said.pop("epsilon", None)
+            said |= {key: getattr(plan, key) for key in ("delta", "expected_batch_size", "noise_multiplier", "steps")}
+        if "simulated_batch_size" in self.configuration.privacy:
+            said["simulated_batch_size"] = self.configuration.privacy["simulated_batch_size"]
+        return replace(reference, privacy=said, data=reference.data if self.data is None else self.data)
+
+    def to_json(self) -> dict[str, object]:
+        """All that decides what a trial is, to be compared when a study goes on."""
+        configuration = {table: dict(getattr(self.configuration, table)) for table in TABLES}
+        space = {d.name: repr(d) for d in self.space.dimensions}
+        data = None if self.data is None else dict(self.data)
+        return {"configuration": configuration, "data": data, "space": space, "score": self.score}
+
+    def _planned(self, reference: Configuration) -> Plan:
+        """Its plan, which takes seconds to find and does not depend on how the weights are moved."""
+        method = {key: value for key, value in reference.method.items() if key not in (*SHORT, "update")}
+        decided_by = strict_json.dumps([method, dict(reference.privacy), dict(reference.training)])
+        if decided_by not in self._plans:
+            self._plans[decided_by] = reference.method_and_plan()[1]
+        return self._plans[decided_by]
+
+    @staticmethod
+    def _at_full_batch(configuration: Configuration) -> Configuration:
+        said = {key: value for key, value in configuration.privacy.items() if key != "simulated_batch_size"}
+        return replace(configuration, privacy=said)
+
+
+def _keeps_plan(parameters: Parameters) -> bool:
+    """Whether nothing that was chosen can decide what the plan is."""
+    return all((name in WORDS and name != "batch_factor") or name.startswith("model.") for name in parameters)
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot use {path}: it is not TOML: {error}") from error

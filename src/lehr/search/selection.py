@@ -1,0 +1,296 @@
+"""Repeated selection: full private trials with settings drawn at random, of which nothing but the best is ever seen.
+
+    SEARCH/
+        search.json     what was asked for, the plan of a trial and the price; written before the first trial, public
+        private/        while the search runs, of mode 0700: the key, how far it has come, the best trial, the running one
+        winner/         the run folder of the best trial, once the search is over
+
+The number of trials, their settings and their first weights follow from the key, so that a search that was killed goes
+on as it began. When it is over, the key and every trial but the winner are destroyed. Nothing that is kept or shown
+depends on how many there were: not a name, a number or a time. Why that is needed: planning/search_cost.proof.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lehr import validate
+from lehr.append_only import AppendOnlyFile, a_name
+from lehr.errors import InvalidValue, StoreError
+from lehr.files import json_file, lines_file, lock, strict_json, whole_file
+from lehr.ledger import LEDGER_FORMAT
+from lehr.planning import search_cost
+from lehr.planning.search_cost import RepeatedSelection
+from lehr.reports import certificate_file, issuing, run_page, run_reading
+from lehr.rng import RunKey
+from lehr.run_folder import differences, refuse_used
+from lehr.run_shape import RunFiles
+from lehr.search import paying
+from lehr.search.asked import ACCURACY
+from lehr.search.objective import Outcome, tried
+from lehr.search.paid import PaidSearch
+
+FORMAT, FORMAT_VERSION = "lehr-selection", 1
+WON, LOST, TIDY = "won", "lost", "tidy"
+
+
+@dataclass(frozen=True)
+class SelectionFiles:
+    """Where the files of a selection are."""
+
+    directory: Path
+
+    @property
+    def asked(self) -> Path:
+        return self.directory / "search.json"
+
+    @property
+    def winner(self) -> Path:
+        return self.directory / "winner"
+
+    @property
+    def private(self) -> Path:
+        return self.directory / "private"
+
+    @property
+    def key(self) -> Path:
+        return self.private / "key"
+
+    @property
+    def lock(self) -> Path:
+        return self.private / "lock"
+
+    @property
+    def standing(self) -> Path:
+        return self.private / "standing.json"
+
+    @property
+    def trial(self) -> Path:
+        return self.private / "trial"
+
+    @property
+    def best(self) -> Path:
+        return self.private / "best"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far a selection has come: the trials that are over, the best score, and what of the last is to be tidied."""
+
+    trials: int = 0
+    best: float | None = None
+    last: str = TIDY
+
+    def after(self, outcome: Outcome, score: str) -> Standing:
+        """With one trial more. Of equal scores the first is kept; a trial without a model is below every other."""
+        worth = outcome.score if score == ACCURACY else -outcome.score
+        is_better = not outcome.note and not math.isnan(worth) and (self.best is None or worth > self.best)
+        return Standing(trials=self.trials + 1, best=worth if is_better else self.best, last=WON if is_better else LOST)
+
+    @classmethod
+    def from_json(cls, shape: object) -> Standing:
+        """The standing of a JSON form."""
+        given: dict[str, Any] = strict_json.fields("standing", shape, ("trials", "best", "last"))
+        best = None if given["best"] is None else validate.finite(best=given["best"])
+        trials = validate.count(minimum=0, trials=given["trials"])
+        return cls(trials=trials, best=best, last=validate.one_of((WON, LOST, TIDY), last=given["last"]))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Selection:
+    """A selection in a folder, to be run to its end. ``how`` is handed on to every training: the device and the like."""
+
+    paid: PaidSearch
+    directory: Path
+    name: str
+    budget: Path | None = None
+    how: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        a_name(name=self.name)
+        if not isinstance(self.paid.price, RepeatedSelection):
+            raise InvalidValue("price", allowed="a RepeatedSelection", given=self.paid.price)
+
+    @property
+    def files(self) -> SelectionFiles:
+        """Where everything is."""
+        return SelectionFiles(self.directory)
+
+    def run(self) -> Path | None:
+        """Make every trial that is left; the folder of the winner, or none where there is no model to keep."""
+        files = self.files
+        if not files.asked.exists():
+            self._begin()
+        begun_at = self._refuse_other()
+        if files.private.is_dir():
+            with _held(files):
+                key = RunKey.load(files.key)
+                self._try_all(key)
+                self._finish(begun_at)
+        return files.winner if files.winner.is_dir() else None
+
+    def _begin(self) -> None:
+        """Make the folder and reserve the whole search. What was asked for is written last: without it none began."""
+        files, key = self.files, RunKey.fresh()
+        refuse_used(self.directory)
+        self.paid.claim()
+        self.paid.refuse_other_events(key.at(0, 0).generator("settings looked at", "cpu"))
+        files.directory.mkdir(parents=True, exist_ok=True)
+        files.private.mkdir(mode=0o700)
+        (files.private / ".gitignore").write_text("*\n", encoding="utf-8")
+        key.save(files.key)
+        if self.budget is not None:
+            paying.reserve(self.budget, self.paid, name=self.name)
+        begun_at = datetime.now(UTC).isoformat(timespec="minutes")
+        json_file.write(files.asked, {**self._asked(), "begun_at": begun_at})
+
+    def _refuse_other(self) -> str:
+        """When the search began; one that was begun as another is refused."""
+        files = self.files
+        kept = json_file.read(files.asked, _a_table)
+        begun_at = validate.text(begun_at=kept.pop("begun_at", None))
+        asked = strict_json.loads(strict_json.dumps(self._asked()))
+        assert isinstance(asked, dict)
+        if differing := differences(kept, asked):
+            allowed = f"gone on with as it began ({files.asked})"
+            raise InvalidValue("search", allowed=allowed, given="; ".join(differing))
+        if self.budget is not None and files.private.is_dir():
+            paying.refuse_unreserved(self.budget, self.paid, name=self.name)
+        return begun_at
+
+    def _asked(self) -> dict[str, object]:
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "asked": self.paid.search.to_json(),
+            "plan": self.paid.plan.to_json(),
+            "price": search_cost.to_json(self.paid.price),
+            "budget": paying.dataset_of(self.budget),
+        }
+
+    def _try_all(self, key: RunKey) -> None:
+        if self.files.winner.is_dir():  # it was all done, and ended while it was tidied up
+            return
+        price = self.paid.price
+        assert isinstance(price, RepeatedSelection)
+        number = price.trials(float(key.at(0, 0).uniforms("number of trials", 1)[0]))
+        while (standing := self._tidied()).trials < number:
+            self._keep(standing.after(self._tried(key, standing.trials), self.paid.search.score))
+
+    def _tried(self, key: RunKey, place: int) -> Outcome:
+        """One trial, from wherever its run stands. Nothing of it is told to anybody."""
+        randomness = key.at(place, 0)
+        parameters = self.paid.search.space.drawn(randomness.generator("settings of a trial", "cpu"))
+        seed = randomness.seed("first weights of a trial") >> 8  # within what a seed may be
+        how = {"name": self.name, "seed": seed, **self.paid.how(), **(self.how or {})}
+        configuration = self.paid.configuration(parameters)
+        while True:
+            with warnings.catch_warnings(action="ignore"):  # once for each trial, they would count them
+                outcome = tried(configuration, self.files.trial, score=self.paid.search.score, how=how)
+            if not _was_begun_anew(self.files.trial):
+                return outcome
+            shutil.rmtree(self.files.trial)
+
+    def _tidied(self) -> Standing:
+        """The standing, with the last trial kept as the best one or destroyed."""
+        files = self.files
+        standing = json_file.read(files.standing, Standing.from_json) if files.standing.exists() else Standing()
+        if standing.last == WON and files.trial.exists():
+            _destroy(files.best)
+            files.trial.rename(files.best)
+        if standing.last == LOST:
+            _destroy(files.trial)
+        tidy = replace(standing, last=TIDY)
+        if tidy != standing:
+            self._keep(tidy)
+        return tidy
+
+    def _keep(self, standing: Standing) -> None:
+        shape = {"trials": standing.trials, "best": standing.best, "last": standing.last}
+        whole_file.write_private(self.files.standing, json_file.text(shape))
+
+    def _finish(self, begun_at: str) -> None:
+        """Put the winner where it stays, and destroy everything else. Doing so again, after a crash, does no harm."""
+        files = self.files
+        if files.best.is_dir():
+            self._make_presentable(RunFiles(files.best), begun_at)
+            files.best.rename(files.winner)
+            _all_at(files.winner, begun_at)
+        RunKey.destroy(files.key)
+        _destroy(files.private)
+        _all_at(files.directory, begun_at, below=False)
+
+    def _make_presentable(self, run: RunFiles, begun_at: str) -> None:
+        """Take out of a run when it was made, and put into its certificate what paid for it."""
+        shutil.rmtree(run.checkpoints, ignore_errors=True)
+        run.checkpoints.mkdir()
+        copied = run.ledger.with_name("ledger.part")
+        copied.unlink(missing_ok=True)
+        AppendOnlyFile.copy_at(run.ledger, copied, LEDGER_FORMAT, at=begun_at)
+        copied.replace(run.ledger)
+        config = json_file.read(run.config, _a_table)
+        dataset = paying.dataset_of(self.budget)
+        json_file.write(run.config, {**config, "created_on": begun_at[:10], "budget": dataset}, overwrite=True)
+        if self.budget is not None:
+            self._certify(run)
+        page = run_page.render(run_reading.read_run(run.directory))
+        whole_file.write(run.report, page, overwrite=True)
+
+    def _certify(self, run: RunFiles) -> None:
+        assert self.budget is not None
+        promised = certificate_file.read(run.certificate)
+        certificate = issuing.issue(
+            promised.event,
+            delta=promised.delta,
+            adjacency=promised.adjacency,
+            stated=promised.stated,
+            budget=paying.shared(self.budget, name=self.name),
+        )
+        certificate_file.write(run.certificate, certificate, overwrite=True)
+
+
+def _was_begun_anew(trial: Path) -> bool:
+    """Whether a run that went on could not repeat itself to the bit, and so ended early: it is then no whole trial."""
+    return len(lines_file.read(RunFiles(trial).attempts)) > 1
+
+
+def _destroy(folder: Path) -> None:
+    """Remove a folder, keys first: what is left of the rest says nothing without them."""
+    if not folder.is_dir():
+        return
+    for key in folder.rglob("key"):
+        RunKey.destroy(key)
+    shutil.rmtree(folder)
+    whole_file.flush_folder(folder.parent)
+
+
+def _all_at(folder: Path, begun_at: str, *, below: bool = True) -> None:
+    """Give every file the time at which the search began."""
+    moment = datetime.fromisoformat(begun_at).timestamp()
+    for path in (*(folder.rglob("*") if below else ()), folder):
+        os.utime(path, (moment, moment))
+
+
+@contextmanager
+def _held(files: SelectionFiles) -> Iterator[None]:
+    held = lock.taken(files.lock, for_what=f"the search in {files.directory}")
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _a_table(shape: object) -> dict[str, Any]:
+    if not isinstance(shape, dict):
+        raise StoreError(f"a search is an object, not {type(shape).__name__}")
+    return shape
