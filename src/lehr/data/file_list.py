@@ -90,13 +90,14 @@ def listed(folder: Path) -> FileList:
     ends, num_bytes, changed_at = array("q"), array("q"), array("q")
     classes = class_names(folder)
     for label, name in enumerate(classes):
-        for path in images_below(folder / name):
+        top = os.path.join(folder, name)
+        for path in _images_below(top):
             about = os.stat(path)
             if not S_ISREG(about.st_mode):  # opening a pipe would wait for somebody to write into it
                 continue
             if about.st_size > MOST_BYTES:
                 raise BadRecord(path, reason=f"it has {about.st_size:,} bytes, more than {MOST_BYTES:,}")
-            names += os.fsencode(os.path.relpath(path, folder))
+            names += os.fsencode(name + path[len(top) :])
             for column, value in ((ends, len(names)), (num_bytes, about.st_size), (changed_at, about.st_mtime_ns)):
                 column.append(value)
             labels.append(label)
@@ -124,9 +125,17 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 def images_below(folder: Path) -> list[Path]:
     """The files that are images by their names, however deep, in order."""
+    return list(map(Path, _images_below(os.fspath(folder))))
 
+
+def _images_below(folder: str) -> list[str]:
     def refuse(error: OSError) -> None:
         raise StoreError(f"cannot read {error.filename}: {error.strerror}") from error
 
-    found = [Path(where) / name for where, _, names in os.walk(folder, onerror=refuse) for name in names]
-    return sorted(path for path in found if path.suffix.lower() in SUFFIXES)
+    found = [
+        os.path.join(where, name)
+        for where, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+        if os.path.splitext(name)[1].lower() in SUFFIXES
+    ]
+    return sorted(found, key=lambda path: path.split(os.sep))
