@@ -7,12 +7,14 @@ not exist in it. A thread for each of them puts the pixels right where they are 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -26,6 +28,7 @@ from lehr.data import decoder_process
 from lehr.data.decoding import HAS_CHANGED, Listed, Pixels, pixels_of_listed
 
 _COMMAND = (sys.executable, "-P", "-m", "lehr.data.decoder_process")
+_PIPE_BYTES = 2**20  # several images, so that a worker need not wait for every one to be taken
 Wait = Callable[[], None]
 
 
@@ -107,7 +110,10 @@ class _Running:
 def _started() -> subprocess.Popen[bytes]:
     path = os.pathsep.join(dict.fromkeys(map(os.path.abspath, sys.path)))  # it must find what this process has found
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    with suppress(AttributeError, OSError):  # where a pipe cannot be so large, a worker waits more often
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # type: ignore[arg-type]
+    return process
 
 
 def _ended(threads: ThreadPoolExecutor, processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -121,11 +127,9 @@ def _ended(threads: ThreadPoolExecutor, processes: Sequence[subprocess.Popen[byt
 
 
 def _close(pipe: IO[bytes] | None) -> None:
-    try:
+    with suppress(OSError):  # something was left to be sent, and nobody is there to read it
         if pipe is not None:
             pipe.close()
-    except OSError:  # something was left to be sent, and nobody is there to read it
-        pass
 
 
 def _ask(process: subprocess.Popen[bytes], job: Job) -> None:
