@@ -104,12 +104,12 @@ class Transaction:
         """Every row, with those that this transaction adds."""
         return (*self._before, *self.added)
 
-    def append(self, kind: str, body: Mapping[str, object]) -> Row:
-        """Add a row."""
+    def append(self, kind: str, body: Mapping[str, object], *, at: str | None = None) -> Row:
+        """Add a row, of this moment unless another is given."""
         last = self.added[-1] if self.added else self._before[-1] if self._before else None
         seq = last.seq + 1 if last else 1
         # To the minute: how long a step took follows how many records were drawn.
-        at = datetime.now(UTC).isoformat(timespec="minutes")
+        at = at or datetime.now(UTC).isoformat(timespec="minutes")
         text = canonical_json(body)
         previous = last.chain if last else self._seed
         chain = _link(previous, seq, at, validate.text(kind=kind), text)
@@ -159,6 +159,23 @@ class AppendOnlyFile:
         with _named_errors(path, "opening it"):
             connection = _connect(path, _FROZEN) if frozen else _connect_to_write(path, file_format)
             return cls(path, file_format, connection, rows)
+
+    @classmethod
+    def copy_at(
+        cls, source: str | os.PathLike[str], target: str | os.PathLike[str], file_format: FileFormat, *, at: str
+    ) -> None:
+        """Make a new file with the rows of another, all of one moment: when each was written is then not told."""
+        with cls.open(source, file_format) as known:
+            rows = known.rows()
+        copied = Transaction((), _seed(file_format))
+        for row in rows:
+            copied.append(row.kind, row.content(), at=at)
+        target = Path(target).absolute()
+        with _named_errors(target, "creating it"):
+            _refuse_taken_name(target)
+            with closing(_connect(target, "mode=rwc")) as connection:
+                _write_new(connection, target, file_format, copied.added)
+        cls.open(target, file_format).close()
 
     @property
     def head(self) -> str:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from lehr import networks, schedules, validate
+from lehr.attempts import Allowance
 from lehr.data import InMemory, Preparation, image_folder, load, npz
 from lehr.data.augmentation import Augmentation
 from lehr.data.decoders import Decoders
@@ -178,6 +179,16 @@ class Configuration:
             said = {key: value for key, value in self.privacy.items() if key != "simulated_batch_size"}
             _, plan = replace(self, privacy=said).method_and_plan()
             return method, simulate(plan, expected_batch_size=batch)
+        scored, said = self._scored(method)
+        return method, scored.plan(**{key: said[key] for key in PLANNED if key in said})
+
+    def allowance(self) -> Allowance:
+        """All that a run as configured may do to the records, its scores and whatever comes before it included."""
+        method, plan = self.method_and_plan()
+        return self._scored(method)[0].allowance(plan)
+
+    def _scored(self, method: Method) -> tuple[Scored, dict[str, Any]]:
+        """What is scored on, from public words alone; and what is said about privacy."""
         is_own = any(form in self.data for form in FORMS)
         records = self.data.get("records") or (None if is_own else KNOWN[self._known_name()].records)
         if records is None:
@@ -195,7 +206,7 @@ class Configuration:
             evaluate_every=self.training.get("evaluate_every"),
             beforehand=NOTHING if pca is None else pca.event(),
         )
-        return method, scored.plan(**{key: said[key] for key in PLANNED if key in said})
+        return scored, said
 
     def given(self, data_dir: Path | None = None) -> dict[str, Any]:
         """The records themselves: those trained on, and those declared public, where there are any."""
@@ -309,7 +320,7 @@ class Configuration:
         if "noise_schedule" in said:
             said["noise_schedule"] = schedules.from_json(said["noise_schedule"], name="noise_schedule")
         if said.get("stated") is not None:
-            said["stated"] = _statements(said["stated"])
+            said["stated"] = statements(said["stated"])
         return said
 
     def _training(self) -> dict[str, Any]:
@@ -378,7 +389,8 @@ def _refuse_missing_classes(read: _Read, num_classes: object) -> None:
         raise InvalidValue("num_classes", allowed=allowed, given=num_classes)
 
 
-def _statements(shape: Any) -> Statements:
+def statements(shape: Any) -> Statements:
+    """What ``stated`` says in a file, to be passed on by a certificate."""
     known = Statements.__dataclass_fields__
     if not isinstance(shape, Mapping) or "settings_chosen_on" not in shape or not set(shape) <= set(known):
         given = sorted(shape) if isinstance(shape, Mapping) else shape

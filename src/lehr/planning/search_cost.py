@@ -21,7 +21,7 @@ from typing import Any
 from lehr import validate
 from lehr.accounting.calibration import Target, smallest_noise_multiplier
 from lehr.errors import InvalidValue
-from lehr.events import NOTHING, Event, RepeatAndSelect, Repeated, together
+from lehr.events import NOTHING, Event, RepeatAndSelect, Repeated, counted, together
 from lehr.files import strict_json
 from lehr.planning.plan import Plan
 
@@ -116,6 +116,20 @@ Paid = RepeatedSelection | Composition
 Price = Free | Paid
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """That a run is one trial of a search: what the search costs, and what each of its trials may do to the records."""
+
+    price: Paid
+    event: Event
+
+    def refuse_other(self, event: Event) -> None:
+        """Refuse a run that does anything else: all trials of a search are paid for as one and the same event."""
+        if counted(event) != counted(self.event):
+            allowed = f"what was fixed for every trial, {self.event}"
+            raise InvalidValue("what a trial does to the records", allowed=allowed, given=str(event))
+
+
 def plan_for(price: Paid, plan: Plan, *, epsilon: float, beside: Event = NOTHING) -> Plan:
     """The plan of a trial: the given one, with the least noise with which the whole search stays within ε.
 
@@ -155,9 +169,9 @@ def from_json(shape: object) -> Paid:
     """The price of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
     kind = shape.get("kind") if isinstance(shape, dict) else None
     if kind in _FIELDS:
-        given: dict[str, Any] = strict_json.fields("price", shape, ("kind", *_FIELDS[kind]))
-        del given["kind"]
-        return RepeatedSelection(**given) if kind == SELECTION else Composition(**given)
+        given = strict_json.fields("price", shape, ("kind", *_FIELDS[kind]))
+        numbers: dict[str, Any] = {name: given[name] for name in _FIELDS[kind]}
+        return RepeatedSelection(**numbers) if kind == SELECTION else Composition(**numbers)
     raise InvalidValue("price", allowed=f"an object whose kind is {SELECTION} or {COMPOSITION}", given=kind)
 
 

@@ -66,7 +66,7 @@ def tried(
     except torch.OutOfMemoryError:
         return Outcome(score=worst(score), note="does not fit into the memory of the device")
     except BAD_SETTINGS as error:
-        if is_resumed:  # settings that began are good: it is something else that has changed
+        if is_resumed or began(directory):  # settings that began are good: it is something else that is wrong
             raise
         return Outcome(score=worst(score), note=str(error))
     return Outcome(score=float(getattr(run.evaluations[-1], score)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from lehr import accounting
 from lehr.claims import Claim
-from lehr.configuration import Configuration
+from lehr.configuration import Configuration, statements
 from lehr.errors import InvalidValue
 from lehr.events import Event, counted
 from lehr.planning.plan import Plan
@@ -55,10 +54,9 @@ class PaidSearch:
     def how(self) -> dict[str, Any]:
         """What every trial is trained with: that it is one, and what its certificate passes on."""
         stated = self.search.configuration.privacy.get("stated")
-        said: dict[str, Any] = {"settings_chosen_on": PRIVATE}
-        if stated is not None:
-            said = {"stated": replace(_statements(self.search.configuration), settings_chosen_on=PRIVATE)}
-        return {"trial_of": self.trial, **said}
+        if stated is None:
+            return {"trial_of": self.trial, "settings_chosen_on": PRIVATE}
+        return {"trial_of": self.trial, "stated": statements({**stated, "settings_chosen_on": PRIVATE})}
 
     def refuse_other_events(self, generator: torch.Generator) -> None:
         """Refuse a space in which settings change what a trial does to the records; some of it is looked at."""
@@ -126,10 +124,3 @@ def _at(configuration: Configuration, plan: Plan) -> Configuration:
     planned = ("epsilon", "expected_batch_size", "noise_multiplier", "steps", "delta", "noise_schedule", "sampling")
     said = {key: value for key, value in configuration.privacy.items() if key not in planned}
     return replace(configuration, privacy=said, plan=plan)
-
-
-def _statements(configuration: Configuration) -> Any:
-    from lehr.configuration import _statements as read
-
-    stated: Mapping[str, Any] = configuration.privacy["stated"]
-    return read({"settings_chosen_on": PRIVATE, **stated})

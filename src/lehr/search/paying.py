@@ -1,7 +1,7 @@
 """The budget of a data set as a search uses it: all of the search is reserved before its first trial.
 
-What a composition did to choose its winner is paid for under a name of its own, beside the winner. Nothing is ever given
-back: that would say how much of it was used, and when.
+What a composition did to choose its winner is paid for under a name of its own, beside the winner. Nothing is ever
+given back: that would say how much of it was used, and when.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Repeated selection: full private trials with settings drawn at random, of which nothing but the best is ever seen.
 
     SEARCH/
-        search.json     what was asked for, the plan of a trial and the price; written before the first trial, public
-        private/        while the search runs, of mode 0700: the key, how far it has come, the best trial, the running one
+        search.json     what was asked for, the plan of a trial and the price, from before the first trial; public
+        private/        while the search runs, of mode 0700: the key, how far it is, the best trial, the running one
         winner/         the run folder of the best trial, once the search is over
 
 The number of trials, their settings and their first weights follow from the key, so that a search that was killed goes
@@ -25,22 +25,22 @@ from typing import Any
 
 from lehr import validate
 from lehr.append_only import AppendOnlyFile, a_name
-from lehr.errors import InvalidValue, StoreError
+from lehr.errors import InvalidValue
 from lehr.files import json_file, lines_file, lock, strict_json, whole_file
 from lehr.ledger import LEDGER_FORMAT
 from lehr.planning import search_cost
 from lehr.planning.search_cost import RepeatedSelection
-from lehr.reports import certificate_file, issuing, run_page, run_reading
 from lehr.rng import RunKey
 from lehr.run_folder import differences, refuse_used
 from lehr.run_shape import RunFiles
 from lehr.search import paying
 from lehr.search.asked import ACCURACY
+from lehr.search.certifying import a_table, certify
 from lehr.search.objective import Outcome, tried
 from lehr.search.paid import PaidSearch
 
 FORMAT, FORMAT_VERSION = "lehr-selection", 1
-WON, LOST, TIDY = "won", "lost", "tidy"
+WON, LOST, TIDY, OVER = LAST = ("won", "lost", "tidy", "over")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SelectionFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How far a selection has come: the trials that are over, the best score, and what of the last is to be tidied."""
+    """How far a selection has come: the trials that are over, the best score, and what became of the last trial."""
 
     trials: int = 0
     best: float | None = None
@@ -93,7 +93,7 @@ class Standing:
     def after(self, outcome: Outcome, score: str) -> Standing:
         """With one trial more. Of equal scores the first is kept; a trial without a model is below every other."""
         worth = outcome.score if score == ACCURACY else -outcome.score
-        is_better = not outcome.note and not math.isnan(worth) and (self.best is None or worth > self.best)
+        is_better = not outcome.note and math.isfinite(worth) and (self.best is None or worth > self.best)
         return Standing(trials=self.trials + 1, best=worth if is_better else self.best, last=WON if is_better else LOST)
 
     @classmethod
@@ -102,12 +102,12 @@ class Standing:
         given: dict[str, Any] = strict_json.fields("standing", shape, ("trials", "best", "last"))
         best = None if given["best"] is None else validate.finite(best=given["best"])
         trials = validate.count(minimum=0, trials=given["trials"])
-        return cls(trials=trials, best=best, last=validate.one_of((WON, LOST, TIDY), last=given["last"]))
+        return cls(trials=trials, best=best, last=validate.one_of(LAST, last=given["last"]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Selection:
-    """A selection in a folder, to be run to its end. ``how`` is handed on to every training: the device and the like."""
+    """A selection in a folder, to be run to its end. ``how`` goes on to every training: the device and the like."""
 
     paid: PaidSearch
     directory: Path
@@ -133,8 +133,8 @@ class Selection:
         begun_at = self._refuse_other()
         if files.private.is_dir():
             with _held(files):
-                key = RunKey.load(files.key)
-                self._try_all(key)
+                if self._standing().last != OVER:
+                    self._try_all(RunKey.load(files.key))
                 self._finish(begun_at)
         return files.winner if files.winner.is_dir() else None
 
@@ -146,17 +146,21 @@ class Selection:
         self.paid.refuse_other_events(key.at(0, 0).generator("settings looked at", "cpu"))
         files.directory.mkdir(parents=True, exist_ok=True)
         files.private.mkdir(mode=0o700)
-        (files.private / ".gitignore").write_text("*\n", encoding="utf-8")
+        whole_file.write_private(files.private / ".gitignore", "*\n")
         key.save(files.key)
-        if self.budget is not None:
-            paying.reserve(self.budget, self.paid, name=self.name)
+        try:
+            if self.budget is not None:
+                paying.reserve(self.budget, self.paid, name=self.name)
+        except BaseException:
+            _destroy(files.private)
+            raise
         begun_at = datetime.now(UTC).isoformat(timespec="minutes")
         json_file.write(files.asked, {**self._asked(), "begun_at": begun_at})
 
     def _refuse_other(self) -> str:
         """When the search began; one that was begun as another is refused."""
         files = self.files
-        kept = json_file.read(files.asked, _a_table)
+        kept = json_file.read(files.asked, a_table)
         begun_at = validate.text(begun_at=kept.pop("begun_at", None))
         asked = strict_json.loads(strict_json.dumps(self._asked()))
         assert isinstance(asked, dict)
@@ -179,13 +183,12 @@ class Selection:
         }
 
     def _try_all(self, key: RunKey) -> None:
-        if self.files.winner.is_dir():  # it was all done, and ended while it was tidied up
-            return
         price = self.paid.price
         assert isinstance(price, RepeatedSelection)
         number = price.trials(float(key.at(0, 0).uniforms("number of trials", 1)[0]))
         while (standing := self._tidied()).trials < number:
             self._keep(standing.after(self._tried(key, standing.trials), self.paid.search.score))
+        self._keep(replace(standing, last=OVER))
 
     def _tried(self, key: RunKey, place: int) -> Outcome:
         """One trial, from wherever its run stands. Nothing of it is told to anybody."""
@@ -199,12 +202,11 @@ class Selection:
                 outcome = tried(configuration, self.files.trial, score=self.paid.search.score, how=how)
             if not _was_begun_anew(self.files.trial):
                 return outcome
-            shutil.rmtree(self.files.trial)
+            _destroy(self.files.trial)
 
     def _tidied(self) -> Standing:
         """The standing, with the last trial kept as the best one or destroyed."""
-        files = self.files
-        standing = json_file.read(files.standing, Standing.from_json) if files.standing.exists() else Standing()
+        files, standing = self.files, self._standing()
         if standing.last == WON and files.trial.exists():
             _destroy(files.best)
             files.trial.rename(files.best)
@@ -214,6 +216,10 @@ class Selection:
         if tidy != standing:
             self._keep(tidy)
         return tidy
+
+    def _standing(self) -> Standing:
+        path = self.files.standing
+        return json_file.read(path, Standing.from_json) if path.exists() else Standing()
 
     def _keep(self, standing: Standing) -> None:
         shape = {"trials": standing.trials, "best": standing.best, "last": standing.last}
@@ -225,38 +231,19 @@ class Selection:
         if files.best.is_dir():
             self._make_presentable(RunFiles(files.best), begun_at)
             files.best.rename(files.winner)
-            _all_at(files.winner, begun_at)
-        RunKey.destroy(files.key)
-        _destroy(files.private)
-        _all_at(files.directory, begun_at, below=False)
+        _destroy(files.private, last=files.standing)
+        for path in (files.directory, *files.directory.rglob("*")):
+            os.utime(path, (_moment(begun_at),) * 2)
 
     def _make_presentable(self, run: RunFiles, begun_at: str) -> None:
-        """Take out of a run when it was made, and put into its certificate what paid for it."""
+        """Take out of a run when it was made, and say in it what paid for it."""
         shutil.rmtree(run.checkpoints, ignore_errors=True)
         run.checkpoints.mkdir()
         copied = run.ledger.with_name("ledger.part")
         copied.unlink(missing_ok=True)
         AppendOnlyFile.copy_at(run.ledger, copied, LEDGER_FORMAT, at=begun_at)
         copied.replace(run.ledger)
-        config = json_file.read(run.config, _a_table)
-        dataset = paying.dataset_of(self.budget)
-        json_file.write(run.config, {**config, "created_on": begun_at[:10], "budget": dataset}, overwrite=True)
-        if self.budget is not None:
-            self._certify(run)
-        page = run_page.render(run_reading.read_run(run.directory))
-        whole_file.write(run.report, page, overwrite=True)
-
-    def _certify(self, run: RunFiles) -> None:
-        assert self.budget is not None
-        promised = certificate_file.read(run.certificate)
-        certificate = issuing.issue(
-            promised.event,
-            delta=promised.delta,
-            adjacency=promised.adjacency,
-            stated=promised.stated,
-            budget=paying.shared(self.budget, name=self.name),
-        )
-        certificate_file.write(run.certificate, certificate, overwrite=True)
+        certify(run, self.paid, name=self.name, budget=self.budget, created_on=begun_at[:10])
 
 
 def _was_begun_anew(trial: Path) -> bool:
@@ -264,21 +251,21 @@ def _was_begun_anew(trial: Path) -> bool:
     return len(lines_file.read(RunFiles(trial).attempts)) > 1
 
 
-def _destroy(folder: Path) -> None:
-    """Remove a folder, keys first: what is left of the rest says nothing without them."""
+def _destroy(folder: Path, *, last: Path | None = None) -> None:
+    """Remove a folder, keys first: what is left of the rest says nothing without them. ``last`` stays until the end."""
     if not folder.is_dir():
         return
     for key in folder.rglob("key"):
         RunKey.destroy(key)
+    for path in folder.iterdir():
+        if path != last:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.rmtree(folder)
     whole_file.flush_folder(folder.parent)
 
 
-def _all_at(folder: Path, begun_at: str, *, below: bool = True) -> None:
-    """Give every file the time at which the search began."""
-    moment = datetime.fromisoformat(begun_at).timestamp()
-    for path in (*(folder.rglob("*") if below else ()), folder):
-        os.utime(path, (moment, moment))
+def _moment(begun_at: str) -> float:
+    return datetime.fromisoformat(begun_at).timestamp()
 
 
 @contextmanager
@@ -288,9 +275,3 @@ def _held(files: SelectionFiles) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-def _a_table(shape: object) -> dict[str, Any]:
-    if not isinstance(shape, dict):
-        raise StoreError(f"a search is an object, not {type(shape).__name__}")
-    return shape

@@ -42,7 +42,7 @@ def config(
     budget: str | None,
     proven: Claim,
     beside: Event = NOTHING,
-    trial_of: Paid | None = None,
+    search: Paid | None = None,
 ) -> dict[str, Any]:
     """The configuration of a run, as JSON has it. ``proven`` is for all that it may do, noised scores included."""
     described: dict[str, Any] = {
@@ -69,7 +69,7 @@ def config(
         "training": dict(options),
         "stated": None if stated is None else asdict(stated),
         "budget": budget,
-        "trial_of": None if trial_of is None else search_cost.to_json(trial_of),
+        "trial_of": None if search is None else search_cost.to_json(search),
     }
     return {name: _as_json(value) for name, value in described.items()}
 

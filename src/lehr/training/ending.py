@@ -53,20 +53,20 @@ def certificate_for(
     charged: Event | None = None,
     shared: SharedBudget | None = None,
     published: Claim | None = None,
-    trial_of: Paid | None = None,
+    search: Paid | None = None,
 ) -> Certificate:
     """The certificate of a run at all that its plan allows; before the run it shows that there can be one.
 
     That of a trial is for the whole search. What was charged says nothing of what a selection could have shown.
     """
-    event, cost = (allowance.event, None) if trial_of is None else trial_of.certified(allowance.event)
+    event, cost = (allowance.event, None) if search is None else search.certified(allowance.event)
     return issuing.issue(
         event,
         delta=plan.delta,
         adjacency=plan.adjacency,
         stated=stated,
         settings_cost=cost,
-        charged=None if isinstance(trial_of, RepeatedSelection) else charged,
+        charged=None if isinstance(search, RepeatedSelection) else charged,
         budget=shared,
         published_claims=() if published is None or published.is_proven else (published,),
     )

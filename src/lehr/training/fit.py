@@ -34,7 +34,7 @@ from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.planning.plan import Plan
-from lehr.planning.search_cost import Paid
+from lehr.planning.search_cost import Trial
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
 from lehr.run_shape import PRIVATE, Callback
@@ -95,7 +95,7 @@ def fit(
     settings_chosen_on: str | None = None,
     stated: Statements | None = None,
     budget: str | Path | None = None,
-    trial_of: Paid | None = None,
+    trial_of: Trial | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
     checkpoint_seconds: float = 10.0,
@@ -122,9 +122,9 @@ def fit(
     There is a certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or
     "private"), which nobody but you can know, and none where it does not. ``accounting="published"`` plans the run by
     the rule of the method's paper; the result then has that number and the proven one, and says which is which.
-    ``trial_of`` is the price of the search on these records that the run is a trial of (``lehr.planning.search_cost``):
-    what is promised is then promised for the whole search. With
-    ``cryptographic_on_gpu`` a GPU's noise comes from the same cryptographic stream as a CPU's, which is slower.
+    ``trial_of`` says of which search on these records the run is a trial (``lehr.planning.search_cost``): what is
+    promised is then promised for the whole search. With ``cryptographic_on_gpu`` a GPU's noise comes from the same
+    cryptographic stream as a CPU's, which is slower.
     """
     chosen = _method(method, accounting)
     given = given_records(

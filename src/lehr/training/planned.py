@@ -28,7 +28,7 @@ from lehr.mechanism import Mechanism
 from lehr.networks.projected_mlp import Projection
 from lehr.planning.plan import Plan
 from lehr.planning.published import published_claim
-from lehr.planning.search_cost import Paid, refuse_what_is_not_searched
+from lehr.planning.search_cost import Paid, Trial, refuse_what_is_not_searched
 from lehr.reports import run_claims
 from lehr.reports.certificate import Statements
 from lehr.rng import RunKey, StepRandomness
@@ -56,7 +56,7 @@ class Planned:
     stated: Statements | None
     budget: Path | None
     private_pca: PrivatePCA | None = None
-    trial_of: Paid | None = None  # the search that this run is a trial of; it has reserved for all of them
+    trial_of: Trial | None = None  # the search that this run is a trial of; it has reserved for all of them
 
     def __post_init__(self) -> None:
         a_name(name=self.name)
@@ -85,13 +85,13 @@ class Planned:
                 self.stated,
                 shared=expected,
                 published=self.published_claim,
-                trial_of=self.trial_of,
+                search=self.price,
             )
 
     @cached_property
     def proven_claim(self) -> Claim:
         """What holds for all that the plan allows, and for the whole search where the run is one of its trials."""
-        whole = self.allowance.event if self.trial_of is None else self.trial_of.event(self.allowance.event)
+        whole = self.allowance.event if self.price is None else self.price.event(self.allowance.event)
         return accounting.claim(whole, delta=self.plan.delta, adjacency=self.plan.adjacency)
 
     @cached_property
@@ -99,6 +99,11 @@ class Planned:
         """What the paper's rule says, where the run follows it."""
         rule = self.scored.method.published
         return None if rule is None else published_claim(rule, self.plan, beside=self.allowance.beside)
+
+    @property
+    def price(self) -> Paid | None:
+        """That of the search that the run is a trial of."""
+        return None if self.trial_of is None else self.trial_of.price
 
     @property
     def is_certifiable(self) -> bool:
@@ -164,7 +169,7 @@ class Planned:
             budget=None if self.budget is None else paying.dataset_of(self.budget),
             proven=self.proven_claim,
             beside=self.allowance.beside,
-            trial_of=self.trial_of,
+            search=self.price,
         )
 
     def begun(self, where: Path) -> RunFolder:
@@ -218,7 +223,7 @@ class Planned:
                 charged=None if self.plan.limit is not None else folder.ledger.charged(),
                 shared=shared,
                 published=self.published_claim,
-                trial_of=self.trial_of,
+                search=self.price,
             )
         weights = loop.trainee.weights()
         ending.write(folder, weights, certificate)
@@ -326,6 +331,7 @@ class Planned:
         if self.trial_of is None:
             return
         refuse_what_is_not_searched(self.plan)
+        self.trial_of.refuse_other(self.allowance.event)
         if self.scored.given.declared != PRIVATE:
             allowed = f"left out on {self.scored.given.declared} records: a search on them is free"
             raise InvalidValue("trial_of", allowed=allowed, given=self.trial_of)

@@ -1,0 +1,40 @@
+"""The run that a paid search was for: its certificate says what paid for it, and its page is made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lehr.errors import StoreError
+from lehr.files import json_file, whole_file
+from lehr.reports import certificate_file, issuing, run_page, run_reading
+from lehr.run_shape import RunFiles
+from lehr.search import paying
+from lehr.search.paid import PaidSearch
+
+
+def certify(run: RunFiles, paid: PaidSearch, *, name: str, budget: Path | None, created_on: str | None = None) -> None:
+    """Write the budget into the certificate, where there is one, and the day of the search where it is given."""
+    config = json_file.read(run.config, a_table)
+    changed = {"budget": paying.dataset_of(budget)} | ({} if created_on is None else {"created_on": created_on})
+    json_file.write(run.config, {**config, **changed}, overwrite=True)
+    if budget is not None:
+        event, cost = paid.price.certified(paid.trial_event)
+        certificate = issuing.issue(
+            event,
+            delta=paid.plan.delta,
+            adjacency=paid.plan.adjacency,
+            stated=certificate_file.read(run.certificate).stated,
+            settings_cost=cost,
+            budget=paying.shared(budget, name=name),
+        )
+        certificate_file.write(run.certificate, certificate, overwrite=True)
+    page = run_page.render(run_reading.read_run(run.directory))
+    whole_file.write(run.report, page, overwrite=True)
+
+
+def a_table(shape: object) -> dict[str, Any]:
+    """A checked object."""
+    if not isinstance(shape, dict):
+        raise StoreError(f"an object was expected, and this is {type(shape).__name__}")
+    return shape

@@ -1,0 +1,100 @@
+"""Composition: a number of trials that is fixed beforehand, all of them charged, so that all of them may be shown.
+
+It is a study like any other, but that every trial has one plan, that all are reserved before the first, and that the
+certificate of each is for all of them. ``price.json`` in its folder says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lehr.append_only import a_name
+from lehr.errors import InvalidValue
+from lehr.files import json_file, strict_json
+from lehr.planning import search_cost
+from lehr.planning.search_cost import Composition
+from lehr.reports.search_rows import Row, SearchCallback
+from lehr.rng import RunKey
+from lehr.run_folder import differences, refuse_used
+from lehr.run_shape import PRIVATE, RunFiles
+from lehr.search import paying
+from lehr.search.certifying import a_table, certify
+from lehr.search.paid import PaidSearch
+from lehr.search.study import Study
+from lehr.search.terms import Terms
+
+NAME = "search"  # of the study within its folder, which has no other
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PaidStudy:
+    """A study that is paid for, to be run to its end. ``how`` goes on to every training: the device and the like."""
+
+    paid: PaidSearch
+    directory: Path
+    name: str
+    budget: Path | None = None
+    how: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        a_name(name=self.name)
+
+    @property
+    def price(self) -> Composition:
+        """How many trials are paid for."""
+        if not isinstance(self.paid.price, Composition):
+            raise InvalidValue("price", allowed="a Composition", given=self.paid.price)
+        return self.paid.price
+
+    @property
+    def study(self) -> Study:
+        """The trials. They are kept in its folder alone: others could not see how many are begun elsewhere."""
+        return Study(
+            search=replace(self.paid.search, trials=self.price.trials),
+            terms=Terms(
+                words=f"paid for: {self.price.trials} trials on private records, all of them charged",
+                settings_chosen_on=PRIVATE,
+                num_trials=self.price.trials,
+                plan=self.paid.plan,
+            ),
+            directory=self.directory,
+            name=NAME,
+            how={**(self.how or {}), "name": self.name, **self.paid.how()},
+        )
+
+    def run(self, told: Sequence[SearchCallback] = ()) -> list[Row]:
+        """Make every trial that is left, after all of them were reserved; and say what paid for each."""
+        study, path = self.study, self.directory / "price.json"
+        if not path.exists():
+            self._begin(path)
+        kept, asked = json_file.read(path, a_table), strict_json.loads(strict_json.dumps(self._asked()))
+        if differing := differences(kept, a_table(asked)):
+            raise InvalidValue("search", allowed=f"gone on with as it began ({path})", given="; ".join(differing))
+        if self.budget is not None:
+            paying.refuse_unreserved(self.budget, self.paid, name=self.name)
+        rows = study.run(told)
+        for row in rows if self.budget is not None else ():
+            run = RunFiles(study.trial_directory(row.number))
+            if run.certificate.exists():
+                certify(run, self.paid, name=self.name, budget=self.budget)
+        return rows
+
+    def _begin(self, path: Path) -> None:
+        refuse_used(self.directory)
+        self.paid.claim()
+        self.paid.refuse_other_events(RunKey.fresh().at(0, 0).generator("settings looked at", "cpu"))
+        if self.budget is not None:
+            paying.reserve(self.budget, self.paid, name=self.name)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        json_file.write(path, self._asked())
+
+    def _asked(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "plan": self.paid.plan.to_json(),
+            "price": search_cost.to_json(self.price),
+            "budget": paying.dataset_of(self.budget),
+        }
