@@ -34,10 +34,15 @@ class Row:
         }
 
 
+def best_first(rows: Sequence[Row], *, score: str) -> list[Row]:
+    """The best first, and after them those without a score."""
+    sign = -1 if score == ACCURACY else 1
+    return sorted(rows, key=lambda row: (row.score is None, sign * (row.score or 0.0), row.number))
+
+
 def best_of(rows: Sequence[Row], *, score: str) -> Row | None:
     """The best of the trials that were scored, the first of equals."""
-    scored = [(row.score if score != ACCURACY else -row.score, row) for row in rows if row.score is not None]
-    return min(scored, key=lambda pair: pair[0], default=(0.0, None))[1]
+    return next((row for row in best_first(rows, score=score) if row.score is not None), None)
 
 
 def score_in_words(value: float | None, *, score: str) -> str:
@@ -45,6 +50,11 @@ def score_in_words(value: float | None, *, score: str) -> str:
     if value is None:
         return "–"
     return f"{value:.2%}" if score == ACCURACY else f"{value:.4f}"
+
+
+def setting_in_words(value: object) -> str:
+    """A setting as people read it; a number with as many digits as tell it from others."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class SearchCallback(Callback):

@@ -56,23 +56,25 @@ class Search:
             validate.count(minimum=0, seed=self.seed)
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """The search of a TOML file. Without ``[search.space]`` the usual settings are varied."""
-        tables = _tables(path)
-        said = tables.pop("search", {})
-        if not isinstance(said, Mapping) or not said.keys() <= set(KEYS):
-            given = sorted(said.keys() - set(KEYS)) if isinstance(said, Mapping) else said
+    def read(cls, path: Path | None, *, words: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
+        """The search of a TOML file, with ``words`` in place of what it says in the same tables.
+
+        Without ``[search.space]`` the usual settings are varied.
+        """
+        tables = {} if path is None else _tables(path)
+        search = tables.pop("search", {})
+        if not isinstance(search, Mapping) or not search.keys() <= set(KEYS):
+            given = sorted(search.keys() - set(KEYS)) if isinstance(search, Mapping) else search
             raise InvalidValue("key of [search]", allowed="one of " + ", ".join(KEYS), given=given)
-        configuration = Configuration().with_words(**tables)
+        said: dict[str, Any] = dict(search)
+        configuration = Configuration().with_words(**tables).with_words(**(words or {}))
         if "data" in said:
             configuration.with_words(data=said["data"])  # refused here where a key is unknown
-        space = Space.read(said["space"]) if "space" in said else None
-        made = cls(configuration=configuration, **{**said, "space": space or Space(())})
-        return (
-            made
-            if space is not None
-            else replace(made, space=usual_space(configuration, made.plan, searched_on=made.data or configuration.data))
-        )
+        if "space" in said:
+            return cls(configuration=configuration, **{**said, "space": Space.read(said["space"])})
+        made = cls(configuration=configuration, space=Space(()), **said)
+        searched_on = configuration.data if made.data is None else made.data
+        return replace(made, space=usual_space(configuration, made.plan, searched_on=searched_on))
 
     @property
     def declared(self) -> str:

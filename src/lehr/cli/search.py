@@ -1,0 +1,149 @@
+"""``lehr search``: settings for a run, found by trials on records that need no protection, or for a price."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lehr.cli import answering
+from lehr.cli.options import Json, example
+from lehr.cli.settings import tables
+from lehr.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from lehr.reports.search_rows import Row, SearchCallback
+    from lehr.search.asked import Search
+    from lehr.search.finishing import Finished
+
+# Written out, because naming them by where they are defined would load torch for a help text.
+SAMPLERS = "tpe, random, grid, qmc or gp."
+PRUNERS = "none, median, hyperband or successive-halving."
+SHOWN = 10
+EXAMPLE = example(
+    "  lehr search --set data.declared=public --set privacy.epsilon=8 --set privacy.steps=5 \\\n",
+    "      --set privacy.expected_batch_size=64 --trials 2 --study found\n",
+)
+
+
+def search(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration, with [search] in it.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="How many settings are tried; 20.")] = None,
+    study: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the study is kept; one that began goes on.")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="A database that machines share; a file in the folder.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the study in its database; that of its folder.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="What is tried next: " + SAMPLERS)] = None,
+    pruner: Annotated[str | None, typer.Option(help="What is given up early: " + PRUNERS)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of what is tried and of first weights; noise has none.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Any key of the configuration."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data first.")] = None,
+    physical_batch: Annotated[int | None, typer.Option(help="Records that are run at once.")] = None,
+    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile the step.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: Json = False,
+) -> None:
+    """Try settings of a configuration, and write the best as a configuration that `lehr train` takes.
+
+    The records that are searched on are those of [search.data], or of [data], and are declared public or synthetic. The
+    same command again goes on with a study that was stopped or killed.
+    """
+    _refuse_without_optuna()
+    from lehr.search.asked import Search
+
+    asked = Search.read(config, words=tables(settings or ()))
+    said: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner, "seed": seed}
+    asked = replace(asked, **{key: value for key, value in said.items() if value is not None})
+    folder = study or Path("search" if config is None else f"{config.stem}-search")
+    how = {"device": device, "data_dir": data_dir, "physical_batch": physical_batch, "compiled": compiled}
+    rows, finished = _searched(asked, folder, name=name, storage=storage, how=how, quiet=quiet or json)
+    _answer(asked, rows, finished, folder, json=json)
+
+
+def _refuse_without_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        allowed = "installed for a search: pip install 'lehr[search]'"
+        raise InvalidValue("optuna", allowed=allowed, given="not installed") from error
+
+
+def _searched(
+    asked: Search, folder: Path, *, name: str | None, storage: str | None, how: dict[str, Any], quiet: bool
+) -> tuple[Sequence[Row], Finished]:
+    from lehr.search.finishing import finish
+    from lehr.search.study import Study
+    from lehr.search.terms import free_terms
+
+    study = Study(
+        search=asked,
+        terms=free_terms(asked),
+        directory=folder,
+        name=name or folder.absolute().name,
+        url=storage,
+        how=how,
+    )
+    rows = study.run(_told(quiet=quiet))
+    return rows, finish(study, rows)
+
+
+def _told(*, quiet: bool) -> list[SearchCallback]:
+    from lehr.reports.search_progress import search_progress_for
+
+    return [] if quiet else [search_progress_for(sys.stderr)]
+
+
+def _answer(asked: Search, rows: Sequence[Row], finished: Finished, folder: Path, *, json: bool) -> None:
+    if json:
+        answering.as_json(
+            {
+                "study": str(folder),
+                "score": asked.score,
+                "best": None if finished.best is None else finished.best.to_json(),
+                "winner": None if finished.winner is None else str(finished.winner),
+                "report": str(finished.page),
+                "trials": [row.to_json() for row in rows],
+            }
+        )
+        return
+    _tell_trials(asked, rows)
+    _tell_end(asked, rows, finished)
+
+
+def _tell_trials(asked: Search, rows: Sequence[Row]) -> None:
+    from lehr.reports.search_progress import settings
+    from lehr.reports.search_rows import best_first, score_in_words
+
+    listed = [
+        (str(row.number), score_in_words(row.score, score=asked.score), row.state, row.note or settings(row.parameters))
+        for row in best_first(rows, score=asked.score)[:SHOWN]
+    ]
+    title = f"The best {len(listed)} of {len(rows)} trials" if len(rows) > SHOWN else f"{len(rows)} trials"
+    answering.listing(title, ("trial", asked.score, "state", "settings"), listed)
+
+
+def _tell_end(asked: Search, rows: Sequence[Row], finished: Finished) -> None:
+    from lehr.reports.search_rows import RUNNING
+
+    if others := sum(row.state == RUNNING for row in rows):
+        answering.line(f"{others} trials are worked on elsewhere; run the command again when they are done.")
+    if len(rows) < asked.trials:
+        answering.line("There is nothing else to try: every combination was.")
+    if finished.winner is None:
+        answering.line("No trial was scored: there is no winner.")
+    else:
+        answering.line(f"{answering.printable(str(finished.winner))}: the winner, for lehr train")
+    answering.line(f"{answering.printable(str(finished.page))}: all of it, with charts")
