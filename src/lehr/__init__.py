@@ -35,6 +35,7 @@ The map, in reading order. A module imports only what stands above it; only thos
 
     where they meet
         scoring         ● scores on public records, or with noise that is charged
+        voting          ● several views of one record, and what most of them are taken for
         asking          ● what acceptance asks about a candidate, answered: public, or with charged noise
         mechanism       ● sampler, clip and noise as one object, and the event of a step
         checkpoint      ● everything that a run needs to go on, all or nothing
@@ -55,6 +56,7 @@ The map, in reading order. A module imports only what stands above it; only thos
         training        ● ``lehr.fit``
         games           ● attacks on the real code, to be held against the claimed ε
         configuration   ● a run in words
+        search          ● what is worth training, told from simulations, trials and what they cost
         cli             the command ``lehr``
 
 ``import lehr`` itself loads almost nothing: each public name is fetched from its module when it is first used.

@@ -33,9 +33,11 @@ TORCH_MODULES: tuple[str, ...] = (
     "lehr.run_folder",
     "lehr.sampling",
     "lehr.scoring",
+    "lehr.search",
     "lehr.trainee",
     "lehr.training",
     "lehr.update",
+    "lehr.voting",
 )
 WORDS = ("lehr", "lehr.errors", "lehr.validate", "lehr.events", "lehr.claims")
 HEAVY = ("dp_accounting", "jinja2", "numpy", "plotext", "plotly", "rich", "scipy", "sqlite3", "torch", "typer")

@@ -32,9 +32,11 @@ TORCH_FILES: tuple[str, ...] = (
     "rng.py",
     "sampling",
     "scoring.py",
+    "search",
     "trainee.py",
     "training",
     "update",
+    "voting.py",
 )
 # The maker of random numbers needs neither Python's nor numpy's.
 RANDOM_FILES: tuple[str, ...] = ()
