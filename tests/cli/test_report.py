@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lehr.files import json_file
 from lehr.reports.run_claims import to_json
 from tests.cli.conftest import Run, RunJson
+from tests.predictions import PREDICTION
 from tests.reports.conftest import PUBLISHED
 from tests.written_runs import configuration, write_run
 
@@ -39,3 +41,27 @@ def test_a_run_without_privacy_is_said_to_have_none(lehr: Run, tmp_path: Path) -
 
 def test_a_folder_that_is_no_run_is_refused(lehr: Run) -> None:
     assert "not the directory of a run" in lehr("report", ".", code=3).stderr
+
+
+def test_what_was_predicted_is_compared(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
+    files = write_run(tmp_path / "run", config=configuration(training={"views": 4}))
+    json_file.write(tmp_path / "prediction.json", PREDICTION.to_json())
+    told = lehr("report", "run", "--prediction", "prediction.json").stdout
+    assert "95.0 % was reached: inside the interval" in told
+    assert "warning: This run is at another setting than the simulated ones: training: views was 1" in told
+    assert "Predicted and reached" in files.report.read_text()
+    said = lehr_json("report", "run", "--prediction", "prediction.json")["prediction"]
+    assert (said["verdict"], said["reached"], len(said["warnings"])) == ("inside the interval", 0.95, 2)
+    assert lehr_json("report", "run")["prediction"] is None
+
+
+def test_a_prediction_of_a_run_that_goes_on_waits(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", steps_taken=10, is_over=False)
+    json_file.write(tmp_path / "prediction.json", PREDICTION.to_json())
+    assert "not compared: the run is not at the end" in lehr("report", "run", "--prediction", "prediction.json").stdout
+    assert lehr_json("report", "run", "--prediction", "prediction.json")["prediction"]["reached"] is None
+
+
+def test_a_file_that_is_no_prediction_is_refused(lehr: Run, tmp_path: Path) -> None:
+    files = write_run(tmp_path / "run")
+    lehr("report", "run", "--prediction", str(files.config), code=3)

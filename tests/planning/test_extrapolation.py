@@ -135,3 +135,22 @@ def test_what_does_not_change_a_run_is_not_said() -> None:
 
 def test_an_unknown_setting_is_said_to_be_unknown() -> None:
     assert "not known" in replace(PREDICTION, setting={}).other_settings(CONFIG)[0]
+
+
+def test_records_that_simulations_have_revealed_are_noticed() -> None:
+    def config(**data: str) -> dict[str, Any]:
+        return {**CONFIG, "data": data}
+
+    assert PREDICTION.may_reveal(config(name="digits", declared="private"))
+    assert PREDICTION.may_reveal(config(name="digits"))
+    assert not PREDICTION.may_reveal(config(name="digits", declared="public"))
+    assert not PREDICTION.may_reveal(config(name="patients", declared="private"))
+    assert not replace(PREDICTION, setting={}).may_reveal(config(name="digits"))
+
+
+def test_a_run_of_other_steps_is_refused_and_one_of_other_records_is_not() -> None:
+    PREDICTION.refuse_other_plan(REFERENCE)
+    PREDICTION.refuse_other_plan(replace(REFERENCE, records=60_000, delta=1e-6))
+    for plan in (None, replace(REFERENCE, steps=10), simulate(REFERENCE, expected_batch_size=64)):
+        with pytest.raises(InvalidValue, match="2,500 steps of batches of 4,096 at noise multiplier 3"):
+            PREDICTION.refuse_other_plan(plan)

@@ -60,3 +60,13 @@ def test_marks_notes_and_logarithmic_axes_reach_the_drawing_library() -> None:
     [shape] = json.loads(Page(render(EMPTY, charts=[replace(chart(mark), x_scale="log", y_scale="log")])).scripts[0])
     assert (shape["x_scale"], shape["y_scale"]) == ("log", "log")
     assert (shape["lines"][0]["is_mark"], shape["lines"][0]["notes"]) == (True, ["&lt;b&gt;2"])
+
+
+def test_areas_points_and_ticks_reach_the_drawing_library() -> None:
+    lines = (
+        Line(name="all", x=[1, 2, 1], y=[1.0, 2.0, 1.0], is_area=True),
+        Line(name="p", x=[1], y=[1.0], is_scattered=True),
+    )
+    [shape] = json.loads(Page(render(EMPTY, charts=[replace(chart(*lines), x_ticks=(1.0, 2.0))])).scripts[0])
+    assert [(line["is_area"], line["is_scattered"]) for line in shape["lines"]] == [(True, False), (False, True)]
+    assert shape["x_ticks"] == [1.0, 2.0]

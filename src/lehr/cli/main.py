@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 import lehr
-from lehr.cli import account, audit, budget, certificate, data, evaluate, failing, plan, predict, release, report, train
+from lehr.cli import (
+    account,
+    audit,
+    budget,
+    certificate,
+    data,
+    evaluate,
+    failing,
+    plan,
+    predict,
+    release,
+    report,
+    search,
+    simulate,
+    train,
+)
 
 app = typer.Typer(
     cls=failing.Commands,
@@ -24,6 +39,8 @@ app = typer.Typer(
 app.command(epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
 app.command(epilog=plan.EXAMPLE)(plan.plan)
+app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
+app.command(epilog=search.EXAMPLE)(search.search)
 app.command(epilog=account.EXAMPLE)(account.account)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=audit.EXAMPLE)(audit.audit)

@@ -15,6 +15,7 @@ from lehr.reports import run_claims
 from lehr.reports.rounding import at_most, exactly
 
 if TYPE_CHECKING:
+    from lehr.planning.extrapolation import Prediction
     from lehr.reports.run_reading import RunRecord
 
 EXAMPLE = example(TRAIN, "  lehr report first --to first.html\n")
@@ -23,6 +24,9 @@ EXAMPLE = example(TRAIN, "  lehr report first --to first.html\n")
 def report(
     run: RunFolder,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Otherwise report.html in the run's folder.")] = None,
+    prediction: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `lehr simulate` predicted for it, to be compared.")
+    ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -36,8 +40,8 @@ def report(
     if to is not None:
         whole_file.refuse_to_replace(to, overwrite=overwrite)
     with answering.working("Reading the run"):
-        record = read_run(run)
-        page = run_page.render(record)
+        record, predicted = read_run(run), _read_prediction(prediction)
+        page = run_page.render(record, prediction=predicted)
     path = RunFiles(run).report if to is None else to
     whole_file.write(path, page, overwrite=overwrite or to is None)
     if json:
@@ -49,11 +53,12 @@ def report(
                 "proven": run_claims.summary(record.proven),
                 "published": run_claims.summary(record.published),
                 "promises_nothing": record.promises_nothing,
+                "prediction": _compared(predicted, record),
             }
         )
     else:
         answering.line(f"{answering.printable(str(path))}: {record.state.value}")
-        for line in _claims(record):
+        for line in (*_claims(record), *_told(predicted, record)):
             answering.line(answering.printable(line))
     if open_it:
         typer.launch(path.resolve().as_uri())
@@ -67,3 +72,43 @@ def _claims(record: RunRecord) -> Iterator[str]:
         yield f"  ε, proven: {at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"
     if record.published is not None:
         yield f"  ε as published: {run_claims.as_published(record.published)}"
+
+
+def _read_prediction(path: Path | None) -> Prediction | None:
+    if path is None:
+        return None
+    from lehr.files import json_file
+    from lehr.planning import extrapolation
+
+    return json_file.read(path, extrapolation.from_json)
+
+
+def _compared(prediction: Prediction | None, record: RunRecord) -> dict[str, object] | None:
+    if prediction is None:
+        return None
+    from lehr.reports import prediction_words
+
+    found = prediction_words.reached(prediction, record)
+    numbers = found.comparison
+    return {
+        "verdict": found.verdict,
+        "predicted": prediction.accuracy,
+        "interval": [*prediction.interval()],
+        "reached": None if numbers is None else numbers.outcome,
+        "difference": None if numbers is None else numbers.difference,
+        "not_compared_because": found.not_compared_because or None,
+        "warnings": [*found.warnings],
+    }
+
+
+def _told(prediction: Prediction | None, record: RunRecord) -> Iterator[str]:
+    if prediction is None:
+        return
+    from lehr.reports import prediction_words
+
+    found = prediction_words.reached(prediction, record)
+    if found.comparison is None:
+        yield f"  not compared: {found.not_compared_because}"
+    else:
+        yield f"  {prediction_words.comparison_sentence(prediction, found.comparison)}"
+    yield from (f"  warning: {warning}" for warning in found.warnings)

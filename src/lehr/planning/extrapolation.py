@@ -32,13 +32,13 @@ from lehr.files import strict_json
 from lehr.planning.plan import Plan
 from lehr.planning.scaling_law import Interval, Law, a_confidence, an_accuracy, fit_law
 from lehr.planning.simulation import refuse_what_is_not_simulated
+from lehr.run_shape import PRIVATE, SECTIONS
 
 FORMAT, FORMAT_VERSION = "lehr prediction", 1
 AGREES_TO = 1e-6  # numbers that follow from others, computed again on another machine
-SECTIONS = ("method", "data", "model", "training")  # of a run's configuration: what a run is beside its plan
 # What a run is like does not depend on these, or says it at length.
 _LEFT_OUT = {
-    "data": ("declared", "is_known"),
+    "data": ("is_known",),
     "model": ("trained", "frozen"),
     "training": ("evaluate_every", "cryptographic_on_gpu"),
 }
@@ -161,8 +161,22 @@ class Prediction:
         """What another run's configuration has otherwise than the simulated runs had it, in words."""
         if not self.setting:
             return ("how the simulated runs were made is not known",)
-        now = setting_of(config)
-        return tuple(words for name in SECTIONS for words in _differing(self.setting[name], now[name], name))
+        before, now = _undeclared(self.setting), _undeclared(setting_of(config))
+        return tuple(words for name in SECTIONS for words in _differing(before[name], now[name], name))
+
+    def may_reveal(self, config: Mapping[str, Any]) -> bool:
+        """Whether another run protects records of the very name that simulations were made on, which protect nobody."""
+        simulated, records = self.setting.get("data", {}), config["data"]
+        is_private = records.get("declared", PRIVATE) == PRIVATE
+        return is_private and bool(records.get("name")) and records.get("name") == simulated.get("name")
+
+    def refuse_other_plan(self, plan: Plan | None) -> None:
+        """An error for a run whose steps are not those that were predicted. Records and δ do not change a step."""
+        if plan is None or _steps_of(plan) != _steps_of(self.reference):
+            given = "none" if plan is None else plan_words(plan)
+            raise InvalidValue(
+                "prediction", allowed=f"one of the run's plan: {given}", given=plan_words(self.reference)
+            )
 
     def to_json(self) -> dict[str, object]:
         """As a file has it: what was seen, and what follows from it."""
@@ -217,6 +231,22 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
         section: {key: value for key, value in config[section].items() if key not in _LEFT_OUT.get(section, ())}
         for section in SECTIONS
     }
+
+
+def plan_words(plan: Plan) -> str:
+    """The numbers of a plan that a step depends on."""
+    simulated = "" if plan.simulates is None else ", a simulation"
+    batch = f"{plan.expected_batch_size:,.10g}"
+    return f"{plan.steps:,} steps of batches of {batch} at noise multiplier {plan.noise_multiplier:.6g}{simulated}"
+
+
+def _steps_of(plan: Plan) -> list[object]:
+    return [getattr(plan, each.name) for each in fields(plan) if each.name not in ("records", "delta")]
+
+
+def _undeclared(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what the records were said to be, which changes no step."""
+    return {**setting, "data": {key: value for key, value in setting["data"].items() if key != "declared"}}
 
 
 def _a_setting(setting: object) -> None:

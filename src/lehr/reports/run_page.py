@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lehr import accounting
 from lehr.claims import Claim, Standing
+from lehr.planning.extrapolation import Prediction
 from lehr.planning.plan import Plan
-from lehr.reports import audit_page, page_frame, run_claims
+from lehr.reports import audit_page, page_frame, prediction_page, run_claims
 from lehr.reports.certificate import Certificate
 from lehr.reports.page_frame import Chart, Line
 from lehr.reports.rounding import at_most, exactly
@@ -26,14 +27,20 @@ NO_PRIVACY = (
 )
 
 
-def render(record: RunRecord) -> str:
-    """The whole page. Text that comes from the run is escaped."""
+def render(record: RunRecord, *, prediction: Prediction | None = None) -> str:
+    """The whole page, with what was predicted where that is given. Text that comes from the run is escaped."""
     claim = _claim(record)
     audit = None if record.audit is None else audit_page.part(record.audit)
+    predicted = None if prediction is None else prediction_page.part(prediction, record)
     return page_frame.render(
         TEMPLATE,
-        charts=[*_charts(record), *(() if audit is None else audit.charts)],
+        charts=[
+            *_charts(record),
+            *(() if audit is None else audit.charts),
+            *(() if predicted is None else (predicted.chart,)),
+        ],
         audit=audit,
+        prediction=predicted,
         run=record.run,
         epsilon=math.inf if claim is None else claim.epsilon,
         delta=None if claim is None else claim.delta,
@@ -49,6 +56,7 @@ def render(record: RunRecord) -> str:
         plan={} if record.plan is None else dict(_flat(record.plan.to_json())),
         claim=claim,
         assumed=[] if claim is None else [p.statement for p in claim.premises if p.standing is Standing.ASSUMED],
+        has_spent=claim is not None and record.trial_of is None,
         certificate=record.certificate,
         library_version=str(record.config.get("library_version", "")),
         created_on=str(record.config.get("created_on", "")),
@@ -72,6 +80,8 @@ def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
     yield guarantee(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit)
     yield _kind(claim, record.certificate)
     yield "It is for every step that the plan allowed, however many were taken, accepted or rejected."
+    if record.trial_of is not None:
+        yield "It is for the whole search that this model was chosen by, and not for this run alone."
     public = "; ".join(map(str, stated.get("treated_as_public") or ())) or "nothing was stated"
     yield f"Treated as public: {public}."
     if seen := record.config["data"].get("public_records"):
@@ -114,9 +124,11 @@ def _charts(record: RunRecord) -> list[Chart]:
     rows = record.evaluations
     if not rows:
         return []
+    # What one trial spent by itself is no number that the model promises.
+    by_epsilon = record.trial_of is None and all(math.isfinite(row.epsilon_spent) for row in rows)
     charts = [
-        _chart(rows, "accuracy", y_title="accuracy", y_format=".0%", point="accuracy %{y:.2%}"),
-        _chart(rows, "loss", y_title="loss", y_format="", point="loss %{y:.4g}"),
+        _chart(rows, "accuracy", y_title="accuracy", y_format=".0%", point="accuracy %{y:.2%}", by_epsilon=by_epsilon),
+        _chart(rows, "loss", y_title="loss", y_format="", point="loss %{y:.4g}", by_epsilon=by_epsilon),
     ]
     if any(row.accepted < row.step for row in rows):
         taken = [row for row in rows if row.step]
@@ -137,9 +149,10 @@ def _charts(record: RunRecord) -> list[Chart]:
     return charts
 
 
-def _chart(rows: Sequence[Evaluation], name: str, *, y_title: str, y_format: str, point: str) -> Chart:
+def _chart(
+    rows: Sequence[Evaluation], name: str, *, y_title: str, y_format: str, point: str, by_epsilon: bool
+) -> Chart:
     """One quantity against ε, or against steps where there is no ε; a line for each set of records."""
-    by_epsilon = all(math.isfinite(row.epsilon_spent) for row in rows)
     where = "ε ≤ %{x:.4g}<br>" if by_epsilon else "%{x:,} steps<br>"
     return Chart(
         element=name,

@@ -1,0 +1,211 @@
+"""Simulated runs of one configuration at several batches, kept in one folder, and what they predict.
+
+    FOLDER/
+        asked.json          what is simulated, so that no other run is ever mixed in
+        batch-64-seed-0/    a run: one that is done is not done again, one that was killed goes on
+        prediction.json     what follows for the configuration itself
+        prediction.html     the same as one page
+
+The records must be declared public or synthetic: a simulated run protects nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from lehr import validate
+from lehr.configuration import FORMS, PLANNED, Configuration
+from lehr.errors import InvalidValue, StoreError
+from lehr.files import json_file, lock, strict_json, whole_file
+from lehr.planning.extrapolation import Prediction, SimulatedRun, setting_of
+from lehr.planning.plan import Plan
+from lehr.planning.scaling_law import FEWEST_BATCHES, FEWEST_RUNS
+from lehr.planning.simulation import simulate
+from lehr.reports import prediction_page
+from lehr.reports.run_reading import RunRecord, State, read_run
+from lehr.reports.simulation_progress import SimulationProgress
+from lehr.run_shape import PRIVATE, Callback, Evaluation, RunFiles
+
+FORMAT, FORMAT_VERSION = "lehr simulations", 1
+# What RunFolder.create makes before it writes the configuration, with which a run begins.
+_BEFORE_IT_BEGINS = {"checkpoints", "private", "ledger.db", "ledger.db-journal", "ledger.db-wal", "ledger.db-shm"}
+_NOT_KEPT = ("npz", "folder", "streamed", "workers")  # where records are and how they are read is not written down
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One run that is asked for."""
+
+    batch: float
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Its name in the folder of all."""
+        return f"batch-{self.batch:.10g}-seed-{self.seed}"
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"batches of {self.batch:,.10g}, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Simulated runs of a configuration: ``runs`` in ``directory``, of which the ``reference`` plan is predicted."""
+
+    configuration: Configuration
+    reference: Plan
+    runs: tuple[Asked, ...]
+    directory: Path
+
+    @classmethod
+    def of(cls, configuration: Configuration, *, batches: Sequence[float], num_seeds: int, directory: Path) -> Self:
+        """What is asked for, refused here rather than after the first hours. Nothing is written, no record is read."""
+        _refuse_what_cannot_be_predicted(configuration)
+        said = {key: value for key, value in configuration.privacy.items() if key != "simulated_batch_size"}
+        _, reference = replace(configuration, privacy=said).method_and_plan()
+        for batch in batches:
+            simulate(reference, expected_batch_size=batch)
+        runs = tuple(
+            Asked(batch=float(batch), seed=seed)
+            for batch in sorted(batches)
+            for seed in range(validate.count(num_seeds=num_seeds))
+        )
+        if len(set(batches)) != len(batches) or len(batches) < FEWEST_BATCHES or len(runs) < FEWEST_RUNS:
+            allowed = f"{FEWEST_BATCHES} or more different ones, with {FEWEST_RUNS} or more runs in all"
+            given = f"{', '.join(f'{batch:g}' for batch in batches)}; {num_seeds} seeds"
+            raise InvalidValue("batches", allowed=allowed, given=given)
+        return cls(configuration=configuration, reference=reference, runs=runs, directory=directory)
+
+    def predict(
+        self, *, confidence: float = 0.95, quiet: bool = False, callbacks: Sequence[Callback] = (), **how: Any
+    ) -> Prediction:
+        """Make every run that is not there yet, and write down what follows. ``how`` is handed on to training."""
+        self._refuse_another_folder()
+        shown = SimulationProgress(len(self.runs), quiet=quiet)
+        how |= {"callbacks": (shown, *callbacks), "quiet": True}
+        with _alone(self.directory):
+            records = [self._run(number, asked, shown, **how) for number, asked in enumerate(self.runs, start=1)]
+        prediction = self._prediction(records, confidence=confidence)
+        json_file.write(self.directory / "prediction.json", prediction.to_json(), overwrite=True)
+        whole_file.write(self.directory / "prediction.html", prediction_page.render(prediction), overwrite=True)
+        return prediction
+
+    def _run(self, number: int, asked: Asked, shown: SimulationProgress, **how: Any) -> RunRecord:
+        where = self.directory / asked.folder
+        plan = simulate(self.reference, expected_batch_size=asked.batch)
+        if _is_begun(where) and (record := read_run(where)).state is State.COMPLETED:
+            shown.passed_over(number, asked.words, accuracy=_last(record, plan).accuracy)
+            return record
+        shown.coming(number, asked.words)
+        said = {key: value for key, value in self.configuration.privacy.items() if key not in _OF_THE_PLAN}
+        replace(self.configuration, privacy=said, plan=plan).train(
+            seed=asked.seed,
+            directory=where,
+            resume=_is_begun(where),
+            name=f"simulation by {asked.words}",
+            **how,
+        )
+        return read_run(where)
+
+    def _prediction(self, records: Sequence[RunRecord], *, confidence: float) -> Prediction:
+        rows = [
+            _last(record, simulate(self.reference, expected_batch_size=asked.batch))
+            for asked, record in zip(self.runs, records, strict=True)
+        ]
+        prediction = Prediction(
+            reference=self.reference,
+            runs=tuple(
+                SimulatedRun(expected_batch_size=asked.batch, accuracy=row.accuracy, seed=asked.seed)
+                for asked, row in zip(self.runs, rows, strict=True)
+            ),
+            confidence=confidence,
+            evaluated_on=rows[0].on,
+            setting=setting_of(records[0].config),
+        )
+        for record, row in zip(records, rows, strict=True):
+            others = prediction.other_settings(record.config)
+            if others or row.on != prediction.evaluated_on:
+                raise StoreError(f"{record.directory} was made otherwise: {'; '.join(others) or row.on}; remove it")
+        return prediction
+
+    def _refuse_another_folder(self) -> None:
+        """Runs of two configurations in one folder would be taken for one experiment."""
+        path = self.directory / "asked.json"
+        asked = self._asked()
+        if not path.exists():
+            if self.directory.exists() and (not self.directory.is_dir() or any(self.directory.iterdir())):
+                raise StoreError(f"{self.directory} is there already, and has no simulations: name another folder")
+            self.directory.mkdir(parents=True, exist_ok=True)
+            json_file.write(path, asked)
+            return
+        before = json_file.read(path, lambda shape: strict_json.fields("simulations", shape, tuple(asked)))
+        differing = [name for name, value in asked.items() if before[name] != value]
+        if differing:
+            allowed = f"one for simulations of this very configuration ({path}), or a new one"
+            raise InvalidValue("folder", allowed=allowed, given=f"one with another {', '.join(differing)}")
+
+    def _asked(self) -> dict[str, Any]:
+        said = self.configuration
+        tables = {
+            "data": {key: said.data[key] for key in said.data if not key.endswith(_NOT_KEPT)},
+            "model": dict(said.model),
+            "method": dict(said.method),
+            "privacy": {key: value for key, value in said.privacy.items() if key not in _OF_THE_PLAN},
+            "training": dict(said.training),
+        }
+        words = {"format": FORMAT, "format_version": FORMAT_VERSION, "reference": self.reference.to_json(), **tables}
+        shape = strict_json.loads(strict_json.dumps(words))  # as a file gives it back
+        return strict_json.fields("simulations", shape, tuple(words))
+
+
+_OF_THE_PLAN = (*PLANNED, "simulated_batch_size")
+
+
+def _refuse_what_cannot_be_predicted(configuration: Configuration) -> None:
+    data, training = configuration.data, configuration.training
+    if data.get("declared", PRIVATE) == PRIVATE:
+        allowed = "public or synthetic under [data]: simulated runs have next to no noise, and would protect nobody"
+        raise InvalidValue("declared", allowed=allowed, given=data.get("declared", PRIVATE))
+    if training.get("patience") is not None:
+        allowed = "left out: simulated runs take every step of the plan, as the one that is predicted does"
+        raise InvalidValue("patience", allowed=allowed, given=training["patience"])
+    is_own = any(form in data for form in FORMS)
+    is_scored = any(f"test_{form}" in data for form in FORMS) or training.get("held_out_fraction")
+    if is_own and not is_scored:
+        raise InvalidValue("test records", allowed="given for data of your own: what else is predicted?", given=None)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """While nobody else makes these runs: what one process has not begun yet, another would take for left behind."""
+    held = lock.taken(directory / "lock", for_what=f"the simulations in {directory}")
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _is_begun(where: Path) -> bool:
+    """Whether a run is there. What was left by one that was killed before it began is taken away."""
+    if RunFiles(where).config.exists():
+        return True
+    if where.is_dir() and {entry.name for entry in where.iterdir()} <= _BEFORE_IT_BEGINS:
+        shutil.rmtree(where)
+    return False
+
+
+def _last(record: RunRecord, plan: Plan) -> Evaluation:
+    """The last evaluation of a run that is what its folder is named after."""
+    if record.plan != plan:
+        raise StoreError(f"{record.directory} has a run of another plan: remove it, or name another folder")
+    if record.state is not State.COMPLETED or record.last is None:
+        raise StoreError(f"the run in {record.directory} tells no accuracy: {record.state.value}")
+    return record.last

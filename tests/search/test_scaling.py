@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lehr.configuration import Configuration
+from lehr.errors import InvalidValue, StoreError
+from lehr.files import json_file, lock
+from lehr.planning import extrapolation
+from lehr.planning.extrapolation import Prediction
+from lehr.reports.run_reading import read_run
+from lehr.run_shape import Callback, Progress, Start
+from lehr.search.scaling import Scaling
+from tests.written_runs import write_run
+
+CONFIGURATION = Configuration(
+    data={"name": "digits", "declared": "public"},
+    privacy={"noise_multiplier": 2.0, "expected_batch_size": 64, "steps": 3, "delta": 1e-4, "simulated_batch_size": 9},
+    training={"evaluate_every": 3},
+)
+HOW: dict[str, Any] = {"quiet": True, "compiled": False, "device": "cpu", "checkpoint_seconds": 0.0}
+
+
+def scaling(directory: Path, *batches: float, num_seeds: int = 1, **tables: Any) -> Scaling:
+    asked = CONFIGURATION.with_words(**tables)
+    return Scaling.of(asked, batches=batches or (8, 16, 32), num_seeds=num_seeds, directory=directory)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scaling") / "cheap"
+
+
+@pytest.fixture(scope="module")
+def predicted(folder: Path) -> Prediction:
+    return scaling(folder).predict(**HOW)
+
+
+def _weights(folder: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/model.safetensors")}
+
+
+def test_the_runs_are_simulations_of_the_plan_of_the_configuration(folder: Path, predicted: Prediction) -> None:
+    assert (predicted.reference.expected_batch_size, predicted.reference.noise_multiplier) == (64, 2.0)
+    assert [run.expected_batch_size for run in predicted.runs] == [8, 16, 32]
+    for run in predicted.runs:
+        record = read_run(folder / f"batch-{run.expected_batch_size:g}-seed-0")
+        assert record.plan is not None
+        assert record.plan.simulates == predicted.reference
+        assert record.last is not None
+        assert record.last.accuracy == run.accuracy
+
+
+def test_what_follows_is_written_down(folder: Path, predicted: Prediction) -> None:
+    assert json_file.read(folder / "prediction.json", extrapolation.from_json) == predicted
+    assert "that protect nobody" in (folder / "prediction.html").read_text()
+    assert predicted.setting["model"]["network"] == "small_cnn"
+    assert predicted.setting["data"]["declared"] == "public"
+
+
+def test_what_is_done_is_not_done_again_and_more_can_be_asked_for(folder: Path, predicted: Prediction) -> None:
+    before = _weights(folder)
+    more = scaling(folder, 8, 16, 24, 32).predict(**HOW)
+    after = _weights(folder)
+    assert len(more.runs) == 4
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {"batch-24-seed-0"}
+
+
+def test_runs_of_another_configuration_are_not_mixed_in(folder: Path, predicted: Prediction) -> None:
+    with pytest.raises(InvalidValue, match="one with another method"):
+        scaling(folder, method={"learning_rate": 0.7}).predict(**HOW)
+    with pytest.raises(InvalidValue, match="one with another reference"):
+        scaling(folder, privacy={"steps": 4}).predict(**HOW)
+
+
+class _Killed(Callback):
+    """Ends the process, as far as the run can tell, at a step; and notes where runs begin."""
+
+    def __init__(self, *, at: int | None) -> None:
+        self.first_steps: list[int] = []
+        self._at = at
+
+    def started(self, start: Start) -> None:
+        self.first_steps.append(start.first_step)
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self._at and len(self.first_steps) == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_was_killed_goes_on_and_one_that_never_began_begins(tmp_path: Path) -> None:
+    asked = scaling(tmp_path / "cheap")
+    with pytest.raises(KeyboardInterrupt):
+        asked.predict(**HOW, callbacks=[_Killed(at=2)])
+    (tmp_path / "cheap" / "batch-32-seed-0" / "private").mkdir(parents=True)
+    again = _Killed(at=None)
+    assert len(asked.predict(**HOW, callbacks=[again]).runs) == 3
+    assert again.first_steps == [1, 0]  # the step that was cut short is taken again
+
+
+def test_what_somebody_else_put_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="name another folder"):
+        scaling(tmp_path / "mine").predict(**HOW)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_in_the_place_of_a_run_is_left_alone(folder: Path, predicted: Prediction) -> None:
+    (folder / "batch-9-seed-0").mkdir()
+    (folder / "batch-9-seed-0" / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="not empty"):
+        scaling(folder, 8, 9, 16).predict(**HOW)
+    assert (folder / "batch-9-seed-0" / "notes.txt").exists()
+
+
+def test_a_run_of_another_plan_in_the_place_of_one_is_refused(folder: Path, predicted: Prediction) -> None:
+    write_run(folder / "batch-10-seed-0")
+    with pytest.raises(StoreError, match="another plan"):
+        scaling(folder, 8, 10, 16).predict(**HOW)
+
+
+def test_two_processes_do_not_make_the_same_runs(folder: Path, predicted: Prediction) -> None:
+    held = lock.taken(folder / "lock", for_what="a test")
+    with pytest.raises(StoreError, match="another process"):
+        scaling(folder).predict(**HOW)
+    os.close(held)
+
+
+@pytest.mark.parametrize(
+    "tables, match",
+    [
+        ({"data": {"declared": "private"}}, "declared must be public or synthetic"),
+        ({"training": {"patience": 3}}, "patience"),
+        ({"data": {"npz": "own.npz", "records": 100, "num_classes": 2}}, "test records"),
+        ({"method": {"name": "plain-sgd"}}, "noise_multiplier"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_before_the_first_run(
+    tmp_path: Path, tables: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(InvalidValue, match=match):
+        scaling(tmp_path / "cheap", **tables)
+    assert not (tmp_path / "cheap").exists()
+
+
+def test_records_that_nothing_was_declared_about_are_private(tmp_path: Path) -> None:
+    asked = replace(CONFIGURATION, data={"name": "digits"})
+    with pytest.raises(InvalidValue, match="would protect nobody"):
+        Scaling.of(asked, batches=(8, 16, 32), num_seeds=1, directory=tmp_path)
+
+
+@pytest.mark.parametrize("batches, seeds", [((8,), 3), ((8, 16), 1), ((8, 8, 16), 1), ((8, 16, 64), 1), ((8, 16), 0)])
+def test_batches_that_tell_no_line_are_refused(tmp_path: Path, batches: tuple[float, ...], seeds: int) -> None:
+    with pytest.raises(InvalidValue, match=r"batches|expected_batch_size|num_seeds"):
+        scaling(tmp_path / "cheap", *batches, num_seeds=seeds)
