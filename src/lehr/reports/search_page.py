@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import lehr
 from lehr.reports import page_frame
@@ -16,6 +18,7 @@ TEMPLATE = "search_page.html.jinja"
 FEWEST_FOR_SHARES = 8  # trials; with fewer, every setting seems to explain everything
 MISSING = -0.1  # where a line crosses the axis of a setting that its trial was not asked for
 THIRDS = 3
+MOST_CHOICES = 6  # numbers that are fewer are drawn as choices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +39,16 @@ class Crossing:
     share: float
 
 
-def render(rows: Sequence[Row], *, title: str, score: str, trials: int, terms: str, winner: str) -> str:
-    """The page. ``winner`` is the configuration that won, as text. Everything but the script of plotly is escaped."""
+def render(
+    rows: Sequence[Row], *, title: str, score: str, trials: int, terms: str, winner: str, names: Sequence[str]
+) -> str:
+    """The page. ``winner`` is the configuration that won, as text, and ``names`` are the settings in their order.
+
+    Everything but the script of plotly is escaped.
+    """
     scored = [row for row in rows if row.score is not None]
     best = best_of(rows, score=score)
-    axes = [*_axes(scored), _score_axis(scored, score)] if scored else []
+    axes = [*_axes(scored, names), _score_axis(scored, score)] if scored else []
     return page_frame.render(
         TEMPLATE,
         charts=[_best_so_far(scored, score)] if scored else [],
@@ -51,8 +59,8 @@ def render(rows: Sequence[Row], *, title: str, score: str, trials: int, terms: s
         settings=[] if best is None else [(n, setting_in_words(v)) for n, v in best.parameters.items()],
         counted=_counted(rows, trials),
         terms=terms,
-        shares=[(name, f"{share:.0%}") for name, share in _shares(scored)],
-        axes=[asdict(axis) for axis in axes],
+        shares=[(name, f"{share:.0%}") for name, share in _shares(scored, names)],
+        axes=[{**asdict(axis), "name": _broken(axis.name)} for axis in axes],
         crossings=[asdict(crossing) for crossing in _crossings(scored, axes, score)],
         rows=[_cells(row, score) for row in best_first(rows, score=score)],
         winner=winner,
@@ -82,16 +90,17 @@ def _best_so_far(scored: Sequence[Row], score: str) -> Chart:
         from_zero=False,
         lines=(
             Line(name="best so far", x=numbers, y=so_far),
-            Line(name="each trial", x=numbers, y=values, dash="dot"),
+            Line(name="each trial", x=numbers, y=values, is_scattered=True),
         ),
     )
 
 
-def _axes(scored: Sequence[Row]) -> Iterator[Axis]:
-    for name in dict.fromkeys(name for row in scored for name in row.parameters):
+def _axes(scored: Sequence[Row], names: Sequence[str]) -> Iterator[Axis]:
+    for name in (name for name in names if any(name in row.parameters for row in scored)):
         values = {row.number: row.parameters[name] for row in scored if name in row.parameters}
         numbers = {number: float(value) for number, value in values.items() if _is_number(value)}
-        yield _range_axis(name, numbers) if len(numbers) == len(values) else _choice_axis(name, values)
+        is_range = len(numbers) == len(values) and len(set(numbers.values())) > MOST_CHOICES
+        yield _range_axis(name, numbers) if is_range else _choice_axis(name, values)
 
 
 def _score_axis(scored: Sequence[Row], score: str) -> Axis:
@@ -101,14 +110,14 @@ def _score_axis(scored: Sequence[Row], score: str) -> Axis:
     return Axis(name=score, heights=heights, ticks=tuple(ends) if len(set(values.values())) > 1 else ())
 
 
-def _choice_axis(name: str, values: Mapping[int, object]) -> Axis:
-    words = {number: setting_in_words(value) for number, value in values.items()}
-    choices = sorted(set(words.values()))
+def _choice_axis(name: str, values: Mapping[int, Any]) -> Axis:
+    """Choices in equal distances, whatever lies between them."""
+    choices = sorted(set(values.values()), key=lambda value: (isinstance(value, str), value))
     places = {choice: place / max(1, len(choices) - 1) for place, choice in enumerate(choices)}
     return Axis(
         name=name,
-        heights={number: places[word] for number, word in words.items()},
-        ticks=tuple((place, html.escape(choice)) for choice, place in places.items()),
+        heights={number: places[value] for number, value in values.items()},
+        ticks=tuple((place, html.escape(setting_in_words(choice))) for choice, place in places.items()),
     )
 
 
@@ -120,9 +129,6 @@ def _range_axis(name: str, values: Mapping[int, float], *, is_log: bool | None =
     shown = {number: math.log(value) if is_log else value for number, value in values.items()}
     first, last = min(shown.values()), max(shown.values())
     heights = {number: (value - first) / (last - first) if last > first else 0.5 for number, value in shown.items()}
-    if len(distinct := sorted(set(values.values()))) <= 6:
-        at = {value: heights[number] for number, value in values.items()}
-        return Axis(name=name, heights=heights, ticks=tuple((at[value], setting_in_words(value)) for value in distinct))
     return Axis(name=name, heights=heights, ticks=((0.0, setting_in_words(low)), (1.0, setting_in_words(high))))
 
 
@@ -139,38 +145,51 @@ def _crossings(scored: Sequence[Row], axes: Sequence[Axis], score: str) -> Itera
         )
 
 
-def _shares(scored: Sequence[Row]) -> list[tuple[str, float]]:
+def _shares(scored: Sequence[Row], names: Sequence[str]) -> list[tuple[str, float]]:
     """How much of the differences between scores goes with each setting alone, the largest first."""
-    if len(scored) < FEWEST_FOR_SHARES:
-        return []
-    names = dict.fromkeys(name for row in scored for name in row.parameters)
-    found = [(name, _share(scored, name)) for name in names]
+    asked = {name: [row for row in scored if name in row.parameters] for name in names}
+    found = [(name, _share(rows, name)) for name, rows in asked.items() if len(rows) >= FEWEST_FOR_SHARES]
     return sorted(found, key=lambda pair: -pair[1])
 
 
-def _share(scored: Sequence[Row], name: str) -> float:
-    """The variance between the groups of a setting over all variance; a range is cut into thirds of its trials."""
-    asked = [row for row in scored if name in row.parameters]
+def _share(asked: Sequence[Row], name: str) -> float:
+    """Omega squared: the share of the variance that is between groups, less what groups drawn by chance would show."""
+    groups = _groups(asked, name)
+    every = [value for group in groups for value in group]
+    within = sum((value - _mean(group)) ** 2 for group in groups for value in group)
+    total = sum((value - _mean(every)) ** 2 for value in every)
+    if not total > 0 or len(every) == len(groups):
+        return 0.0
+    by_chance = within / (len(every) - len(groups))
+    return max(0.0, (total - within - (len(groups) - 1) * by_chance) / (total + by_chance))
+
+
+def _groups(asked: Sequence[Row], name: str) -> list[list[float]]:
+    """The scores by the choices of a setting; a range is cut into thirds of its trials."""
     values = [row.parameters[name] for row in asked]
-    groups: dict[object, list[float]] = {}
-    if all(map(_is_number, values)) and len(set(values)) > 2 * THIRDS:
-        order = sorted(range(len(values)), key=lambda place: float(values[place]))
-        labels: dict[int, object] = {place: THIRDS * rank // len(order) for rank, place in enumerate(order)}
-    else:
-        labels = dict(enumerate(map(setting_in_words, values)))
-    for place, row in enumerate(asked):
-        groups.setdefault(labels[place], []).append(_value(row))
-    every = [value for group in groups.values() for value in group]
-    mean = sum(every) / len(every)
-    total = sum((value - mean) ** 2 for value in every)
-    between = sum(len(group) * (sum(group) / len(group) - mean) ** 2 for group in groups.values())
-    return between / total if total > 0 else 0.0
+    if all(map(_is_number, values)) and len(set(values)) > MOST_CHOICES:
+        ordered = sorted(asked, key=lambda row: float(row.parameters[name]))
+        ends = [len(ordered) * third // THIRDS for third in range(THIRDS + 1)]
+        return [[_value(row) for row in ordered[first:last]] for first, last in itertools.pairwise(ends)]
+    groups: dict[str, list[float]] = {}
+    for row in asked:
+        groups.setdefault(setting_in_words(row.parameters[name]), []).append(_value(row))
+    return list(groups.values())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _cells(row: Row, score: str) -> tuple[str, str, str, str, str]:
     said = ", ".join(f"{name} {setting_in_words(value)}" for name, value in row.parameters.items())
     seconds = "" if row.seconds is None else f"{row.seconds:,.0f} s"
     return str(row.number), row.note or said, row.state, seconds, score_in_words(row.score, score=score)
+
+
+def _broken(name: str) -> str:
+    """A name over several lines, for there is not much room over an axis."""
+    return html.escape(name).replace("_", "<br>").replace(".", ".<br>")
 
 
 def _is_number(value: object) -> bool:

@@ -39,6 +39,7 @@ def finish(study: Study, rows: Sequence[Row]) -> Finished:
         trials=study.search.trials,
         terms=study.terms.words,
         winner="" if path is None else whole_file.read(path),
+        names=[dimension.name for dimension in study.search.space.dimensions],
     )
     whole_file.write(page, text, overwrite=True)
     return Finished(best=best, winner=path, page=page)
@@ -50,4 +51,4 @@ def _about(study: Study, best: Row, rows: Sequence[Row]) -> str:
     how = "at its full batch"
     if "simulated_batch_size" in study.search.configuration.privacy:
         how = "simulated by smaller batches; this is the run that they stood for"
-    return f"{said}{how}.\nWhat the search cost: {study.terms.words}."
+    return f"{said}{how}.\nThe search was {study.terms.words}."
