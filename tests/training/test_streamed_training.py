@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from lehr import fit
 from lehr.data import InMemory, streamed_folder
 from lehr.data.decoders import Decoders
+from lehr.data.decoding import versions
 from lehr.data.split import Split
 from lehr.data.streamed_folder import StreamedFolder
 from lehr.errors import InvalidValue, StoreError
+from lehr.games import final_model
 from lehr.rng import RunKey
 from lehr.run_shape import Callback, Progress, RunFiles
 from lehr.training.ending import Run
@@ -164,3 +166,21 @@ def test_acceptance_is_given_a_part_of_the_streamed_test_records(pictures: Path,
 def test_records_that_are_trained_on_are_refused_as_a_test(pictures: Path, trained: Callable[..., Run]) -> None:
     with pytest.raises(InvalidValue, match="mostly records that are in data too"):
         trained("run", streamed(pictures / "train"), test=streamed(pictures / "train"))
+
+
+def test_an_audit_of_streamed_records_is_refused(pictures: Path, trained: Callable[..., Run]) -> None:
+    records, test = (streamed(pictures / part) for part in ("train", "test"))
+    run = trained("run", records, test=test, steps=1)
+    with pytest.raises(InvalidValue, match="data must be records that are held in memory"):
+        final_model.attack_run(run.directory, records, test=test, model=model())
+
+
+def test_what_decodes_is_part_of_what_must_be_the_same_when_steps_are_repeated(
+    pictures: Path, tmp_path: Path, trained: Callable[..., Run]
+) -> None:
+    records = streamed(pictures / "train")
+    trained("run", records, steps=2)
+    attempts = RunFiles(tmp_path / "run").attempts.read_text(encoding="utf-8")
+    assert f'"decoders": "{versions()}"' in attempts
+    trained("held", held(records), steps=2)
+    assert "decoders" not in RunFiles(tmp_path / "held").attempts.read_text(encoding="utf-8")

@@ -3,6 +3,9 @@
 - ``in_memory``, ``from_dataset``: records as tensors; any map-style ``torch.utils.data.Dataset``
 - ``idx``, ``cifar``, ``cifar_python``, ``npz``, ``image_folder``: readers, over ``content``, which reads no more of a
   file than it should hold
+- ``streamed_folder``: a folder that stays on the disk, over ``file_list``, a compact list of its files, and
+  ``decoders``, which has them decoded (``decoding``) by worker processes (``decoder_process``)
+- ``record_set``: what a run asks of its records, held or not
 - ``preparation``: from stored images to what a network sees
 - ``data_set``, ``known``, ``finding``, ``loading``, ``digits``: data sets with a name, found on this machine and
   verified by content

@@ -105,7 +105,8 @@ def fit(
     """Train ``model`` on private records so that the whole run costs at most ``epsilon`` at ``delta``.
 
     ``model`` is a module, which is trained in place, or the name of a network (``lehr.networks``). ``data`` is a
-    ``DataSet``, the name of a known one, a pair of tensors or a torch ``Dataset``. For data of your own state
+    ``DataSet``, the name of a known one, a pair of tensors, a torch ``Dataset``, or a folder of images that stays on
+    the disk (``lehr.data.streamed_folder``). For data of your own state
     ``records``, how many there are, as a public number, and ``num_classes``. ``test`` and ``public`` are records that
     you declare public: scores come from the former; methods that look at a loss look at the latter, or at the
     ``acceptance_fraction`` of the former, which is then not scored on. Without test records, a ``held_out_fraction`` of
