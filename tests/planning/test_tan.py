@@ -144,6 +144,13 @@ def test_the_largest_signal_is_that_of_one_gaussian_release() -> None:
     assert 3 * 0.999 < gaussian <= 3
 
 
+def test_a_plan_with_hardly_any_noise_still_has_a_standing() -> None:
+    stands = standing(Plan(noise_multiplier=1.0, expected_batch_size=500, records=500, steps=2000, delta=1e-5))
+    assert stands.epsilon > 1000
+    assert stands.share_of_ceiling == pytest.approx(1, abs=1e-3)
+    assert stands.is_clear_of_wall  # full batches are the limit itself
+
+
 def test_a_large_batch_reaches_nearly_all_of_the_largest_signal() -> None:
     plan = Plan(noise_multiplier=3.13, expected_batch_size=4096, records=60_000, steps=1000, delta=1e-5)
     assert standing(plan).share_of_ceiling == pytest.approx(0.96, abs=0.01)

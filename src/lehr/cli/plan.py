@@ -110,7 +110,7 @@ def _outlook(plan: Plan, *, draws: bool, in_full: bool) -> Outlook:
     from lehr.planning.constant_eta import STEP_FACTORS
 
     drawn = STEP_FACTORS if in_full else OWN_STEPS if draws else ()
-    with answering.working("Counting other settings by the tight accountant, some ten seconds"):
+    with answering.working("Counting other settings by the tight accountant: seconds, with very many steps a minute"):
         return outlook.outlook(plan, step_factors=drawn)
 
 

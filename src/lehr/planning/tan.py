@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from lehr import validate
 from lehr.accounting.accountant import ACCOUNTANTS, bound
 from lehr.accounting.calibration import Target, smallest_noise_multiplier
+from lehr.accounting.last_within import last_within
 from lehr.errors import AccountantFailed, InvalidValue, Unreachable
 from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated
 from lehr.planning.plan import Plan
@@ -231,4 +232,8 @@ def largest_signal(*, epsilon: float, delta: float) -> float:
     >>> print(f"{largest_signal(epsilon=3.0, delta=1e-5):.3f}")
     0.719
     """
-    return 1 / smallest_noise_multiplier(Gaussian, Target(epsilon, delta, accountant=TIGHT))
+    target = Target(epsilon, delta, accountant=TIGHT)
+    found = last_within(lambda sigma: target.log_ratio(Gaussian(sigma)), safe_end=1e9, other_end=2e-3, start=1.0)
+    if found is None:
+        raise Unreachable(f"epsilon {epsilon:g} at delta {delta:g} allows no signal that could be counted")
+    return 1 / found
