@@ -19,6 +19,7 @@ from lehr.reports import certificate_file
 from lehr.reports.rounding import at_most
 from lehr.run_shape import Callback, Progress
 from tests.cli.conftest import Run, RunJson
+from tests.data import picture_folders
 from tests.training.tiny import HELD, PRIVATE, TEST, new_budget
 
 SHORT = ("--noise-multiplier", "1", "--steps", "3", "--expected-batch-size", "8", "--no-compile")
@@ -103,6 +104,18 @@ def test_a_rule_that_holds_is_shown_as_proven_too(lehr: Run) -> None:
     words = " ".join(shown.split())
     assert "this rule is proven too" in words
     assert "not a guarantee" not in words
+
+
+def test_folders_are_streamed_and_a_run_on_them_is_resumed(lehr: Run, tmp_path: Path) -> None:
+    for part, seed in (("train", 1), ("test", 2)):
+        picture_folders.write(tmp_path / part, 12, seed=seed)
+    words = ("--folder", "train", "--test-folder", "test", "--image-side", "4", "--channels", "1", "--num-classes", "3")
+    said = (*words, "--records", "12", "--streamed")
+    shown = lehr("train", *said, "--workers", "1", *SHORT, "--run", "run", "-q").stdout
+    assert "plan completed, 3 steps" in shown
+    assert config(tmp_path / "run")["data"]["shape"] == [1, 4, 4]
+    assert "plan completed, 3 steps" in lehr("train", "--resume", "run", *said, "--workers", "0", "-q").stdout
+    assert "image_side must be stated" in lehr("train", "--folder", "train", "--streamed", *SHORT, code=2).stderr
 
 
 def test_plain_sgd_takes_steps_alone_and_promises_nothing(lehr: Run, tmp_path: Path) -> None:

@@ -60,14 +60,13 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ru
     monkeypatch.setattr(RunKey, "fresh", lambda **_: KEY)
 
     def run(name: str, data: object, **changed: Any) -> Run:
-        said: dict[str, Any] = {"steps": 5, "expected_batch_size": 40, "noise_multiplier": 1.0, **changed}
+        usual = {"records": 200, "steps": 5, "expected_batch_size": 40, "physical_batch": 16, "noise_multiplier": 1.0}
+        said: dict[str, Any] = {**usual, **changed}
         return fit(
             said.pop("model", None) or model(),
             data,
-            records=200,
             num_classes=3,
-            delta=1e-3,
-            physical_batch=16,
+            delta=1e-4,
             compiled=False,
             quiet=True,
             directory=tmp_path / name,
@@ -89,6 +88,17 @@ def test_streamed_training_is_training_in_memory_to_the_bit(pictures: Path, trai
         found = trained(name, parts[0], test=parts[1], augmentation="flip_crop", views=2)
         assert weights(found).equal(weights(expected))
         assert [row.to_json() for row in found.evaluations] == [row.to_json() for row in expected.evaluations]
+
+
+def test_a_folder_of_thousands_is_trained_on_as_it_would_be_in_memory(
+    tmp_path: Path, trained: Callable[..., Run]
+) -> None:
+    folder = write(tmp_path / "many", 3000, seed=4)
+    expected = trained("in memory", held(streamed(folder)), records=3000, expected_batch_size=500, physical_batch=128)
+    found = trained(
+        "streamed", streamed(folder, decoders=TWO), records=3000, expected_batch_size=500, physical_batch=128
+    )
+    assert weights(found).equal(weights(expected))
 
 
 class Kill(Callback):
