@@ -102,6 +102,10 @@ def _refuse_unfit(search: Search, price: Paid) -> None:
     if said.get("accounting") == "published":
         allowed = "proven for a search on private records"
         raise InvalidValue("accounting", allowed=allowed, given="published")
+    for dimension in search.space.dimensions:
+        if dimension.name == "batch_factor" or dimension.name.startswith("privacy."):
+            allowed = "of settings with which every trial does the same to the records"
+            raise InvalidValue("[search.space]", allowed=allowed, given=dimension.name)
     if isinstance(price, RepeatedSelection):
         _refuse_dependent_trials(search)
 

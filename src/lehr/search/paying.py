@@ -7,7 +7,6 @@ given back: that would say how much of it was used, and when.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from lehr.errors import BudgetExceeded, InvalidValue
@@ -23,15 +22,16 @@ def reserve(budget: Path, paid: PaidSearch, *, name: str) -> None:
     """Set the whole search aside; refused, with what would fit, where the budget has not that much left."""
     with Budget.open(budget) as account:
         _refuse_unfit(account, paid, name)
+        _refuse_too_much(account, paid, name)
         done: list[str] = []
         try:
             for run, event in _entries(paid, name).items():
                 account.reserve(event, run=run)
                 done.append(run)
-        except BudgetExceeded as refusal:
+        except BudgetExceeded:  # another process has reserved since it was looked
             for run in done:
                 account.settle(run, used=NOTHING)
-            raise BudgetExceeded(f"{refusal}; {_advice(account, paid)}") from refusal
+            raise
         for run, event in _entries(paid, name).items():
             account.settle(run, used=event)
 
@@ -73,6 +73,17 @@ def _refuse_unfit(account: Budget, paid: PaidSearch, name: str) -> None:
         raise InvalidValue("name", allowed=allowed, given=", ".join(sorted(taken)))
 
 
+def _refuse_too_much(account: Budget, paid: PaidSearch, name: str) -> None:
+    if account.largest_steps(paid.event) >= 1:
+        return
+    status = account.status()
+    raise BudgetExceeded(
+        f"the search {name!r} is refused: the budget of {status.dataset!r} is ε = {status.epsilon:g} at "
+        f"δ = {status.delta:g}, of which ε = {status.epsilon_spent:.4g} is spent, and {paid.event} does not fit into "
+        f"the rest; {_advice(account, paid)}"
+    )
+
+
 def _advice(account: Budget, paid: PaidSearch) -> str:
     """What of such a search would fit."""
     match paid.price:
@@ -87,9 +98,7 @@ def _advice(account: Budget, paid: PaidSearch) -> str:
 
 
 def _fits(account: Budget, price: RepeatedSelection, paid: PaidSearch) -> bool:
-    with suppress(BudgetExceeded):
-        return account.largest_steps(price.event(paid.trial_event)) >= 1
-    return False
+    return account.largest_steps(price.event(paid.trial_event)) >= 1
 
 
 def _largest(mean: float, fits: Callable[[float], bool]) -> float | None:

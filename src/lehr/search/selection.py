@@ -117,8 +117,14 @@ class Selection:
 
     def __post_init__(self) -> None:
         a_name(name=self.name)
+        _ = self.price
+
+    @property
+    def price(self) -> RepeatedSelection:
+        """The law of the number of trials."""
         if not isinstance(self.paid.price, RepeatedSelection):
             raise InvalidValue("price", allowed="a RepeatedSelection", given=self.paid.price)
+        return self.paid.price
 
     @property
     def files(self) -> SelectionFiles:
@@ -140,7 +146,7 @@ class Selection:
 
     def _begin(self) -> None:
         """Make the folder and reserve the whole search. What was asked for is written last: without it none began."""
-        files, key = self.files, RunKey.fresh()
+        files, key, is_new = self.files, RunKey.fresh(), not self.directory.exists()
         refuse_used(self.directory)
         self.paid.claim()
         self.paid.refuse_other_events(key.at(0, 0).generator("settings looked at", "cpu"))
@@ -153,6 +159,8 @@ class Selection:
                 paying.reserve(self.budget, self.paid, name=self.name)
         except BaseException:
             _destroy(files.private)
+            if is_new:
+                self.directory.rmdir()
             raise
         begun_at = datetime.now(UTC).isoformat(timespec="minutes")
         json_file.write(files.asked, {**self._asked(), "begun_at": begun_at})
@@ -178,15 +186,12 @@ class Selection:
             "name": self.name,
             "asked": self.paid.search.to_json(),
             "plan": self.paid.plan.to_json(),
-            "price": search_cost.to_json(self.paid.price),
+            "price": search_cost.to_json(self.price),
             "budget": paying.dataset_of(self.budget),
         }
 
     def _try_all(self, key: RunKey) -> None:
-        price = self.paid.price
-        assert isinstance(price, RepeatedSelection)
-        number = price.trials(float(key.at(0, 0).uniforms("number of trials", 1)[0]))
-        while (standing := self._tidied()).trials < number:
+        while (standing := self._tidied()).trials < number_of_trials(self.price, key):
             self._keep(standing.after(self._tried(key, standing.trials), self.paid.search.score))
         self._keep(replace(standing, last=OVER))
 
@@ -244,6 +249,11 @@ class Selection:
         AppendOnlyFile.copy_at(run.ledger, copied, LEDGER_FORMAT, at=begun_at)
         copied.replace(run.ledger)
         certify(run, self.paid, name=self.name, budget=self.budget, created_on=begun_at[:10])
+
+
+def number_of_trials(price: RepeatedSelection, key: RunKey) -> int:
+    """How many there are: drawn once, for it is always the same for one key."""
+    return price.trials(float(key.at(0, 0).uniforms("number of trials", 1)[0]))
 
 
 def _was_begun_anew(trial: Path) -> bool:

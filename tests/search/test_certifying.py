@@ -1,0 +1,42 @@
+"""The winner's folder says what paid for it, and that can be said again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lehr.errors import StoreError
+from lehr.files import json_file
+from lehr.planning.search_cost import Composition
+from lehr.reports import certificate_file
+from lehr.reports.checking import check
+from lehr.run_shape import RunFiles
+from lehr.search import paying
+from lehr.search.certifying import a_table, certify
+from tests.search.paid_searches import HOW, paid_in
+from tests.training.tiny import new_budget
+
+
+def test_a_trial_is_certified_with_the_budget_that_paid(tmp_path: Path) -> None:
+    paid, budget = paid_in(tmp_path, Composition(2)), new_budget(tmp_path / "b")
+    paying.reserve(budget, paid, name="ours")
+    run = RunFiles(tmp_path / "run")
+    settings = {"learning_rate": 0.5, "momentum": 0.0}
+    paid.configuration(settings).train(directory=run.directory, quiet=True, name="ours", **HOW, **paid.how())  # type: ignore[arg-type]
+    before = certificate_file.read(run.certificate)
+    for _ in range(2):
+        certify(run, paid, name="ours", budget=budget, created_on="2026-01-31")
+    after = certificate_file.read(run.certificate)
+    check(after)
+    assert before.budget is None
+    assert after.budget is not None
+    assert after.epsilon == before.epsilon
+    config = json_file.read(run.config, a_table)
+    assert (config["created_on"], config["budget"]) == ("2026-01-31", "tiny images")
+    assert "Begun on 2026-01-31" in run.report.read_text()
+
+
+def test_what_is_no_object_is_refused() -> None:
+    with pytest.raises(StoreError, match="an object was expected"):
+        a_table([])
