@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,11 +41,11 @@ def job(files: FileList, *places: int) -> Job:
 
 
 def is_gone(pid: int) -> bool:
+    """Whether no such process runs; one that has ended and that nobody has asked about yet does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return True
-    return False
 
 
 def test_the_same_comes_out_whatever_the_number_of_workers(files: FileList, two: Decoders) -> None:
@@ -100,11 +102,41 @@ def test_workers_end_with_whoever_has_them(files: FileList) -> None:
     decoders.start(job(files, 0))()
     [pid] = decoders.pids()
     del decoders
+    assert _is_gone_soon(pid)
+
+
+HANGING = """
+import sys, time
+import numpy as np
+from pathlib import Path
+from lehr.data.decoders import Decoders, Job
+from lehr.data.file_list import listed
+
+files, decoders = listed(Path(sys.argv[1])), Decoders(2)
+decoders.start(Job(files=[files.at(0)], pixels=np.zeros((1, 3, 4, 4), np.uint8), is_image=np.zeros(1, np.bool_)))()
+print(*decoders.pids(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_workers_do_not_outlive_a_process_that_is_killed(files: FileList) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", HANGING, str(files.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as hanging:
+        assert hanging.stdout is not None
+        pids = [int(pid) for pid in hanging.stdout.readline().split()]
+        assert len(pids) == 2
+        assert not any(map(is_gone, pids))
+        hanging.kill()
+    assert all(map(_is_gone_soon, pids))
+
+
+def _is_gone_soon(pid: int) -> bool:
     deadline = time.monotonic() + 30
     while not is_gone(pid) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
-    assert is_gone(pid)
+    return is_gone(pid)
 
 
 def test_no_process_is_started_before_there_is_something_to_do() -> None:
