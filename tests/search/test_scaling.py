@@ -95,9 +95,12 @@ class _Killed(Callback):
 
 def test_a_run_that_was_killed_goes_on_and_one_that_never_began_begins(tmp_path: Path) -> None:
     asked = scaling(tmp_path / "cheap")
+    (tmp_path / "cheap").mkdir()
+    (tmp_path / "cheap" / ".0123.part").touch()
     with pytest.raises(KeyboardInterrupt):
         asked.predict(**HOW, callbacks=[_Killed(at=2)])
     (tmp_path / "cheap" / "batch-32-seed-0" / "private").mkdir(parents=True)
+    (tmp_path / "cheap" / "batch-32-seed-0" / ".4567.part").touch()
     again = _Killed(at=None)
     assert len(asked.predict(**HOW, callbacks=[again]).runs) == 3
     assert again.first_steps == [1, 0]  # the step that was cut short is taken again

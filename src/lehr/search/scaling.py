@@ -35,6 +35,7 @@ from lehr.run_shape import PRIVATE, Callback, Evaluation, RunFiles
 FORMAT, FORMAT_VERSION = "lehr simulations", 1
 # What RunFolder.create makes before it writes the configuration, with which a run begins.
 _BEFORE_IT_BEGINS = {"checkpoints", "private", "ledger.db", "ledger.db-journal", "ledger.db-wal", "ledger.db-shm"}
+_OF_THE_PLAN = (*PLANNED, "simulated_batch_size")
 _NOT_KEPT = ("npz", "folder", "streamed", "workers")  # where records are and how they are read is not written down
 
 
@@ -141,7 +142,7 @@ class Scaling:
         path = self.directory / "asked.json"
         asked = self._asked()
         if not path.exists():
-            if self.directory.exists() and (not self.directory.is_dir() or any(self.directory.iterdir())):
+            if self.directory.exists() and (not self.directory.is_dir() or _names(self.directory)):
                 raise StoreError(f"{self.directory} is there already, and has no simulations: name another folder")
             self.directory.mkdir(parents=True, exist_ok=True)
             json_file.write(path, asked)
@@ -164,9 +165,6 @@ class Scaling:
         words = {"format": FORMAT, "format_version": FORMAT_VERSION, "reference": self.reference.to_json(), **tables}
         shape = strict_json.loads(strict_json.dumps(words))  # as a file gives it back
         return strict_json.fields("simulations", shape, tuple(words))
-
-
-_OF_THE_PLAN = (*PLANNED, "simulated_batch_size")
 
 
 def _refuse_what_cannot_be_predicted(configuration: Configuration) -> None:
@@ -197,9 +195,14 @@ def _is_begun(where: Path) -> bool:
     """Whether a run is there. What was left by one that was killed before it began is taken away."""
     if RunFiles(where).config.exists():
         return True
-    if where.is_dir() and {entry.name for entry in where.iterdir()} <= _BEFORE_IT_BEGINS:
+    if where.is_dir() and _names(where) <= _BEFORE_IT_BEGINS:
         shutil.rmtree(where)
     return False
+
+
+def _names(directory: Path) -> set[str]:
+    """What is in a folder, without files that were half written when a process was killed."""
+    return {entry.name for entry in directory.iterdir() if not (entry.name[0] == "." and entry.suffix == ".part")}
 
 
 def _last(record: RunRecord, plan: Plan) -> Evaluation:
