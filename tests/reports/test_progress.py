@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from lehr.reports.progress import BETWEEN_LINES, PlainLines, ProgressDisplay, Quiet, ending, planned, progress_for
-from lehr.run_shape import Callback, End, Evaluation, Progress, Start
+from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress, Start
 from tests.reports.conftest import PROVEN, PUBLISHED
 
 START = Start(
@@ -228,3 +228,13 @@ def test_a_second_run_may_follow_on_the_same_display(terminal: Terminal) -> None
 
 def test_a_run_under_a_limit_says_that_its_steps_are_the_most_there_can_be() -> None:
     assert "until its limit is spent, at most 100 steps" in planned(replace(START, steps=100, has_limit=True))
+
+
+def test_a_run_that_promises_nothing_spends_no_epsilon() -> None:
+    stream = io.StringIO()
+    lines = PlainLines(stream)
+    lines.started(replace(START, promises_nothing="it is a simulation"))
+    lines.stepped(Progress(step=1, accepted=1, epsilon_spent=39.6))
+    lines.ended(End(step=1, accepted=1, epsilon_spent=39.6, reason=COMPLETED))
+    assert "no privacy: it is a simulation" in stream.getvalue()
+    assert "39.6" not in stream.getvalue()

@@ -56,15 +56,17 @@ class Quiet(Callback):
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
         self._enough = math.inf
+        self._start: Start | None = None
 
     def started(self, start: Start) -> None:
         """Note at how many accepted candidates the run is to end."""
+        self._start = start
         self._enough = math.inf if start.stops_at_accepted is None else start.stops_at_accepted
 
     def ended(self, end: End) -> None:
         """Say why, where the plan was not completed."""
         if end.reason not in (COMPLETED, SPENT) and end.accepted < self._enough:
-            print(ending(end), file=_or_standard_error(self._stream), flush=True)
+            print(ending(end, self._start), file=_or_standard_error(self._stream), flush=True)
 
 
 class PlainLines(Callback):
@@ -94,7 +96,7 @@ class PlainLines(Callback):
 
     def ended(self, end: End) -> None:
         """Say how it ended."""
-        self._say(ending(end))
+        self._say(ending(end, self._standing.start))
 
     def _say(self, line: str) -> None:
         self._next_line = self._clock() + BETWEEN_LINES
@@ -136,7 +138,7 @@ class ProgressDisplay(Callback):
         """Draw once more, and say how it ended."""
         self._standing.is_over = True
         self._close()
-        self._console.print(Text(ending(end)))
+        self._console.print(Text(ending(end, self._standing.start)))
 
     def drawn(self) -> Group:
         """One frame."""
@@ -254,9 +256,10 @@ def _published(claim: Claim) -> str:
     return f"{_up(claim.epsilon)}, {'proven too' if claim.is_proven else 'not a guarantee'}"
 
 
-def ending(end: End) -> str:
-    """The last line of every display."""
-    spent = "" if end.epsilon_spent == math.inf else f", proven ε {_up(end.epsilon_spent)} spent"
+def ending(end: End, start: Start | None = None) -> str:
+    """The last line of every display. Where nothing is promised, no ε is spent."""
+    promises_nothing = end.epsilon_spent == math.inf or (start is not None and start.promises_nothing is not None)
+    spent = "" if promises_nothing else f", proven ε {_up(end.epsilon_spent)} spent"
     accepted = "" if end.accepted == end.step else f", {end.accepted:,} of them accepted"
     return f"{one_line(end.reason)}: {end.step:,} steps{accepted}{spent}"
 

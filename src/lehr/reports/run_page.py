@@ -125,7 +125,8 @@ def _charts(record: RunRecord) -> list[Chart]:
     if not rows:
         return []
     # What one trial spent by itself is no number that the model promises.
-    by_epsilon = record.trial_of is None and all(math.isfinite(row.epsilon_spent) for row in rows)
+    promises_own = record.trial_of is None and record.promises_nothing is None
+    by_epsilon = promises_own and all(math.isfinite(row.epsilon_spent) for row in rows)
     charts = [
         _chart(rows, "accuracy", y_title="accuracy", y_format=".0%", point="accuracy %{y:.2%}", by_epsilon=by_epsilon),
         _chart(rows, "loss", y_title="loss", y_format="", point="loss %{y:.4g}", by_epsilon=by_epsilon),
