@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lehr.cli import answering
-from lehr.cli.options import Json, example
+from lehr.cli.options import Json, example, refuse
+from lehr.cli.search_paid import PayOptions, planned, select, told_of_trials
 from lehr.cli.settings import tables
 from lehr.errors import InvalidValue
 
@@ -53,22 +54,42 @@ def search(
     data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data first.")] = None,
     physical_batch: Annotated[int | None, typer.Option(help="Records that are run at once.")] = None,
     compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile the step.")] = None,
+    pay: Annotated[
+        str | None, typer.Option(help="On private records: selection, only the winner is seen; or composition.")
+    ] = None,
+    mean: Annotated[float | None, typer.Option(help="Trials of a selection on average; the number is secret.")] = None,
+    law: Annotated[str | None, typer.Option(help="Of that number: geometric, logarithmic or poisson.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The most ε that a whole paid search may cost.")] = None,
+    budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="What a paid search is paid from.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json: Json = False,
 ) -> None:
     """Try settings of a configuration, and write the best as a configuration that `lehr train` takes.
 
-    The records that are searched on are those of [search.data], or of [data], and are declared public or synthetic. The
-    same command again goes on with a study that was stopped or killed.
+    The records that are searched on are those of [search.data], or of [data], and are declared public or synthetic; or
+    they are private, and the search is paid for (--pay). The same command again goes on with a study that was stopped
+    or killed.
     """
     _refuse_without_optuna()
     from lehr.search.asked import Search
 
-    asked = Search.read(config, words=tables(settings or ()))
+    words = tables(settings or ())
+    if epsilon is not None:
+        words = {**words, "privacy": {**words.get("privacy", {}), "epsilon": epsilon}}
+    asked = Search.read(config, words=words)
     said: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner, "seed": seed}
     asked = replace(asked, **{key: value for key, value in said.items() if value is not None})
     folder = study or Path("search" if config is None else f"{config.stem}-search")
     how = {"device": device, "data_dir": data_dir, "physical_batch": physical_batch, "compiled": compiled}
+    paying = PayOptions(pay=pay, mean=mean, law=law, epsilon=epsilon, budget=budget)
+    if pay is not None:
+        refuse("pay", storage=storage)
+        price = paying.price(trials=trials, said=asked.trials)
+        paid = planned(asked, paying, price, sampler=sampler)
+        in_folder = {"paid": paid, "directory": folder, "name": name or f"search {folder.absolute().name}"}
+        _searched_for_a_price(in_folder, budget=budget, how=how, quiet=quiet, json=json)
+        return
+    paying.refuse_without_pay()
     rows, finished = _searched(asked, folder, name=name, storage=storage, how=how, quiet=quiet or json)
     _answer(asked, rows, finished, folder, json=json)
 
@@ -98,6 +119,26 @@ def _searched(
     )
     rows = study.run(_told(quiet=quiet))
     return rows, finish(study, rows)
+
+
+def _searched_for_a_price(
+    said: dict[str, Any], *, budget: Path | None, how: dict[str, Any], quiet: bool, json: bool
+) -> None:
+    from lehr.planning.search_cost import RepeatedSelection
+    from lehr.search.composition import PaidStudy
+    from lehr.search.finishing import finish
+    from lehr.search.selection import Selection
+
+    if isinstance(said["paid"].price, RepeatedSelection):
+        select(Selection(**said, budget=budget, how=how), quiet=quiet or json, json=json)
+        return
+    paid_study = PaidStudy(**said, budget=budget, how=how)
+    rows = paid_study.run(_told(quiet=quiet or json))
+    study = paid_study.study
+    finished = finish(study, rows)
+    _answer(study.search, rows, finished, paid_study.directory, json=json)
+    if not json:
+        told_of_trials(paid_study, None if finished.best is None else finished.best.number)
 
 
 def _told(*, quiet: bool) -> list[SearchCallback]:

@@ -34,7 +34,7 @@ def applied(configuration: Configuration, settings: Mapping[str, Any], *, plan: 
         changed = replace(changed, model=_model(changed, settings["network"]))
     factor = validate.positive(batch_factor=settings.get("batch_factor", 1))
     if factor != 1:
-        changed = replace(changed, privacy=_privacy(changed, plan, factor))
+        changed = replace(changed, privacy=_privacy(changed, plan, factor), training=_scores(changed, factor))
     if factor != 1 or any(name in settings for name in OF_THE_UPDATE):
         changed = replace(changed, method=_method(changed, settings, plan=plan, rate_factor=factor**2))
     return changed
@@ -89,6 +89,14 @@ def _privacy(configuration: Configuration, plan: Plan, factor: float) -> dict[st
         said.pop("noise_multiplier", None)
         return said
     return said | {"noise_multiplier": plan.noise_multiplier}
+
+
+def _scores(configuration: Configuration, factor: float) -> dict[str, Any]:
+    """As many scores as before, so that runs of other lengths can be compared on their way."""
+    said = dict(configuration.training)
+    if "evaluate_every" in said:
+        said["evaluate_every"] = max(1, round(validate.count(evaluate_every=said["evaluate_every"]) / factor**2))
+    return said
 
 
 def _method(

@@ -28,7 +28,8 @@ from lehr.planning.plan import Plan
 from lehr.run_shape import PRIVATE
 from lehr.search.applying import SHORT, applied
 from lehr.search.defaults import usual_space
-from lehr.search.space import WORDS, Parameters, Space
+from lehr.search.dimension import Value
+from lehr.search.space import WORDS, Space
 
 KEYS = ("data", "pruner", "sampler", "score", "seed", "space", "trials")
 ACCURACY, LOSS = SCORES = ("accuracy", "loss")
@@ -88,11 +89,11 @@ class Search:
         _, plan = self._at_full_batch(self.configuration).method_and_plan()
         return plan
 
-    def reference(self, parameters: Parameters) -> Configuration:
+    def reference(self, parameters: Mapping[str, Value]) -> Configuration:
         """The run that these settings are for: at its full batch, on the records of ``[data]``."""
         return applied(self._at_full_batch(self.configuration), self.space.meant(parameters), plan=self.plan)
 
-    def trial(self, parameters: Parameters, *, plan: Plan | None = None) -> Configuration:
+    def trial(self, parameters: Mapping[str, Value], *, plan: Plan | None = None) -> Configuration:
         """The run that tries them: on the records that are searched on, by smaller batches where these are asked for.
 
         Batch, steps and noise are those of the reference run, whatever number of records is searched on, so that its
@@ -130,7 +131,7 @@ class Search:
         return replace(configuration, privacy=said)
 
 
-def _keeps_plan(parameters: Parameters) -> bool:
+def _keeps_plan(parameters: Mapping[str, Value]) -> bool:
     """Whether nothing that was chosen can decide what the plan is."""
     return all((name in WORDS and name != "batch_factor") or name.startswith("model.") for name in parameters)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lehr import validate
@@ -24,7 +25,7 @@ from lehr.search.checking import refuse_what_cannot_be_tried
 from lehr.search.claiming import Claim, Claims, counts, turn
 from lehr.search.dimension import Choices, Dimension, Value
 from lehr.search.names import GRID, NO_PRUNER
-from lehr.search.objective import Outcome, Watched, tried
+from lehr.search.objective import Outcome, Pruned, Watched, tried
 from lehr.search.samplers import pruner_named, sampler_for
 from lehr.search.space import Parameters
 from lehr.search.terms import Terms
@@ -145,6 +146,7 @@ class Study:
     def _given(self, claim: Claim) -> tuple[Trial, Parameters]:
         """The settings of the trial: those that it has, and of the others what the sampler says."""
         study = self.study
+        study.get_trials(deepcopy=False)  # Optuna keeps a copy of its database, in which a trial of ours is missing
         study.sampler = sampler_for(self.search.sampler, seed=study.user_attrs[SEED], number=claim.number)
         trial = Trial(study, claim.trial_id)
         return trial, self.search.space.chosen(lambda dimension: _suggested(trial, dimension))
@@ -154,8 +156,12 @@ class Study:
         reported = self.study.trials[claim.number].intermediate_values
 
         def report(value: float, place: int) -> None:
-            if place not in reported and math.isfinite(value):  # a run that went on evaluates some steps again
+            if place in reported or not math.isfinite(value):  # a run that went on evaluates some steps again
+                return
+            try:
                 trial.report(value, place)
+            except UpdateFinishedTrialError:  # others thought that this process had died, and began it anew
+                raise Pruned from None
 
         watched = Watched(
             directory, score=self.search.score, report=report, is_hopeless=trial.should_prune, alive=claim.seen

@@ -11,12 +11,12 @@ from lehr.configuration import TABLES, Configuration
 from lehr.files import whole_file
 from lehr.search import toml_text
 from lehr.search.asked import Search
-from lehr.search.space import Parameters
+from lehr.search.dimension import Value
 
 FILE = "winner.toml"
 
 
-def winning(search: Search, parameters: Parameters, *, settings_chosen_on: str) -> Configuration:
+def winning(search: Search, parameters: Mapping[str, Value], *, settings_chosen_on: str) -> Configuration:
     """The run that the settings are for, which says on what kind of records they were chosen."""
     reference = search.reference(parameters)
     return replace(reference, privacy=_stated(reference.privacy, settings_chosen_on))
