@@ -40,6 +40,7 @@ MECHANISMS = (
     "noise/isotropic.py",
     "noise/shaped.py",
     "planning/budget.py",
+    "planning/search_cost.py",
     "rng.py",
     "sampling/poisson.py",
     "sampling/without_replacement.py",

@@ -13,6 +13,7 @@ from lehr import accounting
 from lehr.errors import InvalidValue
 from lehr.events import Gaussian, Repeated, counted
 from lehr.planning.search_cost import Composition, Paid, RepeatedSelection
+from lehr.search.asked import Search
 from lehr.search.paid import paid_search
 from tests.search.paid_searches import SPACE, paid_in, search_in
 
@@ -43,11 +44,14 @@ def test_noise_that_is_said_is_kept_and_its_price_follows(tmp_path: Path) -> Non
     assert paid.event == SELECTION.event(paid.plan.event)
 
 
-def test_noised_scores_are_part_of_every_trial(tmp_path: Path) -> None:
-    search = search_in(tmp_path)
+def scored_on_held_out(search: Search) -> Search:
     data = {key: value for key, value in search.configuration.data.items() if key != "test_npz"}
     own = replace(search.configuration, data=data).with_words(training={"held_out_fraction": 0.25})
-    paid = paid_search(replace(search, configuration=own), SELECTION)
+    return replace(search, configuration=own)
+
+
+def test_noised_scores_are_part_of_every_trial(tmp_path: Path) -> None:
+    paid = paid_search(scored_on_held_out(search_in(tmp_path)), SELECTION)
     assert counted(paid.trial_event)[Gaussian(20.0)] == 1
     assert paid.claim().epsilon <= 6
 
@@ -66,7 +70,8 @@ def test_settings_that_are_numbers_of_the_plan_are_refused(tmp_path: Path, dimen
 
 
 def test_settings_that_change_the_event_of_a_trial_in_another_way_are_refused(tmp_path: Path) -> None:
-    paid = paid_in(tmp_path, space={"method.name": ["dpsgd", "dpsur"]})
+    search = scored_on_held_out(search_in(tmp_path, space={"training.held_out_noise_multiplier": [20.0, 9.0]}))
+    paid = paid_search(search, SELECTION)
     with pytest.raises(InvalidValue, match="every trial does the same to the records"):
         paid.refuse_other_events(generator())
 

@@ -17,10 +17,11 @@ from lehr.planning.search_cost import Paid, RepeatedSelection, Trial, plan_for, 
 from lehr.run_shape import PRIVATE
 from lehr.search.asked import Search
 from lehr.search.checking import refuse_what_cannot_be_tried
+from lehr.search.defaults import usual_space
 from lehr.search.names import NO_PRUNER
-from lehr.search.space import Parameters
+from lehr.search.space import Parameters, Space
 
-RANDOM = "random"
+RANDOM, BATCH_FACTOR = "random", "batch_factor"
 LOOKS = 64  # draws of settings that are looked at before the first trial
 
 
@@ -71,6 +72,7 @@ class PaidSearch:
 
 def paid_search(search: Search, price: Paid, *, epsilon: float | None = None) -> PaidSearch:
     """The search with the least noise at which all of it stays within ε, or with the noise that it says itself."""
+    search = _without_batches(search)
     _refuse_unfit(search, price)
     if epsilon is not None:
         search = replace(search, configuration=search.configuration.with_words(privacy={"epsilon": epsilon}))
@@ -88,6 +90,14 @@ def paid_search(search: Search, price: Paid, *, epsilon: float | None = None) ->
     )
 
 
+def _without_batches(search: Search) -> Search:
+    """The usual settings without other batches, which cost something else; where a file names them it is refused."""
+    configuration = search.configuration
+    if search.space != usual_space(configuration, search.plan, searched_on=configuration.data):
+        return search
+    return replace(search, space=Space(tuple(d for d in search.space.dimensions if d.name != BATCH_FACTOR)))
+
+
 def _refuse_unfit(search: Search, price: Paid) -> None:
     if search.data is not None:
         allowed = "left out where the search is paid for: it is made on the records of [data]"
@@ -103,7 +113,7 @@ def _refuse_unfit(search: Search, price: Paid) -> None:
         allowed = "proven for a search on private records"
         raise InvalidValue("accounting", allowed=allowed, given="published")
     for dimension in search.space.dimensions:
-        if dimension.name == "batch_factor" or dimension.name.startswith("privacy."):
+        if dimension.name == BATCH_FACTOR or dimension.name.startswith("privacy."):
             allowed = "of settings with which every trial does the same to the records"
             raise InvalidValue("[search.space]", allowed=allowed, given=dimension.name)
     if isinstance(price, RepeatedSelection):

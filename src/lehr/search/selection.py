@@ -3,7 +3,7 @@
     SEARCH/
         search.json     what was asked for, the plan of a trial and the price, from before the first trial; public
         private/        while the search runs, of mode 0700: the key, how far it is, the best trial, the running one
-        winner/         the run folder of the best trial, once the search is over
+        winner/         the run folder of the best trial, once the search is over, with its settings.json
 
 The number of trials, their settings and their first weights follow from the key, so that a search that was killed goes
 on as it began. When it is over, the key and every trial but the winner are destroyed. Nothing that is kept or shown
@@ -40,6 +40,7 @@ from lehr.search.objective import Outcome, tried
 from lehr.search.paid import PaidSearch
 
 FORMAT, FORMAT_VERSION = "lehr-selection", 1
+SETTINGS = "settings.json"
 WON, LOST, TIDY, OVER = LAST = ("won", "lost", "tidy", "over")
 
 
@@ -206,6 +207,10 @@ class Selection:
             with warnings.catch_warnings(action="ignore"):  # once for each trial, they would count them
                 outcome = tried(configuration, self.files.trial, score=self.paid.search.score, how=how)
             if not _was_begun_anew(self.files.trial):
+                if self.files.trial.is_dir():
+                    json_file.write(
+                        self.files.trial / SETTINGS, self.paid.search.space.meant(parameters), overwrite=True
+                    )
                 return outcome
             _destroy(self.files.trial)
 

@@ -31,7 +31,7 @@ def free_terms(search: Search) -> Terms:
     if search.declared == PRIVATE:
         allowed = (
             "public or synthetic for a search that is free, in [data] or in [search.data], whose records are then "
-            "searched on; on private records the search must be paid for"
+            "searched on; on private records the search must be paid for (--pay selection, or --pay composition)"
         )
         raise InvalidValue("declared", allowed=allowed, given=PRIVATE)
     return Terms(words=f"free: the records that are searched on are declared {search.declared}")
