@@ -3,16 +3,15 @@
 All of them stand for one private training: batches of 4096 of 50 000 records at noise multiplier 3. Smaller batches
 simulate it, with the same noise for a record and the same steps; they protect nobody, and CIFAR-10 is public.
 
-- ``law``: a WRN-16-4 at batches from 64 to 4096, over the 2500 steps of the paper's Figure 4. From the batches up to
-  512 the accuracy at 4096 is predicted, and then compared.
+- ``law``: a WRN-16-4 at batches from 64 to 4096, over the paper's 2500 steps (Figure 4) or fewer. From the batches up
+  to 512 the accuracy at 4096 is predicted, and then compared.
 - ``order``: norms before or after the activation with 1, 4 and 16 views, as in Figure 5, at 512 and 600 steps.
-- ``vit``: a vision transformer against a residual network without norms, as in Figure 6, at 512 and 600 steps.
+- ``vit``: a vision transformer against a residual network without norms, as in Figure 6, at 256 and 600 steps.
 - ``rates``: the learning rates that were tried before these, with a seed that none of them has.
 
-``all`` runs them together, so that a GPU never waits; ``--save`` then names a folder. Runs go to ``--processes`` at
-once, and each is one line of ``--lines FILE`` as soon as it has ended; a run whose line is there is not run again. The
-seed decides the first weights; draws and noise have keys of their own. ``--quick`` trains tiny networks on made-up
-images.
+Runs go to ``--processes`` at once, and each is one line of ``--lines FILE`` as soon as it has ended; a run whose line
+is there is not run again, and ``--collect`` makes the file to save of what there is. The seed decides the first
+weights; draws and noise have keys of their own. ``--quick`` trains tiny networks on made-up images.
 """
 
 from __future__ import annotations
@@ -37,15 +36,17 @@ from benchmarks.methods import lines_of, machine
 from lehr import data, fit, networks
 from lehr.data import DataSet, InMemory, Preparation
 from lehr.methods.dpsgd import dpsgd
+from lehr.planning.extrapolation import Prediction, SimulatedRun
 from lehr.planning.plan import Plan
 from lehr.planning.simulation import simulate
 from lehr.update.averaging import ExponentialAverage
 
 REFERENCE_BATCH, REFERENCE_NOISE, RECORDS, DELTA = 4096, 3.0, 50_000, 1e-5
 DECAY, CLIP_NORM = 0.999, 1.0
-LAW_BATCHES, SIMULATED_BATCH = (64, 128, 256, 512, 1024, REFERENCE_BATCH), 512
-LAW_STEPS, SHORT_STEPS = 2500, 600
-VIEWS_AT_ONCE = {1: 560, 4: 280, 16: 140}  # physical batches at 512: about a whole draw, a half and a quarter of one
+LAW_BATCHES, ORDER_BATCH, VIT_BATCH = (64, 128, 256, 512, 1024, REFERENCE_BATCH), 512, 256
+LAW_STEPS, SHORT_STEPS, LARGEST_FITTED = 2500, 600, 512
+# Physical batches by expected batch and views: about a whole draw, a half or a quarter of one.
+AT_ONCE = {(512, 1): 560, (512, 4): 280, (512, 16): 140, (256, 1): 296, (256, 4): 148}
 RATE_SEED = 100
 VIT = ("vision_transformer", {"width": 192, "depth": 6})
 NF_RESNET = ("nf_resnet", {"num_blocks": [2, 2, 2], "stem_channels": 56, "stem": "small", "num_classes": 10})
@@ -81,45 +82,50 @@ class Job:
     @property
     def plan(self) -> Plan:
         """The reference itself, or what simulates it."""
-        reference = Plan(
-            noise_multiplier=REFERENCE_NOISE,
-            expected_batch_size=REFERENCE_BATCH,
-            records=RECORDS,
-            steps=self.steps,
-            delta=DELTA,
-        )
+        reference = _reference(self.steps)
         return reference if self.batch == REFERENCE_BATCH else simulate(reference, expected_batch_size=self.batch)
+
+
+def _reference(steps: int) -> Plan:
+    return Plan(
+        noise_multiplier=REFERENCE_NOISE,
+        expected_batch_size=REFERENCE_BATCH,
+        records=RECORDS,
+        steps=steps,
+        delta=DELTA,
+    )
 
 
 # --- What is run ----------------------------------------------------------------------------------------------------
 
 
-def law(*, rate: float = 4.0) -> list[Job]:
-    """The dearest first: they end last."""
+def law(*, rate: float = 4.0, steps: int = LAW_STEPS, num_seeds: int = 3, num_large: int = 3) -> list[Job]:
+    """The dearest first: they end last. ``num_large`` seeds of the batches that the line is not fitted to."""
     return [
-        Job(experiment="law", network=WIDE_RESNET, batch=batch, steps=LAW_STEPS, seed=seed, learning_rate=rate)
+        Job(experiment="law", network=WIDE_RESNET, batch=batch, steps=steps, seed=seed, learning_rate=rate)
+        for seed in range(max(num_seeds, num_large))
         for batch in reversed(LAW_BATCHES)
-        for seed in range(3)
+        if seed < (num_seeds if batch <= LARGEST_FITTED else num_large)
     ]
 
 
-def order(*, rate: float = 4.0) -> list[Job]:
+def order(*, rate: float = 4.0, num_seeds: int = 3) -> list[Job]:
     """Both orders with as many views."""
     return [
         _short("order", ("wide_resnet", {"order": side}), views=views, seed=seed, rate=rate)
+        for seed in range(num_seeds)
         for views in (16, 4, 1)
         for side in ("after", "before")
-        for seed in range(3)
     ]
 
 
-def vit(*, vit_rate: float = 1.0, nf_rate: float = 4.0) -> list[Job]:
+def vit(*, vit_rate: float = 2.0, nf_rate: float = 4.0, num_seeds: int = 3) -> list[Job]:
     """Both networks, scored on the way."""
     return [
-        _short("vit", network, views=views, seed=seed, rate=rate)
+        _short("vit", network, views=views, seed=seed, rate=rate, batch=VIT_BATCH)
+        for seed in range(num_seeds)
         for views in (4, 1)
         for network, rate in ((VIT, vit_rate), (NF_RESNET, nf_rate))
-        for seed in range(3)
     ]
 
 
@@ -131,18 +137,26 @@ def rates() -> list[Job]:
     ]
 
 
-def _short(experiment: str, network: tuple[str, dict[str, Any]], *, views: int, seed: int, rate: float) -> Job:
+def _short(
+    experiment: str,
+    network: tuple[str, dict[str, Any]],
+    *,
+    views: int,
+    seed: int,
+    rate: float,
+    batch: int = ORDER_BATCH,
+) -> Job:
     return Job(
         experiment=experiment,
         network=network,
-        batch=SIMULATED_BATCH,
+        batch=batch,
         steps=SHORT_STEPS,
         seed=seed,
         learning_rate=rate,
         views=views,
         augmentation="none" if experiment == "rates" else "flip_crop",
         evaluate_every=50,
-        physical_batch=VIEWS_AT_ONCE[views],
+        physical_batch=AT_ONCE[batch, views],
     )
 
 
@@ -157,12 +171,12 @@ def quick(job: Job) -> Job:
 def named(given: argparse.Namespace) -> list[Job]:
     """The jobs that were asked for."""
     every = {
-        "law": law(rate=given.rate),
-        "order": order(rate=given.rate),
-        "vit": vit(vit_rate=given.vit_rate, nf_rate=given.nf_rate),
+        "law": law(rate=given.rate, steps=given.law_steps, num_seeds=given.seeds, num_large=given.large_seeds),
+        "order": order(rate=given.rate, num_seeds=given.seeds),
+        "vit": vit(vit_rate=given.vit_rate, nf_rate=given.nf_rate, num_seeds=given.seeds),
         "rates": rates(),
     }
-    jobs = [job for name in given.experiments for job in every[name]]
+    jobs = every[given.experiment]
     return [quick(job) for job in jobs if job.seed in (0, RATE_SEED)] if given.quick else jobs
 
 
@@ -188,7 +202,7 @@ def records_of(data_dir: str | None, *, is_made_up: bool) -> DataSet:
     )
 
 
-def train(job: Job, *, data_dir: str | None, device: str, is_quick: bool) -> dict[str, Any]:
+def train(job: Job, *, data_dir: str | None, device: str, is_quick: bool, is_compiled: bool) -> dict[str, Any]:
     """One run, and what is kept of it."""
     known, begun, plan = records_of(data_dir, is_made_up=is_quick), time.perf_counter(), job.plan
     torch.manual_seed(job.seed)
@@ -205,7 +219,7 @@ def train(job: Job, *, data_dir: str | None, device: str, is_quick: bool) -> dic
             precision="as_model" if is_quick else "bfloat16",
             evaluate_every=job.evaluate_every or job.steps,
             physical_batch=job.physical_batch,
-            compiled=not is_quick,
+            compiled=is_compiled,
             device=device,
             directory=Path(folder) / "run",
             network=job.network,
@@ -223,11 +237,12 @@ def train(job: Job, *, data_dir: str | None, device: str, is_quick: bool) -> dic
     }
 
 
-def attempted(job: Job, *, data_dir: str | None, device: str, is_quick: bool) -> dict[str, Any]:
+def attempted(job: Job, **where: Any) -> dict[str, Any]:
     """The job with its result, or with what went wrong."""
     torch.set_num_threads(1)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # with torch 2.11 its gradients of single records were zeros
     try:
-        return {**asdict(job), "result": train(job, data_dir=data_dir, device=device, is_quick=is_quick)}
+        return {**asdict(job), "result": train(job, **where)}
     except Exception as error:  # one run that diverges must not end the others
         return {**asdict(job), "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
 
@@ -236,7 +251,13 @@ def run_all(jobs: Iterable[Job], lines: Path, given: argparse.Namespace) -> None
     """Every job in some process, each result on the disk as soon as it is known."""
     done = {_key(line) for line in (lines_of(lines) if lines.exists() else []) if "result" in line}
     todo = [job for job in jobs if _key(asdict(job)) not in done]
-    one = partial(attempted, data_dir=given.data_dir, device=given.device, is_quick=given.quick)
+    one = partial(
+        attempted,
+        data_dir=given.data_dir,
+        device=given.device,
+        is_quick=given.quick,
+        is_compiled=not (given.quick or given.eager),
+    )
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.processes, mp_context=spawning) as pool, lines.open("a", encoding="utf-8") as file:
         for future in as_completed([pool.submit(one, job) for job in todo]):
@@ -287,14 +308,46 @@ def _row(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 def reference_of(steps: int) -> dict[str, Any]:
     """The private training that is simulated, and what it would promise."""
-    plan = Job(experiment="", network=WIDE_RESNET, batch=REFERENCE_BATCH, steps=steps, seed=0).plan
     return {
         "expected_batch_size": REFERENCE_BATCH,
         "noise_multiplier": REFERENCE_NOISE,
         "records": RECORDS,
         "steps": steps,
         "delta": DELTA,
-        "epsilon": plan.bound().epsilon,
+        "epsilon": _reference(steps).bound().epsilon,
+    }
+
+
+def predictions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each number of steps: what the batches up to 512 predict for the reference, and what it reached."""
+    found = []
+    for steps in sorted({row["steps"] for row in rows}):
+        small = [row for row in rows if row["steps"] == steps and row["batch"] <= LARGEST_FITTED and row["seeds"]]
+        if len({row["batch"] for row in small}) > 2:
+            found.append(_prediction(steps, small, [row for row in rows if row["steps"] == steps]))
+    return found
+
+
+def _prediction(steps: int, small: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    runs = [
+        SimulatedRun(expected_batch_size=row["batch"], accuracy=one["accuracy"], seed=one["seed"])
+        for row in small
+        for one in row["seeds"]
+    ]
+    prediction = Prediction(reference=_reference(steps), runs=tuple(runs))
+    reached = [one["accuracy"] for row in rows if row["batch"] == REFERENCE_BATCH for one in row["seeds"]]
+    interval = prediction.interval(num_runs=max(1, len(reached)))
+    return {
+        "steps": steps,
+        "num_runs_fitted": len(runs),
+        "slope_for_a_doubling": prediction.law.slope,
+        "slope_interval": list(prediction.slope_interval),
+        "predicted": prediction.accuracy,
+        "interval": list(interval),
+        "confidence": prediction.confidence,
+        "num_runs_predicted": max(1, len(reached)),
+        "outcome": statistics.mean(reached) if reached else None,
+        "is_inside": prediction.compared_with(reached).is_inside if reached else None,
     }
 
 
@@ -302,46 +355,51 @@ def collected(name: str, lines: list[dict[str, Any]], about: dict[str, Any]) -> 
     """One file of an experiment."""
     mine = [line for line in lines if line["experiment"] == name]
     configs = [line["result"]["config"] for line in mine if "result" in line]
+    rows = rows_of(mine)
     return {
         "what": EXPERIMENTS[name],
         **about,
-        "reference": reference_of(mine[0]["steps"]),
+        "references": [reference_of(steps) for steps in sorted({line["steps"] for line in mine})],
         "method": configs[0]["method"] if configs else None,
         "training": configs[0]["training"] if configs else None,
-        "rows": rows_of(mine),
+        **({"predictions": predictions(rows)} if name == "law" else {}),
+        "rows": rows,
     }
 
 
 def parsed() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiments", nargs="+", choices=[*EXPERIMENTS, "all"])
-    parser.add_argument("--save", type=Path, required=True, help="a file; of several experiments, a folder")
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--save", type=Path, required=True)
     parser.add_argument("--lines", type=Path, help="where each run goes as it ends")
+    parser.add_argument("--collect", action="store_true", help="run nothing")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data-dir")
     parser.add_argument("--commit", help="what to note as the commit, for a copy without git's history")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--large-seeds", type=int, default=3, help="of batches above 512, in the experiment law")
+    parser.add_argument("--law-steps", type=int, default=LAW_STEPS)
     parser.add_argument("--rate", type=float, default=4.0, help="of the wide residual networks")
-    parser.add_argument("--vit-rate", type=float, default=1.0)
+    parser.add_argument("--vit-rate", type=float, default=2.0)
     parser.add_argument("--nf-rate", type=float, default=4.0)
+    parser.add_argument("--eager", action="store_true", help="not compiled: slower, and begun at once")
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
-    if "all" in given.experiments:
-        given.experiments = list(EXPERIMENTS)
-    return given
+    return parser.parse_args()
 
 
 def main() -> None:
     given = parsed()
-    about = machine(given.device, commit=given.commit)
     with tempfile.TemporaryDirectory() as folder:
         lines = given.lines or Path(folder) / "lines.jsonl"
-        run_all(named(given), lines, given)
-        found = lines_of(lines)
-    for name in given.experiments:
-        file = given.save if len(given.experiments) == 1 else given.save / f"tan_{name}.json"
-        file.write_text(json.dumps(collected(name, found, about), indent=1) + "\n", encoding="utf-8")
+        noted = lines.with_suffix(".machine.json")
+        if not given.collect:
+            noted.write_text(json.dumps(machine(given.device, commit=given.commit)), encoding="utf-8")
+            run_all(named(given), lines, given)
+        about = json.loads(noted.read_text(encoding="utf-8"))
+        whole = collected(given.experiment, lines_of(lines), about)
+    given.save.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
