@@ -558,3 +558,16 @@ def test_a_body_that_cannot_be_understood_is_named() -> None:
     row = Row(seq=7, at="", kind="odd", body="[]", chain="")
     with pytest.raises(DamagedFile, match=r"file: row 7 \(odd\) cannot be understood"), reading(Path("file"), row):
         row.content()["missing"]
+
+
+def test_a_copy_has_the_same_rows_at_one_moment(tmp_path: Path, file_format: FileFormat) -> None:
+    with AppendOnlyFile.create(tmp_path / "a", file_format, kind="opened", body={"by": "Ada"}) as file:
+        file.append("remark", {"text": "late"})
+        rows = file.rows()
+    AppendOnlyFile.copy_at(tmp_path / "a", tmp_path / "b", file_format, at="2026-01-31T12:00+00:00")
+    with AppendOnlyFile.open(tmp_path / "b", file_format) as copy:
+        assert [(row.seq, row.kind, row.body) for row in copy.rows()] == [(r.seq, r.kind, r.body) for r in rows]
+        assert {row.at for row in copy.rows()} == {"2026-01-31T12:00+00:00"}
+        copy.append("remark", {"text": "it goes on"})
+    with pytest.raises(StoreError, match="exists already"):
+        AppendOnlyFile.copy_at(tmp_path / "a", tmp_path / "b", file_format, at="2026-01-31T12:00+00:00")

@@ -433,3 +433,11 @@ def test_what_cannot_be_planned_is_refused_by_name(tables: dict[str, Any], says:
 def test_the_records_themselves_are_given_part_by_part(here: Path) -> None:
     given = digits(data=OWN | {"public_npz": "public.npz"}).given()
     assert (len(given["data"]), given["test"], len(given["public"])) == (len(PRIVATE[0]), None, len(PUBLIC[0]))
+
+
+def test_all_that_a_run_may_do_is_known_without_a_record(here: Path) -> None:
+    words = digits(data=OWN, training={"held_out_fraction": 0.25, "evaluate_every": 1})
+    allowance = words.allowance()
+    trained = train(words)
+    assert allowance.event == read_run(trained.directory).planned
+    assert allowance.plan == trained.plan

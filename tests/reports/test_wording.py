@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lehr.events import Adjacency
+from lehr.events import Adjacency, Gaussian, RepeatAndSelect, Repeated
 from lehr.reports.certificate import Certificate
-from lehr.reports.wording import WIDTH, guarantee, page
+from lehr.reports.wording import WIDTH, guarantee, how_chosen, page
 
 
 def test_the_page_answers_every_question(filled: Certificate) -> None:
@@ -82,3 +82,15 @@ def test_delta_and_audit_are_shown_in_all_their_digits(filled: Certificate) -> N
     text = " ".join(page(replace(filled, delta=1.0000004e-5, audit=audit)).split())
     assert "ε = 2.5 at δ = 1.0000004e-05." in text
     assert "at least 1.23456 with confidence 0.99999." in text
+
+
+def test_a_choice_among_equal_trials_says_how_many_there_were_and_another_cost_does_not(filled: Certificate) -> None:
+    step = Gaussian(4.0)
+    among = replace(filled, event=Repeated(step, 12), settings_cost=Repeated(step, 9))
+    assert "It was chosen among 4 trials" in " ".join(page(among).split())
+    assert "trials" not in " ".join(how_chosen(replace(among, settings_cost=Repeated(step, 7))))
+
+
+def test_a_selection_is_said_in_words(filled: Certificate) -> None:
+    selected = replace(filled, event=RepeatAndSelect(Gaussian(4.0), mean=7.0, shape=0.0), settings_cost=None)
+    assert "drawn by the logarithmic law with mean 7" in " ".join(page(selected).split())

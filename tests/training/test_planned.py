@@ -19,7 +19,10 @@ from lehr.events import counted
 from lehr.ledger import Ledger
 from lehr.methods.dpsgd import dpsgd
 from lehr.planning.budget import Budget
+from lehr.planning.plan import Plan
+from lehr.planning.search_cost import RepeatedSelection, Trial
 from lehr.reports import certificate_file
+from lehr.reports.run_reading import read_run
 from lehr.run_shape import Callback, End, Evaluation, Progress
 from tests.training.tiny import PRIVATE, PUBLIC, TEST, fit_tiny, linear, new_budget
 
@@ -261,3 +264,40 @@ def test_what_a_papers_rule_says_counts_the_scores_too(tmp_path: Path) -> None:
     assert run.published is not None
     assert run.published.is_proven
     assert run.published.epsilon >= run.proven.epsilon
+
+
+PRICE = RepeatedSelection(mean=3)
+EVENT = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=5, delta=1e-3).event
+
+
+def test_a_trial_promises_what_holds_for_its_whole_search(tmp_path: Path) -> None:
+    trial = Trial(price=PRICE, event=EVENT)
+    run = fit_tiny(tmp_path / "run", trial_of=trial, settings_chosen_on="private")
+    assert run.certificate is not None
+    assert run.certificate.event == PRICE.event(EVENT)
+    assert run.proven.epsilon > 1.2 * run.plan.bound().epsilon
+    record = read_run(tmp_path / "run")
+    assert record.trial_of == PRICE
+    assert record.planned == EVENT
+    assert record.counted_for == PRICE.event(EVENT)
+    with pytest.raises(InvalidValue, match="trial_of was"):
+        fit_tiny(tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    "changed,says",
+    [
+        ({"steps": 6}, "what a trial does to the records must be what was fixed for every trial"),
+        ({"settings_chosen_on": "fixed"}, "settings_chosen_on must be private for a trial"),
+        ({"declared": "synthetic"}, "trial_of must be left out on synthetic records"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier must be a number > 0"),
+        ({"budget": "b"}, "budget must be left out for a trial"),
+    ],
+)
+def test_what_is_no_trial_of_its_search_is_refused(tmp_path: Path, changed: dict[str, Any], says: str) -> None:
+    new_budget(tmp_path / "b")
+    changed = {key: tmp_path / "b" if key == "budget" else value for key, value in changed.items()}
+    said = {"settings_chosen_on": "private", "trial_of": Trial(price=PRICE, event=EVENT), **changed}
+    with pytest.raises(InvalidValue, match=says):
+        fit_tiny(tmp_path / "run", **said)
+    assert not (tmp_path / "run").exists()
