@@ -16,7 +16,17 @@ from typer.testing import CliRunner
 from lehr.cli.main import app
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("audit.md", "command_line.md", "certificate.md", "data.md", "release.md", "runs.md", "tan.md", "train.md")
+PAGES = (
+    "audit.md",
+    "command_line.md",
+    "certificate.md",
+    "data.md",
+    "release.md",
+    "runs.md",
+    "search.md",
+    "tan.md",
+    "train.md",
+)
 WHOLE_COMMAND = typer.main.get_command(app)
 
 

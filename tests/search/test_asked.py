@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,6 +114,14 @@ def test_without_a_space_the_usual_settings_are_varied(tmp_path: Path) -> None:
 def test_what_is_not_known_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidValue):
         read(tmp_path, text)
+
+
+def test_the_file_on_the_page_of_the_documentation_is_read(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "search.md"
+    [text] = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    search = read(tmp_path, text)
+    assert (search.trials, search.declared) == (40, "public")
+    assert "batch_factor" in search.space
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

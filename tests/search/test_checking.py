@@ -64,6 +64,12 @@ def test_a_search_needs_records_to_score_on() -> None:
     check({"momentum": [0.0]}, data=data, training={"held_out_fraction": 0.2})
 
 
+def test_what_is_wrong_with_the_configuration_itself_is_not_blamed_on_a_setting() -> None:
+    with pytest.raises(InvalidValue) as error:
+        check({"momentum": [0.0]}, data={"name": "cifar10", "declared": "public"})
+    assert "search.space" not in str(error.value)
+
+
 def test_a_good_space_passes_without_reading_a_record(tmp_path: Path) -> None:
     data = {"npz": str(tmp_path / "nowhere.npz"), "test_npz": "nowhere.npz", "records": 1000, "num_classes": 2}
     check({"optimizer": ["sgd", "adamw"], "momentum": [0.0, 0.9], "views": [1, 2]}, data={**data, "declared": "public"})

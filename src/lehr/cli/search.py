@@ -26,7 +26,7 @@ SAMPLERS = "tpe, random, grid, qmc or gp."
 PRUNERS = "none, median, hyperband or successive-halving."
 SHOWN = 10
 EXAMPLE = example(
-    "  lehr search --set data.declared=public --set privacy.epsilon=8 --set privacy.steps=5 \\\n",
+    "  lehr search --set data.declared=public --set privacy.noise_multiplier=1 --set privacy.steps=5 \\\n",
     "      --set privacy.expected_batch_size=64 --trials 2 --study found\n",
 )
 

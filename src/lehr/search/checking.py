@@ -22,6 +22,7 @@ from lehr.update import averaging
 def refuse_what_cannot_be_tried(search: Search, *, plan: Plan | None = None) -> None:
     """An error that names the setting, where one of its values cannot be had. No record is read."""
     _refuse_nothing_to_score(search)
+    _build(search.trial({}, plan=plan))  # what is wrong without any of them is not their fault
     if "batch_factor" in search.space:
         _refuse_unequal_steps(search)
     for dimension in search.space.dimensions:
