@@ -22,7 +22,7 @@ from scipy import stats
 from lehr.accounting.rdp import FRACTIONAL_ORDERS
 from lehr.append_only import AppendOnlyFile
 from lehr.errors import BudgetExceeded, CertificateMismatch, InvalidValue, StoreError
-from lehr.events import RepeatAndSelect
+from lehr.events import Gaussian, RepeatAndSelect, counted
 from lehr.files import json_file, lines_file, lock
 from lehr.ledger import LEDGER_FORMAT
 from lehr.planning.budget import Budget
@@ -37,6 +37,7 @@ from lehr.rng import RunKey
 from lehr.run_shape import RunFiles
 from lehr.search.certifying import a_table
 from lehr.search.objective import Outcome
+from lehr.search.paid import paid_search
 from lehr.search.selection import OVER, Selection, Standing, number_of_trials
 from tests.search.paid_searches import GEOMETRIC, begun, key_for, selection_in, with_price
 
@@ -71,9 +72,9 @@ def test_the_number_is_always_the_same_for_one_key() -> None:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Selection]:
-    """Two searches that are over: one had a single trial and one had four."""
+    """Two searches that are over: one had a single trial and one had three."""
     made = {}
-    for number in (1, 4):
+    for number in (1, 3):
         folder = tmp_path_factory.mktemp(f"of {number}")
         with Budget.create(folder / "b", dataset="clinic", epsilon=100.0, delta=1e-3):
             pass
@@ -83,10 +84,10 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Selection]:
 
 
 def test_searches_of_any_number_of_trials_leave_the_same_files_with_the_same_times(both: dict[int, Selection]) -> None:
-    one, four = both[1].directory, both[4].directory
-    assert names(one) == names(four)
-    assert {path.name for path in four.iterdir()} == {"search.json", "winner"}
-    for folder in (one, four):
+    one, three = both[1].directory, both[3].directory
+    assert names(one) == names(three)
+    assert {path.name for path in three.iterdir()} == {"search.json", "winner"}
+    for folder in (one, three):
         begun_at = json_file.read(folder / "search.json", a_table)["begun_at"]
         assert len({path.stat().st_mtime for path in (folder, *folder.rglob("*"))}) == 1
         with AppendOnlyFile.open(folder / "winner/ledger.db", LEDGER_FORMAT) as ledger:
@@ -102,8 +103,8 @@ def test_what_is_written_about_a_search_is_the_same_for_any_number_of_trials(bot
         config = json_file.read(selection.directory / "winner/config.json", a_table)
         return {key: value for key, value in config.items() if key not in ("method", "created_on")}
 
-    assert said(both[1]) == said(both[4])
-    assert drawn_settings_apart(both[1]) == drawn_settings_apart(both[4])
+    assert said(both[1]) == said(both[3])
+    assert drawn_settings_apart(both[1]) == drawn_settings_apart(both[3])
     ledgers = []
     for selection in both.values():
         with AppendOnlyFile.open(selection.directory / "winner/ledger.db", LEDGER_FORMAT) as ledger:
@@ -150,9 +151,9 @@ def test_its_epsilon_is_that_of_dp_accounting(both: dict[int, Selection]) -> Non
 def test_the_page_of_the_winner_has_the_epsilon_of_the_search_and_not_that_of_one_trial(
     both: dict[int, Selection],
 ) -> None:
-    record = read_run(both[4].directory / "winner")
+    record = read_run(both[3].directory / "winner")
     assert record.certificate is not None
-    page = (both[4].directory / "winner/report.html").read_text()
+    page = (both[3].directory / "winner/report.html").read_text()
     assert f"ε = {record.certificate.epsilon:.4f}"[:8] in page
     assert "for the whole search that this model was chosen by" in page
     assert "ε spent" not in page
@@ -312,6 +313,20 @@ def test_two_processes_do_not_work_on_one_search(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="another process has it"):
         selection.run()
     os.close(held)
+
+
+def test_trials_may_be_scored_on_held_out_records_with_noise_that_is_charged(tmp_path: Path) -> None:
+    selection = selection_in(tmp_path)
+    search = selection.paid.search
+    data = {key: value for key, value in search.configuration.data.items() if key != "test_npz"}
+    own = replace(search.configuration, data=data).with_words(training={"held_out_fraction": 0.25})
+    paid = paid_search(replace(search, configuration=own), GEOMETRIC)
+    winner = begun(replace(selection, paid=paid), 2).run()
+    assert winner is not None
+    promised = certificate_file.read(winner / "certificate.json")
+    check(promised)
+    assert isinstance(promised.event, RepeatAndSelect)
+    assert counted(promised.event.event) == {paid.plan.step_event: 4, Gaussian(20.0): 1}
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from lehr.planning import search_cost
 from lehr.planning.search_cost import Composition
 from lehr.reports.search_rows import Row, SearchCallback
 from lehr.rng import RunKey
-from lehr.run_folder import differences, refuse_used
+from lehr.run_folder import differences
 from lehr.run_shape import PRIVATE, RunFiles
 from lehr.search import paying
 from lehr.search.certifying import a_table, certify
+from lehr.search.new_folder import new_folder
 from lehr.search.paid import PaidSearch
 from lehr.search.study import Study
 from lehr.search.terms import Terms
@@ -83,13 +84,12 @@ class PaidStudy:
         return rows
 
     def _begin(self, path: Path) -> None:
-        refuse_used(self.directory)
         self.paid.claim()
         self.paid.refuse_other_events(RunKey.fresh().at(0, 0).generator("settings looked at", "cpu"))
-        if self.budget is not None:
-            paying.reserve(self.budget, self.paid, name=self.name)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        json_file.write(path, self._asked())
+        with new_folder(self.directory):
+            if self.budget is not None:
+                paying.reserve(self.budget, self.paid, name=self.name)
+            json_file.write(path, self._asked())
 
     def _asked(self) -> dict[str, object]:
         return {

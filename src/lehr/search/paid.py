@@ -72,7 +72,6 @@ class PaidSearch:
 
 def paid_search(search: Search, price: Paid, *, epsilon: float | None = None) -> PaidSearch:
     """The search with the least noise at which all of it stays within ε, or with the noise that it says itself."""
-    search = _without_batches(search)
     _refuse_unfit(search, price)
     if epsilon is not None:
         search = replace(search, configuration=search.configuration.with_words(privacy={"epsilon": epsilon}))
@@ -80,8 +79,10 @@ def paid_search(search: Search, price: Paid, *, epsilon: float | None = None) ->
     if "epsilon" in said and "noise_multiplier" in said:
         allowed = "left out beside epsilon: it is found so that the whole search stays within that"
         raise InvalidValue("noise_multiplier", allowed=allowed, given=said["noise_multiplier"])
-    refuse_what_is_not_searched(search.plan)
+    search = _without_batches(search)
+    _refuse_numbers_of_the_plan(search)
     plan = search.plan
+    refuse_what_is_not_searched(plan)
     if "epsilon" in said:
         beside = _at(search.configuration, plan).allowance().beside
         plan = plan_for(price, plan, epsilon=said["epsilon"], beside=beside)
@@ -112,12 +113,15 @@ def _refuse_unfit(search: Search, price: Paid) -> None:
     if said.get("accounting") == "published":
         allowed = "proven for a search on private records"
         raise InvalidValue("accounting", allowed=allowed, given="published")
+    if isinstance(price, RepeatedSelection):
+        _refuse_dependent_trials(search)
+
+
+def _refuse_numbers_of_the_plan(search: Search) -> None:
     for dimension in search.space.dimensions:
         if dimension.name == BATCH_FACTOR or dimension.name.startswith("privacy."):
             allowed = "of settings with which every trial does the same to the records"
             raise InvalidValue("[search.space]", allowed=allowed, given=dimension.name)
-    if isinstance(price, RepeatedSelection):
-        _refuse_dependent_trials(search)
 
 
 def _refuse_dependent_trials(search: Search) -> None:

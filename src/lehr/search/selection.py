@@ -31,11 +31,12 @@ from lehr.ledger import LEDGER_FORMAT
 from lehr.planning import search_cost
 from lehr.planning.search_cost import RepeatedSelection
 from lehr.rng import RunKey
-from lehr.run_folder import differences, refuse_used
+from lehr.run_folder import differences
 from lehr.run_shape import RunFiles
 from lehr.search import paying
 from lehr.search.asked import ACCURACY
 from lehr.search.certifying import a_table, certify
+from lehr.search.new_folder import new_folder
 from lehr.search.objective import Outcome, tried
 from lehr.search.paid import PaidSearch
 
@@ -147,24 +148,17 @@ class Selection:
 
     def _begin(self) -> None:
         """Make the folder and reserve the whole search. What was asked for is written last: without it none began."""
-        files, key, is_new = self.files, RunKey.fresh(), not self.directory.exists()
-        refuse_used(self.directory)
+        files, key = self.files, RunKey.fresh()
         self.paid.claim()
         self.paid.refuse_other_events(key.at(0, 0).generator("settings looked at", "cpu"))
-        files.directory.mkdir(parents=True, exist_ok=True)
-        files.private.mkdir(mode=0o700)
-        whole_file.write_private(files.private / ".gitignore", "*\n")
-        key.save(files.key)
-        try:
+        with new_folder(self.directory):
+            files.private.mkdir(mode=0o700)
+            whole_file.write_private(files.private / ".gitignore", "*\n")
+            key.save(files.key)
             if self.budget is not None:
                 paying.reserve(self.budget, self.paid, name=self.name)
-        except BaseException:
-            _destroy(files.private)
-            if is_new:
-                self.directory.rmdir()
-            raise
-        begun_at = datetime.now(UTC).isoformat(timespec="minutes")
-        json_file.write(files.asked, {**self._asked(), "begun_at": begun_at})
+            begun_at = datetime.now(UTC).isoformat(timespec="minutes")
+            json_file.write(files.asked, {**self._asked(), "begun_at": begun_at})
 
     def _refuse_other(self) -> str:
         """When the search began; one that was begun as another is refused."""
