@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lehr import validate
 from lehr.errors import InvalidValue
@@ -93,8 +92,9 @@ class SelfAttention(nn.Module):
     def forward(self, stream: Tensor) -> Tensor:
         heads = self.queries_keys_values(stream).unflatten(-1, (3, self._num_heads, -1)).transpose(1, 3)
         queries, keys, values = heads.unbind(2)
-        attended = functional.scaled_dot_product_attention(queries, keys, values)
-        result: Tensor = self.mixed(attended.transpose(1, 2).flatten(2))
+        # Written out: of torch's fused kernels some fail on a GPU under the transforms that give gradients by record.
+        weights = (queries @ keys.mT * queries.shape[-1] ** -0.5).softmax(dim=-1)
+        result: Tensor = self.mixed((weights @ values).transpose(1, 2).flatten(2))
         return result
 
 
