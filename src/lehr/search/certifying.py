@@ -14,21 +14,23 @@ from lehr.search.paid import PaidSearch
 
 
 def certify(run: RunFiles, paid: PaidSearch, *, name: str, budget: Path | None, created_on: str | None = None) -> None:
-    """Write the budget into the certificate, where there is one, and the day of the search where it is given."""
+    """Issue the certificate now, with the budget where there is one, and put down the day of the search if it is given.
+
+    The one that was there is of the day on which the trial ended, which says something of its place in the search.
+    """
     config = json_file.read(run.config, a_table)
     changed = {"budget": paying.dataset_of(budget)} | ({} if created_on is None else {"created_on": created_on})
     json_file.write(run.config, {**config, **changed}, overwrite=True)
-    if budget is not None:
-        event, cost = paid.price.certified(paid.trial_event)
-        certificate = issuing.issue(
-            event,
-            delta=paid.plan.delta,
-            adjacency=paid.plan.adjacency,
-            stated=certificate_file.read(run.certificate).stated,
-            settings_cost=cost,
-            budget=paying.shared(budget, name=name),
-        )
-        certificate_file.write(run.certificate, certificate, overwrite=True)
+    event, cost = paid.price.certified(paid.trial_event)
+    certificate = issuing.issue(
+        event,
+        delta=paid.plan.delta,
+        adjacency=paid.plan.adjacency,
+        stated=certificate_file.read(run.certificate).stated,
+        settings_cost=cost,
+        budget=None if budget is None else paying.shared(budget, name=name),
+    )
+    certificate_file.write(run.certificate, certificate, overwrite=True)
     page = run_page.render(run_reading.read_run(run.directory))
     whole_file.write(run.report, page, overwrite=True)
 
