@@ -119,4 +119,6 @@ def test_the_version_names_every_package_that_a_number_depends_on() -> None:
 def test_what_is_sampled_within_a_selection_rests_on_the_number_of_records_and_on_the_secret() -> None:
     premises = claim(RepeatAndSelect(RUN, mean=5.0), delta=1e-5).premises
     assert {TRUE_RECORD_COUNT, SECRET_REPETITIONS} <= set(premises)
+    assert "Papernot & Steinke" in claim(RepeatAndSelect(RUN, mean=5.0), delta=1e-5).theorem
+    assert "Papernot & Steinke" not in claim(RUN, delta=1e-5).theorem
     assert SECRET_REPETITIONS not in claim(RUN, delta=1e-5).premises

@@ -156,6 +156,7 @@ def test_the_page_of_the_winner_has_the_epsilon_of_the_search_and_not_that_of_on
     page = (both[3].directory / "winner/report.html").read_text()
     assert f"ε = {record.certificate.epsilon:.4f}"[:8] in page
     assert "for the whole search that this model was chosen by" in page
+    assert "drawn by the geometric law with mean 2" in page
     assert "ε spent" not in page
     assert record.last is not None
     assert f"{record.last.epsilon_spent:.4g}"[:4] not in page.split("<script")[0]

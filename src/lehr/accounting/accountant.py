@@ -141,7 +141,7 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
         delta=delta,
         adjacency=adjacency,
         accountant=accountant.name,
-        theorem=accountant.theorem,
+        theorem=_theorem(accountant, event),
         premises=_premises(event),
         proof=accountant.proof,
     )
@@ -150,6 +150,12 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
 def version() -> str:
     """The versions of everything that a number depends on, for the record."""
     return ", ".join(f"{package} {version_of(package)}" for package in ("lehr", "dp-accounting", "numpy", "scipy"))
+
+
+def _theorem(accountant: Accountant, event: Event) -> str:
+    if not any(isinstance(atom, RepeatAndSelect) for atom in counted(event)):
+        return accountant.theorem
+    return f"{accountant.theorem}; repeated selection (Papernot & Steinke 2022, Theorems 2 and 6)"
 
 
 def _premises(event: Event) -> tuple[Premise, ...]:

@@ -195,13 +195,13 @@ def selection_in_words(selected: RepeatAndSelect) -> str:
     return (
         "Settings were drawn at random, a model was trained on the private data with each draw, and the best was kept. "
         f"The number of trials is secret: it was drawn by the {law_in_words(selected.shape)} law with mean "
-        f"{selected.mean:g}, and nothing of the other trials was shown or kept. The events above count all of them."
+        f"{selected.mean:g}, and nothing of the other trials was shown or kept. The guarantee counts them all."
     )
 
 
 def composition_in_words(trials: int) -> str:
     """The same where every trial is charged."""
-    return f"It was chosen among {trials} trials on the private data. All of them are counted above, shown or not."
+    return f"It was chosen among {trials} trials on the private data. The guarantee counts them all, shown or not."
 
 
 def _exponent(mean: float, shape: float) -> float:

@@ -17,7 +17,7 @@ from lehr.reports.certificate import Certificate
 from lehr.reports.page_frame import Chart, Line
 from lehr.reports.rounding import at_most, exactly
 from lehr.reports.run_reading import RunRecord, State
-from lehr.reports.wording import guarantee
+from lehr.reports.wording import guarantee, how_chosen
 from lehr.run_shape import SECTIONS, Evaluation
 
 TEMPLATE = "run_page.html.jinja"
@@ -82,6 +82,7 @@ def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
     yield "It is for every step that the plan allowed, however many were taken, accepted or rejected."
     if record.trial_of is not None:
         yield "It is for the whole search that this model was chosen by, and not for this run alone."
+        yield from () if record.certificate is None else how_chosen(record.certificate)
     public = "; ".join(map(str, stated.get("treated_as_public") or ())) or "nothing was stated"
     yield f"Treated as public: {public}."
     if seen := record.config["data"].get("public_records"):
