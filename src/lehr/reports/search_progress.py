@@ -63,7 +63,7 @@ class SearchDisplay(SearchCallback):
         self._live: Live | None = None
         self._rows: Sequence[Row] = ()
         self._trials, self._score = 0, ""
-        self._running, self._at = "", ""
+        self._running, self._settings, self._at = "", "", ""
         self._steps = 0
 
     def began(self, rows: Sequence[Row], *, trials: int, score: str) -> None:
@@ -80,7 +80,7 @@ class SearchDisplay(SearchCallback):
 
     def trying(self, number: int, parameters: Mapping[str, object]) -> None:
         """Note which trial runs."""
-        self._running, self._at = f"trial {number}: {settings(parameters)}", ""
+        self._running, self._settings, self._at = f"trial {number}", settings(parameters), ""
 
     def started(self, start: Start) -> None:
         """Note how many steps its run has."""
@@ -113,8 +113,10 @@ class SearchDisplay(SearchCallback):
             ProgressBar(total=self._trials, completed=done, width=width, finished_style="green"),
             Text(f"{done} of {self._trials} trials, best {best(self._rows, score=self._score)}"),
         )
-        running = ", ".join(filter(None, (self._running, self._at)))
-        return Group(bar, Text(one_line(running), overflow="ellipsis", no_wrap=True)) if running else Group(bar)
+        if not self._running:
+            return Group(bar)
+        running = f"{', '.join(filter(None, (self._running, self._at)))}: {self._settings}"
+        return Group(bar, Text(one_line(running), overflow="ellipsis", no_wrap=True))
 
     def _close(self) -> None:
         live, self._live = self._live, None
