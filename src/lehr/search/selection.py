@@ -202,9 +202,8 @@ class Selection:
                 outcome = tried(configuration, self.files.trial, score=self.paid.search.score, how=how)
             if not _was_begun_anew(self.files.trial):
                 if self.files.trial.is_dir():
-                    json_file.write(
-                        self.files.trial / SETTINGS, self.paid.search.space.meant(parameters), overwrite=True
-                    )
+                    settings = self.paid.search.space.meant(parameters)
+                    json_file.write(self.files.trial / SETTINGS, settings, overwrite=True)
                 return outcome
             _destroy(self.files.trial)
 
