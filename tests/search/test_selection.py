@@ -220,10 +220,13 @@ def test_no_trial_at_all_releases_nothing(tmp_path: Path) -> None:
     assert selection.run() is None
 
 
-def test_trials_that_all_end_without_a_model_release_nothing(tmp_path: Path) -> None:
+def test_trials_that_all_end_without_a_model_release_nothing_and_are_not_told_of(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     selection = begun(selection_in(tmp_path, space={"learning_rate": [1e42]}), 2)
     assert selection.run() is None
     assert names(selection.directory) == {"search.json"}
+    assert capfd.readouterr() == ("", "")  # a line for each that diverged would count them
 
 
 PROGRAM = """

@@ -57,7 +57,7 @@ def tried(
         shutil.rmtree(directory)  # the process died while the folder was made: no run began in it
     try:
         run = configuration.train(
-            directory=directory, resume=is_resumed, callbacks=callbacks, quiet=True, **(how or {})
+            directory=directory, resume=is_resumed, callbacks=callbacks, silent=True, **(how or {})
         )
     except Pruned:
         return Outcome(score=math.nan, is_pruned=True)

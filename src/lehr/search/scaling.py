@@ -91,7 +91,7 @@ class Scaling:
         """Make every run that is not there yet, and write down what follows. ``how`` is handed on to training."""
         self._refuse_another_folder()
         shown = SimulationProgress(len(self.runs), quiet=quiet)
-        how |= {"callbacks": (shown, *callbacks), "quiet": True}
+        how |= {"callbacks": (shown, *callbacks), "silent": True}
         with _alone(self.directory):
             records = [self._run(number, asked, shown, **how) for number, asked in enumerate(self.runs, start=1)]
         prediction = self._prediction(records, confidence=confidence)

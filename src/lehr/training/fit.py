@@ -98,6 +98,7 @@ def fit(
     trial_of: Trial | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
+    silent: bool = False,
     checkpoint_seconds: float = 10.0,
     diagnostics: bool = False,
     cryptographic_on_gpu: bool = False,
@@ -106,11 +107,11 @@ def fit(
 
     ``model`` is a module, which is trained in place, or the name of a network (``lehr.networks``). ``data`` is a
     ``DataSet``, the name of a known one, a pair of tensors, a torch ``Dataset``, or a folder of images that stays on
-    the disk (``lehr.data.streamed_folder``). For data of your own state
-    ``records``, how many there are, as a public number, and ``num_classes``. ``test`` and ``public`` are records that
-    you declare public: scores come from the former; methods that look at a loss look at the latter, or at the
-    ``acceptance_fraction`` of the former, which is then not scored on. Without test records, a ``held_out_fraction`` of
-    the private ones can be scored on, with noise that is charged.
+    the disk (``lehr.data.streamed_folder``). For data of your own state ``records``, how many there are, as a public
+    number, and ``num_classes``. ``test`` and ``public`` are records that you declare public: scores come from the
+    former; methods that look at a loss look at the latter, or at the ``acceptance_fraction`` of the former, which is
+    then not scored on. Without test records, a ``held_out_fraction`` of the private ones can be scored on, with noise
+    that is charged.
 
     Records that need no protection may be ``declared`` "public" or "synthetic": nothing is then promised to anybody.
     Only on such records may a ``plan`` be a simulation (``lehr.planning.simulation``).
@@ -119,13 +120,14 @@ def fit(
     step by step, and is counted. ``private_pca`` fills the projection of a network such as ``projected_mlp`` before the
     first step, with noise that is charged.
 
-    Everything is written to ``directory`` as the run goes; after a crash, the same call with ``resume=True`` goes on.
-    There is a certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or
-    "private"), which nobody but you can know, and none where it does not. ``accounting="published"`` plans the run by
-    the rule of the method's paper; the result then has that number and the proven one, and says which is which.
-    ``trial_of`` says of which search on these records the run is a trial (``lehr.planning.search_cost``): what is
-    promised is then promised for the whole search. With ``cryptographic_on_gpu`` a GPU's noise comes from the same
-    cryptographic stream as a CPU's, which is slower.
+    With ``quiet`` nothing is shown but why a run ended early, and with ``silent`` not that either: a search tells of
+    its trials itself, or must not. Everything is written to ``directory`` as the run goes; after a crash, the same call
+    with ``resume=True`` goes on. There is a certificate where ``settings_chosen_on`` says how the settings were chosen
+    ("fixed", "public" or "private"), which nobody but you can know, and none where it does not.
+    ``accounting="published"`` plans the run by the rule of the method's paper; the result then has that number and the
+    proven one, and says which is which. ``trial_of`` says of which search on these records the run is a trial
+    (``lehr.planning.search_cost``): what is promised is then promised for the whole search. With
+    ``cryptographic_on_gpu`` a GPU's noise comes from the same cryptographic stream as a CPU's, which is slower.
     """
     chosen = _method(method, accounting)
     given = given_records(
@@ -191,7 +193,7 @@ def fit(
         trial_of=trial_of,
     )
     where = Path(directory) if directory is not None else _new_directory(run.name)
-    told = (*callbacks, progress_for(sys.stderr, quiet=quiet))
+    told = tuple(callbacks) if silent else (*callbacks, progress_for(sys.stderr, quiet=quiet))
     with run.resumed(where) if resume else run.begun(where) as folder:
         return run.trained(folder, told)
 
