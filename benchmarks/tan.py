@@ -9,7 +9,8 @@ simulate it, with the same noise for a record and the same steps; they protect n
 - ``vit``: a vision transformer against a residual network without norms, as in Figure 6, at 256 and 600 steps.
 - ``rates``: the learning rates that were tried before these, with a seed that none of them has.
 
-Runs go to ``--processes`` at once, and each is one line of ``--lines FILE`` as soon as it has ended; a run whose line
+Runs of one shape go through one process, one after the other, so that only the first of them waits for the compiler;
+``--processes`` are at work at once. Each run is one line of ``--lines FILE`` as soon as it has ended; a run whose line
 is there is not run again, and ``--collect`` makes the file to save of what there is. The seed decides the first
 weights; draws and noise have keys of their own. ``--quick`` trains tiny networks on made-up images.
 """
@@ -17,6 +18,7 @@ weights; draws and noise have keys of their own. ``--quick`` trains tiny network
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import multiprocessing
 import statistics
@@ -251,20 +253,35 @@ def run_all(jobs: Iterable[Job], lines: Path, given: argparse.Namespace) -> None
     """Every job in some process, each result on the disk as soon as it is known."""
     done = {_key(line) for line in (lines_of(lines) if lines.exists() else []) if "result" in line}
     todo = [job for job in jobs if _key(asdict(job)) not in done]
-    one = partial(
-        attempted,
+    several = partial(
+        attempt_all,
+        lines=lines,
         data_dir=given.data_dir,
         device=given.device,
         is_quick=given.quick,
         is_compiled=not (given.quick or given.eager),
     )
-    spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.processes, mp_context=spawning) as pool, lines.open("a", encoding="utf-8") as file:
-        for future in as_completed([pool.submit(one, job) for job in todo]):
-            line = future.result()
+    with ProcessPoolExecutor(given.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(several, group) for group in of_one_shape(todo)]):
+            future.result()
+
+
+def of_one_shape(jobs: Iterable[Job]) -> list[list[Job]]:
+    """The jobs in groups that are compiled alike, in the order in which the first of each stands."""
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(json.dumps([job.network, job.batch, job.physical_batch, job.views]), []).append(job)
+    return list(groups.values())
+
+
+def attempt_all(jobs: Iterable[Job], *, lines: Path, **where: Any) -> None:
+    """The jobs one after the other, in this process; other processes write to the same file."""
+    for job in jobs:
+        line = attempted(job, **where)
+        with lines.open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             file.write(json.dumps(line) + "\n")
-            file.flush()
-            print(*_words(line), flush=True)
+        print(*_words(line), flush=True)
 
 
 def _key(line: dict[str, Any]) -> str:
