@@ -441,3 +441,10 @@ def test_all_that_a_run_may_do_is_known_without_a_record(here: Path) -> None:
     trained = train(words)
     assert allowance.event == read_run(trained.directory).planned
     assert allowance.plan == trained.plan
+
+
+def test_what_a_file_says_about_a_search_does_not_change_its_run(tmp_path: Path) -> None:
+    said = '[data]\nname = "digits"\n'
+    (tmp_path / "run.toml").write_text(said)
+    (tmp_path / "search.toml").write_text(f"{said}[search]\ntrials = 3\n[search.space]\nmomentum = [0.0, 0.9]\n")
+    assert Configuration.read(tmp_path / "search.toml") == Configuration.read(tmp_path / "run.toml")

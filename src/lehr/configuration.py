@@ -79,6 +79,7 @@ TRAINING = (
     "precision",
     "views",
 )
+SEARCH = "search"
 TABLES: Mapping[str, Sequence[str] | None] = {
     "data": (*DATA, *DATA_STATED),
     "model": None,  # the arguments of the network, which knows them itself
@@ -107,14 +108,9 @@ class Configuration:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The configuration in a TOML file."""
-        try:
-            with open(path, "rb") as file:
-                tables = tomllib.load(file)
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise StoreError(f"cannot use {path}: it is not TOML: {error}") from error
+        """The configuration in a TOML file. What it says about a search (``lehr.search``) is about other runs."""
+        tables = read_tables(path)
+        tables.pop(SEARCH, None)
         for name, table in tables.items():
             _refuse_other_tables(name, table)
         return cls(**tables)
@@ -330,6 +326,17 @@ class Configuration:
         if "averaging" in said:
             said["averaging"] = averaging.from_json(said["averaging"])
         return said
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """What a TOML file says."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot use {path}: it is not TOML: {error}") from error
 
 
 def _said(**words: Any) -> dict[str, Any]:

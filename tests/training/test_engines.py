@@ -112,3 +112,20 @@ def test_a_model_that_cannot_be_private_is_refused_and_not_run_some_other_way(co
 def test_a_loss_of_the_whole_batch_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"loss_fn must be .*one loss per record"):
         made(cross_entropy)
+
+
+class Spoilt(nn.Module):
+    """Right outputs, and gradients that are not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(images.flatten(1))
+        return outputs + (outputs - outputs.detach()).abs().sqrt()  # of zero, with a slope that is infinite
+
+
+def test_a_model_whose_gradients_are_not_finite_is_told_before_anything_is_spent() -> None:
+    with pytest.warns(UserWarning, match="all zero or not finite"):
+        made(model=Spoilt())

@@ -13,7 +13,6 @@ The other tables are those of ``lehr train``, and say how the winner will be tra
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,8 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from lehr import validate
-from lehr.configuration import TABLES, Configuration
-from lehr.errors import InvalidValue, StoreError
+from lehr.configuration import SEARCH, TABLES, Configuration, read_tables
+from lehr.errors import InvalidValue
 from lehr.files import strict_json
 from lehr.planning.plan import Plan
 from lehr.run_shape import PRIVATE
@@ -62,8 +61,8 @@ class Search:
 
         Without ``[search.space]`` the usual settings are varied.
         """
-        tables = {} if path is None else _tables(path)
-        search = tables.pop("search", {})
+        tables = {} if path is None else read_tables(path)
+        search = tables.pop(SEARCH, {})
         if not isinstance(search, Mapping) or not search.keys() <= set(KEYS):
             given = sorted(search.keys() - set(KEYS)) if isinstance(search, Mapping) else search
             raise InvalidValue("key of [search]", allowed="one of " + ", ".join(KEYS), given=given)
@@ -134,13 +133,3 @@ class Search:
 def _keeps_plan(parameters: Mapping[str, Value]) -> bool:
     """Whether nothing that was chosen can decide what the plan is."""
     return all((name in WORDS and name != "batch_factor") or name.startswith("model.") for name in parameters)
-
-
-def _tables(path: Path) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot use {path}: it is not TOML: {error}") from error
