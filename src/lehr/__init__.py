@@ -31,7 +31,7 @@ The map, in reading order. A module imports only what stands above it; only thos
         accounting      from events to ε: accountants, calibration, the filter for adaptive runs
         append_only     a file that can be added to and never changed
         ledger          what one run did, written before a released value is used
-        planning        the public plan of a run; the budget of a data set across runs
+        planning        the public plan of a run, what its noise amounts to, what stands in for it; budgets; prices
 
     where they meet
         scoring         ● scores on public records, or with noise that is charged
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from lehr.ledger import Ledger
     from lehr.planning.budget import Budget
     from lehr.planning.plan import Plan, make_plan
+    from lehr.planning.simulation import simulate
     from lehr.run_shape import Callback
     from lehr.training.ending import Run
     from lehr.training.fit import fit
@@ -118,6 +119,7 @@ __all__ = [
     "claim",
     "fit",
     "make_plan",
+    "simulate",
 ]
 
 _HOME = {
@@ -145,6 +147,7 @@ _HOME = {
     "claim": "lehr.accounting",
     "fit": "lehr.training.fit",
     "make_plan": "lehr.planning.plan",
+    "simulate": "lehr.planning.simulation",
 }
 
 
