@@ -12,6 +12,7 @@ from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.files import json_file
 from lehr.ledger import Ledger
 from lehr.planning.plan import Plan
+from lehr.planning.simulation import simulate
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]
@@ -220,3 +221,12 @@ def test_settings_chosen_on_something_else_are_refused(lehr: Run, plan_file: str
 def test_a_file_that_is_no_certificate_is_named(lehr: Run, tmp_path: Path, command: str, content: str) -> None:
     (tmp_path / "broken.json").write_text(content)
     assert "broken.json" in lehr("certificate", command, "broken.json", code=3).stderr
+
+
+def test_a_simulation_is_not_certified_and_pays_for_no_settings(lehr: Run, plan_file: str) -> None:
+    plan = json_file.read(Path(plan_file), Plan.from_json)
+    json_file.write(Path("small.json"), simulate(plan, expected_batch_size=64).to_json())
+    simulated = ("certificate", "issue", FILE, "--plan", "small.json", "--settings-chosen-on", "public")
+    assert "no simulation" in lehr(*simulated, code=2).stderr
+    assert "no simulation" in lehr(*_issue("--settings-cost", "small.json", chosen_on="private"), code=2).stderr
+    assert not Path(FILE).exists()

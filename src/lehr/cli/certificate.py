@@ -19,6 +19,7 @@ from lehr.cli.options import (
     required,
     steps_of,
 )
+from lehr.errors import InvalidValue
 from lehr.events import Event
 from lehr.reports.rounding import at_most, exactly
 
@@ -73,6 +74,7 @@ def issue(
 
     whole_file.refuse_to_replace(file, overwrite=overwrite)
     made = read_plan(plan)
+    _refuse_simulation(made)
     stated = Statements(
         settings_chosen_on=settings_chosen_on,
         unit_of_privacy=unit_of_privacy,
@@ -149,6 +151,12 @@ def _refuse(file: Path, mismatches: tuple[str, ...]) -> None:
         raise typer.Exit(NO)
 
 
+def _refuse_simulation(plan: Plan) -> None:
+    """A simulation is for records that need no protection, and promises nothing."""
+    if plan.simulates is not None:
+        raise InvalidValue("plan", allowed="no simulation, which is never certified", given="a simulation")
+
+
 def _charged(plan: Plan, *, run: str | None, steps_taken: int | None, ledger: Path | None) -> Event | None:
     if ledger is not None:
         from lehr.ledger import Ledger
@@ -164,6 +172,7 @@ def _settings_cost(plan: Plan, path: Path | None) -> Event | None:
     if path is None:
         return None
     search = read_plan(path)
+    _refuse_simulation(search)
     refuse_other_adjacency(search.adjacency, expected=plan.adjacency)
     return search.event
 
