@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lehr import accounting
-from lehr.errors import BudgetExceeded, InvalidValue
+from lehr.errors import BudgetExceeded, InvalidValue, StoreError
 from lehr.events import Repeated, counted
 from lehr.planning.budget import Budget
 from lehr.planning.search_cost import Composition, RepeatedSelection
@@ -88,6 +88,21 @@ def test_a_study_that_began_as_another_is_refused(tmp_path: Path) -> None:
     study._begin(study.directory / "price.json")
     with pytest.raises(InvalidValue, match=r"price\.trials was 2 and is 3"):
         study_in(tmp_path, trials=3).run()
+
+
+def test_how_long_a_trial_took_is_not_told(done: PaidStudy) -> None:
+    rows = done.study.rows()
+    assert len(rows) == 3
+    assert {row.seconds for row in rows} == {None}
+
+
+def test_trials_whose_database_is_gone_are_not_made_again(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    study._begin(study.directory / "price.json")
+    (study.directory / "study.db").unlink()
+    with pytest.raises(StoreError, match=r"study\.db, which knows its trials, is gone"):
+        study.run()
+    assert not (study.directory / "trials").exists()
 
 
 def test_a_selection_is_no_study(tmp_path: Path) -> None:

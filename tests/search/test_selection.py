@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from lehr.accounting.rdp import FRACTIONAL_ORDERS
 from lehr.append_only import AppendOnlyFile
 from lehr.errors import BudgetExceeded, CertificateMismatch, InvalidValue, StoreError
 from lehr.events import Gaussian, RepeatAndSelect, counted
-from lehr.files import json_file, lines_file, lock
+from lehr.files import json_file, lines_file, lock, whole_file
 from lehr.ledger import LEDGER_FORMAT
 from lehr.planning.budget import Budget
 from lehr.planning.search_cost import Composition, RepeatedSelection
@@ -158,8 +160,15 @@ def test_the_page_of_the_winner_has_the_epsilon_of_the_search_and_not_that_of_on
     assert "for the whole search that this model was chosen by" in page
     assert "drawn by the geometric law with mean 2" in page
     assert "ε spent" not in page
-    assert record.last is not None
-    assert f"{record.last.epsilon_spent:.4g}"[:4] not in page.split("<script")[0]
+    assert record.plan is not None
+    assert f"{record.plan.bound().epsilon:.4g}"[:4] not in page.split("<script")[0]
+
+
+def test_no_file_of_the_winner_has_the_epsilon_of_one_trial_as_what_was_spent(both: dict[int, Selection]) -> None:
+    record = read_run(both[3].directory / "winner")
+    assert record.certificate is not None
+    spent = {row.epsilon_spent for row in record.evaluations}
+    assert list(spent) == [pytest.approx(record.certificate.epsilon, rel=1e-6)]
 
 
 def test_the_winner_is_released_with_the_certificate_of_the_search(tmp_path: Path) -> None:
@@ -280,6 +289,26 @@ def test_a_search_that_was_killed_while_it_tidied_up_ends(tmp_path: Path) -> Non
     RunKey.destroy(selection.files.key)
     assert selection.run() == selection.files.winner
     assert selection.run() == selection.files.winner
+
+
+def test_a_search_that_was_killed_at_its_very_end_tells_no_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = begun(selection_in(tmp_path), 1)
+    flushed = whole_file.flush_folder
+
+    def killed(folder: Path) -> None:
+        flushed(folder)
+        if folder == selection.directory and not selection.files.private.exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(whole_file, "flush_folder", killed)
+    with pytest.raises(KeyboardInterrupt):
+        selection.run()
+    assert selection.run() == selection.files.winner
+    began_at = datetime.fromisoformat(json.loads(selection.files.asked.read_text())["begun_at"]).timestamp()
+    times = {path.stat().st_mtime for path in selection.files.winner.rglob("*")}
+    assert times == {began_at}
 
 
 def test_a_search_without_its_key_does_not_end_with_whatever_it_has(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lehr.append_only import a_name
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, StoreError
 from lehr.files import json_file, strict_json
 from lehr.planning import search_cost
 from lehr.planning.search_cost import Composition
@@ -21,6 +21,7 @@ from lehr.rng import RunKey
 from lehr.run_folder import differences
 from lehr.run_shape import PRIVATE, RunFiles
 from lehr.search import paying
+from lehr.search import storage as storages
 from lehr.search.certifying import a_table, certify
 from lehr.search.new_folder import new_folder
 from lehr.search.paid import PaidSearch
@@ -71,6 +72,7 @@ class PaidStudy:
         study, path = self.study, self.directory / "price.json"
         if not path.exists():
             self._begin(path)
+        self._refuse_lost_trials()
         kept, asked = json_file.read(path, a_table), strict_json.loads(strict_json.dumps(self._asked()))
         if differing := differences(kept, a_table(asked)):
             raise InvalidValue("search", allowed=f"gone on with as it began ({path})", given="; ".join(differing))
@@ -89,7 +91,13 @@ class PaidStudy:
         with new_folder(self.directory):
             if self.budget is not None:
                 paying.reserve(self.budget, self.paid, name=self.name)
+            _ = self.study.study  # its database is there from now on
             json_file.write(path, self._asked())
+
+    def _refuse_lost_trials(self) -> None:
+        """Without the database nobody knows which trials were made: all of them would be made again, unpaid."""
+        if not (self.directory / storages.FILE).exists():
+            raise StoreError(f"cannot go on in {self.directory}: {storages.FILE}, which knows its trials, is gone")
 
     def _asked(self) -> dict[str, object]:
         return {

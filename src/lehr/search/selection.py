@@ -234,8 +234,15 @@ class Selection:
         if files.best.is_dir():
             self._make_presentable(RunFiles(files.best), begun_at)
             files.best.rename(files.winner)
+        self._tell_no_times(begun_at)  # before the rest is gone: without it, nobody would come back to do so
         _destroy(files.private, last=files.standing)
-        for path in (files.directory, *files.directory.rglob("*")):
+        self._tell_no_times(begun_at)
+
+    def _tell_no_times(self, begun_at: str) -> None:
+        """Give all that stays the time at which the search began."""
+        files = self.files
+        kept = (path for path in (files.asked, files.winner, *files.winner.rglob("*")) if path.exists())
+        for path in (*kept, files.directory):
             os.utime(path, (_moment(begun_at),) * 2)
 
     def _make_presentable(self, run: RunFiles, begun_at: str) -> None:

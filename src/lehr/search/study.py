@@ -19,6 +19,7 @@ from lehr.files import json_file, strict_json
 from lehr.reports.search_rows import DONE, FAILED, PRUNED, RUNNING, Row, SearchCallback
 from lehr.rng import RunKey
 from lehr.run_folder import differences
+from lehr.run_shape import PRIVATE
 from lehr.search import storage as storages
 from lehr.search.asked import ACCURACY, Search
 from lehr.search.checking import refuse_what_cannot_be_tried
@@ -187,6 +188,12 @@ class Study:
         else:
             self.study.tell(claim.number, outcome.score)
 
+    def _seconds(self, trial: FrozenTrial) -> float | None:
+        """How long it took. Not on private records: that follows how many were drawn, which no noise hides."""
+        if trial.duration is None or self.terms.settings_chosen_on == PRIVATE:
+            return None
+        return trial.duration.total_seconds()
+
     def _row(self, trial: FrozenTrial) -> Row:
         words = {TrialState.RUNNING: RUNNING, TrialState.PRUNED: PRUNED, TrialState.FAIL: "given up"}
         note = str(trial.user_attrs.get(NOTE, ""))
@@ -196,7 +203,7 @@ class Study:
             score=trial.value if trial.state == TrialState.COMPLETE and not note else None,
             parameters=dict(trial.params),
             note=note,
-            seconds=None if trial.duration is None else trial.duration.total_seconds(),
+            seconds=self._seconds(trial),
         )
 
 

@@ -251,7 +251,7 @@ class Planned:
             method=method,
             mechanism=self.mechanism,
             allowance=self.allowance,
-            epsilon_of=_epsilon_of(self.plan, self.proven_claim.epsilon),
+            epsilon_of=self._epsilon_of(),
             private=parts.private,
             beforehand=self._beforehand(parts),
             views=look.trained,
@@ -264,6 +264,11 @@ class Planned:
             has_diagnostics=how.diagnostics,
             environment=self._environment(engine, runs, size) if is_known(method) else None,
         )
+
+    def _epsilon_of(self) -> Callable[[Event], float]:
+        """ε of what is charged so far. A search has spent all of its own before the first step of a trial."""
+        whole = self.proven_claim.epsilon
+        return _epsilon_of(self.plan, whole) if self.trial_of is None else lambda charged: whole
 
     def _environment(self, engine: Engine, runs: str, size: int) -> dict[str, str] | None:
         """All that a bit of this run may depend on."""
