@@ -45,6 +45,12 @@ def test_what_is_not_finite_is_a_gap_and_names_are_escaped_for_the_drawing_libra
     assert [line["name"] for line in shape["lines"]] == ["a", "&lt;b&gt;&amp;"]
 
 
+def test_titles_of_axes_are_escaped_for_the_drawing_library() -> None:
+    titled = replace(chart(), x_title="<a href='x'>", y_title="accuracy on <b>")
+    [shape] = json.loads(Page(render(EMPTY, charts=[titled])).scripts[0])
+    assert "<" not in shape["x_title"] + shape["y_title"]
+
+
 def test_a_page_without_charts_has_no_script() -> None:
     assert Page(render(EMPTY, charts=[])).scripts == []
 

@@ -94,3 +94,9 @@ def test_the_part_of_a_run_that_goes_on_has_no_outcome(tmp_path: Path) -> None:
 def test_a_warning_stands_on_the_page_of_the_run(tmp_path: Path) -> None:
     record = read_run(write_run(tmp_path / "run", config=configuration(data={"declared": "private"})).directory)
     assert prediction_words.REVEALED in Page(run_page.render(record, prediction=PREDICTION)).words
+
+
+@pytest.mark.parametrize("stated", ["many", None, [1], 1.5])
+def test_a_size_that_is_no_count_is_not_stated(stated: object) -> None:
+    setting = {**PREDICTION.setting, "model": {**PREDICTION.setting["model"], "parameters": stated}}
+    assert "of a size that is not stated" in Page(render(replace(PREDICTION, setting=setting))).words

@@ -78,7 +78,8 @@ def _shape(chart: Chart) -> Mapping[str, object]:
         }
         for line in chart.lines
     ]
-    return {**asdict(chart), "lines": lines}
+    titles = {"x_title": html.escape(chart.x_title), "y_title": html.escape(chart.y_title)}
+    return {**asdict(chart), **titles, "lines": lines}
 
 
 def _or_none(value: float) -> float | None:

@@ -75,8 +75,12 @@ def _setting(prediction: Prediction) -> Iterator[tuple[str, str]]:
         return
     data, model, method = (prediction.setting[name] for name in ("data", "model", "method"))
     yield "Records", f"{data.get('name')}, declared {data.get('declared')}"
-    yield "Network", f"{model.get('network') or 'one of your own'}, {model.get('parameters', 0):,} numbers"
+    yield "Network", f"{model.get('network') or 'one of your own'}, {_counted(model.get('parameters'))}"
     yield "Method", str(method.get("name"))
+
+
+def _counted(parameters: object) -> str:
+    return f"{parameters:,} numbers" if isinstance(parameters, int) else "of a size that is not stated"
 
 
 def _batches(prediction: Prediction) -> list[float]:
