@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lehr.data.decoders import Decoders, Job, WorkerLost
 from lehr.data.file_list import FileList, listed
@@ -157,3 +159,27 @@ def test_files_are_found_from_everywhere(tmp_path: Path, monkeypatch: pytest.Mon
     one = job(relative, 0)
     two.start(one)()
     assert one.is_image.all()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_nobody_hears_which_files_are_no_images(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], workers: int
+) -> None:
+    (tmp_path / "a").mkdir()
+    image = Image.fromarray(np.arange(3600, dtype=np.uint8).reshape(40, 30, 3))
+    for name, compression, tag in (("packed", "tiff_lzw", None), ("plain", None, 277)):
+        image.save(tmp_path / f"a/{name}.tif", compression=compression)
+        content = bytearray((tmp_path / f"a/{name}.tif").read_bytes())
+        if tag is None:
+            content[8:200] = b"\xff" * 192  # libtiff complains about it to the descriptor
+        else:
+            place = content.index(struct.pack("<HH", tag, 3))
+            content[place + 8 : place + 10] = struct.pack("<H", 16384)  # Pillow logs that these are too many
+        (tmp_path / f"a/{name}.tif").write_bytes(content)
+    decoders, asked = Decoders(workers), job(listed(tmp_path), 0, 1)
+    decoders.start(asked)()
+    decoders.close()
+    assert not asked.is_image.any()
+    assert capfd.readouterr() == ("", "")
+    os.write(2, b"heard again")
+    assert capfd.readouterr().err == "heard again"

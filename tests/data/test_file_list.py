@@ -40,6 +40,13 @@ def test_a_pipe_with_the_name_of_an_image_is_passed_over(folder: Path) -> None:
     assert names(listed(folder))[-1] == "dogs/b.png"
 
 
+def test_a_link_that_leads_nowhere_is_named(folder: Path) -> None:
+    link = folder / listed(folder).classes[0] / "lost.png"
+    link.symlink_to("nowhere.png")
+    with pytest.raises(StoreError, match=r"lost\.png: No such file"):
+        listed(folder)
+
+
 def test_names_that_are_no_text_are_kept_as_they_are(folder: Path) -> None:
     raw = os.fsencode(folder / "dogs") + b"/\xff\xfe.png"
     with open(raw, "wb"):

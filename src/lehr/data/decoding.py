@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -22,6 +25,8 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", "
 MODES = {1: "L", 3: "RGB"}
 _MOST_PIXELS = 64 * 1024**2
 MOST_BYTES = 1024**3
+_STANDARD_ERROR = 2
+_ONE_AT_A_TIME = threading.Lock()  # two that silence the process would not give back what they found
 HAS_CHANGED = "a file has changed since it was listed"
 
 Pixels = npt.NDArray[np.uint8]
@@ -68,7 +73,8 @@ def pixels_of_listed(file: Listed, *, side: int, channels: int) -> Pixels | None
     """
     content = _content(file)
     try:
-        return pixels_of(BytesIO(content), channels=channels, scaled=lambda image: centre_square(image, side))
+        with _silence():
+            return pixels_of(BytesIO(content), channels=channels, scaled=lambda image: centre_square(image, side))
     except MemoryError:
         raise
     except Exception:  # whatever a decoder makes of bytes that are no image
@@ -82,6 +88,28 @@ def _content(file: Listed) -> bytes:
     if (about.st_size, about.st_mtime_ns, len(content)) != (file.num_bytes, file.changed_at, file.num_bytes):
         raise OSError(errno.ESTALE, HAS_CHANGED, os.fsdecode(file.path))
     return content
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Let nobody hear what decoders print and log about a file: it would be told when its record was drawn.
+
+    Libraries in C write to the descriptor of standard error themselves; for that moment it leads nowhere.
+    """
+    logger, unheard = logging.getLogger("PIL"), logging.NullHandler()
+    with _ONE_AT_A_TIME, ExitStack() as after:
+        after.callback(setattr, logger, "propagate", logger.propagate)
+        after.callback(logger.removeHandler, unheard)
+        logger.addHandler(unheard)
+        logger.propagate = False
+        with suppress(OSError):  # there is no standard error, and so nobody to hear
+            kept = os.dup(_STANDARD_ERROR)
+            after.callback(os.close, kept)
+            after.callback(os.dup2, kept, _STANDARD_ERROR)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            after.callback(os.close, nowhere)
+            os.dup2(nowhere, _STANDARD_ERROR)
+        yield
 
 
 def versions() -> str:

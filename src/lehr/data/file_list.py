@@ -92,7 +92,7 @@ def listed(folder: Path) -> FileList:
     for label, name in enumerate(classes):
         top = os.path.join(folder, name)
         for path in _images_below(top):
-            about = os.stat(path)
+            about = _about(path)
             if not S_ISREG(about.st_mode):  # opening a pipe would wait for somebody to write into it
                 continue
             if about.st_size > MOST_BYTES:
@@ -113,6 +113,13 @@ def listed(folder: Path) -> FileList:
         num_bytes=np.array(num_bytes, np.int64),
         changed_at=np.array(changed_at, np.int64),
     )
+
+
+def _about(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:  # a link that leads nowhere
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
