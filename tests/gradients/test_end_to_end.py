@@ -167,6 +167,7 @@ def test_a_wide_resnet_of_full_width_agrees_with_a_loop_in_float32() -> None:
     assert_same(wide_resnet(num_classes=NUM_CLASSES), by_class, images(3, 3, 16), torch.arange(3), tolerance=1e-4)
 
 
+@pytest.mark.whole  # a smaller one is tried by tests/contracts/test_networks.py
 def test_nf_resnet_50_agrees_with_a_loop_in_float32() -> None:
     network = opened(nf_resnet50(num_classes=NUM_CLASSES))
     assert_same(network, by_class, images(2, 3, 32), torch.arange(2), tolerance=1e-4)

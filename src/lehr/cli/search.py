@@ -12,7 +12,6 @@ import typer
 
 from lehr.cli import answering
 from lehr.cli.options import Json, example, refuse
-from lehr.cli.search_paid import PayOptions, planned, select, told_of_trials
 from lehr.cli.settings import tables
 from lehr.errors import InvalidValue
 
@@ -71,6 +70,7 @@ def search(
     or killed.
     """
     _refuse_without_optuna()
+    from lehr.cli.search_paid import PayOptions, planned
     from lehr.search.asked import Search
 
     words = tables(settings or ())
@@ -124,6 +124,7 @@ def _searched(
 def _searched_for_a_price(
     said: dict[str, Any], *, budget: Path | None, how: dict[str, Any], quiet: bool, json: bool
 ) -> None:
+    from lehr.cli.search_paid import select, told_of_trials
     from lehr.planning.search_cost import RepeatedSelection
     from lehr.search.composition import PaidStudy
     from lehr.search.finishing import finish

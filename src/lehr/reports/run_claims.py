@@ -13,32 +13,17 @@ True
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 from lehr import validate
 from lehr.claims import Claim, Premise, Standing
 from lehr.errors import InvalidValue
 from lehr.events import Adjacency
 from lehr.files import strict_json
-from lehr.planning.plan import Plan
-from lehr.planning.simulation import simulation_words
 from lehr.reports.rounding import at_most, rounded_up
-from lehr.run_shape import INFINITY, PRIVATE
+from lehr.run_shape import INFINITY
 
 DIGITS = 8  # coarser than what two machines may differ by: a run is resumed where its configuration is the same
 _FIELDS = ("kind", "epsilon", "delta", "adjacency", "accountant", "theorem", "premises", "proof")
-
-
-def nothing_promised(plan: Plan, *, declared: str) -> str | None:
-    """Why nothing is promised by a run of this plan, whatever is proven about its noise; None where it may be."""
-    if plan.simulates is not None:
-        return f"{simulation_words(plan)}, and its own ε is {at_most(_epsilon(plan))}"
-    return None if declared == PRIVATE else f"the records that it is trained on were declared {declared}"
-
-
-@lru_cache(maxsize=16)  # counting takes its time, and the run, its page and its card ask for the same
-def _epsilon(plan: Plan) -> float:
-    return plan.bound().epsilon
 
 
 def because(claim: Claim) -> str:

@@ -26,7 +26,7 @@ from lehr.ledger import Ledger
 from lehr.planning import search_cost
 from lehr.planning.plan import Plan
 from lehr.planning.search_cost import Paid
-from lehr.reports import certificate_file, run_claims
+from lehr.reports import certificate_file, promising, run_claims
 from lehr.reports.certificate import Certificate
 from lehr.run_shape import PRIVATE, Evaluation, RunFiles
 
@@ -108,7 +108,7 @@ class RunRecord:
         if self.plan is None:
             return None
         declared = self.config["data"].get("declared", PRIVATE)
-        return run_claims.nothing_promised(self.plan, declared=str(declared))
+        return promising.why_nothing(self.plan, declared=str(declared))
 
     @property
     def no_privacy_because(self) -> str:

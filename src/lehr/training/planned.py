@@ -29,7 +29,7 @@ from lehr.networks.projected_mlp import Projection
 from lehr.planning.plan import Plan
 from lehr.planning.published import published_claim
 from lehr.planning.search_cost import Paid, Trial, refuse_what_is_not_searched
-from lehr.reports import run_claims
+from lehr.reports import promising
 from lehr.reports.certificate import Statements
 from lehr.rng import RunKey, StepRandomness
 from lehr.run_folder import RunFolder, refuse_used
@@ -113,7 +113,7 @@ class Planned:
     @property
     def promises_nothing(self) -> str | None:
         """Why a run of this kind is never certified, where that is so."""
-        return run_claims.nothing_promised(self.plan, declared=self.scored.given.declared)
+        return promising.why_nothing(self.plan, declared=self.scored.given.declared)
 
     @cached_property
     def look(self) -> Look:
