@@ -64,6 +64,25 @@ def test_what_claims_nothing_is_refused(tmp_path: Path) -> None:
         subjects.of_run(tmp_path / "hoped")
 
 
+@pytest.mark.parametrize(
+    "changed, reason",
+    [
+        ({"trial_of": {"kind": "selection", "mean": 3.0, "shape": 1.0}}, "no trial of a search"),
+        ({"data": {"declared": "public"}}, "claims something: its records were declared public"),
+    ],
+)
+def test_a_run_whose_claim_is_not_that_of_its_plan_is_refused(
+    tmp_path: Path, changed: dict[str, Any], reason: str
+) -> None:
+    run = fit_tiny(tmp_path / "run")
+    path = run.directory / "config.json"
+    config = json.loads(path.read_text())
+    data = config["data"] | changed.get("data", {})
+    path.write_text(json.dumps(config | changed | {"data": data}))
+    with pytest.raises(InvalidValue, match=reason):
+        subjects.of_run(run.directory)
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no run that began"):
         subjects.of_run(tmp_path)

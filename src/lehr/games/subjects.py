@@ -7,9 +7,10 @@ No record is read for it. What cannot be made again from its words is refused: i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.planning.plan import Plan
 from lehr.run_folder import differences, read_config
-from lehr.run_shape import Callback
+from lehr.run_shape import PRIVATE, Callback
 from lehr.training.describing import method_words
 
 ALL = "all"
@@ -72,6 +73,7 @@ class Subject:
 def of_run(directory: Path) -> Subject:
     """The method and the plan of a run, from its configuration."""
     config = read_config(directory)
+    _refuse_another_claim(config)
     described, plan = config["method"], config.get("plan")
     settings = described.get("settings")
     if described["name"] not in by_name.METHODS or not isinstance(settings, dict):
@@ -85,6 +87,16 @@ def of_run(directory: Path) -> Subject:
         allowed = f"one that its name and settings make again{_IN_PYTHON}"
         raise InvalidValue("method of the run", allowed=allowed, given="; ".join(differing))
     return Subject(name=str(config["run"]), method=method, plan=Plan.from_json(plan))
+
+
+def _refuse_another_claim(config: Mapping[str, Any]) -> None:
+    """What is found is held against the ε of the plan, which must be what the run claims."""
+    if config.get("trial_of") is not None:
+        allowed = "no trial of a search: its claim is for the whole search, of which this game would play one trial"
+        raise InvalidValue("run", allowed=allowed, given=config["run"])
+    if (declared := config["data"].get("declared", PRIVATE)) != PRIVATE:
+        allowed = f"one that claims something: its records were declared {declared}"
+        raise InvalidValue("run", allowed=allowed, given=config["run"])
 
 
 def named(
