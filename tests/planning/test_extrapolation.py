@@ -88,6 +88,7 @@ def _changed(path: str, value: object) -> dict[str, Any]:
         ("follows/lowest", None),
         ("follows/bend_p_value", 0.5),
         ("follows/slope_highest", True),
+        ("follows/accuracy", 10**400),
         ("runs/0/accuracy", 0.5),
         ("runs/0/accuracy", 70),
         ("runs/0/note", "surplus"),
