@@ -34,6 +34,7 @@ def test_a_trial_is_certified_with_the_budget_that_paid(tmp_path: Path) -> None:
     assert before.budget is None
     assert after.budget is not None
     assert after.epsilon == before.epsilon
+    assert after.issued_on == "2026-01-31"
     config = json_file.read(run.config, a_table)
     assert (config["created_on"], config["budget"]) == ("2026-01-31", "tiny images")
     assert "Begun on 2026-01-31" in run.report.read_text()

@@ -94,6 +94,7 @@ def test_searches_of_any_number_of_trials_leave_the_same_files_with_the_same_tim
         assert len({path.stat().st_mtime for path in (folder, *folder.rglob("*"))}) == 1
         with AppendOnlyFile.open(folder / "winner/ledger.db", LEDGER_FORMAT) as ledger:
             assert {row.at for row in ledger.rows()} == {begun_at}
+        assert certificate_file.read(folder / "winner/certificate.json").issued_on == begun_at[:10]
 
 
 def test_what_is_written_about_a_search_is_the_same_for_any_number_of_trials(both: dict[int, Selection]) -> None:
@@ -289,6 +290,9 @@ def test_a_search_that_was_killed_while_it_tidied_up_ends(tmp_path: Path) -> Non
     RunKey.destroy(selection.files.key)
     assert selection.run() == selection.files.winner
     assert selection.run() == selection.files.winner
+    selection.files.private.mkdir()  # as it is between its last file and itself
+    assert selection.run() == selection.files.winner
+    assert not selection.files.private.exists()
 
 
 def test_a_search_that_was_killed_at_its_very_end_tells_no_times(

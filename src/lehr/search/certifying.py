@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from lehr.search.paid import PaidSearch
 
 
 def certify(run: RunFiles, paid: PaidSearch, *, name: str, budget: Path | None, created_on: str | None = None) -> None:
-    """Issue the certificate now, with the budget where there is one, and put down the day of the search if it is given.
+    """Issue the certificate anew, with the budget where there is one, and of the day of the search if it is given.
 
-    The one that was there is of the day on which the trial ended, which says something of its place in the search.
+    The one that was there is of the day on which the trial ended, which says something of its place in the search. On
+    which day the search itself ended says how many trials it had; what is certified was fixed on its first.
     """
     config = json_file.read(run.config, a_table)
     changed = {"budget": paying.dataset_of(budget)} | ({} if created_on is None else {"created_on": created_on})
@@ -30,7 +32,8 @@ def certify(run: RunFiles, paid: PaidSearch, *, name: str, budget: Path | None, 
         settings_cost=cost,
         budget=None if budget is None else paying.shared(budget, name=name),
     )
-    certificate_file.write(run.certificate, certificate, overwrite=True)
+    dated = certificate if created_on is None else replace(certificate, issued_on=created_on)
+    certificate_file.write(run.certificate, dated, overwrite=True)
     page = run_page.render(run_reading.read_run(run.directory))
     whole_file.write(run.report, page, overwrite=True)
 

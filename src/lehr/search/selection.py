@@ -17,7 +17,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -139,6 +139,8 @@ class Selection:
         if not files.asked.exists():
             self._begin()
         begun_at = self._refuse_other()
+        with suppress(OSError):  # it is empty only where a search that was over died in its last moment
+            files.private.rmdir()
         if files.private.is_dir():
             with _held(files):
                 if self._standing().last != OVER:
