@@ -87,3 +87,9 @@ def test_a_file_that_is_no_plan_is_named(lehr: Run, tmp_path: Path, text: str) -
     (tmp_path / "broken.json").write_text(text)
     assert "broken.json" in lehr("account", "--plan", "broken.json", code=3).stderr
     assert "none.json" in lehr("account", "--plan", "none.json", code=3).stderr
+
+
+def test_a_simulated_plan_is_counted_and_said_to_promise_nothing(lehr: Run, tmp_path: Path) -> None:
+    plan = Plan(noise_multiplier=2.0, expected_batch_size=256, records=1464, steps=4, delta=1e-4)
+    json_file.write(tmp_path / "cheap.json", simulate(plan, expected_batch_size=32).to_json())
+    assert "Nothing is promised to anybody" in lehr("account", "--plan", "cheap.json").stdout

@@ -29,6 +29,7 @@ from lehr.reports.rounding import at_most, exactly
 
 if TYPE_CHECKING:
     from lehr.accounting import Answer, Bound
+    from lehr.planning.plan import Plan
 
 EXAMPLE = example(
     "  lehr account --noise-multiplier 1.23 --expected-batch-size 512 --records 60000 \\\n",
@@ -77,6 +78,8 @@ def account(
     except UnsupportedEvent:
         smallest = None
     (_answer_program if json else _answer_person)(event, delta, adjacency, found, smallest)
+    if plan is not None and not json and from_file.simulates is not None:
+        _say_that_nothing_is_promised(from_file)
     if smallest is None:
         raise typer.Exit(NO)
 
@@ -110,6 +113,12 @@ def _answer_person(
     rows = [(answer.accountant, _epsilon(answer), _note(answer, smallest)) for answer in answers]
     answering.listing(f"ε at δ = {exactly(delta)}, {adjacency.value}", ("accountant", "ε", ""), rows)
     answering.line(f"The run: {event}")
+
+
+def _say_that_nothing_is_promised(plan: Plan) -> None:
+    from lehr.planning.simulation import simulation_words
+
+    answering.line(f"Nothing is promised to anybody by this plan: {simulation_words(plan)}")
 
 
 def _epsilon(answer: Answer) -> str:

@@ -63,7 +63,7 @@ def tables(outlook: Outlook) -> tuple[Table, ...]:
         "tenth above the least that the same η can have.",
     )
     steps = Table(
-        title="Other steps at the same η, same ε",
+        title="Other steps at nearly the same η, same ε",
         headings=("batch", "steps", "noise", "ε ≤", "gain", "cost", "learning rate"),
         rows=tuple(_step_row(row) for row in outlook.other_steps),
         note="The learning rate is that of the plan times the factor, one over the steps. What fewer steps do to the "
