@@ -20,15 +20,17 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from lehr import networks, schedules, validate
 from lehr.attempts import Allowance
 from lehr.data import InMemory, Preparation, image_folder, load, npz
-from lehr.data.augmentation import Augmentation
+from lehr.data.augmentation import Augmentation, named
 from lehr.data.decoders import Decoders
 from lehr.data.file_list import listed
 from lehr.data.known import KNOWN
@@ -46,8 +48,10 @@ from lehr.reports.certificate import Statements
 from lehr.run_folder import read_config
 from lehr.training.ending import Run
 from lehr.training.fit import fit
-from lehr.training.given_records import GivenRecords
+from lehr.training.given_records import GivenRecords, given_records
+from lehr.training.looks import Look
 from lehr.training.scored import Scored
+from lehr.training.trying import try_model
 from lehr.update import averaging
 
 FORMS = ("npz", "folder")
@@ -208,6 +212,21 @@ class Configuration:
         """The records themselves: those trained on, and those declared public, where there are any."""
         words = self._records(data_dir)
         return {part: words[part] for part in ("data", "test", "public")}
+
+    def refuse_unfit(self, models: Sequence[Mapping[str, Any]], *, data_dir: Path | None = None) -> None:
+        """An error where the records cannot be trained on, or a network of these tables does not take them."""
+        words = self._records(data_dir)
+        of_fit: dict[str, Any] = {
+            key: words.get(key) for key in ("data", "records", "test", "public", "num_classes", "preparation")
+        }
+        given = given_records(**of_fit, name=words["data_name"])
+        look = Look(preparation=given.preparation, augmentation=named("none"), views=1, device=torch.device("cpu"))
+        for model in models:
+            name, arguments = replace(self, model=model)._network(words)
+            with torch.random.fork_rng(devices=[]):
+                network = networks.build(name, **arguments)
+            loss_fn = partial(cross_entropy, reduction="none")
+            try_model(network, loss_fn=loss_fn, look=look, given=given, is_scored=False)
 
     def _records(self, data_dir: Path | None) -> dict[str, Any]:
         """The arguments of ``fit`` that say what is trained on."""

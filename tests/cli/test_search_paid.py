@@ -107,6 +107,32 @@ def test_what_does_not_go_together_is_refused_by_name(
     assert not (tmp_path / "ours").exists()
 
 
+@pytest.mark.parametrize(
+    "key,says", [('sampler = "tpe"', "sampler must be random"), ("trials = 40", "trials must be left")]
+)
+def test_what_a_file_says_for_another_kind_of_search_is_not_passed_over_in_silence(
+    lehr: Run, asked: str, tmp_path: Path, key: str, says: str
+) -> None:
+    path = Path(asked)
+    path.write_text(path.read_text(encoding="utf-8") + f"\n[search]\n{key}\n", encoding="utf-8")
+    said = ("search", asked, "--pay", "selection", "--mean", "3", "--epsilon", "6", "--study", "ours")
+    assert says in lehr(*said, code=2).stderr
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("pay", [("selection", "--mean", "2"), ("composition", "--trials", "2")])
+def test_nothing_is_paid_where_no_trial_could_be_made(
+    lehr: Run, asked: str, tmp_path: Path, pay: tuple[str, ...]
+) -> None:
+    new_budget(tmp_path / "b")
+    other = ("--set", "model.in_channels=3", "--budget", "b", "--study", "ours")
+    result = lehr("search", asked, "--pay", *pay, "--epsilon", "6", *other, *ON_CPU, code=2)
+    assert "model must be one that takes records of shape (1, 4, 4)" in result.stderr
+    assert not (tmp_path / "ours").exists()
+    with Budget.open(tmp_path / "b") as account:
+        assert not account.status().runs
+
+
 def test_options_say_a_price() -> None:
     said = PayOptions(pay="selection", mean=4.0, law="poisson", epsilon=None, budget=None)
     assert said.price(trials=None, said=20) == RepeatedSelection(mean=4.0, shape=None)

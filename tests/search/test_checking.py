@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from lehr.configuration import Configuration
-from lehr.errors import InvalidValue
+from lehr.errors import BadRecord, InvalidValue
 from lehr.search.asked import Search
-from lehr.search.checking import refuse_what_cannot_be_tried
+from lehr.search.checking import refuse_unfit_records, refuse_what_cannot_be_tried
 from lehr.search.space import Space
+from tests.search.synthetic import MODEL, a_search
 
 PRIVACY = {"noise_multiplier": 1.0, "expected_batch_size": 64, "steps": 16, "delta": 1e-4}
 
@@ -73,3 +74,24 @@ def test_what_is_wrong_with_the_configuration_itself_is_not_blamed_on_a_setting(
 def test_a_good_space_passes_without_reading_a_record(tmp_path: Path) -> None:
     data = {"npz": str(tmp_path / "nowhere.npz"), "test_npz": "nowhere.npz", "records": 1000, "num_classes": 2}
     check({"optimizer": ["sgd", "adamw"], "momentum": [0.0, 0.9], "views": [1, 2]}, data={**data, "declared": "public"})
+
+
+def unfit(space: dict[str, Any], folder: Path, **words: Any) -> None:
+    asked = a_search(folder, space=space)
+    configuration = asked.configuration.with_words(**words)
+    refuse_unfit_records(Search(configuration=configuration, space=asked.space))
+
+
+def test_a_network_that_does_not_take_the_records_is_named_before_the_first_trial(tmp_path: Path) -> None:
+    unfit({"momentum": [0.0, 0.9]}, tmp_path)
+    with pytest.raises(InvalidValue, match=r"takes records of shape \(1, 4, 4\)"):
+        unfit({"momentum": [0.0, 0.9]}, tmp_path, model={"in_channels": 3})
+    with pytest.raises(InvalidValue, match=r"takes records of shape \(1, 4, 4\)"):
+        unfit({"network": [MODEL, {**MODEL, "in_channels": 3}]}, tmp_path)
+    with pytest.raises(InvalidValue, match=r"takes records of shape \(1, 4, 4\)"):
+        unfit({"model.in_channels": [1, 3]}, tmp_path)
+
+
+def test_records_that_cannot_be_used_are_named_before_the_first_trial(tmp_path: Path) -> None:
+    with pytest.raises(BadRecord, match="its label is 2"):
+        unfit({"momentum": [0.0, 0.9]}, tmp_path, data={"num_classes": 2})

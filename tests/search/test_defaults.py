@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from lehr.configuration import Configuration
 from lehr.search.asked import Search
 from lehr.search.checking import refuse_what_cannot_be_tried
@@ -35,6 +37,17 @@ def test_every_usual_setting_can_be_tried() -> None:
     search = Search(configuration=configuration, space=Space(()))
     space = usual_space(configuration, search.plan, searched_on=configuration.data)
     refuse_what_cannot_be_tried(Search(configuration=configuration, space=space))
+
+
+@pytest.mark.parametrize("numbers", [{"expected_batch_size": 1000}, {"steps": 3}])
+def test_no_batch_is_tried_that_there_are_no_records_or_no_steps_for(numbers: dict[str, int]) -> None:
+    configuration = Configuration(privacy={**PRIVACY, **numbers}, data={"declared": "public"})
+    search = Search(configuration=configuration, space=Space(()))
+    [factor] = [
+        d for d in usual_space(configuration, search.plan, searched_on={}).dimensions if d.name == "batch_factor"
+    ]
+    assert factor.tried == (0.5, 1)
+    refuse_what_cannot_be_tried(Search(configuration=configuration, space=Space((factor,))))
 
 
 def test_learning_rates_lie_around_that_of_the_configuration() -> None:

@@ -84,7 +84,8 @@ def search(
     paying = PayOptions(pay=pay, mean=mean, law=law, epsilon=epsilon, budget=budget)
     if pay is not None:
         refuse("pay", storage=storage)
-        price = paying.price(trials=trials, said=asked.trials)
+        in_file = asked.trials if "trials" in asked.named else None
+        price = paying.price(trials=in_file if trials is None else trials, said=asked.trials)
         paid = planned(asked, paying, price, sampler=sampler)
         in_folder = {"paid": paid, "directory": folder, "name": name or f"search {folder.absolute().name}"}
         _searched_for_a_price(in_folder, budget=budget, how=how, quiet=quiet, json=json)

@@ -67,7 +67,7 @@ def planned(asked: Search, options: PayOptions, price: Paid, *, sampler: str | N
     """The search at its price; a selection draws at random, where no other sampler is named."""
     from lehr.search.paid import RANDOM, paid_search
 
-    if isinstance(price, RepeatedSelection) and sampler is None and asked.sampler == type(asked).sampler:
+    if isinstance(price, RepeatedSelection) and sampler is None and "sampler" not in asked.named:
         asked = replace(asked, sampler=RANDOM)
     return paid_search(asked, price, epsilon=options.epsilon)
 

@@ -47,6 +47,7 @@ class Search:
     sampler: str = "tpe"
     pruner: str = "none"
     seed: int | None = None
+    named: frozenset[str] = frozenset()  # the keys that its file has, where it is of a file
     _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +67,7 @@ class Search:
         if not isinstance(search, Mapping) or not search.keys() <= set(KEYS):
             given = sorted(search.keys() - set(KEYS)) if isinstance(search, Mapping) else search
             raise InvalidValue("key of [search]", allowed="one of " + ", ".join(KEYS), given=given)
-        said: dict[str, Any] = dict(search)
+        said: dict[str, Any] = {**search, "named": frozenset(search)}
         configuration = Configuration().with_words(**tables).with_words(**(words or {}))
         if "data" in said:
             configuration.with_words(data=said["data"])  # refused here where a key is unknown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from lehr.configuration import FORMS, Configuration
 from lehr.data.augmentation import Augmentation
@@ -28,6 +29,18 @@ def refuse_what_cannot_be_tried(search: Search, *, plan: Plan | None = None) -> 
     for dimension in search.space.dimensions:
         for value in dimension.tried:
             _try(search, dimension, value, plan)
+
+
+def refuse_unfit_records(search: Search, *, data_dir: Path | None = None) -> None:
+    """An error where all trials would fail for one reason: the records cannot be used, or no network takes them.
+
+    The records are read, and networks are tried on zeros of their shape. Nothing is spent.
+    """
+    models = [search.trial({}).model]
+    for dimension in search.space.dimensions:
+        if dimension.name == "network" or dimension.name.startswith("model."):
+            models += [search.trial(_beside_others(search, dimension, value)).model for value in dimension.tried]
+    search.trial({}).refuse_unfit(models, data_dir=data_dir)
 
 
 def _try(search: Search, dimension: Dimension, value: Value, plan: Plan | None) -> None:

@@ -23,6 +23,7 @@ from lehr.run_shape import PRIVATE, RunFiles
 from lehr.search import paying
 from lehr.search import storage as storages
 from lehr.search.certifying import a_table, certify
+from lehr.search.checking import refuse_unfit_records
 from lehr.search.new_folder import new_folder
 from lehr.search.paid import PaidSearch
 from lehr.search.study import Study
@@ -88,6 +89,7 @@ class PaidStudy:
     def _begin(self, path: Path) -> None:
         self.paid.claim()
         self.paid.refuse_other_events(RunKey.fresh().at(0, 0).generator("settings looked at", "cpu"))
+        refuse_unfit_records(self.paid.search, data_dir=(self.how or {}).get("data_dir"))
         with new_folder(self.directory):
             if self.budget is not None:
                 paying.reserve(self.budget, self.paid, name=self.name)

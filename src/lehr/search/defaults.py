@@ -25,8 +25,14 @@ SMALLEST_ADAPTIVE, LARGEST_ADAPTIVE = 1e-4, 1e-1  # of optimizers that divide by
 def usual_space(configuration: Configuration, plan: Plan, *, searched_on: Mapping[str, Any]) -> Space:
     """What is varied where a file names nothing; ``plan`` is that of the configuration."""
     method, _ = replace(configuration, plan=plan).method_and_plan()
-    batch = () if why_not_scaled(plan, method) else (Choices("batch_factor", (0.5, 1, 2)),)
+    batch = () if why_not_scaled(plan, method) else _of_the_batch(plan)
     return Space((*_of_the_update(configuration, method), *_of_the_training(searched_on), *batch))
+
+
+def _of_the_batch(plan: Plan) -> tuple[Dimension, ...]:
+    """Batches that there are records for, with steps that are at least one without being rounded up."""
+    factors = (0.5, 1, 2) if 2 * plan.expected_batch_size <= plan.records and plan.steps >= 2**2 else (0.5, 1)
+    return (Choices("batch_factor", factors),)
 
 
 def _of_the_update(configuration: Configuration, method: Method) -> Iterator[Dimension]:

@@ -36,6 +36,7 @@ from lehr.run_shape import RunFiles
 from lehr.search import paying
 from lehr.search.asked import ACCURACY
 from lehr.search.certifying import a_table, certify
+from lehr.search.checking import refuse_unfit_records
 from lehr.search.new_folder import new_folder
 from lehr.search.objective import Outcome, tried
 from lehr.search.paid import PaidSearch
@@ -153,6 +154,7 @@ class Selection:
         files, key = self.files, RunKey.fresh()
         self.paid.claim()
         self.paid.refuse_other_events(key.at(0, 0).generator("settings looked at", "cpu"))
+        refuse_unfit_records(self.paid.search, data_dir=(self.how or {}).get("data_dir"))
         with new_folder(self.directory):
             files.private.mkdir(mode=0o700)
             whole_file.write_private(files.private / ".gitignore", "*\n")

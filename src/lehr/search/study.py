@@ -22,7 +22,7 @@ from lehr.run_folder import differences
 from lehr.run_shape import PRIVATE
 from lehr.search import storage as storages
 from lehr.search.asked import ACCURACY, Search
-from lehr.search.checking import refuse_what_cannot_be_tried
+from lehr.search.checking import refuse_unfit_records, refuse_what_cannot_be_tried
 from lehr.search.claiming import Claim, Claims, counts, turn
 from lehr.search.dimension import Choices, Dimension, Value
 from lehr.search.names import GRID, NO_PRUNER
@@ -59,6 +59,7 @@ class Study:
         """Try what there is left to try. A new study is refused where it names what cannot be had."""
         if not self._mark.exists():
             refuse_what_cannot_be_tried(self.search, plan=self.terms.plan)
+            refuse_unfit_records(self.search, data_dir=(self.how or {}).get("data_dir"))
         claims = self._claims()
         for callback in told:
             callback.began(self.rows(), trials=self.search.trials, score=self.search.score)
