@@ -37,6 +37,16 @@ def test_a_search_ends_with_a_table_a_winner_and_a_page(config: Path) -> None:
     assert shape["winner"] == "run-search/winner.toml"
 
 
+def test_a_search_without_a_winner_says_so_and_why_and_fails(config: Path) -> None:
+    said, _, _ = config.read_text().partition("[search]")
+    config.write_text(said + "[search]\ntrials = 2\nspace = { learning_rate = [1e38] }\n")
+    result = CliRunner().invoke(app, ["search", config.name])
+    assert result.exit_code == 1
+    assert "a smaller learning rate" in result.output
+    assert "No trial was scored: there is no winner." in result.output
+    assert not (config.parent / "run-search" / "winner.toml").exists()
+
+
 def test_private_records_are_refused_before_anything_is_written(config: Path) -> None:
     config.write_text(config.read_text().replace('declared = "synthetic"', 'declared = "private"'))
     result = CliRunner().invoke(app, ["search", config.name])

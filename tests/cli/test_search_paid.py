@@ -78,11 +78,25 @@ def test_a_program_is_told_of_the_winner_alone(lehr_json: RunJson, lehr: Run, as
 
 def test_a_composition_shows_all_of_its_trials_and_certifies_them(lehr: Run, asked: str, tmp_path: Path) -> None:
     said = ("search", asked, "--pay", "composition", "--trials", "2", "--epsilon", "6", *ON_CPU)
-    result = lehr(*said, "--study", "ours", "--quiet")
+    result = lehr(*said, "--study", "ours")
+    assert "all of its 2 trials are charged and shown. ε = " in result.stderr.splitlines()[0]
     assert "2 trials" in result.stdout
     assert "at δ = 0.001 for all 2 trials" in result.stdout
+    assert "to train it again is to pay again" in result.stdout
+    assert "is paid for again" in (tmp_path / "ours/winner.toml").read_text(encoding="utf-8")
     for number in range(2):
         check(certificate_file.read(tmp_path / f"ours/trials/{number}/certificate.json"))
+
+
+def test_a_program_is_told_what_a_composition_cost_and_where_its_model_is(
+    lehr_json: RunJson, asked: str, tmp_path: Path
+) -> None:
+    said = ("search", asked, "--pay", "composition", "--trials", "2", "--epsilon", "6", *ON_CPU)
+    shape = lehr_json(*said, "--study", "ours")
+    promised = certificate_file.read(tmp_path / shape["run"] / "certificate.json")
+    assert shape["epsilon"] == pytest.approx(promised.epsilon, rel=1e-6)
+    assert (shape["pay"], shape["delta"]) == ("composition", promised.delta)
+    assert shape["run"] == f"ours/trials/{shape['best']['number']}"
 
 
 @pytest.mark.parametrize(

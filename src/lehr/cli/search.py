@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lehr.cli import answering
+from lehr.cli.failing import NO
 from lehr.cli.options import Json, example, refuse
 from lehr.cli.settings import tables
 from lehr.errors import InvalidValue
@@ -47,7 +48,7 @@ def search(
     seed: Annotated[int | None, typer.Option(help="Of what is tried and of first weights; noise has none.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Any key of the configuration."),
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Any key of the configuration, outside of [search]."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data first.")] = None,
@@ -93,6 +94,7 @@ def search(
     paying.refuse_without_pay()
     rows, finished = _searched(asked, folder, name=name, storage=storage, how=how, quiet=quiet or json)
     _answer(asked, rows, finished, folder, json=json)
+    _fail_without_a_winner(finished.winner)
 
 
 def _refuse_without_optuna() -> None:
@@ -125,22 +127,32 @@ def _searched(
 def _searched_for_a_price(
     said: dict[str, Any], *, budget: Path | None, how: dict[str, Any], quiet: bool, json: bool
 ) -> None:
-    from lehr.cli.search_paid import select, told_of_trials
+    from lehr.cli.search_paid import price_of_trials, select, tell_before_trials, told_of_trials
     from lehr.planning.search_cost import RepeatedSelection
     from lehr.search.composition import PaidStudy
     from lehr.search.finishing import finish
     from lehr.search.selection import Selection
 
     if isinstance(said["paid"].price, RepeatedSelection):
-        select(Selection(**said, budget=budget, how=how), quiet=quiet or json, json=json)
+        _fail_without_a_winner(select(Selection(**said, budget=budget, how=how), quiet=quiet or json, json=json))
         return
     paid_study = PaidStudy(**said, budget=budget, how=how)
+    if not (quiet or json):
+        tell_before_trials(paid_study)
     rows = paid_study.run(_told(quiet=quiet or json))
     study = paid_study.study
     finished = finish(study, rows)
-    _answer(study.search, rows, finished, paid_study.directory, json=json)
+    number = None if finished.best is None else finished.best.number
+    paid = price_of_trials(paid_study, number)
+    _answer(study.search, rows, finished, paid_study.directory, json=json, paid=paid)
     if not json:
-        told_of_trials(paid_study, None if finished.best is None else finished.best.number)
+        told_of_trials(paid_study, number)
+    _fail_without_a_winner(finished.winner)
+
+
+def _fail_without_a_winner(winner: Path | None) -> None:
+    if winner is None:
+        raise typer.Exit(NO)
 
 
 def _told(*, quiet: bool) -> list[SearchCallback]:
@@ -149,7 +161,15 @@ def _told(*, quiet: bool) -> list[SearchCallback]:
     return [] if quiet else [search_progress_for(sys.stderr)]
 
 
-def _answer(asked: Search, rows: Sequence[Row], finished: Finished, folder: Path, *, json: bool) -> None:
+def _answer(
+    asked: Search,
+    rows: Sequence[Row],
+    finished: Finished,
+    folder: Path,
+    *,
+    json: bool,
+    paid: Mapping[str, object] | None = None,
+) -> None:
     if json:
         answering.as_json(
             {
@@ -159,11 +179,12 @@ def _answer(asked: Search, rows: Sequence[Row], finished: Finished, folder: Path
                 "winner": None if finished.winner is None else str(finished.winner),
                 "report": str(finished.page),
                 "trials": [row.to_json() for row in rows],
+                **(paid or {}),
             }
         )
         return
     _tell_trials(asked, rows)
-    _tell_end(asked, rows, finished)
+    _tell_end(asked, rows, finished, use="to train it again is to pay again" if paid else "for lehr train")
 
 
 def _tell_trials(asked: Search, rows: Sequence[Row]) -> None:
@@ -178,7 +199,7 @@ def _tell_trials(asked: Search, rows: Sequence[Row]) -> None:
     answering.listing(title, ("trial", asked.score, "state", "settings"), listed)
 
 
-def _tell_end(asked: Search, rows: Sequence[Row], finished: Finished) -> None:
+def _tell_end(asked: Search, rows: Sequence[Row], finished: Finished, *, use: str) -> None:
     from lehr.reports.search_rows import RUNNING
 
     if others := sum(row.state == RUNNING for row in rows):
@@ -188,5 +209,5 @@ def _tell_end(asked: Search, rows: Sequence[Row], finished: Finished) -> None:
     if finished.winner is None:
         answering.line("No trial was scored: there is no winner.")
     else:
-        answering.line(f"{answering.printable(str(finished.winner))}: the winner, for lehr train")
+        answering.line(f"{answering.printable(str(finished.winner))}: the winner, {use}")
     answering.line(f"{answering.printable(str(finished.page))}: all of it, with charts")

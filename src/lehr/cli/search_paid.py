@@ -26,6 +26,7 @@ from lehr.planning.search_cost import (
 from lehr.reports.rounding import at_most, exactly
 
 if TYPE_CHECKING:
+    from lehr.claims import Claim
     from lehr.search.asked import Search
     from lehr.search.composition import PaidStudy
     from lehr.search.paid import PaidSearch
@@ -49,6 +50,8 @@ class PayOptions:
         for name in ("mean", "law", "epsilon", "budget"):
             if (given := getattr(self, name)) is not None:
                 allowed = "left out without --pay: a search on records that need no protection costs nothing"
+                if name == "epsilon":
+                    allowed += " (the ε of the run itself is said with --set privacy.epsilon=...)"
                 raise InvalidValue(name, allowed=allowed, given=str(given))
 
     def price(self, *, trials: int | None, said: int) -> Paid:
@@ -72,8 +75,8 @@ def planned(asked: Search, options: PayOptions, price: Paid, *, sampler: str | N
     return paid_search(asked, price, epsilon=options.epsilon)
 
 
-def select(selection: Selection, *, quiet: bool, json: bool) -> None:
-    """Run a selection. Nothing is said before its end but what was known before its beginning."""
+def select(selection: Selection, *, quiet: bool, json: bool) -> Path | None:
+    """Run a selection to its winner. Nothing is said before its end but what was known before its beginning."""
     if not quiet:
         typer.echo(_before(selection), err=True)
     winner = selection.run()
@@ -84,6 +87,25 @@ def select(selection: Selection, *, quiet: bool, json: bool) -> None:
         answering.line("No model was kept: no trial was drawn, or none ended with a model. The search is charged.")
     else:
         answering.facts("Selected", _rows(answer))
+    return winner
+
+
+def price_of_trials(study: PaidStudy, number: int | None) -> dict[str, Any]:
+    """What a composition cost, for a program: with the run of this trial, where one has won."""
+    claim = study.paid.claim()
+    return {
+        "pay": COMPOSITION,
+        "price": to_json(study.price),
+        "run": None if number is None else str(study.study.trial_directory(number)),
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+    }
+
+
+def tell_before_trials(study: PaidStudy) -> None:
+    """Say what all trials cost together, before the first."""
+    said = f"A composition on private records: all of its {study.price.trials} trials are charged and shown."
+    typer.echo(f"{said} ε = {_whole(study.paid.claim())} for all of it.", err=True)
 
 
 def told_of_trials(study: PaidStudy, number: int | None) -> None:
@@ -92,7 +114,7 @@ def told_of_trials(study: PaidStudy, number: int | None) -> None:
 
     if number is None:
         return
-    run = study.directory / "trials" / str(number)
+    run = study.study.trial_directory(number)
     promised = certificate_file.read(run / "certificate.json")
     said = f"ε = {at_most(promised.epsilon)} at δ = {exactly(promised.delta)} for all {study.price.trials} trials"
     answering.line(f"{answering.printable(str(run))}: the run of the winner, {said}")
@@ -102,9 +124,13 @@ def _before(selection: Selection) -> str:
     price, claim = selection.price, selection.paid.claim()
     return (
         f"A selection on private records: settings are drawn at random for {price.mean:g} trials on average, by the "
-        f"{law_in_words(price.shape)} law. ε = {at_most(claim.epsilon)} at δ = {exactly(claim.delta)} for all of it. "
+        f"{law_in_words(price.shape)} law. ε = {_whole(claim)} for all of it. "
         "Nothing is shown before its end."
     )
+
+
+def _whole(claim: Claim) -> str:
+    return f"{at_most(claim.epsilon)} at δ = {exactly(claim.delta)}"
 
 
 def _answer(selection: Selection, winner: Path | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from lehr.files import whole_file
 from lehr.reports import search_page
 from lehr.reports.search_rows import Row, best_of, score_in_words
+from lehr.run_shape import PRIVATE
 from lehr.search import winner
 from lehr.search.study import Study
 
@@ -51,4 +52,7 @@ def _about(study: Study, best: Row, rows: Sequence[Row]) -> str:
     how = "at its full batch"
     if "simulated_batch_size" in study.search.configuration.privacy:
         how = "simulated by smaller batches; this is the run that they stood for"
-    return f"{said}{how}.\nThe search was {study.terms.words}."
+    about = f"{said}{how}.\nThe search was {study.terms.words}."
+    if study.terms.settings_chosen_on != PRIVATE:
+        return about
+    return f"{about}\nIts model is in trials/{best.number}. To train this file is another run, which is paid for again."
