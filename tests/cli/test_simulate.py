@@ -45,6 +45,13 @@ def test_a_prediction_is_made_shown_and_compared_with_what_comes(
     assert "Predicted and reached" in (tmp_path / "dear" / "report.html").read_text()
 
 
+def test_runs_that_are_there_and_not_asked_for_are_named(lehr: Run, lehr_json: RunJson, config: str) -> None:
+    all_of_them = ("simulate", config, "--batches", "4,8,16,32", "--seeds", "1", "--to", "cheap", *CHEAP)
+    assert lehr_json(*all_of_them)["left_out"] == []
+    fewer = lehr("simulate", config, "--batches", "8,16,32", "--seeds", "1", "--to", "cheap", *CHEAP)
+    assert "not asked for: batch-4-seed-0." in fewer.stdout
+
+
 @pytest.mark.parametrize(
     "options, match",
     [

@@ -41,6 +41,13 @@ def test_a_prediction_that_nothing_speaks_against_has_no_objections() -> None:
     assert prediction_words.CAVEAT in list(sentences(PREDICTION))
 
 
+def test_an_interval_that_says_nothing_is_called_so() -> None:
+    assert not any("next to nothing" in said for said in sentences(PREDICTION))
+    runs = tuple(replace(run, accuracy=float(place % 2)) for place, run in enumerate(PREDICTION.runs))
+    scattered = replace(PREDICTION, runs=runs)
+    assert any("next to nothing" in said for said in sentences(scattered))
+
+
 @pytest.mark.parametrize(
     "prediction, words",
     [
@@ -56,7 +63,7 @@ def test_what_speaks_against_a_prediction_is_said(prediction: Prediction, words:
 def test_the_facts_have_the_reference_its_epsilon_and_the_cost() -> None:
     rows = dict(facts(PREDICTION))
     assert rows["Reference"] == "40 steps of batches of 16 at noise multiplier 2"
-    assert rows["Its ε, by the tight accountant"].endswith("at δ = 1e-05")
+    assert rows["Its ε on private records"].endswith(f"at δ = 1e-05, if there are {PREDICTION.reference.records:,}")
     assert rows["Their cost"] == "1.8 times the records of one run of the reference"
     assert rows["Reaches beyond them"] == "1 doubling"
 

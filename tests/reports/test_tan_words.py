@@ -86,3 +86,10 @@ def test_noise_is_rounded_up_so_that_its_epsilon_still_holds() -> None:
     assert noise(1.234561) == "1.2346"
     for row in of(CLEAR).other_batches:
         assert float(noise(row.noise_multiplier)) >= row.noise_multiplier
+
+
+def test_noise_that_was_found_is_told_in_few_digits() -> None:
+    found = of(replace(CLEAR, noise_multiplier=3.320984324175316))
+    [own] = [row for row in tables(found)[0].rows if "your plan" in row[-1]]
+    assert own[1] == "3.321"
+    assert "a noise multiplier of 3.321, ε" in next(sentences(found))

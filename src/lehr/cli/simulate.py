@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,7 +68,7 @@ def simulate(
         compiled=compiled,
         quiet=quiet or json,
     )
-    _answer(prediction, where, json=json)
+    _answer(prediction, where, left_out=scaling.left_out, json=json)
 
 
 def _numbers(batches: str) -> list[float]:
@@ -77,13 +78,15 @@ def _numbers(batches: str) -> list[float]:
         raise InvalidValue("batches", allowed="numbers with commas between them: 64,128,256", given=batches) from error
 
 
-def _answer(prediction: Prediction, where: Path, *, json: bool) -> None:
+def _answer(prediction: Prediction, where: Path, *, left_out: Sequence[str], json: bool) -> None:
     from lehr.reports import prediction_words
 
     if json:
-        answering.as_json({**prediction.to_json(), "folder": str(where)})
+        answering.as_json({**prediction.to_json(), "folder": str(where), "left_out": list(left_out)})
         return
     answering.facts("Simulated", dict(prediction_words.facts(prediction)))
     for sentence in (prediction_words.predicted(prediction), *prediction_words.sentences(prediction)):
         answering.line(answering.printable(sentence))
+    if left_out:
+        answering.line(f"Left out, since they were not asked for: {answering.printable(', '.join(left_out))}.")
     answering.line(f"{answering.printable(str(where / 'prediction.html'))}: the same, with the line through the runs")

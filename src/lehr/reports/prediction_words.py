@@ -13,6 +13,7 @@ from lehr.reports.rounding import at_most, exactly
 from lehr.reports.run_reading import RunRecord, State
 
 BENDS_BELOW = 0.05
+SAYS_LITTLE_ABOVE = 0.5
 CAVEAT = (
     "The interval is about chance alone: it takes for granted that the line goes on as it began, and that the run is "
     "made as the simulated ones were, on records like theirs."
@@ -73,6 +74,8 @@ def sentences(prediction: Prediction) -> Iterator[str]:
         f"({_confidence(prediction)}: {lowest} to {highest}); single runs stray from the line by "
         f"{100 * law.residual_std:.2f} points."
     )
+    if (interval := prediction.interval()).highest - interval.lowest > SAYS_LITTLE_ABOVE:
+        yield "So wide an interval says next to nothing: more seeds or more batches narrow it."
     yield from objections(prediction)
     yield CAVEAT
 
@@ -99,7 +102,8 @@ def facts(prediction: Prediction) -> Iterator[tuple[str, str]]:
     reference, interval = prediction.reference, prediction.interval()
     yield "Predicted", f"{percent(prediction.accuracy)} ({_confidence(prediction)}: {between(interval)})"
     yield "Reference", plan_words(reference)
-    yield "Its ε, by the tight accountant", f"{at_most(reference.bound().epsilon)} at δ = {exactly(reference.delta)}"
+    promised = f"{at_most(reference.bound().epsilon)} at δ = {exactly(reference.delta)}"
+    yield "Its ε on private records", f"{promised}, if there are {reference.records:,}"
     yield "Simulated runs", f"{len(prediction.runs)}, scored on {prediction.evaluated_on}"
     yield "Their cost", f"{prediction.cost:.2g} times the records of one run of the reference"
     yield "Reaches beyond them", _times(prediction.doublings_beyond)

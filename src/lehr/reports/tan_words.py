@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lehr.planning.outlook import Outlook
 from lehr.planning.proposals import MoreData, Proposal, best_for_its_cost, cheapest_nearly_as_good
 from lehr.planning.tan import AN_ESTIMATE, FAIR_FROM, Standing
-from lehr.reports.rounding import at_most, exactly, rounded_up
+from lehr.reports.rounding import at_most, rounded_up
 
 LITTLE = 0.05  # a gain of signal below this is called little
 
@@ -88,7 +88,7 @@ def _batch_row(row: Proposal, remark: str) -> tuple[str, ...]:
     remarks = ("your plan" if row.is_plan else remark, "behind the wall" if row.is_behind_wall else "")
     return (
         _batch(row.expected_batch_size),
-        exactly(row.noise_multiplier) if row.is_plan else noise(row.noise_multiplier),
+        noise(row.noise_multiplier),
         at_most(row.epsilon),
         f"{row.signal:.3f}" if row.signal >= 0.1 else f"{row.signal:.3g}",
         "" if row.is_plan else f"{row.signal_gain:+.1%}",
@@ -136,7 +136,7 @@ def _wall(standing: Standing) -> str:
 
 
 def _fairness(standing: Standing) -> str:
-    sigma = exactly(standing.noise_multiplier)
+    sigma = noise(standing.noise_multiplier)
     numbers = (
         f"η alone says ε ≈ {standing.epsilon_estimate:.4g}, {AN_ESTIMATE}; the tight ε is {at_most(standing.epsilon)}."
     )

@@ -85,6 +85,12 @@ class Scaling:
             raise InvalidValue("batches", allowed=allowed, given=given)
         return cls(configuration=configuration, reference=reference, runs=runs, directory=directory)
 
+    @property
+    def left_out(self) -> list[str]:
+        """Runs in the folder that were made before, and are not asked for now."""
+        asked = {run.folder for run in self.runs}
+        return sorted({path.parent.name for path in self.directory.glob("batch-*/config.json")} - asked)
+
     def predict(
         self, *, confidence: float = 0.95, quiet: bool = False, callbacks: Sequence[Callback] = (), **how: Any
     ) -> Prediction:
