@@ -8,6 +8,9 @@ import pytest
 from typer.testing import Result
 
 from lehr.accounting import ACCOUNTANTS
+from lehr.files import json_file
+from lehr.planning.plan import Plan
+from lehr.planning.simulation import simulate
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]
