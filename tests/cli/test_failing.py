@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from lehr.cli.failing import Commands, exit_code
+from lehr.cli.failing import Commands, exit_code, that_goes_on
 from lehr.errors import (
     AccountantFailed,
     BudgetExceeded,
@@ -116,3 +116,20 @@ def test_a_command_that_is_not_understood_says_where_to_look(
     assert words in complaint
     assert "(see: lehr" in complaint
     assert complaint.count("\n") == 1
+
+
+def test_whoever_interrupts_work_that_is_kept_is_told_how_to_go_on() -> None:
+    app = typer.Typer(cls=Commands)
+
+    @app.command()
+    def work() -> None:
+        with that_goes_on():
+            raise KeyboardInterrupt
+
+    @app.command()
+    def succeed() -> None:
+        pass
+
+    result = CliRunner().invoke(app, ["work"])
+    assert result.exit_code == 130
+    assert result.stderr.startswith("lehr: stopped; the same command goes on")

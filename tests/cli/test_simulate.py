@@ -59,6 +59,7 @@ def test_runs_that_are_there_and_not_asked_for_are_named(lehr: Run, lehr_json: R
         (("--batches", "8,16,128"), "less than the 64"),
         (("--batches", "8,16,32", "--confidence", "95"), "confidence"),
         (("--batches", "8,16,32", "--set", "data.declared=private"), "public or synthetic"),
+        (("--batches", "8,16,32", "--set", "data.declared=pubic"), "declared must be one of"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(

@@ -138,3 +138,9 @@ def test_what_decides_a_trial_is_in_the_json_form(tmp_path: Path) -> None:
     assert replace(search, score="loss").to_json() != search.to_json()
     changed = replace(search, configuration=search.configuration.with_words(method={"clip_norm": 9.0}))
     assert changed.to_json() != search.to_json()
+
+
+def test_records_that_are_declared_with_a_slip_of_the_pen_are_not_taken_for_public(tmp_path: Path) -> None:
+    slipped = read(tmp_path, PRIVATE_DATA + SEARCH.replace('"public"', '"pubic"'))
+    with pytest.raises(InvalidValue, match="declared must be one of private, public, synthetic"):
+        _ = slipped.declared

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -55,6 +56,16 @@ def exit_code(error: Exception) -> int:
             return UNUSABLE_FILE
         case _:
             return NO
+
+
+@contextmanager
+def that_goes_on() -> Iterator[None]:
+    """Work that is kept: whoever interrupts it is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain("stopped; the same command goes on from here")
+        raise
 
 
 def complain(message: str) -> None:

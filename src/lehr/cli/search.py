@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lehr.cli import answering
-from lehr.cli.failing import NO
+from lehr.cli.failing import NO, that_goes_on
 from lehr.cli.options import Json, example, refuse
 from lehr.cli.settings import tables
 from lehr.errors import InvalidValue
@@ -120,7 +120,8 @@ def _searched(
         url=storage,
         how=how,
     )
-    rows = study.run(_told(quiet=quiet))
+    with that_goes_on():
+        rows = study.run(_told(quiet=quiet))
     return rows, finish(study, rows)
 
 
@@ -139,7 +140,8 @@ def _searched_for_a_price(
     paid_study = PaidStudy(**said, budget=budget, how=how)
     if not (quiet or json):
         tell_before_trials(paid_study)
-    rows = paid_study.run(_told(quiet=quiet or json))
+    with that_goes_on():
+        rows = paid_study.run(_told(quiet=quiet or json))
     study = paid_study.study
     finished = finish(study, rows)
     number = None if finished.best is None else finished.best.number

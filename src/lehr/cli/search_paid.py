@@ -11,6 +11,7 @@ import typer
 
 from lehr import validate
 from lehr.cli import answering
+from lehr.cli.failing import that_goes_on
 from lehr.cli.options import refuse, required
 from lehr.errors import InvalidValue
 from lehr.planning.search_cost import (
@@ -79,7 +80,8 @@ def select(selection: Selection, *, quiet: bool, json: bool) -> Path | None:
     """Run a selection to its winner. Nothing is said before its end but what was known before its beginning."""
     if not quiet:
         typer.echo(_before(selection), err=True)
-    winner = selection.run()
+    with that_goes_on():
+        winner = selection.run()
     answer = _answer(selection, winner)
     if json:
         answering.as_json(answer)

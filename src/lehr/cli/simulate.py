@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lehr.cli import answering
+from lehr.cli.failing import that_goes_on
 from lehr.cli.options import Json, example
 from lehr.cli.settings import tables
 from lehr.errors import InvalidValue
@@ -60,14 +61,15 @@ def simulate(
         scaling = Scaling.of(
             asked.with_words(**tables(settings or ())), batches=sizes, num_seeds=seeds, directory=where
         )
-    prediction = scaling.predict(
-        confidence=confidence,
-        data_dir=data_dir,
-        device=device,
-        physical_batch=physical_batch,
-        compiled=compiled,
-        quiet=quiet or json,
-    )
+    with that_goes_on():
+        prediction = scaling.predict(
+            confidence=confidence,
+            data_dir=data_dir,
+            device=device,
+            physical_batch=physical_batch,
+            compiled=compiled,
+            quiet=quiet or json,
+        )
     _answer(prediction, where, left_out=scaling.left_out, json=json)
 
 

@@ -24,7 +24,7 @@ from lehr.configuration import SEARCH, TABLES, Configuration, read_tables
 from lehr.errors import InvalidValue
 from lehr.files import strict_json
 from lehr.planning.plan import Plan
-from lehr.run_shape import PRIVATE
+from lehr.run_shape import DECLARED, PRIVATE
 from lehr.search.applying import SHORT, applied
 from lehr.search.defaults import usual_space
 from lehr.search.dimension import Value
@@ -81,7 +81,7 @@ class Search:
     def declared(self) -> str:
         """What the records that are searched on are said to be."""
         found = (self.configuration.data if self.data is None else self.data).get("declared", PRIVATE)
-        return str(found)
+        return validate.one_of(DECLARED, declared=found)
 
     @cached_property
     def plan(self) -> Plan:

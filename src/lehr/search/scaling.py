@@ -30,7 +30,7 @@ from lehr.planning.simulation import simulate
 from lehr.reports import prediction_page
 from lehr.reports.run_reading import RunRecord, State, read_run
 from lehr.reports.simulation_progress import SimulationProgress
-from lehr.run_shape import PRIVATE, Callback, Evaluation, RunFiles
+from lehr.run_shape import DECLARED, PRIVATE, Callback, Evaluation, RunFiles
 
 FORMAT, FORMAT_VERSION = "lehr simulations", 1
 # What RunFolder.create makes before it writes the configuration, with which a run begins.
@@ -175,7 +175,7 @@ class Scaling:
 
 def _refuse_what_cannot_be_predicted(configuration: Configuration) -> None:
     data, training = configuration.data, configuration.training
-    if data.get("declared", PRIVATE) == PRIVATE:
+    if validate.one_of(DECLARED, declared=data.get("declared", PRIVATE)) == PRIVATE:
         allowed = "public or synthetic under [data]: simulated runs have next to no noise, and would protect nobody"
         raise InvalidValue("declared", allowed=allowed, given=data.get("declared", PRIVATE))
     if training.get("patience") is not None:
