@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from lehr.release import release
 from lehr.reports import certificate_file, wording
 from lehr.reports.checking import check
 from lehr.reports.run_reading import read_run
+from lehr.reports.search_rows import SearchCallback
+from lehr.run_shape import Progress
 from lehr.search.composition import PaidStudy
 from tests.search.paid_searches import HOW, paid_in
 from tests.training.tiny import new_budget
@@ -109,3 +112,19 @@ def test_a_selection_is_no_study(tmp_path: Path) -> None:
     paid = paid_in(tmp_path, RepeatedSelection(mean=2))
     with pytest.raises(InvalidValue, match="price must be a Composition"):
         PaidStudy(paid=paid, directory=tmp_path / "study", name="ours").run()
+
+
+class _Killed(SearchCallback):
+    """Ends the process in the middle of a trial, as far as a test can."""
+
+    def stepped(self, progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_trial_that_had_begun_is_not_begun_anew_without_its_folder(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        study.run([_Killed()])
+    shutil.rmtree(study.directory / "trials/0")
+    with pytest.raises(StoreError, match="trial 0: it had begun, and its folder"):
+        study_in(tmp_path).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,19 +20,19 @@ from lehr.files import json_file, strict_json
 from lehr.reports.search_rows import DONE, FAILED, PRUNED, RUNNING, Row, SearchCallback
 from lehr.rng import RunKey
 from lehr.run_folder import differences
-from lehr.run_shape import PRIVATE
+from lehr.run_shape import PRIVATE, Callback, Start
 from lehr.search import storage as storages
 from lehr.search.asked import ACCURACY, Search
 from lehr.search.checking import refuse_unfit_records, refuse_what_cannot_be_tried
 from lehr.search.claiming import Claim, Claims, counts, turn
 from lehr.search.dimension import Choices, Dimension, Value
 from lehr.search.names import GRID, NO_PRUNER
-from lehr.search.objective import Outcome, Pruned, Watched, tried
+from lehr.search.objective import Outcome, Pruned, Watched, began, tried
 from lehr.search.samplers import pruner_named, sampler_for
 from lehr.search.space import Parameters
 from lehr.search.terms import Terms
 
-ASKED, SEED, NOTE = "asked", "seed", "note"
+ASKED, SEED, NOTE, BEGUN = "asked", "seed", "note", "begun"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,6 +156,7 @@ class Study:
 
     def _tried(self, claim: Claim, trial: Trial, parameters: Parameters, told: Sequence[SearchCallback]) -> Outcome:
         directory = self.trial_directory(claim.number)
+        self._refuse_to_begin_again(trial, directory)
         reported = self.study.trials[claim.number].intermediate_values
 
         def report(value: float, place: int) -> None:
@@ -174,9 +176,17 @@ class Study:
             configuration,
             directory,
             score=self.search.score,
-            callbacks=(watched, *told),
+            callbacks=(_Begins(trial), watched, *told),
             how={"seed": self.search.seed, **(self.how or {})},
         )
+
+    def _refuse_to_begin_again(self, trial: Trial, directory: Path) -> None:
+        """A trial that is paid for is paid for once: it goes on from its folder, or not at all."""
+        if self.terms.settings_chosen_on == PRIVATE and trial.user_attrs.get(BEGUN) and not began(directory):
+            raise StoreError(
+                f"cannot go on with trial {trial.number}: it had begun, and its folder {directory} is gone; "
+                "begun anew it would look at the records a second time, which is not paid for"
+            )
 
     def _tell(self, claim: Claim, outcome: Outcome) -> None:
         """Write the outcome down, unless others gave the trial up meanwhile and began it anew."""
@@ -206,6 +216,18 @@ class Study:
             note=note,
             seconds=self._seconds(trial),
         )
+
+
+class _Begins(Callback):
+    """Notes in the study that the run of a trial begins, before it looks at a record."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def started(self, start: Start) -> None:
+        """Note it."""
+        with suppress(UpdateFinishedTrialError):  # given up by others; what was found is dropped at the end
+            self._trial.set_user_attr(BEGUN, True)
 
 
 def _suggested(trial: Trial, dimension: Dimension) -> Value:
