@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from lehr.configuration import Configuration
+from lehr.reports.rounding import at_most
 from lehr.reports.search_rows import Row
 from lehr.search.finishing import finish
 from lehr.search.study import Study
@@ -16,8 +20,8 @@ ROWS = [
 ]
 
 
-def a_study(folder: Path) -> Study:
-    search = a_search(folder)
+def a_study(folder: Path, **words: Any) -> Study:
+    search = a_search(folder, **words)
     directory = folder / "study"
     directory.mkdir(exist_ok=True)
     return Study(search=search, terms=free_terms(search), directory=directory, name="s")
@@ -46,3 +50,13 @@ def test_a_later_winner_takes_the_place_of_an_earlier_one(tmp_path: Path) -> Non
     winner = finish(study, ROWS).winner
     assert winner is not None
     assert Configuration.read(winner).method["momentum"] == 0.9
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_winner_that_costs_another_epsilon_than_the_configuration_says_so(tmp_path: Path, factor: int) -> None:
+    study = a_study(tmp_path, space={"batch_factor": [1, 2]})
+    winner = finish(study, [Row(number=0, state="done", score=0.4, parameters={"batch_factor": factor})]).winner
+    assert winner is not None
+    _, plan = Configuration.read(winner).method_and_plan()
+    told = f"would cost ε = {at_most(plan.bound().epsilon)} at δ = 0.001"
+    assert (told in winner.read_text()) == (factor == 2)

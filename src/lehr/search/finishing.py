@@ -8,9 +8,11 @@ from pathlib import Path
 
 from lehr.files import whole_file
 from lehr.reports import search_page
+from lehr.reports.rounding import at_most, exactly
 from lehr.reports.search_rows import Row, best_of, score_in_words
 from lehr.run_shape import PRIVATE
 from lehr.search import winner
+from lehr.search.asked import Search
 from lehr.search.study import Study
 
 PAGE = "report.html"
@@ -52,7 +54,17 @@ def _about(study: Study, best: Row, rows: Sequence[Row]) -> str:
     how = "at its full batch"
     if "simulated_batch_size" in study.search.configuration.privacy:
         how = "simulated by smaller batches; this is the run that they stood for"
-    about = f"{said}{how}.\nThe search was {study.terms.words}."
+    about = f"{said}{how}.\nThe search was {study.terms.words}.{_other_cost(study.search, best)}"
     if study.terms.settings_chosen_on != PRIVATE:
         return about
     return f"{about}\nIts model is in trials/{best.number}. To train this file is another run, which is paid for again."
+
+
+def _other_cost(search: Search, best: Row) -> str:
+    """With other batches at the same noise the run costs nearly the same ε, and nearly is to be said."""
+    if "epsilon" in search.configuration.privacy or best.parameters.get("batch_factor", 1) == 1:
+        return ""
+    _, plan = search.reference(dict(best.parameters)).method_and_plan()
+    promised, before = (at_most(each.bound().epsilon) for each in (plan, search.plan))
+    costs = f"ε = {promised} at δ = {exactly(plan.delta)}"
+    return f"\nOn private records this run would cost {costs}; with the batch as it was configured, {before}."
