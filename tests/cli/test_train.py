@@ -298,3 +298,10 @@ def test_every_option_and_every_key_is_on_the_page(lehr: Run) -> None:
     for table, keys in TABLES.items():
         assert f"[{table}]" in PAGE
         assert {key for key in keys or () if key not in PAGE} == set()
+
+
+def test_programs_are_told_no_proven_epsilon_of_a_run_that_promises_nothing(lehr_json: RunJson) -> None:
+    said = lehr_json("train", *SHORT, "--declared", "public", "--run", "open")
+    assert (said["proven"], said["epsilon"], said["epsilon_spent"]) == (None, None, None)
+    assert said["promises_nothing"] == "the records that it is trained on were declared public"
+    assert lehr_json("report", "open")["proven"] is None

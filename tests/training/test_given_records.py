@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
 from torch import Tensor
 
 from lehr.data import DataSet, InMemory, Preparation
+from lehr.data.record_set import RecordSet
 from lehr.data.split import PRIVATE as TRAINED_ON
 from lehr.data.split import PUBLIC as FOR_ACCEPTANCE
 from lehr.data.split import TEST as HELD_OUT
@@ -26,21 +27,26 @@ def given(data: object = PRIVATE, **changed: Any) -> GivenRecords:
     return given_records(data, **{**said, "preparation": None, "name": None, **changed})
 
 
+def held(records: RecordSet | None) -> InMemory:
+    assert isinstance(records, InMemory)
+    return records
+
+
 def test_inputs_take_the_type_of_the_model_and_labels_that_of_losses() -> None:
     found = given((PRIVATE[0].double(), PRIVATE[1].to(torch.int16)))
-    assert (found.private.inputs.dtype, found.private.targets.dtype) == (torch.float32, torch.int64)
+    assert (held(found.private).inputs.dtype, held(found.private).targets.dtype) == (torch.float32, torch.int64)
     assert given(dtype=torch.float64).test is not None
-    assert given(dtype=torch.float64).private.inputs.dtype == torch.float64
+    assert held(given(dtype=torch.float64).private).inputs.dtype == torch.float64
 
 
 def test_bytes_stay_bytes() -> None:
     images = torch.zeros(HELD, 1, 4, 4, dtype=torch.uint8)
-    assert given((images, PRIVATE[1])).private.inputs.dtype == torch.uint8
+    assert held(given((images, PRIVATE[1])).private).inputs.dtype == torch.uint8
 
 
 def test_targets_with_more_than_one_number_a_record_are_left_alone() -> None:
     many = torch.zeros(HELD, 3)
-    assert given((PRIVATE[0], many), test=None).private.targets is many
+    assert held(given((PRIVATE[0], many), test=None).private).targets is many
 
 
 def test_a_stated_number_goes_over_that_of_a_data_set() -> None:
@@ -97,8 +103,8 @@ def test_a_split_of_the_test_records_gives_each_to_one_use() -> None:
     found = given().with_acceptance(Split(parts))
     assert found.test is not None
     assert found.public is not None
-    assert torch.equal(found.public.inputs, TEST[0][:10])
-    assert torch.equal(found.test.inputs, TEST[0][10:])
+    assert torch.equal(held(found.public).inputs, TEST[0][:10])
+    assert torch.equal(held(found.test).inputs, TEST[0][10:])
 
 
 def test_a_split_of_the_private_records_gives_each_to_one_use() -> None:
@@ -106,14 +112,14 @@ def test_a_split_of_the_private_records_gives_each_to_one_use() -> None:
     parts[::4] = HELD_OUT
     found = given(test=None).with_held_out(Split(parts))
     assert found.held_out is not None
-    assert torch.equal(found.held_out.inputs, PRIVATE[0][::4])
+    assert torch.equal(held(found.held_out).inputs, PRIVATE[0][::4])
     assert len(found.private) == HELD - 12
 
 
 class Full(InMemory):
     """Records that do not fit on any device."""
 
-    def to(self, device: torch.device | str) -> Full:
+    def to(self, device: torch.device | str) -> Self:
         raise torch.OutOfMemoryError("full")
 
 
@@ -121,6 +127,6 @@ def test_where_records_do_not_fit_on_the_device_their_labels_go_there_alone() ->
     on_meta = GivenRecords(
         name="tiny", private=Full(*PRIVATE), records=40, num_classes=3, preparation=Preparation(), test=InMemory(*TEST)
     ).to(torch.device("meta"))
-    assert (on_meta.private.inputs.device.type, on_meta.private.targets.device.type) == ("cpu", "meta")
+    assert (held(on_meta.private).inputs.device.type, held(on_meta.private).targets.device.type) == ("cpu", "meta")
     assert on_meta.test is not None
-    assert on_meta.test.targets.device.type == "meta"
+    assert held(on_meta.test).targets.device.type == "meta"

@@ -21,14 +21,15 @@ KEY = RunKey(bytes(32))
 
 
 def scored(**changed: Any) -> Scored:
-    parts = {name: changed.pop(name) for name in ("test", "public") if name in changed}
+    parts = {name: changed.pop(name, None) for name in ("test", "public")}
     given = GivenRecords(
         name="tiny",
         private=InMemory(*PRIVATE),
         records=40,
         num_classes=3,
         preparation=Preparation(),
-        **{name: InMemory(*part) for name, part in parts.items()},
+        test=parts["test"] and InMemory(*parts["test"]),
+        public=parts["public"] and InMemory(*parts["public"]),
     )
     said: dict[str, Any] = {"held_out_fraction": 0.0, "noise_multiplier": 20.0, "acceptance_fraction": 0.5}
     return Scored(given=given, **{"method": dpsgd(), "evaluate_every": None, **said, **changed})

@@ -72,7 +72,7 @@ def test_the_configuration_of_the_run_has_the_plan_that_it_stands_for(simulated:
 
 
 def test_there_is_nothing_to_attack(simulated: Run) -> None:
-    with pytest.raises(InvalidValue, match="a simulation"):
+    with pytest.raises(InvalidValue, match="claims something"):
         subjects.of_run(simulated.directory)
 
 

@@ -50,7 +50,7 @@ def report(
                 "report": str(path),
                 "run": record.run,
                 "state": record.state.value,
-                "proven": run_claims.summary(record.proven),
+                "proven": run_claims.summary(record.proven if record.promises_nothing is None else None),
                 "published": run_claims.summary(record.published),
                 "promises_nothing": record.promises_nothing,
                 "prediction": _compared(predicted, record),

@@ -86,7 +86,10 @@ def select(selection: Selection, *, quiet: bool, json: bool) -> Path | None:
     if json:
         answering.as_json(answer)
     elif winner is None:
-        answering.line("No model was kept: no trial was drawn, or none ended with a model. The search is charged.")
+        answering.line(
+            "No model was kept: no trial was drawn, or none ended with a model. The search is charged. "
+            "Try the settings on public records first."
+        )
     else:
         answering.facts("Selected", _rows(answer))
     return winner

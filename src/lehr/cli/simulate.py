@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from lehr.planning.extrapolation import Prediction
 
 EXAMPLE = example(
-    "  lehr simulate --set data.name=digits --set data.declared=public --set privacy.steps=4 \\\n",
+    "  lehr simulate --set data.name=digits --set data.declared=public --set privacy.steps=12 \\\n",
     "      --set privacy.noise_multiplier=2 --set privacy.expected_batch_size=256 \\\n",
-    "      --batches 16,32,64 --seeds 1 --to cheap\n",
+    "      --set method.learning_rate=1 --batches 16,32,64 --seeds 3 --to cheap\n",
 )
 
 

@@ -59,9 +59,9 @@ class InMemory:
         """The same records on a device."""
         return type(self)(self.inputs.to(device), self.targets.to(device))
 
-    def targets_to(self, device: torch.device | str) -> InMemory:
+    def targets_to(self, device: torch.device | str) -> Self:
         """The same records, with nothing but their targets on a device."""
-        return InMemory(self.inputs, self.targets.to(device))
+        return type(self)(self.inputs, self.targets.to(device))
 
     @property
     def kind(self) -> object:

@@ -106,8 +106,7 @@ class Plan:
         given: object = larger
         if not isinstance(given, Plan) or larger.simulates is not None:
             raise InvalidValue("simulates", allowed="a plan that is no simulation itself", given=given)
-        numbers = {"noise_multiplier": self.noise_multiplier, "expected_batch_size": self.expected_batch_size}
-        shrunk = replace(larger, **numbers, simulates=None)
+        shrunk = replace(larger, noise_multiplier=self.noise_multiplier, expected_batch_size=self.expected_batch_size)
         ratio = self.noise_multiplier * larger.expected_batch_size, larger.noise_multiplier * self.expected_batch_size
         if shrunk != replace(self, simulates=None) or not math.isclose(*ratio, rel_tol=1e-9):
             allowed = "a plan with the same noise for each record of a batch, and all else but the batch the same"

@@ -326,7 +326,7 @@ class Planned:
         if self.plan.simulates is None:
             return
         if self.scored.given.declared == PRIVATE:
-            allowed = "public or synthetic for a plan that is a simulation: it would protect nobody"
+            allowed = "public or synthetic for a plan that is a simulation, which would protect nobody"
             raise InvalidValue("declared", allowed=allowed, given=PRIVATE)
         if self.budget is not None:
             raise InvalidValue("budget", allowed="left out for a simulation", given=str(self.budget))
