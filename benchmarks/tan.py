@@ -242,7 +242,6 @@ def train(job: Job, *, data_dir: str | None, device: str, is_quick: bool, is_com
 def attempted(job: Job, **where: Any) -> dict[str, Any]:
     """The job with its result, or with what went wrong."""
     torch.set_num_threads(1)
-    torch.backends.cuda.enable_cudnn_sdp(False)  # with torch 2.11 its gradients of single records were zeros
     try:
         return {**asdict(job), "result": train(job, **where)}
     except Exception as error:  # one run that diverges must not end the others

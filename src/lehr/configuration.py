@@ -83,7 +83,7 @@ TRAINING = (
     "precision",
     "views",
 )
-SEARCH = "search"
+SEARCH, SIMULATED = "search", "simulated_batch_size"
 TABLES: Mapping[str, Sequence[str] | None] = {
     "data": (*DATA, *DATA_STATED),
     "model": None,  # the arguments of the network, which knows them itself
@@ -145,8 +145,9 @@ class Configuration:
 
     def train(self, *, data_dir: Path | None = None, seed: int | None = None, **how: Any) -> Run:
         """Train as configured. ``how`` is handed on to ``fit``: the directory, the device, callbacks and the like."""
-        if "simulated_batch_size" in self.privacy:
-            return self.simulated().train(data_dir=data_dir, seed=seed, **how)
+        if SIMULATED in self.privacy:
+            _, plan = self.method_and_plan()
+            return self.with_plan(plan).train(data_dir=data_dir, seed=seed, **how)
         words = self._records(data_dir)
         name, arguments = self._network(words)
         with torch.random.fork_rng(devices=[]):  # networks are built on the CPU
@@ -164,20 +165,22 @@ class Configuration:
             **how,
         )
 
-    def simulated(self) -> Self:
-        """With the plan in the place of its numbers, of smaller batches where ``simulated_batch_size`` says so."""
-        _, plan = self.method_and_plan()
-        said = {key: value for key, value in self.privacy.items() if key not in (*PLANNED, "simulated_batch_size")}
+    def with_plan(self, plan: Plan) -> Self:
+        """With a plan in the place of its numbers."""
+        said = {key: value for key, value in self.privacy.items() if key not in (*PLANNED, SIMULATED)}
         return replace(self, privacy=said, plan=plan)
+
+    def at_full_batch(self) -> Self:
+        """What is simulated, where smaller batches are to stand in for it."""
+        return replace(self, privacy={key: value for key, value in self.privacy.items() if key != SIMULATED})
 
     def method_and_plan(self) -> tuple[Method, Plan]:
         """What would be trained with. No record is read: all that decides it is public, and said or known."""
         method = self._method()
         if self.plan is not None:
             return method, self.plan
-        if (batch := self.privacy.get("simulated_batch_size")) is not None:
-            said = {key: value for key, value in self.privacy.items() if key != "simulated_batch_size"}
-            _, plan = replace(self, privacy=said).method_and_plan()
+        if (batch := self.privacy.get(SIMULATED)) is not None:
+            _, plan = self.at_full_batch().method_and_plan()
             return method, simulate(plan, expected_batch_size=batch)
         scored, said = self._scored(method)
         return method, scored.plan(**{key: said[key] for key in PLANNED if key in said})

@@ -74,3 +74,9 @@ def test_a_list_is_read_item_by_item() -> None:
     assert strict_json.list_of("numbers", [1, 2], str) == ("1", "2")
     with pytest.raises(InvalidValue, match="numbers must be a list"):
         strict_json.list_of("numbers", "12", str)
+
+
+def test_a_table_is_an_object_and_nothing_else() -> None:
+    assert strict_json.a_table({"one": 1}) == {"one": 1}
+    with pytest.raises(InvalidValue, match="a JSON object"):
+        strict_json.a_table([])

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from lehr.errors import StoreError
-from lehr.files import json_file
+from lehr.files import json_file, strict_json
 from lehr.planning.search_cost import Composition
 from lehr.reports import certificate_file
 from lehr.reports.checking import check
 from lehr.run_shape import RunFiles
 from lehr.search import paying
-from lehr.search.certifying import a_table, certify
+from lehr.search.certifying import certify
 from tests.search.paid_searches import HOW, paid_in
 from tests.training.tiny import new_budget
 
@@ -35,7 +32,7 @@ def test_a_trial_is_certified_with_the_budget_that_paid(tmp_path: Path) -> None:
     assert after.budget is not None
     assert after.epsilon == before.epsilon
     assert after.issued_on == "2026-01-31"
-    config = json_file.read(run.config, a_table)
+    config = json_file.read(run.config, strict_json.a_table)
     assert (config["created_on"], config["budget"]) == ("2026-01-31", "tiny images")
     assert "Begun on 2026-01-31" in run.report.read_text()
 
@@ -49,8 +46,3 @@ def test_a_certificate_is_of_the_day_of_the_end_and_not_of_that_of_the_trial(tmp
     certificate_file.write(run.certificate, replace(made, issued_on="2026-01-31"), overwrite=True)
     certify(run, paid, name="ours", budget=None)
     assert certificate_file.read(run.certificate) == made
-
-
-def test_what_is_no_object_is_refused() -> None:
-    with pytest.raises(StoreError, match="an object was expected"):
-        a_table([])

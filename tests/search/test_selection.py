@@ -25,7 +25,7 @@ from lehr.accounting.rdp import FRACTIONAL_ORDERS
 from lehr.append_only import AppendOnlyFile
 from lehr.errors import BudgetExceeded, CertificateMismatch, InvalidValue, StoreError
 from lehr.events import Gaussian, RepeatAndSelect, counted
-from lehr.files import json_file, lines_file, lock, whole_file
+from lehr.files import json_file, lines_file, lock, strict_json, whole_file
 from lehr.ledger import LEDGER_FORMAT
 from lehr.planning.budget import Budget
 from lehr.planning.search_cost import Composition, RepeatedSelection
@@ -37,7 +37,6 @@ from lehr.reports.issuing import issue
 from lehr.reports.run_reading import read_run
 from lehr.rng import RunKey
 from lehr.run_shape import RunFiles
-from lehr.search.certifying import a_table
 from lehr.search.objective import Outcome
 from lehr.search.paid import paid_search
 from lehr.search.selection import OVER, Selection, Standing, number_of_trials
@@ -90,7 +89,7 @@ def test_searches_of_any_number_of_trials_leave_the_same_files_with_the_same_tim
     assert names(one) == names(three)
     assert {path.name for path in three.iterdir()} == {"search.json", "winner"}
     for folder in (one, three):
-        begun_at = json_file.read(folder / "search.json", a_table)["begun_at"]
+        begun_at = json_file.read(folder / "search.json", strict_json.a_table)["begun_at"]
         assert len({path.stat().st_mtime for path in (folder, *folder.rglob("*"))}) == 1
         with AppendOnlyFile.open(folder / "winner/ledger.db", LEDGER_FORMAT) as ledger:
             assert {row.at for row in ledger.rows()} == {begun_at}
@@ -103,7 +102,7 @@ def test_what_is_written_about_a_search_is_the_same_for_any_number_of_trials(bot
         return [line for line in text.splitlines() if "begun_at" not in line]
 
     def drawn_settings_apart(selection: Selection) -> Any:
-        config = json_file.read(selection.directory / "winner/config.json", a_table)
+        config = json_file.read(selection.directory / "winner/config.json", strict_json.a_table)
         return {key: value for key, value in config.items() if key not in ("method", "created_on")}
 
     assert said(both[1]) == said(both[3])

@@ -139,9 +139,8 @@ def _whole(claim: Claim) -> str:
 
 
 def _answer(selection: Selection, winner: Path | None) -> dict[str, Any]:
-    from lehr.files import json_file
+    from lehr.files import json_file, strict_json
     from lehr.reports.run_reading import read_run
-    from lehr.search.certifying import a_table
     from lehr.search.selection import SETTINGS
 
     answer: dict[str, Any] = {
@@ -156,7 +155,7 @@ def _answer(selection: Selection, winner: Path | None) -> dict[str, Any]:
     assert record.certificate is not None  # as every trial has one
     assert record.last is not None  # or it would not have won
     return answer | {
-        "settings": json_file.read(winner / SETTINGS, a_table),
+        "settings": json_file.read(winner / SETTINGS, strict_json.a_table),
         "accuracy": record.last.accuracy,
         "loss": record.last.loss,
         "scored_on": record.last.on,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from lehr.errors import InvalidValue
 
@@ -54,6 +54,13 @@ def fields(name: str, shape: object, expected: Collection[str]) -> dict[str, obj
     wrong += [f"unknown: {key}" for key in shape if key not in expected]
     if wrong:
         raise InvalidValue(name, allowed="an object with the fields " + ", ".join(expected), given="; ".join(wrong))
+    return shape
+
+
+def a_table(shape: object) -> dict[str, Any]:
+    """An object, whatever its fields."""
+    if not isinstance(shape, dict):
+        raise InvalidValue("file", allowed="a JSON object", given=type(shape).__name__)
     return shape
 
 

@@ -5,7 +5,6 @@ Axes: B records, K views of one record.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -85,7 +84,8 @@ class Differentiation:
         def one(taps: Tensors, copies: Tensors, views: Inputs, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:
             return self._listened({**values, **copies}, taps, views, targets)
 
-        with _attention_that_can_be_batched(first_device(values)):
+        # Fused attention runs record after record on a CPU; on a GPU some of its kernels fail, or give zeros.
+        with sdpa_kernel(SDPBackend.MATH):
             result: tuple[Tensor, dict[str, Tensor]] = vmap(one, randomness="different")(taps, copies, views, repeated)
         return result
 
@@ -129,8 +129,3 @@ class Differentiation:
 def first_device(values: Tensors) -> torch.device:
     """Where a model's values are."""
     return next(iter(values.values())).device
-
-
-def _attention_that_can_be_batched(device: torch.device) -> AbstractContextManager[None]:
-    """Under ``vmap`` torch's fused attention on a CPU runs record after record; the plain one runs them together."""
-    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()

@@ -86,12 +86,12 @@ class Search:
     @cached_property
     def plan(self) -> Plan:
         """What the run of the configuration as it stands would be, at its full batch."""
-        _, plan = self._at_full_batch(self.configuration).method_and_plan()
+        _, plan = self.configuration.at_full_batch().method_and_plan()
         return plan
 
     def reference(self, parameters: Mapping[str, Value]) -> Configuration:
         """The run that these settings are for: at its full batch, on the records of ``[data]``."""
-        return applied(self._at_full_batch(self.configuration), self.space.meant(parameters), plan=self.plan)
+        return applied(self.configuration.at_full_batch(), self.space.meant(parameters), plan=self.plan)
 
     def trial(self, parameters: Mapping[str, Value], *, plan: Plan | None = None) -> Configuration:
         """The run that tries them: on the records that are searched on, by smaller batches where these are asked for.
@@ -124,11 +124,6 @@ class Search:
         if decided_by not in self._plans:
             self._plans[decided_by] = reference.method_and_plan()[1]
         return self._plans[decided_by]
-
-    @staticmethod
-    def _at_full_batch(configuration: Configuration) -> Configuration:
-        said = {key: value for key, value in configuration.privacy.items() if key != "simulated_batch_size"}
-        return replace(configuration, privacy=said)
 
 
 def _keeps_plan(parameters: Mapping[str, Value]) -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from lehr.errors import StoreError
-from lehr.files import json_file, whole_file
+from lehr.files import json_file, strict_json, whole_file
 from lehr.reports import certificate_file, issuing, run_page, run_reading
 from lehr.run_shape import RunFiles
 from lehr.search import paying
@@ -20,7 +18,7 @@ def certify(run: RunFiles, paid: PaidSearch, *, name: str, budget: Path | None, 
     The one that was there is of the day on which the trial ended, which says something of its place in the search. On
     which day the search itself ended says how many trials it had; what is certified was fixed on its first.
     """
-    config = json_file.read(run.config, a_table)
+    config = json_file.read(run.config, strict_json.a_table)
     changed = {"budget": paying.dataset_of(budget)} | ({} if created_on is None else {"created_on": created_on})
     json_file.write(run.config, {**config, **changed}, overwrite=True)
     event, cost = paid.price.certified(paid.trial_event)
@@ -36,10 +34,3 @@ def certify(run: RunFiles, paid: PaidSearch, *, name: str, budget: Path | None, 
     certificate_file.write(run.certificate, dated, overwrite=True)
     page = run_page.render(run_reading.read_run(run.directory))
     whole_file.write(run.report, page, overwrite=True)
-
-
-def a_table(shape: object) -> dict[str, Any]:
-    """A checked object."""
-    if not isinstance(shape, dict):
-        raise StoreError(f"an object was expected, and this is {type(shape).__name__}")
-    return shape

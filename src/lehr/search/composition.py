@@ -22,7 +22,7 @@ from lehr.run_folder import differences
 from lehr.run_shape import PRIVATE, RunFiles
 from lehr.search import paying
 from lehr.search import storage as storages
-from lehr.search.certifying import a_table, certify
+from lehr.search.certifying import certify
 from lehr.search.checking import refuse_unfit_records
 from lehr.search.new_folder import new_folder
 from lehr.search.paid import PaidSearch
@@ -74,8 +74,8 @@ class PaidStudy:
         if not path.exists():
             self._begin(path)
         self._refuse_lost_trials()
-        kept, asked = json_file.read(path, a_table), strict_json.loads(strict_json.dumps(self._asked()))
-        if differing := differences(kept, a_table(asked)):
+        kept, asked = json_file.read(path, strict_json.a_table), strict_json.loads(strict_json.dumps(self._asked()))
+        if differing := differences(kept, strict_json.a_table(asked)):
             raise InvalidValue("search", allowed=f"gone on with as it began ({path})", given="; ".join(differing))
         if self.budget is not None:
             paying.refuse_unreserved(self.budget, self.paid, name=self.name)

@@ -84,10 +84,10 @@ def paid_search(search: Search, price: Paid, *, epsilon: float | None = None) ->
     plan = search.plan
     refuse_what_is_not_searched(plan)
     if "epsilon" in said:
-        beside = _at(search.configuration, plan).allowance().beside
+        beside = search.configuration.with_plan(plan).allowance().beside
         plan = plan_for(price, plan, epsilon=said["epsilon"], beside=beside)
     return PaidSearch(
-        search=search, price=price, plan=plan, trial_event=_at(search.configuration, plan).allowance().event
+        search=search, price=price, plan=plan, trial_event=search.configuration.with_plan(plan).allowance().event
     )
 
 
@@ -135,10 +135,3 @@ def _refuse_dependent_trials(search: Search) -> None:
     if search.seed is not None:
         allowed = "left out: whoever could draw the settings again would see which trial has won"
         raise InvalidValue("seed", allowed=allowed, given=search.seed)
-
-
-def _at(configuration: Configuration, plan: Plan) -> Configuration:
-    """The configuration with the plan in the place of its numbers."""
-    planned = ("epsilon", "expected_batch_size", "noise_multiplier", "steps", "delta", "noise_schedule", "sampling")
-    said = {key: value for key, value in configuration.privacy.items() if key not in planned}
-    return replace(configuration, privacy=said, plan=plan)

@@ -15,12 +15,12 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from lehr import validate
-from lehr.configuration import FORMS, PLANNED, Configuration
+from lehr.configuration import FORMS, Configuration
 from lehr.errors import InvalidValue, StoreError
 from lehr.files import json_file, lock, strict_json, whole_file
 from lehr.planning.extrapolation import Prediction, SimulatedRun, setting_of
@@ -35,7 +35,6 @@ from lehr.run_shape import DECLARED, PRIVATE, Callback, Evaluation, RunFiles
 FORMAT, FORMAT_VERSION = "lehr simulations", 1
 # What RunFolder.create makes before it writes the configuration, with which a run begins.
 _BEFORE_IT_BEGINS = {"checkpoints", "private", "ledger.db", "ledger.db-journal", "ledger.db-wal", "ledger.db-shm"}
-_OF_THE_PLAN = (*PLANNED, "simulated_batch_size")
 _NOT_KEPT = ("npz", "folder", "streamed", "workers")  # where records are and how they are read is not written down
 
 
@@ -70,8 +69,7 @@ class Scaling:
     def of(cls, configuration: Configuration, *, batches: Sequence[float], num_seeds: int, directory: Path) -> Self:
         """What is asked for, refused here rather than after the first hours. Nothing is written, no record is read."""
         _refuse_what_cannot_be_predicted(configuration)
-        said = {key: value for key, value in configuration.privacy.items() if key != "simulated_batch_size"}
-        _, reference = replace(configuration, privacy=said).method_and_plan()
+        _, reference = configuration.at_full_batch().method_and_plan()
         for batch in batches:
             simulate(reference, expected_batch_size=batch)
         runs = tuple(
@@ -112,8 +110,7 @@ class Scaling:
             shown.passed_over(number, asked.words, accuracy=_last(record, plan).accuracy)
             return record
         shown.coming(number, asked.words)
-        said = {key: value for key, value in self.configuration.privacy.items() if key not in _OF_THE_PLAN}
-        replace(self.configuration, privacy=said, plan=plan).train(
+        self.configuration.with_plan(plan).train(
             seed=asked.seed,
             directory=where,
             resume=_is_begun(where),
@@ -165,7 +162,7 @@ class Scaling:
             "data": {key: said.data[key] for key in said.data if not key.endswith(_NOT_KEPT)},
             "model": dict(said.model),
             "method": dict(said.method),
-            "privacy": {key: value for key, value in said.privacy.items() if key not in _OF_THE_PLAN},
+            "privacy": dict(said.with_plan(self.reference).privacy),
             "training": dict(said.training),
         }
         words = {"format": FORMAT, "format_version": FORMAT_VERSION, "reference": self.reference.to_json(), **tables}

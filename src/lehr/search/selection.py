@@ -35,7 +35,7 @@ from lehr.run_folder import differences
 from lehr.run_shape import RunFiles
 from lehr.search import paying
 from lehr.search.asked import ACCURACY
-from lehr.search.certifying import a_table, certify
+from lehr.search.certifying import certify
 from lehr.search.checking import refuse_unfit_records
 from lehr.search.new_folder import new_folder
 from lehr.search.objective import Outcome, tried
@@ -167,7 +167,7 @@ class Selection:
     def _refuse_other(self) -> str:
         """When the search began; one that was begun as another is refused."""
         files = self.files
-        kept = json_file.read(files.asked, a_table)
+        kept = json_file.read(files.asked, strict_json.a_table)
         begun_at = validate.text(begun_at=kept.pop("begun_at", None))
         asked = strict_json.loads(strict_json.dumps(self._asked()))
         assert isinstance(asked, dict)

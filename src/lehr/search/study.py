@@ -111,7 +111,7 @@ class Study:
             seed = RunKey.fresh_attempt() if self.search.seed is None else self.search.seed
             study.set_user_attr(SEED, seed)
             study.set_user_attr(ASKED, asked)
-        elif differing := differences(before, _a_table(asked)):
+        elif differing := differences(before, strict_json.a_table(asked)):
             allowed = f"gone on with as it began, or another folder than {self.directory}"
             raise InvalidValue("study", allowed=allowed, given="; ".join(differing))
 
@@ -130,7 +130,7 @@ class Study:
         with turn(self.directory):
             if not self._mark.exists():
                 json_file.write(self._mark, {"folder": f"{RunKey.fresh_attempt():x}", "study": self.name})
-        kept = json_file.read(self._mark, _a_table)
+        kept = json_file.read(self._mark, strict_json.a_table)
         if kept.get("study") != self.name:
             raise StoreError(f"{self.directory} belongs to the study {kept.get('study')!r}: name another folder")
         return validate.text(folder=kept.get("folder"))
@@ -238,9 +238,3 @@ def _suggested(trial: Trial, dimension: Dimension) -> Value:
     if dimension.is_whole:
         return trial.suggest_int(name, int(dimension.low), int(dimension.high), step=int(dimension.step or 1))
     return trial.suggest_float(name, dimension.low, dimension.high, step=dimension.step, log=dimension.log)
-
-
-def _a_table(shape: object) -> dict[str, Any]:
-    if not isinstance(shape, dict):
-        raise InvalidValue("file", allowed="a JSON object", given=shape)
-    return shape
