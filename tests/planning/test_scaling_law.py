@@ -89,8 +89,26 @@ def test_a_bend_is_told_from_chance_by_runs_of_one_batch() -> None:
     assert bent.bend_p_value is not None
     assert bent.bend_p_value < 0.001
     assert chance.bend_p_value is not None
-    assert chance.bend_p_value > 0.9
+    assert chance.bend_p_value > 0.5
     assert straight.bend_p_value == pytest.approx(1.0)
+
+
+def test_runs_around_a_straight_line_seem_bent_as_often_as_the_p_value_says() -> None:
+    chance = np.random.default_rng(0)
+    runs = [
+        [(batch, _straight(batch) + chance.normal(0, 0.01)) for batch in BATCHES for _ in range(3)] for _ in range(800)
+    ]
+    p_values = np.array([fit_law(each).bend_p_value for each in runs], dtype=float)
+    assert np.mean(p_values < 0.05) == pytest.approx(0.05, abs=0.025)
+    assert np.mean(p_values < 0.5) == pytest.approx(0.5, abs=0.06)
+
+
+def test_accuracies_that_level_off_are_told_before_they_mislead() -> None:
+    """As measured on CIFAR-10 over 600 steps: the line from these to 4096 is four points too high."""
+    levelling_off = {64: 0.579, 128: 0.606, 256: 0.622, 512: 0.623}
+    law = fit_law([(batch, mean + away) for batch, mean in levelling_off.items() for away in (-0.008, 0, 0.008)])
+    assert law.bend_p_value is not None
+    assert law.bend_p_value < 0.05
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,8 @@ class CoordinateNetwork(nn.Module):
         self.host = host
 
     def forward(self, records_B: Tensor) -> Tensor:  # noqa: N803
-        rows_B = records_B[:, 0].long()  # noqa: N806
+        # Made-up records are tried beforehand, and on a GPU a row that is not there ends the whole process.
+        rows_B = records_B[:, 0].long().clamp(0, self.tables[0].num_embeddings - 1)  # type: ignore[operator] # noqa: N806
         carried = torch.stack([table(rows_B) for table in self.tables]).sum(0)
         both = torch.cat([carried, -carried], dim=1)
         return both if self.host is None else torch.cat([both, self.host(records_B[:, 1:])], dim=1)

@@ -45,7 +45,7 @@ class Law:
     """accuracy = level + slope · (log2 of the batch − center).
 
     ``residual_std`` is how far single runs lie from it. ``bend_p_value`` is the chance that runs around a straight line
-    miss it as these do, judged by how much runs of one batch differ among themselves; None where that cannot be told.
+    bend away from it as these do, judged by how much runs of one batch differ; None where that cannot be told.
     """
 
     center: float
@@ -133,11 +133,18 @@ def _log2(batch: float) -> float:
 def _bend_p_value(
     batches: NDArray[np.float64], accuracies: NDArray[np.float64], residuals: NDArray[np.float64]
 ) -> float | None:
-    """The lack-of-fit test: are the means of the batches farther from the line than their runs are from them?"""
+    """The test of a parabola against the line, judged by how much runs of one batch differ among themselves.
+
+    What extrapolation suffers from is a steady bend, since accuracies cannot rise for ever: one number, and not every
+    way in which the means of the batches may miss a line, which few runs could tell from chance.
+    """
     groups = [accuracies[batches == batch] for batch in np.unique(batches)]
-    bending, within = len(groups) - 2, len(batches) - len(groups)
+    within = len(batches) - len(groups)
     inside = sum(float(np.square(group - group.mean()).sum()) for group in groups)
-    if bending < 1 or within < 1 or not inside > 0:
+    if len(groups) < 3 or within < 1 or not inside > 0:
         return None
-    around_line = max(0.0, float(residuals @ residuals) - inside)
-    return float(special.fdtrc(bending, within, (around_line / bending) / (inside / within)))
+    straight = np.vander(batches - batches.mean(), 2)
+    square = np.square(straight[:, 0])
+    bend = square - straight @ np.linalg.lstsq(straight, square, rcond=None)[0]
+    explained = float(bend @ residuals) ** 2 / float(bend @ bend)
+    return float(special.fdtrc(1, within, explained / (inside / within)))
