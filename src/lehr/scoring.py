@@ -17,12 +17,13 @@ from torch.func import functional_call
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING, Event
-from lehr.gradients.batches import LossFn, call, one_each
-from lehr.interfaces import Inputs, PrivateSum, Records, Tensors, batches
+from lehr.gradients.batches import LossFn, call, leaves, one_each
+from lehr.interfaces import Inputs, PrivateSum, Records, StreamedRecords, Tensors, batches
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.rng import StepRandomness
 
 RECORDS_AT_ONCE = 1000
+VALUES_AT_ONCE_ON_GPU = 8_000_000  # of inputs: few small kernels are slower than one large one
 Prepare = Callable[[Inputs], Inputs]
 
 
@@ -60,9 +61,11 @@ class PublicScore:
 
     def score(self, model: nn.Module, randomness: StepRandomness | None = None) -> Score:
         """The mean over all records."""
-        judged = _judged(model, self.records, self.loss_fn, self.prepare, at_once=RECORDS_AT_ONCE)
-        losses, right = zip(*judged, strict=True)
-        return Score(_mean(losses, len(self.records)), _mean(right, len(self.records)))
+        judged = _judged(model, self.records, self.loss_fn, self.prepare, at_once=_portion(model, self.records))
+        # On a GPU every look at a number waits for all that goes before it: there is one, at the end.
+        sums = torch.stack([torch.stack([losses.sum(), right.sum()]) for losses, right in judged]).sum(0)
+        loss, accuracy = (sums / len(self.records)).tolist()
+        return Score(loss, accuracy)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,6 +113,17 @@ class NoisyScore:
         return Score(loss * self.largest_loss, accuracy)
 
 
+def _portion(model: nn.Module, records: Records) -> int:
+    """How many records are run at once: on a GPU as many as keep it busy."""
+    parameter = next(model.parameters(), None)
+    is_on_cpu = parameter is None or parameter.device.type == "cpu"
+    if is_on_cpu or isinstance(records, StreamedRecords) or not len(records):
+        return RECORDS_AT_ONCE
+    inputs, _ = records.batch(torch.zeros(1, dtype=torch.int64))
+    size = sum(leaf.numel() for leaf in leaves(inputs))
+    return max(RECORDS_AT_ONCE, VALUES_AT_ONCE_ON_GPU // max(1, size))
+
+
 def _judged(
     model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare, *, at_once: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -143,7 +157,3 @@ def _is_right(outputs: Any, targets: Any) -> Tensor:
             "targets", allowed="one label for each record where it is scored", given=tuple(targets.shape)
         )
     return outputs.argmax(dim=1) == targets
-
-
-def _mean(parts: tuple[Tensor, ...], num_records: int) -> float:
-    return float(sum(float(part.sum()) for part in parts) / num_records)
