@@ -1,0 +1,114 @@
+"""What somebody who looks at a page would see."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PHONE = {"width": 360, "height": 740}
+PICTURES = "LEHR_PICTURES"  # a folder: where it is set, pictures are kept there for people
+LEAST_CONTRAST = 4.5  # between text and what is behind it, by the accessibility guidelines of the web, level AA
+
+_CHARTS = """() => Object.fromEntries([...document.querySelectorAll(".js-plotly-plot")].map(chart => [chart.id,
+  chart.data.map(line => line.visible === "legendonly" ? 0 : line.y.filter(value => value !== null).length)]))"""
+_FAINT = """least => {
+  const numbers = colour => { const n = colour.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const linear = value => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = colour => [0.2126, 0.7152, 0.0722].reduce((sum, w, place) => sum + w * linear(colour[place] / 255), 0);
+  const behind = element => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = numbers(getComputedStyle(one).backgroundColor);
+      if (colour[3] > 0.99) return colour;
+    }
+    return [255, 255, 255, 1]; };
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement, words = walk.currentNode.textContent.trim();
+    if (!words || !element.checkVisibility() || element.closest("script, style, svg")) continue;
+    const pair = [light(numbers(getComputedStyle(element).color)), light(behind(element))];
+    const contrast = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    if (contrast < least) found.push(words.slice(0, 40) + ": " + contrast.toFixed(2));
+  }
+  return found; }"""
+
+
+def opened(page: Page, text: str, folder: Path) -> Page:
+    """The page, written to a file and opened from there, with all its charts drawn."""
+    file = folder / "page.html"
+    file.write_text(text, encoding="utf-8")
+    page.goto(file.as_uri())
+    return page
+
+
+def charts(page: Page) -> dict[str, list[int]]:
+    """How many points each line has, by the name of the chart's element. A line that is switched off has none."""
+    found: dict[str, list[int]] = page.evaluate(_CHARTS)
+    return found
+
+
+def empty_charts(page: Page) -> list[str]:
+    """The places for charts where nothing is drawn, or a line without a point is."""
+    places: list[str] = page.evaluate("() => [...document.querySelectorAll('.chart')].map(place => place.id)")
+    drawn = charts(page)
+    return [place for place in places if not all(drawn.get(place, ())) or not drawn.get(place)]
+
+
+def toggle(page: Page, *, chart: str, line: int) -> None:
+    """Click a line's name in the legend of a chart, and wait until plotly has taken it for one click and not two."""
+    before = charts(page)[chart]
+    page.locator(f"#{chart} .legendtoggle").nth(line).click(force=True)
+    page.wait_for_function(f"before => JSON.stringify(({_CHARTS})()['{chart}']) !== before", arg=_compact(before))
+
+
+def sticks_out(page: Page) -> bool:
+    """Whether one has to scroll sideways to see all of it."""
+    answer: bool = page.evaluate("() => document.documentElement.scrollWidth > window.innerWidth")
+    return answer
+
+
+def headings(page: Page) -> list[int]:
+    """The levels of the headings, in their order."""
+    levels: list[int] = page.evaluate(
+        "() => [...document.querySelectorAll('h1,h2,h3,h4')].map(h => Number(h.tagName[1]))"
+    )
+    return levels
+
+
+def headings_skip_a_level(page: Page) -> bool:
+    """Whether somebody who goes from heading to heading misses one."""
+    levels = [0, *headings(page)]
+    return any(after > before + 1 for before, after in itertools.pairwise(levels))
+
+
+def faint_words(page: Page) -> list[str]:
+    """The words outside of charts that stand out too little from what is behind them."""
+    found: list[str] = page.evaluate(_FAINT, LEAST_CONTRAST)
+    return found
+
+
+def picture(page: Page, name: str) -> Image.Image:
+    """The whole page as a picture."""
+    taken = page.screenshot(full_page=True)
+    folder = os.environ.get(PICTURES)
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{name}.png").write_bytes(taken)
+    return Image.open(io.BytesIO(taken)).convert("RGB")
+
+
+def corner(image: Image.Image) -> int:
+    """How light the page itself is, from 0 to 255."""
+    return image.convert("L").tobytes()[0]
+
+
+def _compact(numbers: list[int]) -> str:
+    return "[" + ",".join(map(str, numbers)) + "]"
