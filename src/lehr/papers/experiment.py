@@ -40,8 +40,8 @@ class Outcomes:
 class Experiment:
     """One table or figure.
 
-    ``jobs`` are in order of worth: where time is short, the first are run first. ``shown`` takes whatever outcomes there
-    are. A ``jobs`` that is empty means that all of it is arithmetic.
+    ``jobs`` are in order of worth: where time is short, the first are run first. ``shown`` takes whatever outcomes
+    there are. A ``jobs`` that is empty means that all of it is arithmetic.
     """
 
     paper: str  # "sa-dpsgd", "tempered-sigmoids", "adadp", "tan"

@@ -46,7 +46,7 @@ class Training:
     precision: str = "as_model"
     private_pca: Mapping[str, Any] | None = None
     physical_batch: int | None = None
-    simulated_batch_size: float | None = None  # smaller batches that stand in for the expected ones: nobody is protected
+    simulated_batch_size: float | None = None  # stands in for the expected one: nobody is protected
     records: int | None = None  # only so many of the training records, the first ones
 
     def __post_init__(self) -> None:
@@ -62,13 +62,17 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Whatever is no training run: a function of a preset's file, and its arguments. It returns a JSON object."""
+    """Whatever is no training run: a function of a preset's file, and its arguments. It returns a JSON object.
+
+    One that takes times runs by itself, with no other job beside it.
+    """
 
     function: str  # such as "adadp:time_of_a_step"
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    takes_times: bool = False  # not among the words: it decides when the job is run, not what it gives
 
     def to_json(self) -> dict[str, Any]:
-        return _plain({"kind": "measurement", **asdict(self)})
+        return _plain({"kind": "measurement", "function": self.function, "arguments": dict(self.arguments)})
 
     def called(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
         """What it gives, on a device."""
@@ -85,11 +89,21 @@ Job: TypeAlias = "Training | Measurement"
 
 def key_of(job: Job) -> str:
     """What its result is kept by."""
-    said = json.dumps(job.to_json(), sort_keys=True, ensure_ascii=True)
+    return key_of_words(job.to_json())
+
+
+def key_of_words(words: Mapping[str, Any]) -> str:
+    """The same from the JSON form of a job."""
+    said = json.dumps(words, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(said.encode()).hexdigest()[:24]
 
 
 def _plain(said: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back: tuples are lists."""
-    found: dict[str, Any] = json.loads(json.dumps(said))
+    """As JSON gives it back, where tuples are lists; and a batch of 512.0 is one of 512."""
+    found: dict[str, Any] = json.loads(json.dumps(said, allow_nan=False), parse_float=_shortest)
     return found
+
+
+def _shortest(number: str) -> float | int:
+    value = float(number)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value

@@ -1,0 +1,240 @@
+"""Runs the jobs that are not in the store yet, several processes at once. Each outcome is kept as soon as it is known.
+
+Whoever stops it loses the jobs that were running, and none that had ended. After ``deadline_seconds`` no further job is
+begun, so that a table can be filled over several short hours on a machine with a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from lehr import validate
+from lehr.errors import LehrError
+from lehr.papers.job import Job, Measurement, key_of
+from lehr.papers.store import Store, machine
+from lehr.papers.waiting import Waiting, shape_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How a job ended: with an outcome, or with an error."""
+
+    job: Job
+    seconds: float
+    accuracy: float | None = None
+    error: str | None = None
+    is_foreign: bool = False  # an error that is none of ours: the process may be in any state
+
+
+class RunningCallback:
+    """Is told how the jobs go."""
+
+    def began(self, *, jobs: int, done: int) -> None:
+        """Before the first; some are done from before."""
+
+    def took(self, job: Job) -> None:
+        """A process has begun a job."""
+
+    def ended(self, ended: Ended) -> None:
+        """A job is over."""
+
+    def closed(self) -> None:
+        """Nothing more is run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """How far it came."""
+
+    done: int
+    failed: int
+    left: int  # not begun, or lost: the time was over
+
+
+def run_all(
+    jobs: Sequence[Job],
+    store: Store,
+    *,
+    device: str | None = None,
+    data_dir: str | None = None,
+    processes: int = 1,
+    deadline_seconds: float | None = None,
+    commit: str | None = None,
+    told: RunningCallback | None = None,
+) -> Summary:
+    """Run what the store lacks. With one process, that is this one."""
+    validate.count(processes=processes)
+    told = told or RunningCallback()
+    every = {key_of(job): job for job in jobs}
+    todo = [job for job in every.values() if not store.has(job)]
+    told.began(jobs=len(every), done=len(every) - len(todo))
+    try:
+        if todo:
+            about = machine(device, commit=commit)
+            attempt = partial(attempted, store=store, device=device, data_dir=data_dir, about=about)
+            until = None if deadline_seconds is None else time.monotonic() + deadline_seconds
+            _run(todo, attempt, processes=processes, until=until, told=told)
+    finally:
+        told.closed()
+    done, failed = sum(map(store.has, every.values())), len(store.failures(todo))
+    return Summary(done=done, failed=failed, left=len(every) - done - failed)
+
+
+Attempt = Callable[[Job], Ended]
+
+
+def attempted(job: Job, *, store: Store, device: str | None, data_dir: str | None, about: Mapping[str, Any]) -> Ended:
+    """Run a job, and keep what comes of it. One that fails must not end the others."""
+    begun = time.perf_counter()
+    try:
+        result = _result(job, device=device, data_dir=data_dir)
+        store.keep(job, result, about=about)
+    except Exception as error:
+        words = f"{type(error).__name__}: {error}"
+        store.keep_failure(job, words, about=about)
+        is_foreign = not isinstance(error, LehrError)
+        return Ended(job=job, seconds=time.perf_counter() - begun, error=words, is_foreign=is_foreign)
+    return Ended(job=job, seconds=time.perf_counter() - begun, accuracy=result.get("accuracy"))
+
+
+def _result(job: Job, *, device: str | None, data_dir: str | None) -> dict[str, Any]:
+    if isinstance(job, Measurement):
+        return job.called(device=device or "cpu", data_dir=data_dir)
+    from lehr.papers.training import train
+
+    return train(job, device=device, data_dir=data_dir)
+
+
+def _run(todo: Sequence[Job], attempt: Attempt, *, processes: int, until: float | None, told: RunningCallback) -> None:
+    alone = [job for job in todo if isinstance(job, Measurement) and job.takes_times]
+    others = [job for job in todo if job not in alone]
+    for part, number in ((others, processes), (alone, 1)):
+        if processes == 1:
+            _run_here(part, attempt, until=until, told=told)
+        elif part:
+            _Workers(Waiting(part), attempt, until=until, told=told).run(min(number, len(part)))
+
+
+def _is_over(until: float | None) -> bool:
+    return until is not None and time.monotonic() >= until
+
+
+def _run_here(jobs: Sequence[Job], attempt: Attempt, *, until: float | None, told: RunningCallback) -> None:
+    waiting, last = Waiting(jobs), None
+    while not _is_over(until) and (job := waiting.next_for(last, ())) is not None:
+        told.took(job)
+        told.ended(attempt(job))
+        last = shape_of(job)
+
+
+# --- Several processes ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    job: Job | None = None
+    shape: str | None = None
+
+
+@dataclass
+class _Workers:
+    """Processes that are given one job after the other."""
+
+    waiting: Waiting
+    attempt: Attempt
+    until: float | None
+    told: RunningCallback
+    _at_work: list[_Worker] = field(default_factory=list)
+
+    def run(self, number: int) -> None:
+        """All jobs, or as many as there is time for."""
+        try:
+            for _ in range(number):
+                self._give(self._started())
+            while self._at_work:
+                ready = wait([worker.pipe for worker in self._at_work])
+                for worker in [each for each in self._at_work if each.pipe in ready]:
+                    self._hear(worker)
+        finally:
+            for worker in self._at_work:
+                worker.process.terminate()
+                worker.process.join()
+
+    def _started(self) -> _Worker:
+        ours, theirs = (spawning := multiprocessing.get_context("spawn")).Pipe()
+        # Not a daemon: a compiler starts processes of its own.
+        process = spawning.Process(target=_work, args=(theirs, self.attempt))
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _give(self, worker: _Worker) -> None:
+        """The next job, or the leave to end."""
+        others = [each.shape for each in self._at_work if each is not worker and each.shape is not None]
+        job = None if _is_over(self.until) else self.waiting.next_for(worker.shape, others)
+        if worker not in self._at_work:
+            self._at_work.append(worker)
+        if job is None:
+            self._let_go(worker)
+            return
+        worker.job, worker.shape = job, shape_of(job)
+        self.told.took(job)
+        with suppress(BrokenPipeError):  # one that is gone is noticed when it is listened to
+            worker.pipe.send(job)
+
+    def _hear(self, worker: _Worker) -> None:
+        """What came of a job; of one whose process is gone, that."""
+        assert worker.job is not None
+        try:
+            ended: Ended = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            worker.process.join()
+            ended = self._lost(worker.job, worker.process.exitcode)
+        self.told.ended(ended)
+        if ended.is_foreign:
+            self._let_go(worker)
+            if len(self.waiting) and not _is_over(self.until):
+                self._give(self._started())
+            return
+        self._give(worker)
+
+    def _lost(self, job: Job, exit_code: int | None) -> Ended:
+        return Ended(job=job, seconds=0.0, error=f"its process ended with exit code {exit_code}", is_foreign=True)
+
+    def _let_go(self, worker: _Worker) -> None:
+        self._at_work.remove(worker)
+        with suppress(OSError):
+            worker.pipe.send(None)
+        worker.pipe.close()
+        worker.process.join()
+
+
+def _work(pipe: Connection, attempt: Attempt) -> None:
+    """What a process does: whoever stops the whole stops it from there, so that a key stroke is heard once."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
+    torch.set_num_threads(1)
+    with suppress(EOFError, BrokenPipeError):  # whoever asked is gone
+        while (job := pipe.recv()) is not None:
+            pipe.send(attempt(job))
+            _tidy(torch)
+
+
+def _tidy(torch: Any) -> None:
+    """Give the memory of a run back, which other processes on the same GPU may need."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

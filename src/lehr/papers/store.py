@@ -1,0 +1,161 @@
+"""Where outcomes are kept: a folder with one small JSON file for each job, and files in which many are kept together.
+
+A file's name is the key of its job, so that whoever runs a table again finds what is there. What a file says it is the
+outcome of must have that key. A job that failed leaves a file of its own, is run again next time, and is no outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import lehr
+from lehr import validate
+from lehr.errors import InvalidValue, StoreError
+from lehr.files import json_file, strict_json, whole_file
+from lehr.papers.experiment import Outcomes
+from lehr.papers.job import Job, key_of, key_of_words
+
+Entry = Mapping[str, Any]
+_ENTRY = ("job", "result", "machine", "versions", "commit", "date")
+_FAILURE = ("job", "error", "machine", "versions", "commit", "date")
+_KEPT = ("what", "paper", "name", "entries")
+_FAILED = ".failed"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of outcomes. It is made where it is first written to."""
+
+    folder: Path
+
+    def has(self, job: Job) -> bool:
+        """Whether the job was run and gave something."""
+        return self._of(key_of(job)).exists()
+
+    def entry(self, key: str) -> Entry:
+        """What is kept of a job, by its key."""
+        return json_file.read(self._of(key), lambda shape: _an_entry(shape, key=key))
+
+    def outcomes(self, jobs: Collection[Job]) -> Outcomes:
+        """What those of the jobs gave that were run."""
+        keys = [key_of(job) for job in jobs if self.has(job)]
+        return Outcomes({key: self.entry(key)["result"] for key in keys})
+
+    def failures(self, jobs: Collection[Job]) -> dict[str, str]:
+        """Why those failed that failed when they were last run, by their keys."""
+        keys = [key for job in jobs if (key := key_of(job)) and not self.has(job) and self._of(key, _FAILED).exists()]
+        return {key: json_file.read(self._of(key, _FAILED), _a_failure)["error"] for key in keys}
+
+    def keep(self, job: Job, result: Mapping[str, Any], *, about: Mapping[str, Any]) -> None:
+        """Write down an outcome; a failure of the same job is forgotten."""
+        self.fill({key_of(job): {"job": job.to_json(), "result": dict(result), **about}})
+
+    def keep_failure(self, job: Job, error: str, *, about: Mapping[str, Any]) -> None:
+        """Write down that a job failed."""
+        self._made()
+        words = {"job": job.to_json(), "error": error, **about}
+        json_file.write(self._of(key_of(job), _FAILED), words, overwrite=True)
+
+    def fill(self, entries: Mapping[str, Entry]) -> None:
+        """Take over outcomes, over others of the same jobs."""
+        self._made()
+        for key, entry in entries.items():
+            json_file.write(self._of(key), dict(_an_entry(dict(entry), key=key)), overwrite=True)
+            self._of(key, _FAILED).unlink(missing_ok=True)
+
+    def _made(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot use {self.folder}: {error.strerror}") from error
+
+    def _of(self, key: str, ending: str = "") -> Path:
+        return self.folder / f"{key}{ending}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Outcomes of one table in one file, as a repository keeps them."""
+
+    what: str
+    paper: str
+    name: str
+    entries: Mapping[str, Entry]
+
+    def write(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Put it into a file, an outcome a line: such files are small, and what changed in one can be seen."""
+        about = [f"{_line(name)}: {_line(getattr(self, name))}" for name in ("what", "paper", "name")]
+        entries = ",\n".join(f"{_line(key)}: {_line(dict(self.entries[key]))}" for key in sorted(self.entries))
+        text = "{" + ",\n".join([*about, '"entries": {\n' + entries]) + "\n}}\n"
+        whole_file.write(path, text, overwrite=overwrite)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Kept:
+        """What is in a file; refused where an outcome is not that of the job that it stands for."""
+        return json_file.read(path, cls.from_json)
+
+    @classmethod
+    def from_json(cls, shape: object) -> Kept:
+        """The same from its JSON form."""
+        said = strict_json.fields("kept file", shape, _KEPT)
+        entries = strict_json.a_table(said["entries"])
+        words = {name: validate.text(**{name: said[name]}) for name in ("what", "paper", "name")}
+        return cls(**words, entries={key: _an_entry(entry, key=key) for key, entry in entries.items()})
+
+
+def outcomes_in(*kept: Kept) -> Outcomes:
+    """The outcomes of several files; those of the last win."""
+    return Outcomes({key: entry["result"] for each in kept for key, entry in each.entries.items()})
+
+
+def machine(device: str | None, *, commit: str | None = None) -> dict[str, Any]:
+    """Where, with what and when a job is run. Without a commit, git is asked, where the source is under it."""
+    import torch
+
+    on_gpu = torch.cuda.is_available() if device is None else torch.device(device).type == "cuda"
+    return {
+        "machine": torch.cuda.get_device_name() if on_gpu else f"{os.cpu_count()} CPU cores",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "lehr": lehr.__version__},
+        "commit": commit or _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source; nothing where it is no checkout."""
+    folder = Path(__file__).parents[3]
+    if not (folder / ".git").exists():
+        return None
+    asked = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _an_entry(shape: object, *, key: str) -> Entry:
+    entry = strict_json.fields("entry", shape, _ENTRY)
+    words = strict_json.a_table(entry["job"])
+    if key_of_words(words) != key:
+        raise InvalidValue("key", allowed=f"{key_of_words(words)}, which is that of its job", given=key)
+    strict_json.a_table(entry["result"])
+    return entry
+
+
+def _a_failure(shape: object) -> dict[str, Any]:
+    failure = strict_json.fields("failure", shape, _FAILURE)
+    validate.text(error=failure["error"])
+    return failure
