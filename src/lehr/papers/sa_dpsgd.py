@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from lehr.papers.experiment import Experiment, Outcome, Outcomes, Size
 from lehr.papers.job import Job
+from lehr.papers.sa_dpsgd_acceptance import EXPERIMENTS as ACCEPTANCE
 from lehr.papers.sa_dpsgd_costs import most_candidates, proven_epsilon, proven_on_the_way, published_epsilon
 from lehr.papers.sa_dpsgd_runs import (
     FREE,
@@ -27,21 +28,16 @@ from lehr.papers.sa_dpsgd_runs import (
     runs_of,
     seeds_of,
     settings_of,
+    titled,
 )
 from lehr.papers.sa_dpsgd_sweeps import with_batch
 from lehr.papers.table import Cell, Column, Shown, Table, measured
 
 _PAPER = "sa-dpsgd"
-_QUICK = "Quick, on small data that is not the paper's. "
 _MOMENTUM = (
     "All runs have momentum 0.9, which the paper does not mention and without which its figures are out of reach. "
     "A rejection takes the momentum back together with the weights."
 )
-
-
-def titled(setting: Setting, size: Size, what: str) -> str:
-    """The title of a table. What is quick says so."""
-    return f"{_QUICK if size.is_quick else ''}{setting.title}: {what}"
 
 
 # Table 1: the accuracy of the schemes at a published ε of 3.
@@ -278,10 +274,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         about=(
             "The published ε at the first evaluation at which a run has an accuracy, averaged over runs, from the same "
             "runs as Table 1. DPSGD and AUTO-S go on to ε 6 on MNIST and FashionMNIST, all others end at ε 3. The "
-            "proven ε stands beside it: that of a plan that stops there, or, where candidates are rejected, that of all that "
-            "were drawn until then, which is known only afterwards."
+            "proven ε stands beside it: that of a plan that stops there, or, where candidates are rejected, of all "
+            "that were drawn until then, which is known only afterwards."
         ),
         jobs=_table3_jobs,
         shown=_table3,
     ),
+    *ACCEPTANCE,
 )

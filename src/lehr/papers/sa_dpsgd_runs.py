@@ -222,6 +222,12 @@ def seeds_of(setting: Setting, size: Size) -> range:
     return range(setting.seeds if size.seeds is None else size.seeds)
 
 
+def titled(setting: Setting, size: Size, what: str) -> str:
+    """The title of a table. What is quick says so."""
+    quick = "Quick, on small data that is not the paper's. " if size.is_quick else ""
+    return f"{quick}{setting.title}: {what}"
+
+
 def run_of(setting: Setting, scheme: Scheme, seed: int) -> Training:
     """One run of the paper's Tables 1 and 3 and Figure 3."""
     return Training(
@@ -257,13 +263,14 @@ def compared_runs(size: Size) -> list[Training]:
 def proven_run(setting: Setting, method: str, seed: int) -> Training:
     """DPSGD or SA-DPSGD with a proven ε of 3: every candidate is charged. Both are scored on the same half."""
     is_usual = method != "sa-dpsgd" or setting.rejection_threshold == _USUAL_THRESHOLD
+    strictness = {} if is_usual else {"rejection_threshold": setting.rejection_threshold}
     return Training(
         data=setting.data,
         network=(setting.network, {"activation": "tanh"}),
         method=method,
         settings={
             "learning_rate": setting.rate,
-            **({} if is_usual else {"rejection_threshold": setting.rejection_threshold}),
+            **strictness,
         },
         noise_multiplier=setting.noise_multiplier,
         expected_batch_size=setting.batch,
