@@ -33,12 +33,14 @@ _FAINT = """least => {
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const element = walk.currentNode.parentElement, words = walk.currentNode.textContent.trim();
-    if (!words || !element.checkVisibility() || element.closest("script, style, svg")) continue;
+    if (!words || !element.checkVisibility() || element.closest("script, style, svg, .plotly-notifier")) continue;
     const pair = [light(numbers(getComputedStyle(element).color)), light(behind(element))];
     const contrast = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
     if (contrast < least) found.push(words.slice(0, 40) + ": " + contrast.toFixed(2));
   }
   return found; }"""
+
+_STICKS_OUT = "() => document.documentElement.scrollWidth > window.innerWidth"
 
 
 def opened(page: Page, text: str, folder: Path) -> Page:
@@ -71,7 +73,7 @@ def toggle(page: Page, *, chart: str, line: int) -> None:
 
 def sticks_out(page: Page) -> bool:
     """Whether one has to scroll sideways to see all of it."""
-    answer: bool = page.evaluate("() => document.documentElement.scrollWidth > window.innerWidth")
+    answer: bool = page.evaluate(_STICKS_OUT)
     return answer
 
 
@@ -112,3 +114,28 @@ def corner(image: Image.Image) -> int:
 
 def _compact(numbers: list[int]) -> str:
     return "[" + ",".join(map(str, numbers)) + "]"
+
+
+def check_that_it_reads_well(page: Page, name: str) -> None:
+    """Charts have data, words stand out on light and dark, headings have an order, and a phone shows all of it."""
+    assert empty_charts(page) == [], empty_charts(page)
+    assert not headings_skip_a_level(page)
+    for scheme, lightness in (("light", range(200, 256)), ("dark", range(60))):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert faint_words(page) == [], faint_words(page)
+        assert corner(picture(page, f"{name}-{scheme}")) in lightness
+    page.set_viewport_size(PHONE)
+    page.wait_for_function(f"() => !({_STICKS_OUT})()")  # charts take a moment to follow
+    assert empty_charts(page) == [], empty_charts(page)
+    assert picture(page, f"{name}-phone").width == PHONE["width"]
+
+
+def check_that_lines_are_switched(page: Page, *, chart: str) -> None:
+    """A click on a line's name takes the line away, and that line alone; another one brings it back."""
+    before = charts(page)
+    toggle(page, chart=chart, line=0)
+    after = charts(page)
+    assert after[chart].count(0) == 1
+    assert {**after, chart: []} == {**before, chart: []}
+    toggle(page, chart=chart, line=0)
+    assert charts(page) == before
