@@ -21,6 +21,7 @@ from lehr.cli import (
     predict,
     release,
     report,
+    reproduce,
     search,
     simulate,
     train,
@@ -43,6 +44,7 @@ app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
 app.command(epilog=search.EXAMPLE)(search.search)
 app.command(epilog=account.EXAMPLE)(account.account)
 app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=release.EXAMPLE)(release.release)
 app.command(epilog=evaluate.EXAMPLE)(evaluate.evaluate)

@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ Entry = Mapping[str, Any]
 _ENTRY = ("job", "result", "machine", "versions", "commit", "date")
 _FAILURE = ("job", "error", "machine", "versions", "commit", "date")
 _KEPT = ("what", "paper", "name", "entries")
+_QUICK = "is_quick"
 _FAILED = ".failed"
 
 
@@ -38,7 +39,11 @@ class Store:
 
     def has(self, job: Job) -> bool:
         """Whether the job was run and gave something."""
-        return self._of(key_of(job)).exists()
+        return self.has_key(key_of(job))
+
+    def has_key(self, key: str) -> bool:
+        """The same, by the job's key."""
+        return self._of(key).exists()
 
     def entry(self, key: str) -> Entry:
         """What is kept of a job, by its key."""
@@ -83,17 +88,27 @@ class Store:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Outcomes of one table in one file, as a repository keeps them."""
+    """Outcomes of one table in one file, as a repository keeps them. Those of quick versions are kept apart."""
 
     what: str
     paper: str
     name: str
     entries: Mapping[str, Entry]
+    is_quick: bool = False
+
+    def joined(self, other: Kept) -> Kept:
+        """With those of another file of the same table, which win."""
+        for name in ("paper", "name", _QUICK):
+            if getattr(self, name) != getattr(other, name):
+                allowed = f"{getattr(self, name)!r}, as in the file that is there"
+                raise InvalidValue(f"{name} of what is kept", allowed=allowed, given=getattr(other, name))
+        return replace(other, entries={**self.entries, **other.entries})
 
     def write(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Put it into a file, an outcome a line: such files are small, and what changed in one can be seen."""
         about = [f"{_line(name)}: {_line(getattr(self, name))}" for name in ("what", "paper", "name")]
         entries = ",\n".join(f"{_line(key)}: {_line(dict(self.entries[key]))}" for key in sorted(self.entries))
+        about += [f"{_line(_QUICK)}: true"] if self.is_quick else []
         text = "{" + ",\n".join([*about, '"entries": {\n' + entries]) + "\n}}\n"
         whole_file.write(path, text, overwrite=overwrite)
 
@@ -105,10 +120,13 @@ class Kept:
     @classmethod
     def from_json(cls, shape: object) -> Kept:
         """The same from its JSON form."""
-        said = strict_json.fields("kept file", shape, _KEPT)
+        is_marked = isinstance(shape, dict) and _QUICK in shape
+        said = strict_json.fields("kept file", shape, (*_KEPT, _QUICK) if is_marked else _KEPT)
+        is_quick = validate.true_or_false(is_quick=said.get(_QUICK, False))
         entries = strict_json.a_table(said["entries"])
         words = {name: validate.text(**{name: said[name]}) for name in ("what", "paper", "name")}
-        return cls(**words, entries={key: _an_entry(entry, key=key) for key, entry in entries.items()})
+        checked = {key: _an_entry(entry, key=key) for key, entry in entries.items()}
+        return cls(**words, entries=checked, is_quick=is_quick)
 
 
 def outcomes_in(*kept: Kept) -> Outcomes:

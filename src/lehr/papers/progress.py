@@ -1,0 +1,97 @@
+"""How the jobs of a table go, on standard error: a bar on a terminal, a line for each job elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from lehr.papers.job import Job, Training
+from lehr.papers.running import Ended, RunningCallback
+from lehr.reports.progress import one_line
+
+
+def running_progress_for(stream: TextIO) -> RunningCallback:
+    """What suits the stream."""
+    console = Console(file=stream)
+    return RunningBar(console) if stream.isatty() and not console.is_dumb_terminal else RunningLines(stream)
+
+
+class RunningLines(RunningCallback):
+    """A line for each job that is over."""
+
+    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._jobs = self._done = self._failed = 0
+        self._begun = clock()
+
+    def began(self, *, jobs: int, done: int) -> None:
+        """Say how many there are."""
+        self._jobs, self._done, self._begun = jobs, done, self._clock()
+        self._say(f"{jobs - done} jobs to do" + (f", {done} done before" if done else ""))
+
+    def ended(self, ended: Ended) -> None:
+        """Say what came of it."""
+        self._done, self._failed = self._done + (ended.error is None), self._failed + (ended.error is not None)
+        counts = f"{self._done} of {self._jobs} done, {self._failed} failed, {self._clock() - self._begun:.0f} s"
+        self._say(f"{ended_words(ended)} ({counts})")
+
+    def _say(self, line: str) -> None:
+        print(one_line(line), file=sys.stderr if self._stream is None else self._stream, flush=True)
+
+
+class RunningBar(RunningCallback):
+    """How many are done, failed and running, and for how long it goes on; failures stay above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._running = self._failed = 0
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console)
+        self._task: TaskID | None = None
+
+    def began(self, *, jobs: int, done: int) -> None:
+        """Begin to draw."""
+        self._task = self._bar.add_task("", total=jobs, completed=done)
+        self._bar.start()
+
+    def took(self, job: Job) -> None:
+        """One more runs."""
+        self._running += 1
+        self._draw(advance=0)
+
+    def ended(self, ended: Ended) -> None:
+        """One fewer runs."""
+        self._running -= 1
+        if ended.error is not None:
+            self._failed += 1
+            self._console.print(one_line(ended_words(ended)), markup=False, highlight=False)
+        self._draw(advance=ended.error is None)
+
+    def closed(self) -> None:
+        """Leave the last picture."""
+        self._bar.stop()
+
+    def _draw(self, *, advance: int) -> None:
+        if self._task is not None:
+            words = f"jobs, {self._running} running, {self._failed} failed"
+            self._bar.update(self._task, advance=advance, description=words)
+
+
+def job_words(job: Job) -> str:
+    """A job in a few words."""
+    if not isinstance(job, Training):
+        return f"measurement {job.function}"
+    return f"{job.method} on {job.data}, {job.network[0]}, seed {job.seed}"
+
+
+def ended_words(ended: Ended) -> str:
+    """How it ended, in a line."""
+    if ended.error is not None:
+        return f"{job_words(ended.job)} failed: {ended.error}"
+    reached = "" if ended.accuracy is None else f": accuracy {ended.accuracy:.2%}"
+    return f"{job_words(ended.job)} done in {ended.seconds:.0f} s{reached}"
