@@ -48,6 +48,7 @@ class Training:
     physical_batch: int | None = None
     simulated_batch_size: float | None = None  # stands in for the expected one: nobody is protected
     records: int | None = None  # only so many of the training records, the first ones
+    pretrained: Mapping[str, Any] | None = None  # a part with weights from public records: lehr.papers.pretrained
 
     def __post_init__(self) -> None:
         validate.count(minimum=0, seed=self.seed)

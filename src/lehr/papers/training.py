@@ -27,6 +27,7 @@ from lehr.errors import Diverged, InvalidValue
 from lehr.events import NOTHING, Event, NonPrivate, composed, counted, together
 from lehr.mechanism import Method
 from lehr.methods import by_name
+from lehr.papers import pretrained
 from lehr.papers.job import Training
 from lehr.planning.plan import Plan
 from lehr.planning.simulation import simulate
@@ -48,6 +49,8 @@ def train(job: Training, *, device: str | None, data_dir: str | None) -> dict[st
     parts = parts_of(job, known, looks=looks)
     preparation = Preparation() if job.is_plain else known.preparation
     model = _built(job)
+    if job.pretrained is not None:
+        pretrained.fill(model, job.pretrained, seed=job.seed, device=where, data_dir=data_dir)
     scored = _Scored(parts.scored.to(where), partial(_prepared, preparation, where), known.num_classes)
     watching = _Watching(model, scored, every=job.evaluate_every)
     with tempfile.TemporaryDirectory() as folder:
