@@ -462,6 +462,37 @@ def test_a_clip_schedule_is_that_of_the_step_and_its_noise_follows(tmp_path: Pat
     assert stds == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6, 0.5])
 
 
+def test_a_row_tells_the_noise_and_the_clip_of_its_step(tmp_path: Path) -> None:
+    method = Method(
+        name="test",
+        clipping=with_schedule(FlatClip(1.0), LinearDecay(steps=5, first=1.0, last=0.5)),
+        noise=IsotropicNoise(),
+        update=sgd(0.5),
+    )
+    loop, _ = run(tmp_path / "run", training(method=method))
+    assert [row.step for row in loop.rows] == [2, 4, 6]
+    assert [row.noise_multiplier for row in loop.rows] == [PLAN.noise_multiplier] * 3
+    assert [row.clip_norm for row in loop.rows] == pytest.approx([0.9, 0.7, 0.5])
+
+
+def test_a_clip_that_follows_gradients_without_noise_is_not_told(tmp_path: Path) -> None:
+    method = adadp(learning_rate=0.1, clip_norm=1.0, accounting="published")
+    asked = method.asked(records=PLAN.records, adjacency=PLAN.adjacency)
+    loop, _ = run(tmp_path / "run", training(method=method, plan=replace(PLAN, asked=asked)))
+    assert loop.rows
+    assert all(row.clip_norm is None for row in loop.rows)
+
+
+def test_classes_are_told_of_public_records_alone(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"records": PUBLIC, "loss_fn": losses, "prepare": lambda inputs: inputs}
+    scorer = NoisyScore(**given, noise_multiplier=5.0, stated_records=10)
+    allowance = Allowance(plan=PLAN, score_event=scorer.event, evaluate_every=2)
+    hidden, _ = run(tmp_path / "hidden", training(scorer=scorer, allowance=allowance))
+    assert [row.accuracy_by_class for row in hidden.rows] == [None] * 3
+    open_, _ = run(tmp_path / "open", training(scorer=PublicScore(**given, tells_classes=True)))
+    assert all(row.accuracy_by_class is not None and len(row.accuracy_by_class) == 2 for row in open_.rows)
+
+
 ENERGY = PrivateEnergy(loss_clip=0.1, noise_multiplier=0.5, expected_batch_size=10)
 CHOICE = PrivateChoice(loss_clip=2.0, epsilon=5.0)
 STATEFUL = {

@@ -30,8 +30,34 @@ def test_no_two_files_have_one_name() -> None:
     assert len(set(paths)) == len(paths)
 
 
-def test_a_row_is_read_back_as_it_was_written() -> None:
-    assert Evaluation.from_json(json.loads(json.dumps(ROW.to_json()))) == ROW
+TOLD = replace(ROW, accuracy_by_class=(0.5, None, 1.0), noise_multiplier=1.5, clip_norm=0.1)
+
+
+@pytest.mark.parametrize("row", [ROW, TOLD], ids=["plain", "with all that may be told"])
+def test_a_row_is_read_back_as_it_was_written(row: Evaluation) -> None:
+    assert Evaluation.from_json(json.loads(json.dumps(row.to_json()))) == row
+
+
+def test_a_row_of_an_earlier_version_has_no_more_than_it_says() -> None:
+    assert set(ROW.to_json()) == {"step", "accepted", "epsilon_spent", "loss", "accuracy", "on", "learning_rate"}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"accuracy_by_class": [0.5, 1.5]},
+        {"accuracy_by_class": [-0.5]},
+        {"accuracy_by_class": ["all"]},
+        {"accuracy_by_class": 0.5},
+        {"noise_multiplier": 0},
+        {"noise_multiplier": None},
+        {"clip_norm": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_row_with_shares_noise_or_clip_that_cannot_be_is_refused(shape: dict[str, object]) -> None:
+    with pytest.raises(InvalidValue):
+        Evaluation.from_json({**TOLD.to_json(), **shape})
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,27 @@ def test_a_public_score_is_the_mean_over_all_records_in_however_many_portions() 
     assert score.accuracy == pytest.approx(float((held.inputs.argmax(1) == held.targets).double().mean()))
 
 
+def test_a_public_score_tells_the_share_of_each_class_where_asked_and_none_where_there_is_nobody() -> None:
+    inputs = torch.eye(3)[[0, 0, 1, 2, 2, 2]]
+    held = InMemory(inputs, torch.tensor([0, 1, 1, 0, 0, 1]))
+    score = PublicScore(records=held, loss_fn=losses, prepare=as_it_is, tells_classes=True).score(Copying())
+    assert score.accuracy_by_class == (1 / 3, 1 / 3, None)
+    assert PublicScore(records=held, loss_fn=losses, prepare=as_it_is).score(Copying()).accuracy_by_class is None
+
+
+def test_the_shares_of_classes_are_over_all_portions_and_agree_with_the_whole() -> None:
+    held = records(2 * RECORDS_AT_ONCE + 7)
+    score = PublicScore(records=held, loss_fn=losses, prepare=as_it_is, tells_classes=True).score(Copying())
+    assert score.accuracy_by_class is not None
+    counts = torch.bincount(held.targets, minlength=3).tolist()
+    whole = sum((share or 0) * count for share, count in zip(score.accuracy_by_class, counts, strict=True))
+    assert whole == pytest.approx(score.accuracy * len(held))
+
+
+def test_a_score_on_private_records_tells_nothing_of_classes() -> None:
+    assert noisy(records(50)).score(Copying(), KEY.at(0, 0)).accuracy_by_class is None
+
+
 def test_a_public_score_costs_nothing_and_a_private_one_is_charged() -> None:
     assert PublicScore(records=records(3), loss_fn=losses, prepare=as_it_is).event == NOTHING
     assert noisy(records(3), noise_multiplier=7.0).event == Gaussian(7.0)

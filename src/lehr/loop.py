@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -118,7 +118,8 @@ class Loop:
             self._tell_progress()
             self._diagnose(places, private)
             if charges.is_scored(step) and training.scorer is not None:
-                self._evaluate(training.scorer, randomness, spent=training.epsilon_of(charges.released_after(step)))
+                spent = training.epsilon_of(charges.released_after(step))
+                self._evaluate(training.scorer, randomness, spent=spent, of_step=self._told_of(released, private))
             if time.monotonic() - saved_at >= training.checkpoint_seconds:
                 self._save()
                 saved_at = time.monotonic()
@@ -189,7 +190,16 @@ class Loop:
         if not self.rows or self.rows[-1].step != step:
             self._evaluate(scorer, self.folder.key.at(step - 1, self.trainee.attempt), spent=self.spent)
 
-    def _evaluate(self, scorer: Scorer, randomness: StepRandomness, *, spent: float) -> None:
+    def _told_of(self, released: ReleasedSum, private: PrivateSum) -> dict[str, float]:
+        """The noise and the clip of a step, which are public; but not bounds that follow gradients without noise."""
+        noise = released.noise_multiplier / self.training.mechanism.sampling.sensitivity_factor
+        is_public = self.training.method.clipping.unproven is None and 0 < private.sensitivity < math.inf
+        clip_norm = {"clip_norm": private.sensitivity} if is_public else {}
+        return ({"noise_multiplier": noise} if noise else {}) | clip_norm
+
+    def _evaluate(
+        self, scorer: Scorer, randomness: StepRandomness, *, spent: float, of_step: Mapping[str, float] | None = None
+    ) -> None:
         """Score the weights that would be released now, and write that down."""
         self._shown.load_state_dict(self.trainee.weights())
         with evaluating(self._shown):
@@ -204,6 +214,8 @@ class Loop:
             accuracy=score.accuracy,
             on=scorer.on,
             learning_rate=self.trainee.learning_rate(),
+            accuracy_by_class=score.accuracy_by_class,
+            **(of_step or {}),
         )
         lines_file.append(self.folder.files.metrics, row.to_json())
         self.rows.append(row)

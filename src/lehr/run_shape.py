@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -150,7 +151,11 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """How the model did after a step, on records that are public or with noise that was charged: a row of metrics."""
+    """How the model did after a step, on records that are public or with noise that was charged: a row of metrics.
+
+    Of each class it is told on public records only. The noise multiplier and the clip norm are those of the step, where
+    that is known and they are public: no clip norm is told that follows gradients without noise.
+    """
 
     step: int
     accepted: int
@@ -159,17 +164,23 @@ class Evaluation:
     accuracy: float
     on: str  # which records: "test", "held-out records, noised (± 0.5%)"
     learning_rate: float
+    accuracy_by_class: tuple[float | None, ...] | None = None  # none for a class that no record is of
+    noise_multiplier: float | None = None
+    clip_norm: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The JSON form. Infinity, which JSON has no number for, is a word."""
+        """The JSON form. Infinity, which JSON has no number for, is a word; what is not known is left out."""
         row: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
+        row = {name: value for name, value in row.items() if value is not None}
+        if self.accuracy_by_class is not None:
+            row["accuracy_by_class"] = list(self.accuracy_by_class)
         return row | ({"epsilon_spent": INFINITY} if self.epsilon_spent == math.inf else {})
 
     @classmethod
     def from_json(cls, shape: object) -> Self:
-        """The row of a JSON form. Missing or surplus fields are refused."""
+        """The row of a JSON form. Surplus fields are refused, and missing ones that every row has."""
         expected = {field.name for field in fields(cls)}
-        if not isinstance(shape, dict) or set(shape) != expected:
+        if not isinstance(shape, dict) or not expected - set(_OPTIONAL) <= set(shape) <= expected:
             given = sorted(map(str, shape)) if isinstance(shape, dict) else shape
             raise InvalidValue("evaluation", allowed=f"an object with the fields {sorted(expected)}", given=given)
         checked: dict[str, Any] = {name: validate.count(minimum=0, **{name: shape[name]}) for name in _COUNTS}
@@ -177,12 +188,37 @@ class Evaluation:
         spent = math.inf if shape["epsilon_spent"] == INFINITY else shape["epsilon_spent"]
         if not isinstance(spent, int | float) or not spent >= 0:  # infinity is a legal answer, NaN is not
             raise InvalidValue("epsilon_spent", allowed="a number >= 0 or infinity", given=spent)
+        checked |= {name: read(name, shape[name]) for name, read in _OPTIONAL.items() if name in shape}
         return cls(**checked, epsilon_spent=spent, on=validate.text(on=shape["on"]))
 
 
 INFINITY = "infinity"
 _COUNTS = ("step", "accepted")
 _AT_LEAST = {"loss": -sys.float_info.max, "accuracy": 0.0, "learning_rate": 0.0}
+
+
+def _shares(name: str, given: object) -> tuple[float | None, ...]:
+    if not isinstance(given, list):
+        raise InvalidValue(name, allowed="a list with a number for each class", given=given)
+    return tuple(None if share is None else _share(name, share) for share in given)
+
+
+def _share(name: str, given: object) -> float:
+    share = validate.non_negative(**{name: given})
+    if not share <= 1:
+        raise InvalidValue(name, allowed="numbers in [0, 1]", given=share)
+    return share
+
+
+def _positive(name: str, given: object) -> float:
+    return validate.positive(**{name: given})
+
+
+_OPTIONAL: dict[str, Callable[[str, object], Any]] = {
+    "accuracy_by_class": _shares,
+    "noise_multiplier": _positive,
+    "clip_norm": _positive,
+}
 
 
 COMPLETED = "plan completed"

@@ -28,10 +28,11 @@ Prepare = Callable[[Inputs], Inputs]
 
 
 class Score(NamedTuple):
-    """The mean loss and the share of records that are classified rightly."""
+    """The mean loss and the share of records that are classified rightly; for each class where records are public."""
 
     loss: float
     accuracy: float
+    accuracy_by_class: tuple[float | None, ...] | None = None  # none for a class that no record is of
 
 
 class Scorer(Protocol):
@@ -57,15 +58,20 @@ class PublicScore:
     loss_fn: LossFn
     prepare: Prepare
     on: str = "test"
+    tells_classes: bool = False  # acceptance asks with every candidate, and does not need them
     event: Event = field(default=NOTHING, init=False)
 
     def score(self, model: nn.Module, randomness: StepRandomness | None = None) -> Score:
         """The mean over all records."""
-        judged = _judged(model, self.records, self.loss_fn, self.prepare, at_once=_portion(model, self.records))
+        answers = _answers(model, self.records, self.loss_fn, self.prepare, at_once=_portion(model, self.records))
         # On a GPU every look at a number waits for all that goes before it: there is one, at the end.
-        sums = torch.stack([torch.stack([losses.sum(), right.sum()]) for losses, right in judged]).sum(0)
-        loss, accuracy = (sums / len(self.records)).tolist()
-        return Score(loss, accuracy)
+        sums = torch.stack([self._summed(answer) for answer in answers]).sum(0)
+        loss, right, *classes = sums.tolist()
+        return Score(loss / len(self.records), right / len(self.records), _shares(classes) if classes else None)
+
+    def _summed(self, answer: _Answer) -> Tensor:
+        whole = torch.stack([answer.losses.sum(), answer.right.sum()])
+        return torch.cat([whole, _by_class(answer).flatten()]) if self.tells_classes else whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,12 +134,44 @@ def _judged(
     model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare, *, at_once: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The loss of each record, and whether the largest output is the right one, in float64."""
+    for answer in _answers(model, records, loss_fn, prepare, at_once=at_once):
+        yield answer.losses, answer.right
+
+
+class _Answer(NamedTuple):
+    """What a model makes of some records, in float64, and the labels that these have."""
+
+    losses: Tensor
+    right: Tensor
+    labels: Tensor
+    num_classes: int
+
+
+def _answers(
+    model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare, *, at_once: int
+) -> Iterator[_Answer]:
     parts = torch.split(torch.arange(len(records)), at_once) if len(records) else ()
     with torch.no_grad():
         for places, (inputs, targets, _) in zip(parts, batches(records, parts), strict=True):
             outputs = call(leaving_no_trace(model) if at_once == 1 else model, prepare(inputs))
             losses = one_each(loss_fn(outputs, targets), num_records=len(places))
-            yield losses.double(), _is_right(outputs, targets).double()
+            right = _is_right(outputs, targets).double()
+            yield _Answer(losses.double(), right, targets, outputs.shape[1])
+
+
+def _by_class(answer: _Answer) -> Tensor:
+    """How many records of each class are classified rightly, and how many there are; another label is of no class."""
+    classes = answer.num_classes
+    counts = ((answer.labels >= 0) & (answer.labels < classes)).to(answer.right)
+    found = torch.zeros(2, classes, dtype=counts.dtype, device=counts.device)
+    return found.index_add_(1, answer.labels.long().clamp(0, classes - 1), torch.stack([answer.right * counts, counts]))
+
+
+def _shares(counted: list[float]) -> tuple[float | None, ...]:
+    """From the counts of all classes, one after the other: of those who are right, and then of all."""
+    half = len(counted) // 2
+    pairs = zip(counted[:half], counted[half:], strict=True)
+    return tuple(right / number if number else None for right, number in pairs)
 
 
 def leaving_no_trace(model: nn.Module, weights: Tensors | None = None) -> Callable[..., Any]:

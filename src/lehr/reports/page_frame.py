@@ -12,6 +12,7 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup
 
+from lehr.reports.chart_numbers import numbers
 from lehr.reports.rounding import at_most, exactly
 
 
@@ -25,6 +26,7 @@ class Line:
     dash: str = "solid"  # or "dot", or "dash" for what is there to compare with
     is_mark: bool = False  # single points that stand out, such as a reader's own setting
     is_scattered: bool = False  # points that no line goes through
+    is_bars: bool = False  # a bar for each point
     is_area: bool = False  # the inside of a closed line, such as all that is likely
     notes: Sequence[str] = ()  # a text for each point, for a chart whose ``point`` asks for "%{text}"
 
@@ -62,7 +64,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"at_most": at_most, "exactly": exactly}
+    environment.filters |= {"at_most": at_most, "exactly": exactly, "numbers": numbers}
     return environment
 
 

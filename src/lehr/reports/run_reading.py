@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -62,6 +63,7 @@ class RunRecord:
     state: State
     audit: Audit | None = None  # of made-up records; one of the records themselves is not public
     steps_noted: int = 0  # by the ledger, which one that is written by hand need not do
+    minutes: int | None = None  # from the first charge to the last line of the ledger, pauses included
 
     @property
     def run(self) -> str:
@@ -156,6 +158,7 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
         audit=json_file.read(files.audit, _public_audit) if files.audit.is_file() else None,
         state=_state(charges, plan, has_model=files.model.is_file()),
         steps_noted=charges.steps,
+        minutes=charges.minutes,
     )
 
 
@@ -187,6 +190,7 @@ class _Charges(NamedTuple):
     charged: Event
     accepted: int
     steps: int = 0
+    minutes: int | None = None
 
 
 def _charges(path: Path) -> _Charges:
@@ -196,7 +200,16 @@ def _charges(path: Path) -> _Charges:
             charged=ledger.charged(),
             accepted=ledger.accepted_count(),
             steps=ledger.count("steps"),
+            minutes=_minutes([entry.at for entry in ledger.entries()]),
         )
+
+
+def _minutes(times: Sequence[str]) -> int | None:
+    """Between the first and the last of them. A ledger tells them to the minute, and they are public as such."""
+    if not times:
+        return None
+    first, last = (datetime.fromisoformat(at) for at in (times[0], times[-1]))
+    return max(0, round((last - first).total_seconds() / 60))
 
 
 def _state(charges: _Charges, plan: Plan | None, *, has_model: bool) -> State:

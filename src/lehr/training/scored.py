@@ -191,7 +191,9 @@ class Scored:
                 noise_multiplier=self.noise_multiplier,
                 stated_records=self.given.records * self.held_out_fraction,
             )
-        return None if parts.test is None else PublicScore(records=parts.test, loss_fn=loss_fn, prepare=prepare)
+        if parts.test is None:
+            return None
+        return PublicScore(records=parts.test, loss_fn=loss_fn, prepare=prepare, tells_classes=True)
 
     def judge(
         self, parts: GivenRecords, model: nn.Module, loss_fn: LossFn, prepare: Prepare, plan: Plan
