@@ -17,15 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lehr.networks.tempered_sigmoid import BEST, TemperedSigmoid
+from lehr.networks.tempered_sigmoid import TemperedSigmoid
+from lehr.papers.tempered_sigmoids_family import family
 
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
 X = torch.linspace(-4, 4, 161, dtype=torch.float64)
-FAMILY = {
-    "(2, 2, 1): tanh": TemperedSigmoid(2, 2, 1),
-    "(1, 1, 0): sigmoid": TemperedSigmoid(1, 1, 0),
-    **{f"{triplet}: {name}".replace(".0,", ","): TemperedSigmoid(*triplet) for name, triplet in BEST.items()},
-}
+FAMILY = family()
 LINEAR = {f"T = {t:g}": TemperedSigmoid(4 / t, t, 2 / t) for t in (2, 1, 0.5, 0.1)}
 STEPS = {f"T = {t:g}": TemperedSigmoid(2, t, 1) for t in (1, 2, 5, 50)}
 
