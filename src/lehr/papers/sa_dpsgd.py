@@ -6,12 +6,14 @@ One set of runs serves Tables 1 and 3 and Figure 3. Figure 2 is a drawing of the
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 from lehr.papers.experiment import Experiment, Outcome, Outcomes, Size
-from lehr.papers.job import Job
+from lehr.papers.job import Job, Measurement
 from lehr.papers.sa_dpsgd_acceptance import EXPERIMENTS as ACCEPTANCE
 from lehr.papers.sa_dpsgd_costs import most_candidates, proven_epsilon, proven_on_the_way, published_epsilon
+from lehr.papers.sa_dpsgd_curves import EXPERIMENTS as CURVES
 from lehr.papers.sa_dpsgd_runs import (
     FREE,
     MNIST,
@@ -30,8 +32,10 @@ from lehr.papers.sa_dpsgd_runs import (
     settings_of,
     titled,
 )
+from lehr.papers.sa_dpsgd_sweeps import EXPERIMENTS as SWEEPS
 from lehr.papers.sa_dpsgd_sweeps import with_batch
 from lehr.papers.table import Cell, Column, Shown, Table, measured
+from lehr.reports.page_frame import Chart, Line
 
 _PAPER = "sa-dpsgd"
 _MOMENTUM = (
@@ -252,6 +256,66 @@ def first_reached(outcome: Outcome, accuracy: float) -> tuple[int, int] | None:
     return None
 
 
+# Figure 1: trajectories on linear regression.
+
+
+def _figure1_job(size: Size) -> Measurement:
+    seeds = (3 if size.is_quick else 20) if size.seeds is None else size.seeds
+    return Measurement(function="linear_regression:trajectories", arguments={"seeds": seeds})
+
+
+def _figure1_jobs(size: Size) -> list[Job]:
+    return [_figure1_job(size)]
+
+
+def _figure1(outcomes: Outcomes, size: Size) -> Shown:
+    outcome = outcomes.of(_figure1_job(size))
+    quick = "Quick, over few seeds. " if size.is_quick else ""
+    table = Table(
+        title=f"{quick}Linear regression: where the methods end (SA-DPSGD, Figure 1)",
+        columns=(
+            Column(title="method"),
+            Column(title="excess loss, median", kind="number", digits=4),
+            Column(title="a tenth is below", kind="number", digits=4),
+            Column(title="a tenth is above", kind="number", digits=4),
+            Column(title="candidates drawn, median", kind="count"),
+            Column(title="proven ε of those", kind="epsilon"),
+        ),
+        rows=tuple(_end_row(*row) for row in outcome["ends"].items()) if outcome else (),
+        notes=("The paper prints no setting: all of them are ours. Every candidate is charged, accepted or not.",),
+    )
+    return Shown(tables=(table,), charts=(_paths(outcome),) if outcome else ())
+
+
+def _end_row(name: str, ends: list[dict[str, float]]) -> tuple[Cell, ...]:
+    excess = [end["excess"] for end in ends]
+    drawn = round(statistics.median(end["candidates"] for end in ends))
+    epsilon = statistics.median_low(end["epsilon"] for end in ends) if "epsilon" in ends[0] else None
+    tenths: list[float | None] = [None, None]
+    if len(excess) > 1:
+        tenths = [*statistics.quantiles(excess, n=10, method="inclusive")]
+    return name, statistics.median(excess), tenths[0], tenths[-1], drawn, epsilon
+
+
+def _paths(outcome: Outcome) -> Chart:
+    lines = [
+        Line(name=name, x=[slope for slope, _ in path], y=[intercept for _, intercept in path])
+        for name, path in outcome["paths"].items()
+    ]
+    true = Line(name="true weights", x=[outcome["true"][0]], y=[outcome["true"][1]], is_mark=True)
+    return Chart(
+        element="trajectories",
+        x_title="slope",
+        y_title="intercept",
+        x_format="",
+        y_format="",
+        point="slope %{x:.3f}<br>intercept %{y:.3f}",
+        has_markers=True,
+        from_zero=False,
+        lines=(*lines, true),
+    )
+
+
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         paper=_PAPER,
@@ -280,5 +344,19 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         jobs=_table3_jobs,
         shown=_table3,
     ),
+    Experiment(
+        paper=_PAPER,
+        name="figure1",
+        title="Trajectories on linear regression",
+        about=(
+            "The paper draws the weights of DPSGD and SA-DPSGD on linear regression, and prints no setting. Here with "
+            "settings of ours, beside SGD without noise; SA-DPSGD at DPSGD's number of candidates, which costs the "
+            "same, and at its number of accepted ones, which costs more and is how the paper compares."
+        ),
+        jobs=_figure1_jobs,
+        shown=_figure1,
+    ),
+    *CURVES,
+    *SWEEPS,
     *ACCEPTANCE,
 )

@@ -200,12 +200,12 @@ DIGITS = Setting(
     rate=0.5,
     rejection_threshold=10,
     steps=260,
-    last_step=1070,
+    last_step=260,
     evaluate_every=10,
     proven_steps=428,
     seeds=2,
     plain_steps=229,
-    accuracies=(0.5, 0.6, 0.7),
+    accuracies=(0.5, 0.7, 0.85),
 )
 
 PLAIN_BATCH, PLAIN_RATE = 256, 0.05
