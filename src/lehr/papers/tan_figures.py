@@ -48,7 +48,7 @@ def _figure1_jobs(size: Size) -> list[Job]:
 def _figure1(outcomes: Outcomes, size: Size) -> Shown:
     printed = Table(
         title="The stars of the picture, ImageNet, batches of 16,384 over 72,000 steps",
-        columns=(Column(title="setting"), Column(title="paper, %", kind="percent", digits=1), Column(title="ours")),
+        columns=(Column(title="setting"), Column(title="paper", kind="percent", digits=1), Column(title="ours")),
         rows=(
             ("as De et al. (2022), the paper's reproduction", 0.302, NOT_RUN),
             ("with the settings found at batches of 128", 0.361, NOT_RUN),
@@ -179,7 +179,7 @@ def _figure3(_: Outcomes, __: Size) -> Shown:
         title="Rényi divergence of a step over α·η², at η of a step = 3.9·10⁻³",
         columns=(
             Column(title="order α", kind="count"),
-            *(Column(title=f"σ = {curve.noise_multiplier:g}", kind="number", digits=3) for curve in curves),
+            *(Column(title=f"σ = {curve.noise_multiplier:g}", kind="number", digits=2) for curve in curves),
         ),
         rows=tuple((int(alpha), *(ratios[alpha] for ratios in by_order)) for alpha in _SHOWN_ORDERS),
     )
@@ -278,8 +278,8 @@ def _figure5(outcomes: Outcomes, size: Size) -> Shown:
         title=titled("Where the norm stands, simulated by batches of 512, CIFAR-10", size),
         columns=(
             Column(title="views", kind="count"),
-            Column(title="norm after the activation, %", kind="percent", digits=1),
-            Column(title="norm before it, %", kind="percent", digits=1),
+            Column(title="norm after the activation", kind="percent", digits=1),
+            Column(title="norm before it", kind="percent", digits=1),
         ),
         rows=tuple((views, *(found[side, views] for side in SIDES)) for views in VIEWS),
     )
@@ -365,10 +365,10 @@ def _figure6(outcomes: Outcomes, size: Size) -> Shown:
             Column(title="parameters", kind="count"),
             Column(title="learning rate", kind="number", digits=0),
             Column(title="views", kind="count"),
-            Column(title="accuracy, %", kind="percent", digits=1),
-            Column(title="paper, on ImageNet"),
+            Column(title="accuracy", kind="percent", digits=1),
         ),
         rows=tuple(_figure6_row(one, views, runs) for (one, views), runs in found.items()),
+        notes=("The paper's picture is of ImageNet, which was not run, and its numbers are not printed.",),
     )
     return Shown(tables=(table,), charts=(_trajectory_chart(lines),) if lines else ())
 
@@ -376,7 +376,7 @@ def _figure6(outcomes: Outcomes, size: Size) -> Shown:
 def _figure6_row(one: _Compared, views: int, runs: list[Outcome]) -> tuple[Cell, ...]:
     parameters = runs[0]["parameters"] if runs else None
     accuracy = measured([run["accuracy"] for run in runs])
-    return (one.name, parameters, one.rate, views, accuracy, NOT_RUN)
+    return (one.name, parameters, one.rate, views, accuracy)
 
 
 def _trajectory(one: _Compared, views: int, runs: list[Outcome]) -> Line:
@@ -462,8 +462,8 @@ def _figure7(outcomes: Outcomes, size: Size) -> Shown:
             Column(title="views"),
             Column(title="after step", kind="count"),
             Column(title="median norm", kind="number", digits=2),
-            Column(title="below 0.1, %", kind="percent", digits=1),
-            Column(title="clipped, %", kind="percent", digits=1),
+            Column(title="below 0.1", kind="percent", digits=1),
+            Column(title="clipped", kind="percent", digits=1),
         ),
         rows=tuple(_norms_row(which, outcome, step) for which, outcome in found.items() for step in looks),
     )
@@ -548,7 +548,7 @@ def _rates(outcomes: Outcomes, size: Size) -> Shown:
             Column(title="network"),
             Column(title="batch", kind="count"),
             Column(title="learning rate", kind="number", digits=0),
-            Column(title="accuracy, %", kind="percent", digits=1),
+            Column(title="accuracy", kind="percent", digits=1),
         ),
         rows=tuple(rows),
     )
