@@ -45,6 +45,27 @@ def listing(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) 
     _console().print(table)
 
 
+def numbers(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, is_number: Sequence[bool]) -> None:
+    """A table of many columns: no word of it is broken where the window is wide enough for that."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    widest = [_longest_word(column) for column in zip(headings, *rows, strict=True)]
+    fits = sum(widest) + 3 * len(widest) <= width()
+    for heading, least, is_right in zip(headings, widest, is_number, strict=True):
+        table.add_column(
+            heading,
+            overflow="fold",
+            min_width=least if fits else None,
+            justify="right" if is_right else "left",
+        )
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    _console().print(table)
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((len(word) for text in texts for word in text.split()), default=1)
+
+
 def width() -> int:
     """The columns of the terminal, 80 where there is none."""
     return _console().width

@@ -245,7 +245,8 @@ def _answer(parts: Sequence[Part], failures: dict[str, str], *, written: Sequenc
         answering.line(f"{part.experiment.name}: {part.experiment.title}{done}")
         for table in part.shown.tables:
             rows, remarks = with_remarks(table)
-            answering.listing(table.title, headings(table), rows)
+            is_number = [column.kind != "text" for column in table.columns]
+            answering.numbers(table.title, headings(table), rows, is_number=is_number)
             for note in (*remarks, *table.notes):
                 answering.line(f"  {note}")
         for note in part.shown.notes:

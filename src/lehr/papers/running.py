@@ -10,10 +10,9 @@ import gc
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -81,7 +80,7 @@ def run_all(
     try:
         if todo:
             about = machine(device, commit=commit)
-            attempt = partial(attempted, store=store, device=device, data_dir=data_dir, about=about)
+            attempt = Attempts(store=store, device=device, data_dir=data_dir, about=about)
             until = None if deadline_seconds is None else time.monotonic() + deadline_seconds
             _run(todo, attempt, processes=processes, until=until, told=told)
     finally:
@@ -90,32 +89,44 @@ def run_all(
     return Summary(done=done, failed=failed, left=len(every) - done - failed)
 
 
-Attempt = Callable[[Job], Ended]
+@dataclass(frozen=True, kw_only=True)
+class Attempts:
+    """How a job is run, and where what comes of it is kept."""
+
+    store: Store
+    device: str | None
+    data_dir: str | None
+    about: Mapping[str, Any]
+
+    def __call__(self, job: Job) -> Ended:
+        """Run a job. One that fails must not end the others."""
+        begun = time.perf_counter()
+        try:
+            result = self._result(job)
+            self.store.keep(job, result, about=self.about)
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            return replace(self.failed(job, words, is_foreign=not isinstance(error, LehrError)), seconds=_since(begun))
+        return Ended(job=job, seconds=_since(begun), accuracy=result.get("accuracy"))
+
+    def failed(self, job: Job, error: str, *, is_foreign: bool) -> Ended:
+        """Keep that it failed."""
+        self.store.keep_failure(job, error, about=self.about)
+        return Ended(job=job, seconds=0.0, error=error, is_foreign=is_foreign)
+
+    def _result(self, job: Job) -> dict[str, Any]:
+        if isinstance(job, Measurement):
+            return job.called(device=self.device or "cpu", data_dir=self.data_dir)
+        from lehr.papers.training import train
+
+        return train(job, device=self.device, data_dir=self.data_dir)
 
 
-def attempted(job: Job, *, store: Store, device: str | None, data_dir: str | None, about: Mapping[str, Any]) -> Ended:
-    """Run a job, and keep what comes of it. One that fails must not end the others."""
-    begun = time.perf_counter()
-    try:
-        result = _result(job, device=device, data_dir=data_dir)
-        store.keep(job, result, about=about)
-    except Exception as error:
-        words = f"{type(error).__name__}: {error}"
-        store.keep_failure(job, words, about=about)
-        is_foreign = not isinstance(error, LehrError)
-        return Ended(job=job, seconds=time.perf_counter() - begun, error=words, is_foreign=is_foreign)
-    return Ended(job=job, seconds=time.perf_counter() - begun, accuracy=result.get("accuracy"))
+def _since(begun: float) -> float:
+    return time.perf_counter() - begun
 
 
-def _result(job: Job, *, device: str | None, data_dir: str | None) -> dict[str, Any]:
-    if isinstance(job, Measurement):
-        return job.called(device=device or "cpu", data_dir=data_dir)
-    from lehr.papers.training import train
-
-    return train(job, device=device, data_dir=data_dir)
-
-
-def _run(todo: Sequence[Job], attempt: Attempt, *, processes: int, until: float | None, told: RunningCallback) -> None:
+def _run(todo: Sequence[Job], attempt: Attempts, *, processes: int, until: float | None, told: RunningCallback) -> None:
     alone = [job for job in todo if isinstance(job, Measurement) and job.takes_times]
     others = [job for job in todo if job not in alone]
     for part, number in ((others, processes), (alone, 1)):
@@ -129,7 +140,7 @@ def _is_over(until: float | None) -> bool:
     return until is not None and time.monotonic() >= until
 
 
-def _run_here(jobs: Sequence[Job], attempt: Attempt, *, until: float | None, told: RunningCallback) -> None:
+def _run_here(jobs: Sequence[Job], attempt: Attempts, *, until: float | None, told: RunningCallback) -> None:
     waiting, last = Waiting(jobs), None
     while not _is_over(until) and (job := waiting.next_for(last, ())) is not None:
         told.took(job)
@@ -153,7 +164,7 @@ class _Workers:
     """Processes that are given one job after the other."""
 
     waiting: Waiting
-    attempt: Attempt
+    attempt: Attempts
     until: float | None
     told: RunningCallback
     _at_work: list[_Worker] = field(default_factory=list)
@@ -201,7 +212,8 @@ class _Workers:
             ended: Ended = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             worker.process.join()
-            ended = self._lost(worker.job, worker.process.exitcode)
+            words = f"its process ended with exit code {worker.process.exitcode}"
+            ended = self.attempt.failed(worker.job, words, is_foreign=True)
         self.told.ended(ended)
         if ended.is_foreign:
             self._let_go(worker)
@@ -209,9 +221,6 @@ class _Workers:
                 self._give(self._started())
             return
         self._give(worker)
-
-    def _lost(self, job: Job, exit_code: int | None) -> Ended:
-        return Ended(job=job, seconds=0.0, error=f"its process ended with exit code {exit_code}", is_foreign=True)
 
     def _let_go(self, worker: _Worker) -> None:
         self._at_work.remove(worker)
@@ -221,7 +230,7 @@ class _Workers:
         worker.process.join()
 
 
-def _work(pipe: Connection, attempt: Attempt) -> None:
+def _work(pipe: Connection, attempt: Attempts) -> None:
     """What a process does: whoever stops the whole stops it from there, so that a key stroke is heard once."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch

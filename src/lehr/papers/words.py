@@ -116,10 +116,11 @@ def _escaped(cell: str) -> str:
 
 
 def labelled(shown: Shown, *, is_quick: bool) -> Shown:
-    """The same; where it is quick, every title says so."""
+    """The same; where it is quick, every title says so, if it does not already."""
     if not is_quick:
         return shown
-    tables = tuple(replace(table, title=f"{table.title} ({QUICK})") for table in shown.tables)
+    titles = [table.title if "quick" in table.title.lower() else f"{table.title} ({QUICK})" for table in shown.tables]
+    tables = tuple(replace(table, title=title) for table, title in zip(shown.tables, titles, strict=True))
     return replace(shown, tables=tables, notes=(f"{QUICK[0].upper()}{QUICK[1:]}.", *shown.notes))
 
 

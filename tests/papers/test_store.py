@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lehr.errors import InvalidValue, StoreError
+from lehr.papers.job import key_of
+from lehr.papers.store import Kept, Store, machine, outcomes_in
+from tests.papers.made_up_jobs import ABOUT, tiny
+
+JOB, OTHER = tiny(seed=0), tiny(seed=1)
+
+
+def kept(*accuracies: float, **changed: object) -> Kept:
+    jobs = [tiny(seed=seed) for seed in range(len(accuracies))]
+    entries = {
+        key_of(job): {"job": job.to_json(), "result": {"accuracy": accuracy}, **ABOUT}
+        for job, accuracy in zip(jobs, accuracies, strict=True)
+    }
+    said = {"what": "Accuracies", "paper": "a", "name": "table1", "entries": entries, **changed}
+    return Kept(**said)  # type: ignore[arg-type]
+
+
+def test_what_was_kept_is_found_again_by_the_words_of_its_job(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new" / "store")
+    assert not store.has(JOB)
+    store.keep(JOB, {"accuracy": 0.5}, about=ABOUT)
+    assert store.has(tiny(seed=0))
+    assert store.outcomes([JOB, OTHER]).by_key == {key_of(JOB): {"accuracy": 0.5}}
+    assert store.entry(key_of(JOB))["machine"] == ABOUT["machine"]
+
+
+def test_a_failure_is_no_outcome_and_is_forgotten_when_the_job_succeeds(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.keep_failure(JOB, "Diverged: the loss is nan", about=ABOUT)
+    assert not store.has(JOB)
+    assert store.outcomes([JOB]).by_key == {}
+    assert store.failures([JOB, OTHER]) == {key_of(JOB): "Diverged: the loss is nan"}
+    store.keep(JOB, {"accuracy": 0.5}, about=ABOUT)
+    assert store.failures([JOB]) == {}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        pytest.param(lambda entry: {**entry, "job": OTHER.to_json()}, id="of another job"),
+        pytest.param(lambda entry: {**entry, "more": 1}, id="a field too many"),
+        pytest.param(lambda entry: {key: entry[key] for key in entry if key != "date"}, id="a field missing"),
+        pytest.param(lambda entry: {**entry, "result": [1]}, id="no object"),
+        pytest.param(lambda entry: [entry], id="a list"),
+    ],
+)
+def test_an_entry_that_is_not_one_is_refused_by_its_files_name(tmp_path: Path, spoilt) -> None:  # type: ignore[no-untyped-def]
+    store = Store(tmp_path)
+    store.keep(JOB, {"accuracy": 0.5}, about=ABOUT)
+    file = tmp_path / f"{key_of(JOB)}.json"
+    file.write_text(json.dumps(spoilt(json.loads(file.read_text()))))
+    with pytest.raises(StoreError, match=file.name):
+        store.outcomes([JOB])
+
+
+def test_a_kept_file_comes_back_as_it_was_and_fills_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "a_table1.json"
+    kept(0.5, 0.6).write(path)
+    found = Kept.read(path)
+    assert found == kept(0.5, 0.6)
+    assert outcomes_in(found).of(OTHER) == {"accuracy": 0.6}
+    store = Store(tmp_path / "store")
+    store.fill(found.entries)
+    assert store.has(JOB)
+    assert store.has(OTHER)
+
+
+def test_a_kept_file_has_one_line_for_each_outcome(tmp_path: Path) -> None:
+    kept(0.5, 0.6).write(tmp_path / "kept.json")
+    lines = (tmp_path / "kept.json").read_text().splitlines()
+    assert sum('"result"' in line for line in lines) == 2
+
+
+def test_an_outcome_under_another_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    kept(0.5).write(path)
+    path.write_text(path.read_text().replace(key_of(JOB), key_of(OTHER)))
+    with pytest.raises(StoreError, match="key"):
+        Kept.read(path)
+
+
+def test_kept_files_of_one_table_are_joined_and_the_newer_wins() -> None:
+    joined = kept(0.5, 0.6).joined(kept(0.7))
+    assert outcomes_in(joined).of(JOB) == {"accuracy": 0.7}
+    assert outcomes_in(joined).of(OTHER) == {"accuracy": 0.6}
+
+
+@pytest.mark.parametrize("changed", [{"is_quick": True}, {"name": "table2"}, {"paper": "b"}])
+def test_what_is_quick_or_of_another_table_is_not_joined(changed: dict[str, object]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(changed))):
+        kept(0.5).joined(kept(0.6, **changed))
+
+
+def test_a_quick_file_is_marked_as_one(tmp_path: Path) -> None:
+    kept(0.5, is_quick=True).write(tmp_path / "quick.json")
+    assert Kept.read(tmp_path / "quick.json").is_quick
+    assert json.loads((tmp_path / "quick.json").read_text())["is_quick"] is True
+
+
+def test_numbers_that_are_none_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises((ValueError, InvalidValue)):
+        Store(tmp_path).keep(JOB, {"accuracy": float("nan")}, about=ABOUT)
+    assert not Store(tmp_path).has(JOB)
+
+
+def test_the_machine_is_said_with_versions_and_the_commit_that_is_given() -> None:
+    found = machine("cpu", commit="abc1234")
+    assert found["commit"] == "abc1234"
+    assert found["machine"].endswith("CPU cores")
+    assert set(found["versions"]) == {"python", "torch", "lehr"}
+    assert set(found) == set(ABOUT)
