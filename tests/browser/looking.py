@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, ViewportSize
 
-PHONE = {"width": 360, "height": 740}
+PHONE: ViewportSize = {"width": 360, "height": 740}
 PICTURES = "LEHR_PICTURES"  # a folder: where it is set, pictures are kept there for people
 LEAST_CONTRAST = 4.5  # between text and what is behind it, by the accessibility guidelines of the web, level AA
 

@@ -23,6 +23,7 @@ from lehr.cli import (
     report,
     reproduce,
     search,
+    serve,
     simulate,
     train,
 )
@@ -44,6 +45,7 @@ app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
 app.command(epilog=search.EXAMPLE)(search.search)
 app.command(epilog=account.EXAMPLE)(account.account)
 app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=serve.EXAMPLE)(serve.serve)
 app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.command(epilog=audit.EXAMPLE)(audit.audit)
 app.command(epilog=release.EXAMPLE)(release.release)
