@@ -24,6 +24,7 @@ PAGES = (
     "release.md",
     "runs.md",
     "search.md",
+    "serve.md",
     "tan.md",
     "train.md",
 )
