@@ -65,7 +65,7 @@ def test_the_kept_runs_mispredict_the_reference_and_bend() -> None:
     assert row[5] == pytest.approx(0.026, abs=5e-4)
     assert row[7] == "no"
     [chart] = tan_law.chart("law", [tan_law.SHORT, tan_law.LONG], outcomes, WHOLE)
-    assert [line.is_scattered for line in chart.lines] == [True, False, True]
+    assert [line.is_scattered for line in chart.lines] == [True, False, False, True]
 
 
 def test_a_run_that_simulates_costs_what_its_small_noise_says() -> None:

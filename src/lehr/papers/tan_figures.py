@@ -132,9 +132,9 @@ def _epsilon_at(line: Outcome | None, noise: float) -> float | None:
 def _eta_chart(eta: float, found: dict[int, Outcome | None]) -> Chart:
     lines = [
         Line(name=f"{steps:,} steps{words}", x=outcome["noise_multiplier"], y=outcome[field], dash=dash)
+        for words, field, dash in ((", tight", "epsilon", "solid"), (", as in the paper", "epsilon_balle20", "dot"))
         for steps, outcome in found.items()
         if outcome is not None
-        for words, field, dash in ((", tight", "epsilon", "solid"), (", as in the paper", "epsilon_balle20", "dot"))
     ]
     return Chart(
         element=f"tan-figure2-eta-{100 * eta:.0f}",
@@ -424,6 +424,7 @@ FIGURE6 = Experiment(
 # --- Figure 7: norms of gradients -----------------------------------------------------------------------------------
 
 _WATCHED = (("none", 1), ("simclr", 8))
+_QUICK_WATCHED = (("none", 1), ("flip_crop", 8))  # digits have no colours
 _LOOKS, _QUICK_LOOKS = (0, 50, 200, SHORT_STEPS), (0, 10, 20)
 
 
@@ -435,7 +436,7 @@ def _norms_job(size: Size, augmentation: str, views: int) -> Measurement:
         arguments={
             "data_name": run.data,
             "network": run.network,
-            "augmentation": "flip_crop" if size.is_quick and views > 1 else augmentation,  # digits have no colours
+            "augmentation": augmentation,
             "views": run.views,
             "batch": run.simulated_batch_size,
             "reference_batch": run.expected_batch_size,
@@ -447,13 +448,18 @@ def _norms_job(size: Size, augmentation: str, views: int) -> Measurement:
     )
 
 
+def _watched(size: Size) -> tuple[tuple[str, int], ...]:
+    return _QUICK_WATCHED if size.is_quick else _WATCHED
+
+
 def _figure7_jobs(size: Size) -> list[Job]:
-    return [_norms_job(size, augmentation, views) for augmentation, views in _WATCHED]
+    return [_norms_job(size, augmentation, views) for augmentation, views in _watched(size)]
 
 
 def _figure7(outcomes: Outcomes, size: Size) -> Shown:
     found = {
-        (augmentation, views): outcomes.of(_norms_job(size, augmentation, views)) for augmentation, views in _WATCHED
+        (augmentation, views): outcomes.of(_norms_job(size, augmentation, views))
+        for augmentation, views in _watched(size)
     }
     looks = _QUICK_LOOKS if size.is_quick else _LOOKS
     table = Table(

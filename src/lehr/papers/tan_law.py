@@ -188,7 +188,7 @@ def chart(element: str, lines: Sequence[LawLine], outcomes: Outcomes, size: Size
             element=element,
             x_title="expected batch size, at one ratio of noise to batch",
             y_title="test accuracy, %",
-            x_format="~s",
+            x_format=",d",
             y_format="~g",
             point="batch %{x}: %{y:.1f} %",
             has_markers=True,
@@ -213,6 +213,7 @@ def _drawn(line: LawLine, outcomes: Outcomes, size: Size) -> list[Line]:
         )
     ]
     if prediction := line.prediction(outcomes, size):
+        interval = prediction.interval()
         ends = [float(line.batches[0]), float(REFERENCE_BATCH)]
         found.append(
             Line(
@@ -220,6 +221,14 @@ def _drawn(line: LawLine, outcomes: Outcomes, size: Size) -> list[Line]:
                 x=ends,
                 y=[100 * prediction.law.at(batch) for batch in ends],
                 dash="dash",
+            )
+        )
+        found.append(
+            Line(
+                name=f"{line.name}: where one run of 4096 was foretold with 95 %",
+                x=[ends[1]] * 2,
+                y=[100 * interval.lowest, 100 * interval.highest],
+                dash="dot",
             )
         )
     return found
