@@ -68,7 +68,7 @@ _TABLE1_COLUMNS = (
     Column(title="published ε", kind="epsilon"),
     Column(title="proven ε", kind="epsilon"),
     Column(title="candidates drawn", kind="count"),
-    Column(title="ε of those drawn, known only afterwards", kind="epsilon"),
+    Column(title="ε of those drawn", kind="epsilon"),
     Column(title="what differs"),
 )
 
@@ -91,6 +91,7 @@ def _table1_of(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
             _MOMENTUM,
             "Proven is the ε of all that a run's plan allows. The published rule ends at a number of accepted "
             f"candidates and charges no others; up to {setting.rejection_threshold + 1} may be drawn for each.",
+            "The ε of the candidates that were drawn is known only afterwards, and is no guarantee.",
         ),
     )
 

@@ -1,5 +1,7 @@
 """What so many steps of a setting cost: by the rule of SA-DPSGD's paper, and proven.
 
+Accountants are loaded when they are first asked: what tables there are is to be listed at once.
+
 >>> from lehr.papers.sa_dpsgd_runs import MNIST
 >>> f"{published_epsilon(MNIST, 4698):.4f}", f"{proven_epsilon(MNIST, 4698):.4f}"
 ('2.9998', '2.3663')
@@ -9,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from lehr.accounting.accountant import bound
-from lehr.accounting.rdp import RDP_MIRONOV17
-from lehr.accounting.running import EpsilonCurve
 from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated
 from lehr.papers.sa_dpsgd_runs import DELTA, Setting
+
+if TYPE_CHECKING:
+    from lehr.accounting.running import EpsilonCurve
 
 _ADJACENCY = Adjacency.ADD_OR_REMOVE_ONE
 
@@ -45,14 +48,20 @@ def _step(setting: Setting) -> Event:
 
 @lru_cache
 def _published(step: Event) -> Callable[[int], float]:
+    from lehr.accounting.rdp import RDP_MIRONOV17
+
     return RDP_MIRONOV17.repeated(step, delta=DELTA, adjacency=_ADJACENCY)
 
 
 @lru_cache
 def _proven(step: Event, candidates: int) -> float:
+    from lehr.accounting.accountant import bound
+
     return bound(Repeated(step, candidates), delta=DELTA, adjacency=_ADJACENCY).epsilon
 
 
 @lru_cache
 def _curve(step: Event, largest_steps: int) -> EpsilonCurve:
+    from lehr.accounting.running import EpsilonCurve
+
     return EpsilonCurve(step, delta=DELTA, adjacency=_ADJACENCY, largest_steps=largest_steps)
