@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.methods import machine
 from lehr import make_plan
 from lehr.auditing import Audit
 from lehr.data import InMemory
 from lehr.games import neighbours, step_game
 from lehr.games.every_method import Contender, contenders
 from lehr.methods import by_name
+from lehr.papers.store import machine
 from lehr.rng import StepRandomness
 
 CLAIMS, CANARIES, GAMES = (1.0, 3.0, 8.0), (512, 2048, 8192, 32_768), 5

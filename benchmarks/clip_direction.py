@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.methods import machine
 from lehr import data, networks
 from lehr.clipping.flat import FlatClip
 from lehr.clipping.per_coordinate import PerCoordinateClip
@@ -28,6 +27,7 @@ from lehr.data import InMemory, Preparation
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import ClipRule
+from lehr.papers.store import machine
 
 CLIP_NORM, BOUND_SCALE, RATE, BATCH = 4.0, 1.2, 0.1, 600
 LOOKS = (0, 100, 600)
