@@ -22,6 +22,7 @@ from lehr.papers.sa_dpsgd_runs import (
     SCHEMES,
     SEEN,
     TANH,
+    WITHOUT_MOMENTUM,
     Scheme,
     Setting,
     compared_runs,
@@ -110,6 +111,12 @@ def test_annealed_runs_end_at_a_published_3_and_say_which_records_they_are_score
     assert [run_of(MNIST, scheme, 0).steps for scheme in (RELU, TANH, AUTO_S)] == [17_658] * 3
     assert [run_of(MNIST, scheme, 0).steps for scheme in (SEEN, HALF)] == [4698] * 2
     assert [run_of(MNIST, scheme, 0).scored_on for scheme in SCHEMES] == ["all", "all", "all", "seen", "half"]
+
+
+def test_only_what_says_so_has_no_momentum() -> None:
+    assert {run.settings["momentum"] for run in compared_runs(Size())} == {0.9}
+    still = run_of(MNIST, WITHOUT_MOMENTUM, 0)
+    assert (still.settings["momentum"], still.steps) == (0.0, 4698)
 
 
 def test_the_learning_rate_is_constant_so_that_a_prefix_of_a_run_is_the_shorter_run() -> None:
