@@ -22,6 +22,7 @@ PAGES = (
     "certificate.md",
     "data.md",
     "release.md",
+    "reproduce.md",
     "runs.md",
     "search.md",
     "serve.md",
