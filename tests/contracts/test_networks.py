@@ -30,6 +30,7 @@ WIDE = {"depth": 10, "width": 1, "num_groups": 4}
 TINY: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
     "alexnet_like": [({"image_side": 4}, (3, 4, 4))],
     "cifar_cnn": [({}, (3, 8, 8))],
+    "pooled_cnn": [({}, (3, 8, 8))],
     "group_norm_resnet": [
         ({**RESNET, "num_groups": 2, "order": "after"}, (3, 8, 8)),
         ({**RESNET, "num_groups": 2, "order": "before", "stem": "imagenet"}, (3, 16, 16)),

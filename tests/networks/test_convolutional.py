@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lehr.networks.convolutional import cifar_cnn, paper_cnn
+from lehr.networks.convolutional import cifar_cnn, paper_cnn, pooled_cnn
 
 
 def num_parameters(network: nn.Module) -> int:
@@ -18,6 +18,7 @@ def num_parameters(network: nn.Module) -> int:
 def test_the_networks_have_the_number_of_parameters_of_the_papers() -> None:
     assert num_parameters(paper_cnn()) == 26_010
     assert num_parameters(cifar_cnn()) == 605_226
+    assert num_parameters(pooled_cnn()) == 550_570
 
 
 def test_the_pools_of_the_paper_network_move_by_one_pixel() -> None:
@@ -32,9 +33,10 @@ def test_the_pools_of_the_paper_network_move_by_one_pixel() -> None:
 def test_images_become_one_score_per_class() -> None:
     assert paper_cnn(num_classes=7)(torch.zeros(2, 1, 28, 28)).shape == (2, 7)
     assert cifar_cnn(num_classes=7)(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    assert pooled_cnn(num_classes=7)(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("build", [paper_cnn, cifar_cnn])
+@pytest.mark.parametrize("build", [paper_cnn, cifar_cnn, pooled_cnn])
 def test_the_activation_is_tanh_unless_another_is_given(build: Callable[..., nn.Sequential]) -> None:
     assert any(isinstance(layer, nn.Tanh) for layer in build().modules())
     other = list(build(activation=nn.ReLU).modules())

@@ -19,7 +19,7 @@ from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.networks.activations import activation_named
 from lehr.networks.alexnet_like import alexnet_like
-from lehr.networks.convolutional import cifar_cnn, paper_cnn
+from lehr.networks.convolutional import cifar_cnn, paper_cnn, pooled_cnn
 from lehr.networks.group_norm_resnet import group_norm_resnet
 from lehr.networks.nf_resnet import nf_resnet, nf_resnet50
 from lehr.networks.projected_mlp import projected_mlp
@@ -37,6 +37,7 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
             nf_resnet,
             nf_resnet50,
             paper_cnn,
+            pooled_cnn,
             projected_mlp,
             small_cnn,
             vision_transformer,
