@@ -251,7 +251,7 @@ def _table4(outcomes: Outcomes, size: Size) -> Shown:
         f"{_said(searched)}",
     )
     title = f"Table 4: optimizers and their rates on {setting.title}, tanh"
-    return Shown(tables=(Table(title=title, columns=columns, rows=(*rows, extra), notes=(_SEARCHED,)),))
+    return Shown(tables=(Table(title=title, columns=columns, rows=(*rows, extra)),))
 
 
 def _costs(outcomes: Outcomes, jobs: Sequence[Job]) -> tuple[Cell, Cell, Cell]:
