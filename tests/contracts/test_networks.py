@@ -30,7 +30,6 @@ WIDE = {"depth": 10, "width": 1, "num_groups": 4}
 TINY: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
     "alexnet_like": [({"image_side": 4}, (3, 4, 4))],
     "cifar_cnn": [({}, (3, 8, 8))],
-    "pooled_cnn": [({}, (3, 8, 8))],
     "group_norm_resnet": [
         ({**RESNET, "num_groups": 2, "order": "after"}, (3, 8, 8)),
         ({**RESNET, "num_groups": 2, "order": "before", "stem": "imagenet"}, (3, 16, 16)),
@@ -42,6 +41,7 @@ TINY: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
     ],
     "nf_resnet50": [],  # nf_resnet of one size, which is not small: tests/gradients/test_end_to_end.py
     "paper_cnn": [({}, (1, 28, 28))],
+    "pooled_cnn": [({}, (3, 32, 32))],
     "projected_mlp": [({"inputs": 36, "dimensions": 5, "hidden": 7}, (1, 6, 6))],
     "small_cnn": [({}, (1, 8, 8))],
     "vision_transformer": [({"image_side": 8, "width": 12, "depth": 2}, (3, 8, 8))],
