@@ -98,18 +98,29 @@ def faint_words(page: Page) -> list[str]:
 
 
 def picture(page: Page, name: str) -> Image.Image:
-    """The whole page as a picture."""
-    taken = page.screenshot(full_page=True)
-    folder = os.environ.get(PICTURES)
-    if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / f"{name}.png").write_bytes(taken)
+    """The page as a picture: all of it where pictures are kept, which takes its time, and otherwise its beginning."""
+    taken = page.screenshot(full_page=PICTURES in os.environ)
+    _kept(f"{name}.png", taken)
     return Image.open(io.BytesIO(taken)).convert("RGB")
+
+
+def printed(page: Page, name: str) -> bytes:
+    """The page as a PDF, as it comes out of a printer."""
+    made = page.pdf(format="A4", print_background=True)
+    _kept(f"{name}.pdf", made)
+    return made
 
 
 def corner(image: Image.Image) -> int:
     """How light the page itself is, from 0 to 255."""
     return image.convert("L").tobytes()[0]
+
+
+def _kept(name: str, content: bytes) -> None:
+    folder = os.environ.get(PICTURES)
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / name).write_bytes(content)
 
 
 def _compact(numbers: list[int]) -> str:

@@ -13,7 +13,7 @@ from lehr.reports import audit_page, plan_page, prediction_page, search_page
 from lehr.reports.curve import points
 from lehr.reports.search_rows import Row
 from tests.audits import HOLDING, REFUTED, SUSPICIOUS
-from tests.browser.looking import charts, check_that_it_reads_well, check_that_lines_are_switched, opened
+from tests.browser.looking import charts, check_that_it_reads_well, check_that_lines_are_switched, opened, printed
 from tests.predictions import PREDICTION
 from tests.reports import outlooks
 
@@ -76,3 +76,4 @@ def test_a_page_reads_well_wherever_it_is_opened_and_its_lines_can_be_switched(
     assert page.locator("svg b, svg i, td b").count() == 0  # a name is shown and not read
     check_that_lines_are_switched(page, chart=PAGES[made][0])
     check_that_it_reads_well(page, made.__name__)
+    assert printed(page, made.__name__).startswith(b"%PDF")

@@ -75,7 +75,8 @@ def test_a_run_is_followed_while_it_trains_and_its_page_opens(live_page: Page, s
     live_page.get_by_text("4 runs", exact=True).wait_for()
     assert live_page.evaluate("() => document.activeElement.textContent") == "old"  # the keyboard stayed where it was
     live_page.get_by_role("link", name="live", exact=True).click()
-    assert "dpsgd" in live_page.get_by_role("heading", level=1).inner_text()
+    live_page.get_by_role("heading", level=1, name="dpsgd").wait_for()
+    live_page.wait_for_load_state()
     assert empty_charts(live_page) == []
 
 
