@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,3 +94,10 @@ def test_the_search_shows_each_setting_with_the_seeds_it_was_tried_with() -> Non
     assert len(table.rows) == 44
     [row] = [row for row in table.rows if row[0] == "DPSGD, rate 1"]
     assert row[1:] == (Measured((0.97,)), Measured((1.0,)))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_every_run_is_kept_in_the_repository(experiment: Any) -> None:
+    kept = Path(__file__).parents[2] / f"results/papers/sa-dpsgd_{experiment.name}.json"
+    entries = json.loads(kept.read_text(encoding="utf-8"))["entries"]
+    assert {key_of(job) for job in experiment.jobs(FULL)} == set(entries)
