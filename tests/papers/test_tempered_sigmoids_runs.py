@@ -89,9 +89,9 @@ def test_the_best_triplet_is_that_of_the_data_set() -> None:
 
 
 def test_a_step_of_its_own_takes_the_place_of_the_chosen_one() -> None:
-    own = Step(learning_rate=0.15, clip_norm=1.0, momentum=0.0)
+    own = Step(learning_rate=0.17, clip_norm=1.0, momentum=0.0)
     job = private(MNIST, TANH, 3, step=own)
-    assert job.settings == {"learning_rate": 0.15, "clip_norm": 1.0, "momentum": 0.0}
+    assert job.settings == {"learning_rate": 0.17, "clip_norm": 1.0, "momentum": 0.0}
     assert (job.seed, job.expected_batch_size, job.steps, job.noise_multiplier) == (3, 256, 14_062, 1.118)
     assert key_of(job) != key_of(private(MNIST, TANH, 3))
 
