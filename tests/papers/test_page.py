@@ -22,7 +22,7 @@ CHART = Chart(
     point="%{y}",
     has_markers=False,
     from_zero=False,
-    lines=(Line(name="DPSGD", x=[1.0, 2.0], y=[0.5, 0.75]),),
+    lines=(Line(name="DPSGD", x=[1.0, 2.0], y=[0.5, 0.75]), Line(name="AUTO-S", x=[1.0, 2.0], y=[0.6, 0.7])),
 )
 TABLE_ONE = Experiment(
     paper="a",

@@ -8,7 +8,7 @@ from lehr.papers.progress import RunningBar, RunningLines, running_progress_for
 from lehr.papers.running import Ended
 from tests.papers.made_up_jobs import squared, tiny
 
-DONE = Ended(job=tiny(seed=3), seconds=12.4, accuracy=0.5)
+DONE = Ended(job=tiny(seed=3, settings={"learning_rate": 0.1}), seconds=12.4, accuracy=0.5)
 FAILED = Ended(job=squared(2), seconds=1.0, error="Diverged: [red]the loss\x1b[2J is nan")
 
 
@@ -21,7 +21,7 @@ def test_without_a_terminal_each_job_leaves_a_line() -> None:
     lines.closed()
     assert stream.getvalue().splitlines() == [
         "4 jobs to do, 1 done before",
-        "dpsgd on digits, small_cnn, seed 3 done in 12 s: accuracy 50.00% (2 of 5 done, 0 failed, 10 s)",
+        "dpsgd on digits, small_cnn, rate 0.1, batch 32, seed 3 done in 12 s: accuracy 50.00% (2 of 5 done, 0 failed, 10 s)",
         "measurement made_up:squared failed: Diverged: [red]the loss [2J is nan (2 of 5 done, 1 failed, 20 s)",
     ]
 

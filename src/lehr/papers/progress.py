@@ -86,7 +86,10 @@ def job_words(job: Job) -> str:
     """A job in a few words."""
     if not isinstance(job, Training):
         return f"measurement {job.function}"
-    return f"{job.method} on {job.data}, {job.network[0]}, seed {job.seed}"
+    said = [f"{name} {value}" for name, value in job.network[1].items() if isinstance(value, str)]
+    rate = [f"rate {job.settings['learning_rate']:g}"] if "learning_rate" in job.settings else []
+    batch = job.expected_batch_size if job.simulated_batch_size is None else job.simulated_batch_size
+    return ", ".join([f"{job.method} on {job.data}", job.network[0], *said, *rate, f"batch {batch:g}, seed {job.seed}"])
 
 
 def ended_words(ended: Ended) -> str:
