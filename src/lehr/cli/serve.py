@@ -21,7 +21,7 @@ NARROW = ("name", "kind", "method", "epsilon", "accuracy", "steps")  # what a te
 EXAMPLE = example(TRAIN, "  lehr serve . --list\n")
 WARNING = (
     "there is no password: whoever reaches this machine over the network can read the names, settings and scores of "
-    "these runs, and the connection is not encrypted"
+    "these runs, and when each evaluation arrives, which no ε covers; the connection is not encrypted"
 )
 
 
