@@ -15,13 +15,18 @@ from lehr.papers.sa_dpsgd_acceptance import EXPERIMENTS as ACCEPTANCE
 from lehr.papers.sa_dpsgd_costs import most_candidates, proven_epsilon, proven_on_the_way, published_epsilon
 from lehr.papers.sa_dpsgd_curves import EXPERIMENTS as CURVES
 from lehr.papers.sa_dpsgd_runs import (
+    AUTO_S,
+    CIFAR_10,
     FREE,
     MNIST,
+    ON_OTHER_NETWORK,
     PLAIN,
     PLAIN_BATCH,
     PLAIN_RATE,
+    RELU,
     SCHEMES,
     SEEN,
+    TANH,
     WITHOUT_MOMENTUM,
     Scheme,
     Setting,
@@ -40,7 +45,8 @@ from lehr.reports.page_frame import Chart, Line
 
 _PAPER = "sa-dpsgd"
 _MOMENTUM = (
-    "Runs have momentum 0.9, which the paper does not mention, unless it is said that they have none. "
+    "Runs have momentum 0.9, which the paper does not mention, unless it is said that they have none; its settings are "
+    "those of Tramèr and Boneh (2021), who have it. "
     "A rejection takes the momentum back together with the weights."
 )
 
@@ -60,7 +66,11 @@ def _table1_jobs(size: Size) -> list[Job]:
     proven = [proven_run(setting, method, seed) for setting, seed in everywhere for method in ("dpsgd", "sa-dpsgd")]
     free = [run for _, setting, _ in _FREE_SETTINGS for run in runs_of(setting, SEEN, size)]
     still = [run for setting in settings_of(size) for run in runs_of(setting, WITHOUT_MOMENTUM, size)]
-    return [*compared_runs(size), *plain, *proven, *still, *([] if size.is_quick else free)]
+    others = [run for scheme in _ON_OTHER_NETWORK for run in runs_of(ON_OTHER_NETWORK, scheme, size)]
+    return [*compared_runs(size), *plain, *proven, *still, *([] if size.is_quick else [*others, *free])]
+
+
+_ON_OTHER_NETWORK = (RELU, TANH, AUTO_S)
 
 
 _TABLE1_COLUMNS = (
@@ -85,6 +95,7 @@ def _table1_of(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
         columns=_TABLE1_COLUMNS,
         rows=(
             *(_scheme_row(setting, scheme, outcomes, size) for scheme in (*SCHEMES, WITHOUT_MOMENTUM)),
+            *_other_network_rows(setting, outcomes, size),
             *_free_rows(setting, outcomes, size),
             *(_proven_row(setting, method, outcomes, size) for method in ("dpsgd", "sa-dpsgd")),
             _plain_row(setting, outcomes, size),
@@ -107,6 +118,21 @@ def _scheme_row(setting: Setting, scheme: Scheme, outcomes: Outcomes, size: Size
         is_annealed=scheme.is_annealed,
         differs=scheme.differs,
     )
+
+
+def _other_network_rows(setting: Setting, outcomes: Outcomes, size: Size) -> list[tuple[Cell, ...]]:
+    """What the accuracies on CIFAR-10 are with the network of the other paper that this one refers to."""
+    return [
+        _row(
+            ON_OTHER_NETWORK,
+            title=f"{scheme.title}, network of Papernot et al.",
+            printed=None,
+            found=outcomes.of_all([*runs_of(ON_OTHER_NETWORK, scheme, size)]),
+            is_annealed=False,
+            differs="means over space in the place of maxima and of the hidden layer: too slow at this rate",
+        )
+        for scheme in (_ON_OTHER_NETWORK if setting is CIFAR_10 else ())
+    ]
 
 
 def _free_rows(setting: Setting, outcomes: Outcomes, size: Size) -> list[tuple[Cell, ...]]:

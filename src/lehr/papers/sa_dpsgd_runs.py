@@ -7,7 +7,7 @@ published ε of 6 where the paper does, and what they had at ε 3 is read off on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -166,7 +166,7 @@ FASHION_MNIST = Setting(
 CIFAR_10 = Setting(
     title="CIFAR-10",
     data="cifar-10",
-    network="cifar_cnn",
+    network="pooled_cnn",
     records=50_000,
     batch=1024,
     noise_multiplier=1.54,
@@ -199,6 +199,8 @@ CIFAR_10 = Setting(
     ),
 )
 PAPER = (MNIST, FASHION_MNIST, CIFAR_10)
+# The paper refers to two others for its networks. On CIFAR-10 they differ: this is the other one.
+ON_OTHER_NETWORK = replace(CIFAR_10, network="cifar_cnn")
 
 DIGITS = Setting(
     title="Digits",
