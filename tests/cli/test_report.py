@@ -43,6 +43,40 @@ def test_a_folder_that_is_no_run_is_refused(lehr: Run) -> None:
     assert "not the directory of a run" in lehr("report", ".", code=3).stderr
 
 
+def test_several_runs_are_compared_on_one_page(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
+    write_run(tmp_path / "one")
+    write_run(tmp_path / "two", config=configuration(run="open", data={"declared": "public"}))
+    told = lehr("report", "one", "two", "--compare").stdout
+    assert "comparison.html: 2 runs" in told
+    assert "open (two): finished: the plan was completed\n  no privacy: the records" in told
+    assert "open [no privacy]" in (tmp_path / "comparison.html").read_text()
+    said = lehr_json("report", "one", "two", "--compare", "--to", "both.html")
+    assert (said["report"], [run["run"] for run in said["runs"]]) == ("both.html", ["first try", "open"])
+    assert said["runs"][0]["proven"]["kind"] == "proven"
+    assert (said["runs"][1]["proven"], said["runs"][1]["declared"]) == (None, "public")
+    lehr("report", "one", "two", "--compare", code=3)  # it would replace a page unasked
+    lehr("report", "one", "two", "--compare", "--overwrite")
+
+
+def test_what_cannot_be_compared_is_refused(lehr: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "one")
+    (tmp_path / "none").mkdir()
+    assert "several with --compare" in lehr("report", "one", "none", code=2).stderr
+    assert "two or more with --compare, each once" in lehr("report", "one", "./one", "--compare", code=2).stderr
+    assert "two or more with --compare" in lehr("report", "one", "--compare", code=2).stderr
+    assert (
+        "cannot use none: it is not the directory of a run" in lehr("report", "one", "none", "--compare", code=3).stderr
+    )
+    assert "left out with --compare" in lehr("report", "one", "none", "--compare", "--prediction", "x", code=2).stderr
+    assert not (tmp_path / "comparison.html").exists()
+
+
+def test_where_the_plan_stands_is_on_the_page(lehr: Run, tmp_path: Path) -> None:
+    files = write_run(tmp_path / "run")
+    lehr("report", "run")
+    assert "Where the plan stands" in files.report.read_text()
+
+
 def test_what_was_predicted_is_compared(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
     files = write_run(tmp_path / "run", config=configuration(training={"views": 4}))
     json_file.write(tmp_path / "prediction.json", PREDICTION.to_json())

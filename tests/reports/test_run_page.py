@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from lehr import accounting
+from lehr.acceptance.annealed import Annealed
 from lehr.claims import Premise, Standing
 from lehr.events import Composed, Gaussian, NonPrivate
 from lehr.reports.rounding import at_most
 from lehr.reports.run_claims import to_json
 from lehr.reports.run_page import render
+from lehr.reports.run_position import position
 from lehr.reports.run_reading import RunRecord, State, read_run
 from lehr.reports.wording import guarantee
 from tests.audits import HOLDING, REFUTED
@@ -70,12 +72,39 @@ def test_steps_score_and_settings_are_in_the_words(page: Page) -> None:
 
 def test_the_charts_have_every_evaluation(page: Page) -> None:
     charts = {chart["element"]: chart for chart in json.loads(page.scripts[0])}
-    assert set(charts) == {"accuracy", "loss", "acceptance"}
+    assert set(charts) == {"accuracy", "loss", "spent", "acceptance", "noise"}
     for name in ("accuracy", "loss"):
         [line] = charts[name]["lines"]
         rows = evaluations()
         assert line["x"] == [row.epsilon_spent for row in rows]
-        assert line["y"] == [getattr(row, name) for row in rows]
+        assert line["y"] == pytest.approx([getattr(row, name) for row in rows], rel=1e-5)
+
+
+def test_every_chart_has_a_place_a_heading_and_its_numbers_as_a_table(record: RunRecord) -> None:
+    rows = [
+        replace(row, accuracy_by_class=(1.0, 0.5), noise_multiplier=2.0, clip_norm=0.1)
+        for row in evaluations(accepted=0.75)
+    ]
+    full = replace(record, evaluations=tuple(rows), audit=HOLDING, config=annealed(record))
+    page = Page(render(full, position=position(full)))
+    charts = {chart["element"] for chart in json.loads(page.scripts[0])}
+    expected = {"accuracy", "loss", "spent", "acceptance", "temperature", "noise", "clip", "classes"}
+    assert charts == expected | {"audit-roc-0", "audit-tradeoff-0", "constant-eta"}
+    elements = {attributes.get("id") for _, attributes in page.tags}
+    assert charts | {f"{chart}-title" for chart in charts} <= elements
+    assert sum(tag == "details" for tag, _ in page.tags) == len(charts)
+
+
+def annealed(record: RunRecord) -> dict[str, object]:
+    return {**record.config, "method": {**record.config["method"], "acceptance": Annealed().to_json()}}
+
+
+def test_the_parts_come_in_the_order_in_which_people_ask(record: RunRecord) -> None:
+    words = Page(render(replace(record, audit=HOLDING))).words
+    parts = ("is right in at most", "Treated as public", "Accuracy against ε", "How it went", "Share of candidates",
+             "Noise multiplier", "Attacked", "How ε was counted", "Configuration", "What it cost")  # fmt: skip
+    places = [words.index(part) for part in parts]
+    assert places == sorted(places)
 
 
 def test_acceptance_is_not_spoken_of_where_every_step_was_accepted(record: RunRecord) -> None:
@@ -199,3 +228,11 @@ def test_a_run_that_was_scored_on_nothing_still_shows_its_audit(record: RunRecor
 
 def test_without_an_audit_the_page_speaks_of_none(page: Page) -> None:
     assert "Attacked" not in page.words
+
+
+def test_a_certificate_in_the_folder_of_a_run_that_promises_nothing_promises_nothing(record: RunRecord) -> None:
+    public = {**record.config, "data": {**record.config["data"], "declared": "public"}}
+    page = Page(render(replace(record, config=public)))
+    assert record.certificate is not None
+    assert "No privacy: the records that it is trained on were declared public." in page.words
+    assert "ε =" not in page.words

@@ -13,7 +13,7 @@ from lehr.events import NOTHING, Composed, NonPrivate, Repeated
 from lehr.files import json_file
 from lehr.ledger import Ledger
 from lehr.reports.run_claims import to_json
-from lehr.reports.run_reading import State, read_run
+from lehr.reports.run_reading import State, _minutes, read_run
 from lehr.schedules import LinearDecay
 from tests.audits import HOLDING, PRIVATE
 from tests.reports.conftest import PUBLISHED
@@ -182,3 +182,10 @@ def test_an_audit_is_read_and_one_of_private_records_is_refused(run: Path) -> No
     files.audit.write_text(files.audit.read_text().replace("not refuted", "refuted"))
     with pytest.raises(StoreError, match=r"audit\.json"):
         read_run(run)
+
+
+def test_the_time_of_a_run_is_that_of_its_ledger_in_whole_minutes(run: Path) -> None:
+    write_run(run)
+    assert read_run(run).minutes in (0, 1)  # the minute may have turned meanwhile
+    assert _minutes(["2026-01-31T23:50+00:00", "2026-02-01T00:05+00:00", "2026-02-01T01:20+00:00"]) == 90
+    assert _minutes([]) is None

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from lehr.events import Adjacency, Gaussian, RepeatAndSelect, Repeated
 from lehr.reports.certificate import Certificate
-from lehr.reports.wording import WIDTH, guarantee, how_chosen, page
+from lehr.reports.wording import WIDTH, best_guess, guarantee, how_chosen, page
 
 
 def test_the_page_answers_every_question(filled: Certificate) -> None:
@@ -94,3 +95,16 @@ def test_a_choice_among_equal_trials_says_how_many_there_were_and_another_cost_d
 def test_a_selection_is_said_in_words(filled: Certificate) -> None:
     selected = replace(filled, event=RepeatAndSelect(Gaussian(4.0), mean=7.0, shape=0.0), settings_cost=None)
     assert "drawn by the logarithmic law with mean 7" in " ".join(page(selected).split())
+
+
+def test_the_best_guess_is_the_bound_that_both_errors_have() -> None:
+    """At every ε and δ the guesser whose errors are equal is allowed exactly that by the trade-off of the claim."""
+    for epsilon, delta in ((0.0, 1e-5), (1.0, 1e-5), (3.0, 0.01), (8.0, 1e-6)):
+        words = best_guess(epsilon=epsilon, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+        told = float(words.split("at most ")[1].split(" %")[0]) / 100
+        error = (1 - delta) / (1 + math.exp(epsilon))
+        assert 1 - error <= told <= 1 - error + 1.1e-4
+
+
+def test_the_best_guess_of_a_large_epsilon_is_always_right_and_does_not_overflow() -> None:
+    assert "at most 100 % of" in best_guess(epsilon=5000.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE)

@@ -1,4 +1,4 @@
-"""``lehr report``: a run as one web page."""
+"""``lehr report``: a run as one web page, or several runs beside one another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 
 from lehr.cli import answering
 from lehr.cli.options import Json, Overwrite, example
-from lehr.cli.release import TRAIN, RunFolder
+from lehr.cli.release import TRAIN
+from lehr.errors import InvalidValue
 from lehr.reports import run_claims
 from lehr.reports.rounding import at_most, exactly
 
@@ -18,12 +19,18 @@ if TYPE_CHECKING:
     from lehr.planning.extrapolation import Prediction
     from lehr.reports.run_reading import RunRecord
 
-EXAMPLE = example(TRAIN, "  lehr report first --to first.html\n")
+COMPARED = "comparison.html"
+EXAMPLE = example(
+    TRAIN, "  lehr report first --to first.html\n", "  lehr report first second --compare --to both.html\n"
+)
 
 
 def report(
-    run: RunFolder,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Otherwise report.html in the run's folder.")] = None,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folder of the run; several to compare.")],
+    compare: Annotated[bool, typer.Option("--compare", help="Several runs on one page.")] = False,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Otherwise report.html in the run's folder, or {COMPARED}.")
+    ] = None,
     prediction: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What `lehr simulate` predicted for it, to be compared.")
     ] = None,
@@ -31,9 +38,23 @@ def report(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Write a run as one web page that needs no network: its promise, its scores, its settings. It may still go on."""
+    """Write a run as one web page that needs no network: its promise, its scores, its settings. It may still go on.
+
+    With --compare, several runs are on one page, in one table and on the same charts.
+    """
+    if compare:
+        path = _compare(runs, to=to, prediction=prediction, overwrite=overwrite, json=json)
+    elif len(runs) == 1:
+        path = _one(runs[0], to=to, prediction=prediction, overwrite=overwrite, json=json)
+    else:
+        raise InvalidValue("runs", allowed="one; several with --compare, on one page", given=len(runs))
+    if open_it:
+        typer.launch(path.resolve().as_uri())
+
+
+def _one(run: Path, *, to: Path | None, prediction: Path | None, overwrite: bool, json: bool) -> Path:
     from lehr.files import whole_file
-    from lehr.reports import run_page
+    from lehr.reports import run_page, run_position
     from lehr.reports.run_reading import read_run
     from lehr.run_shape import RunFiles
 
@@ -41,9 +62,59 @@ def report(
         whole_file.refuse_to_replace(to, overwrite=overwrite)
     with answering.working("Reading the run"):
         record, predicted = read_run(run), _read_prediction(prediction)
-        page = run_page.render(record, prediction=predicted)
+        page = run_page.render(record, prediction=predicted, position=run_position.position(record))
     path = RunFiles(run).report if to is None else to
     whole_file.write(path, page, overwrite=overwrite or to is None)
+    _answer(path, record, predicted, json=json)
+    return path
+
+
+def _compare(runs: list[Path], *, to: Path | None, prediction: Path | None, overwrite: bool, json: bool) -> Path:
+    from lehr.files import whole_file
+    from lehr.reports import compare_page
+    from lehr.reports.run_reading import read_run
+
+    if len({run.resolve() for run in runs}) != len(runs) or len(runs) < 2:
+        raise InvalidValue("runs", allowed="two or more with --compare, each once", given=[*map(str, runs)])
+    if prediction is not None:
+        raise InvalidValue("prediction", allowed="left out with --compare", given=str(prediction))
+    path = Path(COMPARED) if to is None else to
+    whole_file.refuse_to_replace(path, overwrite=overwrite)
+    with answering.working("Reading the runs"):
+        records = [read_run(run) for run in runs]
+        page = compare_page.render(records)
+    whole_file.write(path, page, overwrite=overwrite)
+    if json:
+        answering.as_json({"report": str(path), "runs": [_summary(record) for record in records]})
+        return path
+    answering.line(f"{answering.printable(str(path))}: {len(records)} runs")
+    for record in records:
+        answering.line(answering.printable(f"{record.run} ({record.directory}): {record.state.value}"))
+        for line in _claims(record):
+            answering.line(answering.printable(line))
+    return path
+
+
+def _summary(record: RunRecord) -> dict[str, object]:
+    last = record.last
+    return {
+        "run": record.run,
+        "folder": str(record.directory),
+        "state": record.state.value,
+        "method": record.method,
+        "data": record.config["data"].get("name"),
+        "declared": record.config["data"].get("declared"),
+        "proven": run_claims.summary(record.proven if record.promises_nothing is None else None),
+        "published": run_claims.summary(record.published),
+        "promises_nothing": record.promises_nothing,
+        "accuracy": None if last is None else last.accuracy,
+        "steps": record.steps_charged,
+        "accepted": None if last is None else last.accepted,
+        "minutes": record.minutes,
+    }
+
+
+def _answer(path: Path, record: RunRecord, predicted: Prediction | None, *, json: bool) -> None:
     if json:
         answering.as_json(
             {
@@ -60,8 +131,6 @@ def report(
         answering.line(f"{answering.printable(str(path))}: {record.state.value}")
         for line in (*_claims(record), *_told(predicted, record)):
             answering.line(answering.printable(line))
-    if open_it:
-        typer.launch(path.resolve().as_uri())
 
 
 def _claims(record: RunRecord) -> Iterator[str]:

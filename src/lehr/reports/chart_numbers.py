@@ -19,8 +19,8 @@ from lehr.reports.rounding import at_most
 if TYPE_CHECKING:
     from lehr.reports.page_frame import Chart
 
-MOST_ROWS = 240  # of one table, all lines together
-FEWEST_OF_A_LINE = 8
+MOST_ROWS = 80  # of one table, all lines together
+FEWEST_OF_A_LINE = 3
 Item = TypeVar("Item")
 
 

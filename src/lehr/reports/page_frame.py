@@ -28,6 +28,7 @@ class Line:
     is_scattered: bool = False  # points that no line goes through
     is_bars: bool = False  # a bar for each point
     is_area: bool = False  # the inside of a closed line, such as all that is likely
+    colour: int | None = None  # which of the page's colours; otherwise by its place among the lines
     notes: Sequence[str] = ()  # a text for each point, for a chart whose ``point`` asks for "%{text}"
 
 
@@ -47,6 +48,17 @@ class Chart:
     x_scale: str = "linear"  # or "log"
     y_scale: str = "linear"
     x_ticks: tuple[float, ...] = ()  # where numbers stand below the chart; otherwise where plotly puts them
+    y_ticks: tuple[float, ...] = ()
+    names_lines: bool = False  # also where there is only one, which is one of many elsewhere on the page
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """A chart with a title and what it shows."""
+
+    title: str
+    chart: Chart
+    note: str = ""
 
 
 def render(template: str, *, charts: Sequence[Chart], **values: object) -> str:
@@ -64,6 +76,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     environment.filters |= {"at_most": at_most, "exactly": exactly, "numbers": numbers}
     return environment
 

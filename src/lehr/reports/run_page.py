@@ -1,4 +1,4 @@
-"""A run as one web page that needs no network: what it promises, how it went, how it was attacked and set up.
+"""A run as one web page that needs no network: what it promises, how it went, how it was attacked, set up, and paid.
 
 It is made from public values only, can be made while the run goes on, and says which of the two it is.
 """
@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from lehr import accounting
 from lehr.claims import Claim, Standing
 from lehr.planning.extrapolation import Prediction
 from lehr.planning.plan import Plan
-from lehr.reports import audit_page, page_frame, prediction_page, run_claims
+from lehr.reports import audit_page, page_frame, prediction_page, run_charts, run_claims, run_cost
 from lehr.reports.certificate import Certificate
-from lehr.reports.page_frame import Chart, Line
 from lehr.reports.rounding import at_most, exactly
+from lehr.reports.run_charts import Drawn
+from lehr.reports.run_position import Position
 from lehr.reports.run_reading import RunRecord, State
-from lehr.reports.wording import guarantee, how_chosen
+from lehr.reports.wording import best_guess, guarantee, how_chosen
 from lehr.run_shape import SECTIONS, Evaluation
 
 TEMPLATE = "run_page.html.jinja"
@@ -27,20 +29,34 @@ NO_PRIVACY = (
 )
 
 
-def render(record: RunRecord, *, prediction: Prediction | None = None) -> str:
-    """The whole page, with what was predicted where that is given. Text that comes from the run is escaped."""
-    claim = _claim(record)
+def render(record: RunRecord, *, prediction: Prediction | None = None, position: Position | None = None) -> str:
+    """The whole page, with what was predicted, and where the plan stands, where these are given.
+
+    Text that comes from the run is escaped.
+    """
+    claim, drawn = promised(record), Drawn(record=record)
+    figures = {
+        "scores": [*run_charts.scores([drawn], by_epsilon=drawn.has_epsilon)],
+        "steps": [*run_charts.spent([drawn])],
+        "annealing": [*run_charts.acceptance([drawn]), *run_charts.temperature([drawn])],
+        "mechanism": [*run_charts.noise([drawn]), *run_charts.clip([drawn])],
+        "classes": [*run_charts.classes([drawn])],
+    }
     audit = None if record.audit is None else audit_page.part(record.audit)
     predicted = None if prediction is None else prediction_page.part(prediction, record)
     return page_frame.render(
         TEMPLATE,
         charts=[
-            *_charts(record),
+            *(figure.chart for figure in chain.from_iterable(figures.values())),
+            *(() if position is None else (position.figure.chart,)),
             *(() if audit is None else audit.charts),
             *(() if predicted is None else (predicted.chart,)),
         ],
+        figures=figures,
+        position=position,
         audit=audit,
         prediction=predicted,
+        cost=run_cost.rows(record),
         run=record.run,
         epsilon=math.inf if claim is None else claim.epsilon,
         delta=None if claim is None else claim.delta,
@@ -51,7 +67,7 @@ def render(record: RunRecord, *, prediction: Prediction | None = None) -> str:
         published_because="" if record.published is None else run_claims.because(record.published),
         standing=_standing(record),
         milestones=_milestones(record.evaluations),
-        places=_places(record.evaluations),
+        places=drawn.places,
         settings={section: dict(_flat(_shown(section, record.config[section]))) for section in (*SECTIONS, "stated")},
         plan={} if record.plan is None else dict(_flat(record.plan.to_json())),
         claim=claim,
@@ -64,8 +80,10 @@ def render(record: RunRecord, *, prediction: Prediction | None = None) -> str:
     )
 
 
-def _claim(record: RunRecord) -> Claim | None:
+def promised(record: RunRecord) -> Claim | None:
     """The claim of the certificate, or that of the plan while there is none; None where nothing is promised."""
+    if record.promises_nothing is not None:  # whatever certificate lies in its folder
+        return None
     if record.certificate is not None:
         return record.certificate.claim.claim
     return record.proven if record.is_private else None
@@ -78,8 +96,10 @@ def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
     stated = record.config["stated"]
     unit = str(stated.get("unit_of_privacy", "one record"))
     yield guarantee(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit)
+    yield best_guess(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit)
     yield _kind(claim, record.certificate)
     yield "It is for every step that the plan allowed, however many were taken, accepted or rejected."
+    yield f"It is about {unit}. What is true of all records together is what the model is to learn, and is not hidden."
     if record.trial_of is not None:
         yield "It is for the whole search that this model was chosen by, and not for this run alone."
         yield from () if record.certificate is None else how_chosen(record.certificate)
@@ -119,68 +139,6 @@ def _standing(record: RunRecord) -> dict[str, str]:
     if record.state is State.STOPPED and record.certificate is not None and record.certificate.ex_post is not None:
         rows["ε ex post (no guarantee)"] = at_most(record.certificate.ex_post.epsilon)
     return rows
-
-
-def _charts(record: RunRecord) -> list[Chart]:
-    rows = record.evaluations
-    if not rows:
-        return []
-    # What one trial spent by itself is no number that the model promises.
-    promises_own = record.trial_of is None and record.promises_nothing is None
-    by_epsilon = promises_own and all(math.isfinite(row.epsilon_spent) for row in rows)
-    charts = [
-        _chart(rows, "accuracy", y_title="accuracy", y_format=".0%", point="accuracy %{y:.2%}", by_epsilon=by_epsilon),
-        _chart(rows, "loss", y_title="loss", y_format="", point="loss %{y:.4g}", by_epsilon=by_epsilon),
-    ]
-    if any(row.accepted < row.step for row in rows):
-        taken = [row for row in rows if row.step]
-        line = Line(name="accepted", x=[row.step for row in taken], y=[row.accepted / row.step for row in taken])
-        charts.append(
-            Chart(
-                element="acceptance",
-                x_title="steps",
-                y_title="accepted so far",
-                x_format=",d",
-                y_format=".0%",
-                point="%{x:,} steps<br>%{y:.1%} accepted",
-                has_markers=True,
-                from_zero=False,
-                lines=(line,),
-            )
-        )
-    return charts
-
-
-def _chart(
-    rows: Sequence[Evaluation], name: str, *, y_title: str, y_format: str, point: str, by_epsilon: bool
-) -> Chart:
-    """One quantity against ε, or against steps where there is no ε; a line for each set of records."""
-    where = "ε ≤ %{x:.4g}<br>" if by_epsilon else "%{x:,} steps<br>"
-    return Chart(
-        element=name,
-        x_title="ε spent (proven)" if by_epsilon else "steps",
-        y_title=y_title,
-        x_format="" if by_epsilon else ",d",
-        y_format=y_format,
-        point=where + point,
-        has_markers=True,
-        from_zero=False,
-        lines=tuple(_line(rows, name, on=on, by_epsilon=by_epsilon) for on in _places(rows)),
-    )
-
-
-def _line(rows: Sequence[Evaluation], name: str, *, on: str, by_epsilon: bool) -> Line:
-    chosen = [row for row in rows if row.on == on]
-    return Line(
-        name=on,
-        x=[row.epsilon_spent if by_epsilon else row.step for row in chosen],
-        y=[getattr(row, name) for row in chosen],
-    )
-
-
-def _places(rows: Sequence[Evaluation]) -> tuple[str, ...]:
-    """Each set of records that the model was evaluated on."""
-    return tuple(dict.fromkeys(row.on for row in rows))
 
 
 def _milestones(rows: Sequence[Evaluation]) -> list[Evaluation]:

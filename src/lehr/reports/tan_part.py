@@ -13,7 +13,7 @@ from lehr.planning.constant_eta import Curve, CurvePoint, RatioCurve, deciding_o
 from lehr.planning.outlook import Outlook
 from lehr.planning.tan import AN_ESTIMATE
 from lehr.reports import tan_words
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.page_frame import Chart, Figure, Line
 from lehr.reports.rounding import at_most, exactly
 from lehr.reports.tan_words import Table
 
@@ -28,15 +28,6 @@ RATIO = (
     "depends on η alone. The diamond is the plan, at the order that decides its ε. Noise whose line has left 1 before "
     "that order is behind the wall."
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
-    """A chart with a title and what it shows."""
-
-    title: str
-    chart: Chart
-    note: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,12 +50,13 @@ def part(outlook: Outlook) -> Part:
     return Part(
         facts=tan_words.facts(outlook.standing),
         sentences=tuple(tan_words.sentences(outlook)),
-        figures=tuple(_figures(outlook)),
+        figures=tuple(figures(outlook)),
         tables=tan_words.tables(outlook),
     )
 
 
-def _figures(outlook: Outlook) -> Iterator[Figure]:
+def figures(outlook: Outlook) -> Iterator[Figure]:
+    """Those that the outlook has the numbers of."""
     if outlook.curves:
         chart = _chart("constant-eta", x_title="noise multiplier σ", y_title="ε", lines=tuple(_curve_lines(outlook)))
         yield Figure(title="ε against the noise multiplier at this η", chart=chart, note=CONSTANT_ETA)

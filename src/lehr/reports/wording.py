@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,7 +11,7 @@ from lehr.events import Adjacency, RepeatAndSelect, counted, rest
 from lehr.planning.budget import FILTER
 from lehr.planning.search_cost import composition_in_words, selection_in_words
 from lehr.reports.certificate import Certificate, PaidFor, StatedClaim
-from lehr.reports.rounding import at_most, at_most_times, exactly
+from lehr.reports.rounding import at_most, at_most_times, exactly, rounded_up
 
 WIDTH = 80
 
@@ -48,6 +49,23 @@ one record (whether it is in the data or not), except with a probability of abou
         f"ε = {at_most(epsilon)} at δ = {exactly(delta)}. Whatever is concluded from what was released is at most "
         f"{at_most_times(epsilon)} times as likely because of {unit} ({ADJACENCY_IN_WORDS[adjacency]}), "
         f"except with a probability of about {exactly(delta)}."
+    )
+
+
+def best_guess(*, epsilon: float, delta: float, adjacency: Adjacency, unit: str = "one record") -> str:
+    """The same (ε, δ) as a bet: how often the best of guessers is right (Wasserman & Zhou 2010; Kairouz et al. 2015).
+
+    >>> print(best_guess(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE))
+    Whoever has to guess about one record whether it is in the data or not, where both are as likely, is right in at \
+most 73.11 % of all cases, whatever else he knows; without the model it would be 50 %.
+    """
+    odds = math.exp(-epsilon)
+    # Both errors are at least (1 - δ) / (1 + e^ε); by e^-ε, for a large ε would overflow.
+    right = 1 - (1 - delta) * odds / (1 + odds)
+    return (
+        f"Whoever has to guess about {unit} {ADJACENCY_IN_WORDS[adjacency]}, where both are as likely, is right in at "
+        f"most {min(100.0, rounded_up(100 * right, digits=4)):.4g} % of all cases, whatever else he knows; without "
+        "the model it would be 50 %."
     )
 
 

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lehr.acceptance.annealed import Annealed
+from lehr.events import Composed, NonPrivate
+from lehr.reports import run_charts
+from lehr.reports.page_frame import Chart, Figure
+from lehr.reports.run_charts import FEWEST_OF_A_LINE, POINTS, Drawn
+from lehr.reports.run_reading import RunRecord, read_run
+from lehr.run_shape import Evaluation
+from lehr.schedules import StepDecay
+from tests.written_runs import PLAN, configuration, evaluations, write_run
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    config = configuration(method={"acceptance": Annealed().to_json()})
+    write_run(directory, config=config, rows=evaluations(accepted=0.75))
+    return read_run(directory)
+
+
+def told(rows: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
+    return tuple(
+        replace(row, accuracy_by_class=(0.5, None, 0.25), noise_multiplier=2.0, clip_norm=1 / row.step) for row in rows
+    )
+
+
+def chart(figures: Iterable[Figure]) -> Chart:
+    [figure] = figures
+    return figure.chart
+
+
+def test_an_epsilon_on_a_chart_is_no_smaller_than_it_is_in_all_the_digits_that_are_shown(record: RunRecord) -> None:
+    row = replace(evaluations((10,))[0], epsilon_spent=3.9999401)
+    run = Drawn(record=replace(record, evaluations=(row,)))
+    accuracy, _ = run_charts.scores([run], by_epsilon=True)
+    assert (accuracy.chart.lines[0].x, chart(run_charts.spent([run])).lines[0].y) == ([4.0], [4.0])
+    assert "%{x:.5~g}" in accuracy.chart.point
+
+
+def test_a_run_that_promises_nothing_has_no_place_against_epsilon(record: RunRecord) -> None:
+    public = {**record.config, "data": {**record.config["data"], "declared": "public"}}
+    looked = Composed((PLAN.event, NonPrivate("it looked")))
+    for nothing in (replace(record, config=public), replace(record, planned=looked, certificate=None)):
+        run = Drawn(record=nothing, name="open")
+        assert not run.has_epsilon
+        assert [*run_charts.scores([run], by_epsilon=True)] == [*run_charts.spent([run])] == []
+        assert [len(figure.chart.lines) for figure in run_charts.scores([run], by_epsilon=False)] == [1, 1]
+
+
+def test_runs_lie_over_one_another_in_the_same_colour_on_every_chart(record: RunRecord) -> None:
+    runs = [Drawn(record=replace(record, evaluations=told(record.evaluations)), name=f"{n}", colour=n) for n in (0, 1)]
+    alone = replace(runs[0], record=replace(record, evaluations=()))
+    for make in (run_charts.spent, run_charts.acceptance, run_charts.temperature, run_charts.noise, run_charts.classes):
+        assert [(line.name, line.colour) for line in chart(make(runs)).lines] == [("0", 0), ("1", 1)]
+        only = chart(make([alone, runs[1]]))
+        assert [(line.name, line.colour) for line in only.lines] == [("1", 1)]
+        assert only.names_lines
+
+
+def test_acceptance_is_told_so_far_and_since_the_evaluation_before(record: RunRecord) -> None:
+    rows = [replace(row, accepted=accepted) for row, accepted in zip(evaluations(), (10, 15, 15, 25), strict=True)]
+    so_far, lately = chart(run_charts.acceptance([Drawn(record=replace(record, evaluations=tuple(rows)))])).lines
+    assert list(so_far.y) == pytest.approx([1, 0.75, 0.5, 0.625])
+    assert (list(lately.x), list(lately.y)) == ([20, 30, 40], [0.5, 0.0, 1.0])
+
+
+def test_temperature_follows_the_accepted_candidates_on_an_axis_with_round_marks(record: RunRecord) -> None:
+    drawn = chart(run_charts.temperature([Drawn(record=record)]))
+    assert list(drawn.lines[0].y) == pytest.approx([0.1 / 7, 0.1 / 15, 0.1 / 22, 0.1 / 30], rel=1e-5)
+    assert (drawn.y_scale, drawn.y_ticks) == ("log", (0.005, 0.01))
+
+
+def test_noise_and_clip_are_what_the_rows_tell(record: RunRecord) -> None:
+    run = Drawn(record=replace(record, evaluations=told(record.evaluations)))
+    assert list(chart(run_charts.noise([run])).lines[0].y) == [2.0] * 4
+    assert list(chart(run_charts.clip([run])).lines[0].y) == pytest.approx([0.1, 0.05, 1 / 30, 0.025], rel=1e-5)
+
+
+def test_noise_that_was_not_written_down_is_the_plans_and_a_clip_is_not_made_up(record: RunRecord) -> None:
+    plan = replace(PLAN, noise_schedule=StepDecay(every=20, decay=0.5))
+    run = Drawn(record=replace(record, plan=plan))
+    assert list(chart(run_charts.noise([run])).lines[0].y) == [2.0, 2.0, 1.0, 1.0]
+    assert [*run_charts.clip([run])] == []
+
+
+def test_classes_are_bars_and_one_without_records_is_a_gap(record: RunRecord) -> None:
+    run = Drawn(record=replace(record, evaluations=told(record.evaluations)))
+    [figure] = run_charts.classes([run])
+    [line] = figure.chart.lines
+    assert (line.is_bars, line.x, line.y[0], line.y[2]) == (True, [0, 1, 2], 0.5, 0.25)
+    assert math.isnan(line.y[1])
+    assert "class 2 is the worst with 25.0%, class 0 the best with 50.0%" in figure.note
+
+
+def test_many_classes_are_put_in_order(record: RunRecord) -> None:
+    row = replace(evaluations((10,))[0], accuracy_by_class=tuple((7 * n % 100) / 100 for n in range(100)))
+    [line] = chart(run_charts.classes([Drawn(record=replace(record, evaluations=(row,)))])).lines
+    assert not line.is_bars
+    assert list(line.y) == sorted(line.y)
+
+
+def test_a_chart_has_no_more_points_than_fit_and_keeps_the_ends(record: RunRecord) -> None:
+    many = Drawn(record=replace(record, evaluations=tuple(evaluations(range(1, 2001)))))
+    for runs in ([many], [replace(many, name=str(n)) for n in range(20)]):
+        for figure in run_charts.scores(runs, by_epsilon=False):
+            lines = figure.chart.lines
+            assert sum(len(line.x) for line in lines) <= max(POINTS, len(lines) * FEWEST_OF_A_LINE)
+            assert all((line.x[0], line.x[-1]) == (1, 2000) for line in lines)
+
+
+def test_a_run_without_evaluations_has_no_charts(record: RunRecord) -> None:
+    run = Drawn(record=replace(record, evaluations=()))
+    makers = (run_charts.spent, run_charts.acceptance, run_charts.temperature, run_charts.noise, run_charts.clip)
+    assert all([*make([run])] == [] for make in (*makers, run_charts.classes))
+    assert [*run_charts.scores([run], by_epsilon=False)] == []
+
+
+def test_each_set_of_records_is_a_line(record: RunRecord) -> None:
+    rows = (*evaluations(), *evaluations((15,), on="held out"))
+    run = Drawn(record=replace(record, evaluations=rows), name="a")
+    accuracy, _ = run_charts.scores([run], by_epsilon=False)
+    assert [line.name for line in accuracy.chart.lines] == ["a, test", "a, held out"]
+
+
+def test_a_real_row_is_read_with_all_that_is_told(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", rows=told(evaluations()))
+    assert run_charts.last_with_classes(read_run(tmp_path / "run")) == told(evaluations())[-1]
