@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lehr.errors import InvalidValue
 from lehr.papers.job import Job, key_of
 from lehr.papers.running import Ended, RunningCallback, Summary, run_all
 from lehr.papers.store import Store
@@ -70,6 +71,12 @@ def test_whoever_stops_it_loses_nothing_that_had_ended(tmp_path: Path) -> None:
         run_all([squared(2), Interrupted(function="made_up:stopped")], store, device="cpu", told=heard)
     assert store.has(squared(2))
     assert heard.is_closed
+
+
+def test_a_device_that_is_not_there_is_refused_before_any_job_fails_by_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="device"):
+        run_all([squared(2)], Store(tmp_path / "store"), device="abacus")
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.slow

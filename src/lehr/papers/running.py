@@ -79,8 +79,9 @@ def run_all(
     told.began(jobs=len(every), done=len(every) - len(todo))
     try:
         if todo:
-            about = machine(device, commit=commit)
-            attempt = Attempts(store=store, device=device, data_dir=data_dir, about=about)
+            where = _device(device)
+            about = machine(where, commit=commit)
+            attempt = Attempts(store=store, device=where, data_dir=data_dir, about=about)
             until = None if deadline_seconds is None else time.monotonic() + deadline_seconds
             _run(todo, attempt, processes=processes, until=until, told=told)
     finally:
@@ -89,12 +90,19 @@ def run_all(
     return Summary(done=done, failed=failed, left=len(every) - done - failed)
 
 
+def _device(given: str | None) -> str:
+    """The device that is asked for, or the best that is there; refused once, and not by every job."""
+    from lehr.training.fit import a_device
+
+    return str(a_device(given))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attempts:
     """How a job is run, and where what comes of it is kept."""
 
     store: Store
-    device: str | None
+    device: str
     data_dir: str | None
     about: Mapping[str, Any]
 
@@ -116,7 +124,7 @@ class Attempts:
 
     def _result(self, job: Job) -> dict[str, Any]:
         if isinstance(job, Measurement):
-            return job.called(device=self.device or "cpu", data_dir=self.data_dir)
+            return job.called(device=self.device, data_dir=self.data_dir)
         from lehr.papers.training import train
 
         return train(job, device=self.device, data_dir=self.data_dir)
