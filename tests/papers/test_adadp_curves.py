@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,8 @@ from lehr.papers import adadp_curves as curves
 from lehr.papers.experiment import Outcomes, Size
 from lehr.papers.job import Job, Training, key_of
 from lehr.papers.table import Measured, Table
+
+ROOT = Path(__file__).parents[2]
 
 
 def run_with(*rows: tuple[int, float]) -> dict[str, Any]:
@@ -112,3 +116,13 @@ def test_parts_have_the_papers_rates_on_cifar_10(name: str, rate: float) -> None
 def test_figure_3_has_the_papers_gains_in_points() -> None:
     printed = curves.FIGURE3.shown(Outcomes({}), Size()).tables[1]
     assert row_of(printed, "DPOPT")[1:] == (0.021, 0.035, 0.032)
+
+
+def test_runs_that_are_kept_are_found_by_the_jobs_of_figure_2() -> None:
+    kept = json.loads((ROOT / "results/papers/adadp_figure2.json").read_text(encoding="utf-8"))["entries"]
+    assert kept
+    assert set(kept) <= {key_of(job) for job in curves.FIGURE2.jobs(Size())}
+    ends, gains = curves.FIGURE2.shown(Outcomes({key: entry["result"] for key, entry in kept.items()}), Size()).tables
+    assert all(cell.values for row in ends.rows for cell in row if isinstance(cell, Measured))
+    # As it was first measured: proven, at our rate and the least noise, above DPSGD.
+    assert row_of(gains, "ADADP, proven, rate 0.005, above DPSGD")[3].mean == pytest.approx(0.0139, abs=1e-4)
