@@ -1,0 +1,193 @@
+"""The private half of a loop that somebody else has written: draws, clipped sums, charges and noise.
+
+    with engine:
+        for step in ...:
+            for part in steps.parts():              # physical batches of one Poisson draw
+                loss_fn(model(part)).backward()
+                steps.add()
+            steps.write(steps.release())            # charged, noised, and put where the optimizer looks
+            optimizer.step()
+
+What a step draws is a function of the run's key and of the step's number, so that a loader may read ahead of the loop.
+Nothing that was drawn leaves before ``release``, which charges first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+
+from lehr import validate
+from lehr.errors import InvalidValue
+from lehr.events import NOTHING
+from lehr.gradients.batches import trainable
+from lehr.gradients.hooked import HookedEngine
+from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum, SlotState, Taken
+from lehr.mechanism import Mechanism, added
+from lehr.rng import RunKey, StepRandomness
+
+
+class Pays(Protocol):
+    """Whoever keeps the account of a run."""
+
+    def pay(self, step: int) -> int:
+        """Charge the step, for good; the step of the plan whose noise it has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The places of the records that are run at once. Of a draw of nobody the one record in it does not count."""
+
+    places: list[int]
+    is_counted: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Draws:
+    """Which records enter which step. ``num_held`` is how many there are, a private number."""
+
+    mechanism: Mechanism
+    key: RunKey
+    attempt: int
+    num_held: int
+    physical_batch: int
+
+    def __post_init__(self) -> None:
+        validate.count(num_held=self.num_held)
+        validate.count(physical_batch=self.physical_batch)
+
+    def at(self, step: int) -> StepRandomness:
+        """The randomness of a step."""
+        return self.key.at(step, self.attempt)
+
+    def places(self, step: int) -> Tensor:
+        """The places of the records of a step, which may be none."""
+        return self.mechanism.draw(self.num_held, self.at(step))
+
+    def parts(self, step: int) -> list[Part]:
+        """The draw in portions. One of nobody is a record that is run for its shape and counts as nothing."""
+        places = self.places(step).tolist()
+        if not places:
+            return [Part([0], is_counted=False)]
+        size = self.physical_batch
+        return [Part(places[first : first + size]) for first in range(0, len(places), size)]
+
+
+class DrawnBatches(Sampler[list[int]]):
+    """For ``DataLoader(batch_sampler=...)``: the physical batches of one step after another.
+
+    Its length is that of a pass over the data in steps, the public number; the last draw of a pass is always whole.
+    """
+
+    def __init__(self, draws: Draws, *, first_step: int, last_step: int) -> None:
+        self.draws, self.first_step, self.last_step = draws, first_step, last_step
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(self.first_step, self.last_step):
+            for part in self.draws.parts(step):
+                yield part.places
+
+
+class HookedSteps:
+    """The steps of one run. ``engine`` listens to the model; the user's loop calls forward and backward.
+
+    A clip that learns does so from released sums. Records that were run must be those that were drawn, each once: their
+    number is checked before anything is released.
+    """
+
+    def __init__(
+        self,
+        engine: HookedEngine,
+        model: nn.Module,
+        mechanism: Mechanism,
+        *,
+        pays: Pays,
+        draws: Draws,
+        first_step: int = 0,
+    ) -> None:
+        _refuse_unfit(mechanism)
+        self.engine, self.model, self.mechanism, self.draws = engine, model, mechanism, draws
+        self.step = validate.count(minimum=0, first_step=first_step)
+        self._pays = pays
+        parameters = {name: value.detach() for name, value in trainable(model).items()}
+        self.clipping: SlotState = mechanism.clipping.start(parameters)
+        self.noise: SlotState = mechanism.noise.start(parameters)
+        self._sum: PrivateSum | None = None
+        self._num_added = self._parts_added = 0
+
+    @property
+    def clip_rule(self) -> ClipRule:
+        """The rule that this step clips by."""
+        return self.mechanism.clipping.rule(self.clipping, self.step)
+
+    def parts(self) -> list[Part]:
+        """The physical batches of this step."""
+        return self.draws.parts(self.step)
+
+    @property
+    def is_last_part(self) -> bool:
+        """Whether the physical batch that is next is the last of its draw."""
+        return self._parts_added + 1 >= len(self.parts())
+
+    def add(self, mask_B: Tensor | None = None) -> None:  # noqa: N803
+        """Take in the physical batch that ``backward()`` was just called for."""
+        gradients = self.engine.gradients(self._mask() if mask_B is None else mask_B)
+        part = self.clip_rule(gradients)
+        self._num_added += len(gradients.norms()) if mask_B is None else int(mask_B.sum())
+        self._parts_added += 1
+        self._sum = part if self._sum is None else added([self._sum, part])
+
+    def release(self) -> ReleasedSum:
+        """Charge the step, and release the sum of everything that was added since the last one, with noise once."""
+        private = self._sum or self._of_nobody()
+        self._refuse_other_records()
+        planned = self._pays.pay(self.step)
+        released = self.mechanism.release(
+            private, self.noise, planned_step=planned, randomness=self.draws.at(self.step)
+        )
+        taken = Taken(released=released, divisor=self.mechanism.divisor, is_accepted=True)
+        self.clipping = self.mechanism.clipping.learn(self.clipping, taken)
+        self.noise = self.mechanism.noise.learn(self.noise, taken)
+        self.step += 1
+        self.forget()
+        return released
+
+    def forget(self) -> None:
+        """Drop what was added, as for a step that is given up before it is released."""
+        self._sum, self._num_added, self._parts_added = None, 0, 0
+
+    def write(self, released: ReleasedSum) -> None:
+        """Put the mean, over a public number, where an optimizer looks for a gradient."""
+        for name, parameter in trainable(self.model).items():
+            parameter.grad = (released.values[name] / self.mechanism.divisor).to(parameter.dtype)
+
+    def _mask(self) -> Tensor | None:
+        is_counted = self.parts()[min(self._parts_added, len(self.parts()) - 1)].is_counted
+        return None if is_counted else torch.zeros(1, dtype=torch.bool)
+
+    def _of_nobody(self) -> PrivateSum:
+        values = {name: torch.zeros_like(value) for name, value in trainable(self.model).items()}
+        return PrivateSum(values=values, sensitivity=self.clip_rule.sensitivity)
+
+    def _refuse_other_records(self) -> None:
+        """What was run in place of a draw of nobody is one record that does not count."""
+        expected = sum(len(part.places) for part in self.parts() if self._sum is not None or part.is_counted)
+        if self._num_added != expected:
+            allowed = "one that runs each record that was drawn exactly once"
+            raise InvalidValue("loop", allowed=allowed, given="another number of records")
+
+
+def _refuse_unfit(mechanism: Mechanism) -> None:
+    """What a loop that is not Lehr's cannot do."""
+    clipping = mechanism.clipping
+    if clipping.needs_coordinates or clipping.unproven is not None:
+        allowed = "one that asks for norms alone: no gradient is held in full here"
+        raise InvalidValue("clipping", allowed=allowed, given=type(clipping).__name__)
+    if mechanism.plan.asked != NOTHING or mechanism.plan.limit is not None:
+        allowed = "one of steps alone: what asks for losses, or follows what was released, needs lehr.fit"
+        raise InvalidValue("method", allowed=allowed, given=str(mechanism.plan.asked))
