@@ -46,7 +46,7 @@ def test_every_experiment_has_a_quick_version_whose_jobs_are_others_and_which_sa
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(InvalidValue, match="adadp, sa-dpsgd, tan, tempered-sigmoids"):
+    with pytest.raises(InvalidValue, match="adadp, methods, sa-dpsgd, tan, tempered-sigmoids"):
         experiments("opacus")
     with pytest.raises(InvalidValue, match="table1"):
         experiment("sa-dpsgd", "table9")

@@ -8,7 +8,7 @@ from lehr.papers.table import Column, Table
 from tools.fill_tables import DOCS, MARKED, RESULTS, TablesOf, filled, tables_from
 
 # Pages whose tables all come from kept results.
-PAGES = ("results.md", "tan_results.md")
+PAGES = ("choosing_a_method.md", "results.md", "tan_results.md")
 ONE = Table(title="One", columns=(Column(title="a", kind="count"),), rows=((1,),))
 TWO = Table(title="Two", columns=(Column(title="b", kind="count"),), rows=((2,),), notes=("Said below.",))
 

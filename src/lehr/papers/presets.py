@@ -24,6 +24,7 @@ PAPERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tempered-sigmoids": ("tempered_sigmoids", "Papernot et al. 2021: tempered sigmoid activations"),
         "adadp": ("adadp", "Xu et al. 2020: ADADP, adaptive clipping and noise"),
         "tan": ("tan", "Sander et al. 2023: TAN, total amount of noise"),
+        "methods": ("side_by_side", "No paper: the methods of all of them beside one another, at one proven ε"),
     }
 )
 

@@ -14,6 +14,7 @@ from lehr.papers.job import Job, Measurement
 from lehr.papers.sa_dpsgd_acceptance import EXPERIMENTS as ACCEPTANCE
 from lehr.papers.sa_dpsgd_costs import most_candidates, proven_epsilon, proven_on_the_way, published_epsilon
 from lehr.papers.sa_dpsgd_curves import EXPERIMENTS as CURVES
+from lehr.papers.sa_dpsgd_networks import EXPERIMENTS as NETWORKS
 from lehr.papers.sa_dpsgd_runs import (
     AUTO_S,
     CIFAR_10,
@@ -388,4 +389,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *CURVES,
     *SWEEPS,
     *ACCEPTANCE,
+    *NETWORKS,
 )
