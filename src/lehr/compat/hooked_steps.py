@@ -14,7 +14,7 @@ Nothing that was drawn leaves before ``release``, which charges first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,16 +79,21 @@ class Draws:
 
 
 class DrawnBatches(Sampler[list[int]]):
-    """For ``DataLoader(batch_sampler=...)``: the physical batches of one step after another.
+    """For ``DataLoader(batch_sampler=...)``: the physical batches of so many steps, from where the run stands.
 
-    Its length is that of a pass over the data in steps, the public number; the last draw of a pass is always whole.
+    Its length is that number of steps, which is public; how many physical batches they come in is not, and the last
+    draw is always whole.
     """
 
-    def __init__(self, draws: Draws, *, first_step: int, last_step: int) -> None:
-        self.draws, self.first_step, self.last_step = draws, first_step, last_step
+    def __init__(self, draws: Draws, *, next_step: Callable[[], int], steps: int) -> None:
+        self.draws, self.next_step, self.steps = draws, next_step, validate.count(steps=steps)
+
+    def __len__(self) -> int:
+        return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        for step in range(self.first_step, self.last_step):
+        first = self.next_step()
+        for step in range(first, first + self.steps):
             for part in self.draws.parts(step):
                 yield part.places
 
@@ -117,6 +122,7 @@ class HookedSteps:
         parameters = {name: value.detach() for name, value in trainable(model).items()}
         self.clipping: SlotState = mechanism.clipping.start(parameters)
         self.noise: SlotState = mechanism.noise.start(parameters)
+        self._parts: list[Part] | None = None
         self._sum: PrivateSum | None = None
         self._num_added = self._parts_added = 0
 
@@ -127,7 +133,9 @@ class HookedSteps:
 
     def parts(self) -> list[Part]:
         """The physical batches of this step."""
-        return self.draws.parts(self.step)
+        if self._parts is None:
+            self._parts = self.draws.parts(self.step)
+        return self._parts
 
     @property
     def is_last_part(self) -> bool:
@@ -135,8 +143,10 @@ class HookedSteps:
         return self._parts_added + 1 >= len(self.parts())
 
     def add(self, mask_B: Tensor | None = None) -> None:  # noqa: N803
-        """Take in the physical batch that ``backward()`` was just called for."""
-        gradients = self.engine.gradients(self._mask() if mask_B is None else mask_B)
+        """Take in the physical batch that ``backward()`` was just called for; the mask says who counts in it."""
+        if mask_B is None and not any(part.is_counted for part in self.parts()):
+            mask_B = torch.zeros(1, dtype=torch.bool)  # noqa: N806
+        gradients = self.engine.gradients(mask_B)
         part = self.clip_rule(gradients)
         self._num_added += len(gradients.norms()) if mask_B is None else int(mask_B.sum())
         self._parts_added += 1
@@ -144,7 +154,7 @@ class HookedSteps:
 
     def release(self) -> ReleasedSum:
         """Charge the step, and release the sum of everything that was added since the last one, with noise once."""
-        private = self._sum or self._of_nobody()
+        private = self._of_nobody() if self._sum is None else self._sum
         self._refuse_other_records()
         planned = self._pays.pay(self.step)
         released = self.mechanism.release(
@@ -154,6 +164,7 @@ class HookedSteps:
         self.clipping = self.mechanism.clipping.learn(self.clipping, taken)
         self.noise = self.mechanism.noise.learn(self.noise, taken)
         self.step += 1
+        self._parts = None
         self.forget()
         return released
 
@@ -166,17 +177,12 @@ class HookedSteps:
         for name, parameter in trainable(self.model).items():
             parameter.grad = (released.values[name] / self.mechanism.divisor).to(parameter.dtype)
 
-    def _mask(self) -> Tensor | None:
-        is_counted = self.parts()[min(self._parts_added, len(self.parts()) - 1)].is_counted
-        return None if is_counted else torch.zeros(1, dtype=torch.bool)
-
     def _of_nobody(self) -> PrivateSum:
         values = {name: torch.zeros_like(value) for name, value in trainable(self.model).items()}
         return PrivateSum(values=values, sensitivity=self.clip_rule.sensitivity)
 
     def _refuse_other_records(self) -> None:
-        """What was run in place of a draw of nobody is one record that does not count."""
-        expected = sum(len(part.places) for part in self.parts() if self._sum is not None or part.is_counted)
+        expected = sum(len(part.places) for part in self.parts() if part.is_counted)
         if self._num_added != expected:
             allowed = "one that runs each record that was drawn exactly once"
             raise InvalidValue("loop", allowed=allowed, given="another number of records")
