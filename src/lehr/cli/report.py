@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from lehr.reports.run_reading import RunRecord
 
 COMPARED = "comparison.html"
-EXAMPLE = example(
-    TRAIN, "  lehr report first --to first.html\n", "  lehr report first second --compare --to both.html\n"
-)
+EXAMPLE = example(TRAIN, "  lehr report first --to first.html\n")
 
 
 def report(
