@@ -28,6 +28,7 @@ PAGES = (
     "serve.md",
     "tan.md",
     "train.md",
+    "tutorial.md",
 )
 WHOLE_COMMAND = typer.main.get_command(app)
 
