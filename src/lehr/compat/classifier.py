@@ -1,0 +1,237 @@
+"""A classifier in the manner of scikit-learn that is trained privately.
+
+>>> import numpy as np
+>>> from sklearn.datasets import load_digits
+>>> inputs, labels = load_digits(return_X_y=True)
+>>> inputs = inputs / 16  # by a number that does not come from the records
+>>> classifier = LehrClassifier(epsilon=8, delta=1e-4, records=1797, classes=range(10), steps=20, learning_rate=1.0)
+>>> classifier = classifier.fit(inputs, labels)
+>>> bool(classifier.epsilon_ <= 8), classifier.predict_proba(inputs[:3]).shape
+(True, (3, 10))
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
+from sklearn.utils import check_random_state  # type: ignore[import-untyped]
+from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+from torch import nn
+
+from lehr import networks
+from lehr.data import InMemory
+from lehr.errors import InvalidValue
+from lehr.mechanism import Method
+from lehr.methods.dpsgd import dpsgd
+from lehr.training.fit import fit
+
+PUBLIC = "public"
+
+
+class ReadFromPrivateData(UserWarning):
+    """A number or a list that was taken from private records, and is treated as public."""
+
+
+class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A neural network that is trained so that the whole of ``fit`` costs at most ``epsilon`` at ``delta``.
+
+    ``records`` is the number of records and ``classes`` the labels that there can be, both as you know them without
+    looking at the data: whether a record is there changes the one, and a label that a single person has the other.
+    Left out, they are read from the data with a warning; ``"public"`` says that this is meant, and warns no more.
+
+    The noise is found from ``epsilon``, ``expected_batch_size`` and ``steps``, with sane numbers where these are
+    left out; ``epsilon=None`` is for a ``noise_multiplier`` and ``steps`` of your own: ``epsilon_`` then says the cost.
+
+    ``network`` is a module, the name of one of ``lehr.networks``, or nothing: then it is a multilayer perceptron with
+    ``hidden_layer_sizes``. ``random_state`` decides the first weights and nothing else: the noise of every fit is
+    fresh, for two fits with the same noise would tell what differs between their records. So two fits never agree.
+
+    ``method`` is that of ``lehr.fit``; left out it is DPSGD with ``learning_rate``, ``clip_norm`` and ``momentum``. The
+    folder of the run is kept where ``directory`` names one. There is a ``certificate_`` where ``settings_chosen_on``
+    says how the settings were chosen; a search over settings on the same records, such as scikit-learn's
+    ``GridSearchCV``, costs privacy for every fit, and what it chooses is "private".
+
+    After ``fit``: ``classes_``, ``n_features_in_``, ``module_``, ``epsilon_`` (proven, for all that the plan allowed),
+    ``delta_``, ``plan_``, ``certificate_`` and ``n_iter_``, the number of steps.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = 3.0,
+        delta: float = 1e-5,
+        records: int | str | None = None,
+        classes: Iterable[Any] | str | None = None,
+        network: nn.Module | str | None = None,
+        hidden_layer_sizes: tuple[int, ...] = (32,),
+        method: str | Method | None = None,
+        learning_rate: float = 0.5,
+        clip_norm: float = 1.0,
+        momentum: float = 0.0,
+        expected_batch_size: float | None = None,
+        steps: int | None = None,
+        noise_multiplier: float | None = None,
+        random_state: Any = None,
+        settings_chosen_on: str | None = None,
+        budget: str | Path | None = None,
+        directory: str | Path | None = None,
+        name: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.records = records
+        self.classes = classes
+        self.network = network
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.method = method
+        self.learning_rate = learning_rate
+        self.clip_norm = clip_norm
+        self.momentum = momentum
+        self.expected_batch_size = expected_batch_size
+        self.steps = steps
+        self.noise_multiplier = noise_multiplier
+        self.random_state = random_state
+        self.settings_chosen_on = settings_chosen_on
+        self.budget = budget
+        self.directory = directory
+        self.name = name
+        self.device = device
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Train on private records, from the first weights on. Every call costs ``epsilon`` again."""
+        inputs, labels = self._checked(X, y)
+        self.classes_ = self._stated_classes(labels)
+        targets = np.searchsorted(self.classes_, labels)
+        records = self._stated_records(len(inputs))
+        module, network = self._module()
+        with _folder(self.directory) as directory:
+            run = fit(
+                module,
+                InMemory(torch.from_numpy(inputs), torch.from_numpy(targets).long()),
+                epsilon=self.epsilon,
+                delta=self.delta,
+                method=self.method or self._dpsgd(),
+                noise_multiplier=self.noise_multiplier,
+                expected_batch_size=self.expected_batch_size,
+                steps=self.steps,
+                records=records,
+                num_classes=len(self.classes_),
+                directory=directory,
+                name=self.name,
+                network=network,
+                settings_chosen_on=self.settings_chosen_on,
+                budget=self.budget,
+                device=self.device,
+                silent=True,
+            )
+        self.module_ = run.model
+        self.plan_, self.certificate_ = run.plan, run.certificate
+        self.epsilon_, self.delta_ = run.proven.epsilon, run.plan.delta
+        self.n_iter_ = run.end.step
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The probability of each of ``classes_`` for each row."""
+        check_is_fitted(self)
+        inputs = torch.from_numpy(_float32(validate_data(self, X, reset=False, **_ARRAYS)))
+        device = next(self.module_.parameters()).device
+        with torch.no_grad():
+            outputs = self.module_.eval()(inputs.to(device))
+        probabilities: NDArray[Any] = torch.softmax(outputs.double(), dim=1).cpu().numpy()
+        return probabilities
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The likeliest class of each row."""
+        probabilities = self.predict_proba(X)
+        found: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True  # the noise of every fit is fresh
+        tags.classifier_tags.poor_score = True  # on a few dozen records, noise is all that an honest ε leaves
+        return tags
+
+    def _checked(self, X: Any, y: Any) -> tuple[NDArray[np.float32], NDArray[Any]]:  # noqa: N803
+        inputs, labels = validate_data(self, X, y, **_ARRAYS)
+        check_classification_targets(labels)
+        return _float32(inputs), np.asarray(labels)
+
+    def _stated_classes(self, labels: NDArray[Any]) -> NDArray[Any]:
+        if isinstance(self.classes, str) and self.classes != PUBLIC:
+            raise InvalidValue("classes", allowed=f"a list of labels, {PUBLIC!r} or left out", given=self.classes)
+        if self.classes is None or isinstance(self.classes, str):
+            self._warn("classes", self.classes)
+            return np.unique(labels)
+        stated = np.unique(np.asarray(list(self.classes)))
+        if not np.isin(labels, stated).all():
+            raise InvalidValue("y", allowed=f"labels among the stated classes {stated.tolist()}", given="another label")
+        return stated
+
+    def _stated_records(self, num_held: int) -> int:
+        if isinstance(self.records, str) and self.records != PUBLIC:
+            raise InvalidValue("records", allowed=f"a number, {PUBLIC!r} or left out", given=self.records)
+        if self.records is None or isinstance(self.records, str):
+            self._warn("records", self.records)
+            return num_held
+        return self.records
+
+    def _warn(self, name: str, given: object) -> None:
+        if given is None:
+            reason = (
+                f"{name} was read from the private data, and is treated as public: state it, or say {name}='public'"
+            )
+            warnings.warn(reason, ReadFromPrivateData, stacklevel=4)
+
+    def _dpsgd(self) -> Method:
+        return dpsgd(learning_rate=self.learning_rate, clip_norm=self.clip_norm, momentum=self.momentum)
+
+    def _module(self) -> tuple[nn.Module, tuple[str, dict[str, Any]] | None]:
+        """A network with first weights of its own; a module that was given stays as it is, and a copy is trained."""
+        if isinstance(self.network, nn.Module):
+            return copy.deepcopy(self.network), None
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            if isinstance(self.network, str):
+                arguments = {"num_classes": len(self.classes_)}
+                return networks.build(self.network, **arguments), (self.network, arguments)
+            return _perceptron(self.n_features_in_, tuple(self.hidden_layer_sizes), len(self.classes_)), None
+
+
+_ARRAYS: dict[str, Any] = {"dtype": "numeric", "allow_nd": True}
+
+
+def _float32(values: Any) -> NDArray[np.float32]:
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _perceptron(num_features: int, hidden: tuple[int, ...], num_classes: int) -> nn.Module:
+    sizes = (num_features, *hidden)
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], num_classes))
+
+
+@contextmanager
+def _folder(directory: str | Path | None) -> Iterator[Path]:
+    """The folder of the run. Where nobody asked for one it is gone afterwards, and the key with it."""
+    if directory is not None:
+        yield Path(directory)
+        return
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made) / "run"

@@ -1,0 +1,125 @@
+"""The classifier is one of scikit-learn's kind, and private."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.base import clone  # type: ignore[import-untyped]
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+from sklearn.utils.estimator_checks import parametrize_with_checks  # type: ignore[import-untyped]
+from torch import nn
+
+from lehr.compat.classifier import LehrClassifier, ReadFromPrivateData
+from lehr.errors import InvalidValue
+from lehr.ledger import Ledger
+from lehr.methods.auto_s import auto_s
+
+NOISE_IS_FRESH = "two fits have different noise, whatever the seed: the same noise would cancel between neighbours"
+EXPECTED_FAILURES = {
+    "check_classifier_data_not_an_array": NOISE_IS_FRESH,
+    "check_fit_idempotent": NOISE_IS_FRESH,
+    "check_supervised_y_2d": NOISE_IS_FRESH,
+}
+
+
+def a_classifier(**changed: Any) -> LehrClassifier:
+    settings: dict[str, Any] = {"epsilon": None, "noise_multiplier": 2.0, "steps": 2, "expected_batch_size": 8}
+    return LehrClassifier(**{**settings, "records": 60, "classes": ["no", "yes"], **changed})
+
+
+def some_records() -> tuple[NDArray[Any], NDArray[Any]]:
+    inputs = np.linspace(-1, 1, 120).reshape(60, 2)
+    return inputs, np.where(inputs[:, 0] > 0, "yes", "no")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the checks give unfit data on purpose, and look at warnings themselves
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [LehrClassifier(records="public", classes="public", epsilon=None, noise_multiplier=2.0, steps=2)],
+    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
+    xfail_strict=False,  # few predictions are compared, and two fits may agree in them
+)
+def test_scikit_learns_own_checks_hold(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_it_learns_digits_within_its_epsilon() -> None:
+    inputs, labels = load_digits(return_X_y=True)
+    classifier = LehrClassifier(epsilon=8.0, delta=1e-4, records=1797, classes=range(10), steps=60, learning_rate=2.0)
+    classifier.fit(inputs / 16, labels)
+    assert 7.5 < classifier.epsilon_ <= 8.0
+    assert classifier.score(inputs / 16, labels) > 0.7
+
+
+def test_two_fits_with_one_random_state_have_the_same_first_weights_and_other_noise() -> None:
+    inputs, labels = some_records()
+    first, second = (a_classifier(random_state=3, noise_multiplier=5.0).fit(inputs, labels) for _ in range(2))
+    begun = [a_classifier(random_state=3).fit(inputs, labels)._module()[0].state_dict() for _ in range(2)]
+    assert all(begun[0][name].equal(begun[1][name]) for name in begun[0])
+    assert not first.module_.state_dict()["0.weight"].equal(second.module_.state_dict()["0.weight"])
+
+
+@pytest.mark.parametrize("left_out", ["records", "classes"])
+def test_what_is_read_from_private_data_is_warned_of_unless_it_is_said_to_be_public(left_out: str) -> None:
+    inputs, labels = some_records()
+    with pytest.warns(ReadFromPrivateData, match=left_out):
+        a_classifier(**{left_out: None}).fit(inputs, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        a_classifier(**{left_out: "public"}).fit(inputs, labels)
+
+
+def test_the_number_of_records_that_is_counted_with_is_the_stated_one() -> None:
+    inputs, labels = some_records()
+    assert a_classifier(records=100).fit(inputs, labels).plan_.records == 100
+
+
+def test_a_class_that_nobody_has_is_predicted_for_all_the_same() -> None:
+    inputs, labels = some_records()
+    classifier = a_classifier(classes=["no", "perhaps", "yes"]).fit(inputs, labels)
+    assert classifier.predict_proba(inputs).shape == (60, 3)
+    assert classifier.classes_.tolist() == ["no", "perhaps", "yes"]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"classes": ["no"]}, {"classes": "those"}, {"records": "many"}, {"epsilon": 1.0, "delta": 2.0}]
+)
+def test_what_cannot_be_is_refused(changed: dict[str, Any]) -> None:
+    inputs, labels = some_records()
+    with pytest.raises(InvalidValue):
+        a_classifier(**changed).fit(inputs, labels)
+
+
+def test_a_module_that_is_given_stays_as_it_is_and_a_copy_is_trained() -> None:
+    inputs, labels = some_records()
+    module = nn.Linear(2, 2)
+    before = module.weight.detach().clone()
+    classifier = clone(a_classifier(network=module)).fit(inputs, labels)
+    assert module.weight.equal(before)
+    assert not torch.equal(classifier.module_.weight, before)
+
+
+def test_a_network_by_name_takes_images() -> None:
+    images, labels = np.zeros((30, 1, 8, 8), dtype=np.float32), np.arange(30) % 10
+    classifier = a_classifier(network="small_cnn", classes=range(10), records=30).fit(images, labels)
+    assert classifier.predict(images).shape == (30,)
+
+
+def test_the_run_is_kept_where_it_is_asked_for_and_certified_where_that_is_stated(tmp_path: Path) -> None:
+    inputs, labels = some_records()
+    classifier = a_classifier(directory=tmp_path / "run", settings_chosen_on="fixed", method=auto_s())
+    classifier.fit(inputs, labels)
+    assert classifier.certificate_ is not None
+    assert classifier.certificate_.epsilon >= classifier.epsilon_
+    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+        assert ledger.count("steps") == classifier.n_iter_ == 2
+
+
+def test_without_a_statement_there_is_no_certificate() -> None:
+    assert a_classifier().fit(*some_records()).certificate_ is None
