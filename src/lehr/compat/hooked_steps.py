@@ -85,15 +85,16 @@ class DrawnBatches(Sampler[list[int]]):
     draw is always whole.
     """
 
-    def __init__(self, draws: Draws, *, next_step: Callable[[], int], steps: int) -> None:
-        self.draws, self.next_step, self.steps = draws, next_step, validate.count(steps=steps)
+    def __init__(self, draws: Draws, *, next_step: Callable[[], int], last_step: int, steps: int) -> None:
+        self.draws, self.next_step, self.last_step = draws, next_step, last_step
+        self.steps = validate.count(steps=steps)
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
         first = self.next_step()
-        for step in range(first, first + self.steps):
+        for step in range(first, min(first + self.steps, self.last_step)):
             for part in self.draws.parts(step):
                 yield part.places
 
@@ -136,6 +137,11 @@ class HookedSteps:
         if self._parts is None:
             self._parts = self.draws.parts(self.step)
         return self._parts
+
+    @property
+    def next_part(self) -> Part:
+        """The physical batch that is next."""
+        return self.parts()[min(self._parts_added, len(self.parts()) - 1)]
 
     @property
     def is_last_part(self) -> bool:

@@ -21,7 +21,7 @@ from lehr.append_only import a_name
 from lehr.attempts import Allowance, Charges, going_on
 from lehr.claims import Claim
 from lehr.clipping.flat import FlatClip
-from lehr.compat.hooked_steps import Draws, HookedSteps
+from lehr.compat.hooked_steps import DrawnBatches, Draws, HookedSteps
 from lehr.errors import InvalidValue
 from lehr.gradients.hooked import HookedEngine
 from lehr.interfaces import Clipping
@@ -201,6 +201,15 @@ class PrivateRun:
     def proven_claim(self) -> Claim:
         """What holds for all that the plan allows."""
         return accounting.claim(self.allowance.event, delta=self.plan.delta, adjacency=self.plan.adjacency)
+
+    def batches(self) -> DrawnBatches:
+        """For a loader: the physical batches of one pass, from where the run stands."""
+        return DrawnBatches(
+            self.steps.draws,
+            next_step=lambda: self.steps.step,
+            last_step=self.last_step,
+            steps=self.terms.steps_per_pass,
+        )
 
     def pay(self, step: int) -> int:
         """Charge the step; when this returns, that is on the disk."""
