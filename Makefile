@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PART := $(BIN)/python tools/run_parts.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types imports tests whole format clean
+.PHONY: help venv demo test lint types imports docs tests whole format clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "make %-9s %s\n", $$1, $$2 }'
@@ -20,7 +20,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); this takes a minute or two."
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
 	@touch $@
 
 demo: $(INSTALLED) ## Train privately on real images, and write a report
@@ -37,6 +37,9 @@ types: $(INSTALLED) ## Check types
 
 imports: $(INSTALLED) ## Check which module imports which
 	@$(PART) imports
+
+docs: $(INSTALLED) ## Build the documentation site into build/site
+	@$(PART) docs
 
 tests: $(INSTALLED) ## Run the tests and examples alone
 	@$(PART) tests examples slow

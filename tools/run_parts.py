@@ -43,6 +43,7 @@ PARTS = (
     Part(word="formatting", says="ruff format --check", command=("ruff", "format", "--check", ".")),
     Part(word="types", says="mypy --strict", command=("mypy", "--strict")),
     Part(word="imports", says="lint-imports", command=("lint-imports", "--no-cache", "--no-logo")),
+    Part(word="docs", says="mkdocs --strict", command=("python", "-m", "mkdocs", "build", "--strict")),
     Part(word="tests", says="pytest, but slow ones", command=(*PYTEST, "-m", "not slow and not whole", "tests")),
     Part(word="examples", says="pytest, doctests", command=(*PYTEST, "src", "docs", "README.md", "CONTRIBUTING.md")),
     Part(word="slow", says="pytest, slow ones", command=(*PYTEST, "-m", "slow", "--durations=5", "tests")),
