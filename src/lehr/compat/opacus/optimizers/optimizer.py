@@ -1,0 +1,155 @@
+"""``DPOptimizer``: an optimizer whose step is taken with a noisy mean over one draw.
+
+    optimizer.zero_grad(); criterion(model(inputs), targets).backward(); optimizer.step()
+
+``step`` clips and adds up the batch that ``backward()`` was called for. Where that completes a draw, it charges the
+step, adds noise once, writes the mean into every ``.grad``, and lets the wrapped optimizer do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lehr import validate
+from lehr.compat.opacus.optimizers.clip_rules import checked_clipping, clip_rule
+from lehr.compat.opacus.private_steps import PrivateSteps, put_means
+from lehr.compat.opacus.quantile_clip import QuantileClip, QuantileRule
+from lehr.compat.opacus.spending import Allowed
+from lehr.errors import InvalidValue
+from lehr.interfaces import ClipRule
+from lehr.update.torch_optim import _refuse_closures
+
+
+class DPOptimizer(Optimizer):
+    """Wraps any optimizer of torch that takes one gradient a step.
+
+    ``noise_multiplier`` and ``max_grad_norm`` may be changed between steps, by the schedulers or by hand, as long as
+    what decides is public: each step is charged with the noise that it has. It is made by ``PrivacyEngine``.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        module: nn.Module,
+        steps: PrivateSteps,
+        noise_multiplier: float,
+        max_grad_norm: float | Sequence[float],
+        expected_batch_size: float,
+        loss_reduction: str = "mean",
+        clipping: str = "flat",
+        quantile: QuantileClip | None = None,
+    ) -> None:
+        _refuse_closures(optimizer)
+        self.original_optimizer = optimizer
+        self.noise_multiplier = validate.non_negative(noise_multiplier=noise_multiplier)
+        self.max_grad_norm = max_grad_norm
+        self.expected_batch_size = validate.positive(expected_batch_size=expected_batch_size)
+        self.loss_reduction = loss_reduction
+        self.clipping = checked_clipping(clipping, quantile)
+        self.step_hook: Callable[[DPOptimizer], None] | None = None
+        self._module, self._steps, self._quantile = module, steps, quantile
+        self.clip_rule()  # what is wrong with it is said now
+
+    def clip_rule(self) -> ClipRule:
+        """The rule that the next draw is clipped by."""
+        return clip_rule(
+            self.clipping,
+            self.max_grad_norm,
+            model=self._module,
+            noise_multiplier=self.noise_multiplier,
+            quantile=self._quantile,
+        )
+
+    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """Everything but the wrapped optimizer's step; false where the draw has further parts."""
+        if not self._steps.collect(self.clip_rule()):
+            return False
+        rule = self._steps.rule
+        released = self._steps.release(noise_multiplier=self.noise_multiplier)
+        put_means(self._module, released, divisor=self.expected_batch_size if self.loss_reduction == "mean" else 1.0)
+        if isinstance(rule, QuantileRule) and self._quantile is not None:
+            self.max_grad_norm = self._quantile.moved(rule, released, expected_batch_size=self.expected_batch_size)
+        if self.step_hook is not None:
+            self.step_hook(self)
+        return True
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take the step, or wait for the rest of the draw. A closure is called once, for the gradients."""
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        return self.original_optimizer.step() if self.pre_step() else None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear gradients. The parts of a draw that are already added up stay until the draw is complete."""
+        self._steps.forget()
+        self.original_optimizer.zero_grad(set_to_none)
+
+    def attach_step_hook(self, fn: Callable[[DPOptimizer], None]) -> None:
+        """Call a function between the release and the step. Steps are counted without one."""
+        self.step_hook = fn
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Refused: which parts make up a draw is known from the data loader."""
+        allowed = "one that leaves it to BatchMemoryManager which parts make up a draw"
+        raise InvalidValue("loop", allowed=allowed, given="signal_skip_step")
+
+    @property
+    def allowed(self) -> Allowed | None:
+        """The steps that a target was planned for; nothing where there is no target."""
+        return self._steps.allowed
+
+    @property
+    def params(self) -> list[nn.Parameter]:
+        """The parameters that the wrapped optimizer trains."""
+        return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.original_optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.original_optimizer.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        return self.original_optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.original_optimizer.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.original_optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.original_optimizer.defaults = defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: the parameters that are trained are those that are clipped."""
+        raise InvalidValue("param_groups", allowed="those that make_private was given", given="another group")
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the wrapped optimizer."""
+        return self.original_optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Into the wrapped optimizer."""
+        self.original_optimizer.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "original_optimizer":  # while it is being made or copied
+            raise AttributeError(name)
+        return getattr(self.original_optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.original_optimizer!r})"

@@ -1,0 +1,430 @@
+"""``PrivacyEngine``: the one object that turns a training loop into a private one.
+
+>>> import torch
+>>> from torch.utils.data import TensorDataset
+>>> records = TensorDataset(torch.randn(64, 5), torch.randint(0, 2, (64,)))
+>>> model = nn.Linear(5, 2)
+>>> engine = PrivacyEngine()
+>>> model, optimizer, loader = engine.make_private(
+...     module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+...     data_loader=DataLoader(records, batch_size=8), noise_multiplier=1.0, max_grad_norm=1.0)
+>>> for inputs, targets in loader:
+...     optimizer.zero_grad()
+...     nn.functional.cross_entropy(model(inputs), targets).backward()
+...     _ = optimizer.step()
+>>> round(engine.get_epsilon(delta=1e-3), 2)
+1.78
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from lehr import accounting, validate
+from lehr.accounting.calibration import Target
+from lehr.claims import Claim, Premise, Standing
+from lehr.compat.opacus import checkpoints
+from lehr.compat.opacus.accountants.registry import OWN, create_accountant
+from lehr.compat.opacus.accountants.utils import deciding, noise_multiplier_within
+from lehr.compat.opacus.data_loader import DPDataLoader, shuffled
+from lehr.compat.opacus.drawn_loader import DrawnLoader
+from lehr.compat.opacus.draws import Draws
+from lehr.compat.opacus.grad_sample.grad_sample_module import GradSampleHooks, GradSampleModule
+from lehr.compat.opacus.notes import Notes, warn_unproven
+from lehr.compat.opacus.optimizers.optimizer import DPOptimizer
+from lehr.compat.opacus.private_steps import PrivateSteps, step_event
+from lehr.compat.opacus.quantile_clip import QuantileClip
+from lehr.compat.opacus.spending import Allowed, Spending
+from lehr.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from lehr.compat.opacus.validators.module_validator import ModuleValidator
+from lehr.errors import InvalidValue
+from lehr.events import Event, Gaussian, PoissonSampled, counted
+from lehr.rng import KEY_BYTES, RunKey
+
+MODES = ("hooks", "functorch", "ew", "ghost")
+_SHUFFLED = (
+    "batches are shuffled, and ε is counted as if they were drawn by Poisson sampling, which understates it by up to "
+    "four times"
+)
+_SEEDED = "the randomness comes from a generator of the user's own, whose seed may be known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What ``make_private`` and ``make_private_with_epsilon`` are both told."""
+
+    max_grad_norm: float | Sequence[float]
+    batch_first: bool
+    loss_reduction: str
+    poisson_sampling: bool
+    clipping: str
+    noise_generator: torch.Generator | None
+    grad_sample_mode: str
+    wrap_model: bool
+    rand_on_empty: bool
+    accept_unproven: bool
+    quantile: QuantileClip | None
+
+    def __post_init__(self) -> None:
+        validate.true_or_false(poisson_sampling=self.poisson_sampling)
+        if self.grad_sample_mode not in MODES:
+            allowed = f"one of {', '.join(MODES)}, which are the same engine here"
+            raise InvalidValue("grad_sample_mode", allowed=allowed, given=self.grad_sample_mode)
+        if self.unproven and not self.accept_unproven:
+            allowed = "True, since this asks for what is no guarantee: " + "; ".join(self.unproven)
+            raise InvalidValue("accept_unproven", allowed=allowed, given=self.accept_unproven)
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """Why nothing can be proven of such a loop."""
+        shuffled = () if self.poisson_sampling else (_SHUFFLED,)
+        return shuffled if self.noise_generator is None else (*shuffled, _SEEDED)
+
+
+class PrivacyEngine:
+    """Opacus's engine over Lehr's: the hooked engine, keyed draws and noise, Lehr's accountants and ledgers.
+
+    ``secure_mode`` makes the noise of a GPU from the same cryptographic stream as a CPU's, which is slower; a CPU's
+    always comes from there. With a ``directory``, every step is charged to a ledger there before it is released, and
+    what earlier processes spent is counted in; ``delta`` is then the δ that the ledgers are kept for. What is done
+    otherwise than in Opacus stands in ``notes``.
+    """
+
+    def __init__(
+        self,
+        *,
+        accountant: str = "prv",
+        secure_mode: bool = False,
+        directory: str | Path | None = None,
+        delta: float | None = None,
+    ) -> None:
+        self.accountant = create_accountant(accountant)
+        self.secure_mode = validate.true_or_false(secure_mode=secure_mode)
+        self.notes = Notes()
+        self.spending = Spending(folder=directory, delta=delta)
+        self._go_on_from(self.spending.before)
+        if accountant == "prv":
+            self.notes.add('accountant="prv": counted by privacy loss distributions, which are at least as tight')
+        if accountant == "gdp":
+            self.notes.add('accountant="gdp": an estimate, which is shown and never a guarantee')
+        if accountant not in OWN:
+            self.notes.break_proof(f"the accountant {accountant!r} is the user's own")
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any = None,
+        data_loader: DataLoader[Any],
+        noise_multiplier: float,
+        max_grad_norm: float | Sequence[float],
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        poisson_sampling: bool = True,
+        clipping: str = "flat",
+        noise_generator: torch.Generator | None = None,
+        grad_sample_mode: str = "hooks",
+        wrap_model: bool = True,
+        rand_on_empty: bool = False,
+        accept_unproven: bool = False,
+        target_unclipped_quantile: float | None = None,
+        clipbound_learning_rate: float | None = None,
+        max_clipbound: float | None = None,
+        min_clipbound: float | None = None,
+        unclipped_num_std: float | None = None,
+    ) -> Any:
+        """Model, optimizer and data loader of a private loop; in the mode "ghost" the criterion before the loader.
+
+        ``clipping`` is "flat", "per_layer", "automatic" (Bu et al. 2023) or "adaptive" (Andrew et al. 2021), which
+        needs the last five arguments. ``accept_unproven`` lets shuffled batches (``poisson_sampling=False``) and a
+        ``noise_generator`` through; nothing that is then counted is a guarantee.
+        """
+        options = Options(
+            max_grad_norm=max_grad_norm,
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
+            poisson_sampling=poisson_sampling,
+            clipping=clipping,
+            noise_generator=noise_generator,
+            grad_sample_mode=grad_sample_mode,
+            wrap_model=wrap_model,
+            rand_on_empty=rand_on_empty,
+            accept_unproven=accept_unproven,
+            quantile=_quantile(
+                target_unclipped_quantile=target_unclipped_quantile,
+                clipbound_learning_rate=clipbound_learning_rate,
+                max_clipbound=max_clipbound,
+                min_clipbound=min_clipbound,
+                unclipped_num_std=unclipped_num_std,
+            ),
+        )
+        loader = self._loader(data_loader, options)
+        return self._made(module, optimizer, criterion, loader, options, noise_multiplier=noise_multiplier)
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any = None,
+        data_loader: DataLoader[Any],
+        target_epsilon: float,
+        target_delta: float,
+        epochs: int,
+        max_grad_norm: float | Sequence[float],
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        poisson_sampling: bool = True,
+        clipping: str = "flat",
+        noise_generator: torch.Generator | None = None,
+        grad_sample_mode: str = "hooks",
+        wrap_model: bool = True,
+        rand_on_empty: bool = False,
+        epsilon_tolerance: float = 0.01,
+        accept_unproven: bool = False,
+        target_unclipped_quantile: float | None = None,
+        clipbound_learning_rate: float | None = None,
+        max_clipbound: float | None = None,
+        min_clipbound: float | None = None,
+        unclipped_num_std: float | None = None,
+    ) -> Any:
+        """The same, with the least noise under which all epochs cost at most ``target_epsilon``.
+
+        What this engine has spent before is counted in. A step behind the last of the epochs is refused, since it would
+        pass the target; and so is one with other noise than was planned.
+        """
+        options = Options(
+            max_grad_norm=max_grad_norm,
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
+            poisson_sampling=poisson_sampling,
+            clipping=clipping,
+            noise_generator=noise_generator,
+            grad_sample_mode=grad_sample_mode,
+            wrap_model=wrap_model,
+            rand_on_empty=rand_on_empty,
+            accept_unproven=accept_unproven,
+            quantile=_quantile(
+                target_unclipped_quantile=target_unclipped_quantile,
+                clipbound_learning_rate=clipbound_learning_rate,
+                max_clipbound=max_clipbound,
+                min_clipbound=min_clipbound,
+                unclipped_num_std=unclipped_num_std,
+            ),
+        )
+        validate.positive(epsilon_tolerance=epsilon_tolerance)
+        loader = self._loader(data_loader, options)
+        steps = validate.count(epochs=epochs) * loader.batch_sampler.steps
+        noise_multiplier = noise_multiplier_within(
+            Target(target_epsilon, target_delta, accountant=deciding(self.accountant.mechanism())),
+            sampling_probability=loader.sampling.sampling_probability,
+            steps=steps,
+            before=self.accountant.event(),
+        )
+        return self._made(
+            module, optimizer, criterion, loader, options, noise_multiplier=noise_multiplier, planned_steps=steps
+        )
+
+    def get_epsilon(self, delta: float) -> float:
+        """ε of every step so far. Where nothing is proven of it, that is warned of."""
+        for reason in self.notes.unproven:
+            warn_unproven(reason)
+        return self.accountant.get_epsilon(delta)
+
+    def claim(self, delta: float) -> Claim:
+        """What can be claimed of every step so far, with its theorem and its premises."""
+        claimed = accounting.claim(self.accountant.event(), delta=delta)
+        broken = (
+            Premise("every step is what it is counted as", Standing.BROKEN, reason) for reason in self.notes.unproven
+        )
+        return replace(claimed, premises=(*claimed.premises, *broken))
+
+    def is_compatible(
+        self, *, module: nn.Module, optimizer: Optimizer | None, data_loader: DataLoader[Any] | None
+    ) -> bool:
+        """Whether a model can be trained privately."""
+        return ModuleValidator.is_valid(module)
+
+    def validate(self, *, module: nn.Module, optimizer: Optimizer | None, data_loader: DataLoader[Any] | None) -> None:
+        """An error where it cannot."""
+        ModuleValidator.validate(module, strict=True)
+
+    @classmethod
+    def get_compatible_module(cls, module: nn.Module) -> nn.Module:
+        """A copy of the model with other layers in the place of those that cannot be private."""
+        return ModuleValidator.fix_and_validate(module)
+
+    def save_checkpoint(
+        self,
+        *,
+        path: str | os.PathLike[str] | IO[bytes],
+        module: nn.Module,
+        optimizer: DPOptimizer | None = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        checkpoint_dict: dict[str, Any] | None = None,
+        module_state_dict_kwargs: Mapping[str, Any] | None = None,
+        torch_save_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write weights, optimizer, schedules and the steps so far. All of it is public: no key is in it."""
+        state = dict(checkpoint_dict or {})
+        state["module_state_dict"] = module.state_dict(**(module_state_dict_kwargs or {}))
+        state["privacy_accountant_state_dict"] = self.accountant.state_dict()
+        for name, part in checkpoints.parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
+            state[name] = part.state_dict()
+        if optimizer is not None:
+            state["optimizer_settings"] = checkpoints.settings_of(optimizer)
+        torch.save(state, path, **(torch_save_kwargs or {}))
+
+    def load_checkpoint(
+        self,
+        *,
+        path: str | os.PathLike[str] | IO[bytes],
+        module: nn.Module,
+        optimizer: DPOptimizer | None = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        module_load_dict_kwargs: Mapping[str, Any] | None = None,
+        torch_load_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Go on from a checkpoint, with fresh draws and fresh noise, which are charged.
+
+        Steps are never forgotten: where this engine, or its directory, knows of more than the checkpoint does, they
+        stay counted. Only tensors and plain values are read from the file.
+        """
+        state = checkpoints.read(path, **(torch_load_kwargs or {}))
+        module.load_state_dict(state["module_state_dict"], **(module_load_dict_kwargs or {}))
+        self.accountant.load_state_dict(
+            checkpoints.no_fewer_steps(state["privacy_accountant_state_dict"], self.accountant.history)
+        )
+        for name, part in checkpoints.parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
+            if name in state:
+                part.load_state_dict(state.pop(name))
+        if optimizer is not None:
+            checkpoints.use_up(optimizer, self.accountant.history)
+            checkpoints.put_settings(optimizer, state.pop("optimizer_settings", {}))
+        return state
+
+    def _loader(self, data_loader: DataLoader[Any], options: Options) -> DrawnLoader:
+        draws = Draws(_key(options.noise_generator, secure=self.secure_mode))
+        if not options.poisson_sampling:
+            return shuffled(data_loader, draws)
+        if data_loader.generator is not None:
+            self.notes.add("the generator of the data loader is not used: draws are keyed by a secret of their own")
+        return DPDataLoader.from_data_loader(
+            data_loader, batch_first=options.batch_first, rand_on_empty=options.rand_on_empty, draws=draws
+        )
+
+    def _made(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: Any,
+        loader: DrawnLoader,
+        options: Options,
+        *,
+        noise_multiplier: float,
+        planned_steps: int | None = None,
+    ) -> Any:
+        self._tell(options)
+        _refuse_other_parameters(module, optimizer)
+        self.validate(module=module, optimizer=optimizer, data_loader=loader)
+        listened = _listened(module, options)
+        hooks = listened.hooks if isinstance(listened, GradSampleModule) else listened
+        event = step_event(loader.sampling, noise_multiplier)
+        steps = PrivateSteps(
+            hooks.listener,
+            draws=loader.draws,
+            sampling=loader.sampling,
+            charge=partial(self._charge, unproven="; ".join(options.unproven) or None),
+            allowed=None if planned_steps is None else Allowed(event, steps=planned_steps),
+        )
+        private = DPOptimizer(
+            optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
+            module=hooks._module,
+            steps=steps,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=options.max_grad_norm,
+            expected_batch_size=loader.sampling.expected_batch_size,
+            loss_reduction=options.loss_reduction,
+            clipping=options.clipping,
+            quantile=options.quantile,
+        )
+        if options.grad_sample_mode != "ghost":
+            return listened, private, loader
+        chosen = nn.CrossEntropyLoss(reduction=options.loss_reduction) if criterion is None else criterion
+        return listened, private, DPLossFastGradientClipping(listened, private, chosen, options.loss_reduction), loader
+
+    def _charge(self, event: PoissonSampled, *, unproven: str | None) -> None:
+        """To the ledger, and then to the accountant; when this returns, the step may be released."""
+        self.spending.charge(event, unproven=unproven)
+        self.accountant.step(noise_multiplier=event.event.noise_multiplier, sample_rate=event.sampling_probability)
+
+    def _tell(self, options: Options) -> None:
+        for reason in options.unproven:
+            self.notes.break_proof(reason)
+        if options.grad_sample_mode != "hooks":
+            mode = options.grad_sample_mode
+            self.notes.add(
+                f"grad_sample_mode={mode!r}: all modes are the one engine, which stores no record's gradient"
+            )
+        if self.secure_mode:
+            self.notes.add("secure_mode: noise always comes from SHAKE-128; now on a GPU too")
+
+    def _go_on_from(self, before: Event) -> None:
+        """What the ledgers of a directory say was done before."""
+        for atom, count in counted(before).items():
+            if isinstance(atom, PoissonSampled) and isinstance(atom.event, Gaussian):
+                entry = (atom.event.noise_multiplier, atom.sampling_probability, count)
+                self.accountant.history.append(entry)
+            else:
+                self.notes.break_proof(str(atom))
+
+
+def _listened(module: nn.Module, options: Options) -> GradSampleModule | GradSampleHooks:
+    """The model, wrapped or not; one that is wrapped already stays as it is."""
+    if isinstance(module, GradSampleModule):
+        if module.loss_reduction != options.loss_reduction:
+            allowed = f"wrapped for the loss reduction {options.loss_reduction!r}, or not wrapped yet"
+            raise InvalidValue("module", allowed=allowed, given=module.loss_reduction)
+        return module
+    kind = GradSampleModule if options.wrap_model else GradSampleHooks
+    return kind(module, batch_first=options.batch_first, loss_reduction=options.loss_reduction)
+
+
+def _refuse_other_parameters(module: nn.Module, optimizer: Optimizer) -> None:
+    if isinstance(module, DistributedDataParallel):
+        allowed = "the model of one process; lehr.distributed trains on several"
+        raise InvalidValue("module", allowed=allowed, given="DistributedDataParallel")
+    own = {id(parameter) for parameter in module.parameters()}
+    groups = (group["params"] for group in optimizer.param_groups)
+    if not all(id(parameter) in own for parameter in chain.from_iterable(groups)):
+        raise InvalidValue("optimizer", allowed="one over parameters of the module", given="others among them")
+
+
+def _key(noise_generator: torch.Generator | None, *, secure: bool) -> RunKey:
+    if noise_generator is None:
+        return RunKey.fresh(cryptographic_on_gpu=secure)
+    drawn = torch.randint(0, 256, (KEY_BYTES,), generator=noise_generator, device=noise_generator.device)
+    return RunKey(bytes(drawn.tolist()), cryptographic_on_gpu=secure)
+
+
+def _quantile(**settings: float | None) -> QuantileClip | None:
+    given = {name: value for name, value in settings.items() if value is not None}
+    if given and len(given) < len(settings):
+        missing = sorted(set(settings) - set(given))
+        raise InvalidValue("adaptive clipping", allowed="all of its settings, or none", given=f"without {missing}")
+    return QuantileClip(**given) if given else None

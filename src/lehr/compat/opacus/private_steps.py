@@ -1,0 +1,116 @@
+"""The private half of a loop that calls model, loss and ``backward()`` itself.
+
+    a part of a draw ─► the loop's forward and backward pass ─► collect ─► … the last part ─► release ─► means as .grad
+
+The model is listened to (``lehr.gradients.hooked``), a clip rule bounds every record, the step is charged, and noise is
+added once for the whole draw. The divisor is the expected batch size, which is public, whatever was drawn.
+
+``lehr.compat.hooked_steps`` does this for a plan that is fixed beforehand. Here a loop may take as many steps as it
+likes, change noise and clip norm as it goes, and leave draws unused: what is charged is what is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from lehr import validate
+from lehr.compat.opacus.draws import Draws, Part
+from lehr.compat.opacus.spending import Allowed
+from lehr.errors import InvalidValue
+from lehr.events import PoissonSampled
+from lehr.gradients.contributed import ContributedGradients
+from lehr.gradients.hooked import HookedEngine
+from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum
+from lehr.mechanism import added
+from lehr.noise import IsotropicNoise, NoNoise
+from lehr.sampling import PoissonSampling
+
+
+class Listener(HookedEngine):
+    """The hooked engine, which can be asked whether a backward pass was made that nobody has collected."""
+
+    @property
+    def has_backward(self) -> bool:
+        return self._heard.backward_began
+
+
+class PrivateSteps:
+    """Turns the backward passes of a draw into one released sum.
+
+    ``charge`` is called with the event of a step before its noise is drawn; when it returns, the step is paid for.
+    Steps beyond what is ``allowed`` are refused before that.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        draws: Draws,
+        sampling: PoissonSampling,
+        charge: Callable[[PoissonSampled], None],
+        allowed: Allowed | None = None,
+    ) -> None:
+        self.listener, self.draws, self.sampling, self.allowed = listener, draws, sampling, allowed
+        self._charge = charge
+        self._sum: PrivateSum | None = None
+        self._part: Part | None = None
+        self.rule: ClipRule | None = None  # that of the draw which is being collected, or was
+
+    def collect(self, clip: ClipRule) -> bool:
+        """Clip and add up the batch that ``backward()`` was called for; true where that completes its draw.
+
+        All parts of a draw are clipped by the rule of its first part: the sum has one sensitivity.
+        """
+        part = self.draws.taken()
+        gradients = self._gradients(part)
+        if self._part is None or self.rule is None or self._part.randomness != part.randomness:
+            self._sum, self.rule = None, clip  # a draw that the loop left before its end is not released
+        private = self.rule(gradients)
+        self._sum = private if self._sum is None else added([self._sum, private])
+        self._part = part
+        return part.is_last
+
+    def release(self, *, noise_multiplier: float) -> ReleasedSum:
+        """The noisy sum over the draw that was collected: charged first, and then drawn."""
+        part, private = self._part, self._sum
+        if part is None or private is None or not part.is_last:
+            raise InvalidValue("loop", allowed="one that collects the whole of a draw", given="a part of one, or none")
+        event = step_event(self.sampling, noise_multiplier)
+        if self.allowed is not None:
+            self.allowed.take(event)
+        self._charge(event)
+        self._part, self._sum = None, None
+        noise = _noise(noise_multiplier)
+        return noise.release(private, noise_multiplier=noise_multiplier, randomness=part.randomness)
+
+    def forget(self) -> None:
+        """Drop a backward pass that was not collected. What was collected of a draw stays."""
+        if self.listener.has_backward:
+            self.listener.forget()
+
+    def _gradients(self, part: Part) -> ContributedGradients:
+        found = self.listener.gradients(torch.zeros(1, dtype=torch.bool) if part.is_made_up else None)
+        if len(found.norms()) != part.num_records:
+            allowed = "the one that the private data loader gave, each of its records once"
+            raise InvalidValue("batch", allowed=allowed, given="another number of records")
+        return found
+
+
+def step_event(sampling: PoissonSampling, noise_multiplier: float) -> PoissonSampled:
+    """What a step with this noise does to the records."""
+    return sampling.event(_noise(noise_multiplier).event(noise_multiplier))
+
+
+def put_means(model: nn.Module, released: ReleasedSum, *, divisor: float) -> None:
+    """Write the released sum, divided by a public number, where an optimizer looks for gradients."""
+    validate.positive(divisor=divisor)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.grad = (released.values[name] / divisor).to(parameter.dtype).view_as(parameter)
+
+
+def _noise(noise_multiplier: float) -> IsotropicNoise | NoNoise:
+    return IsotropicNoise() if validate.non_negative(noise_multiplier=noise_multiplier) else NoNoise()
