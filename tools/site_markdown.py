@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _FENCE = re.compile(r"^(?P<ticks>```+).*?^(?P=ticks)[ \t]*$", flags=re.MULTILINE | re.DOTALL)
+_QUOTED = re.compile(r"```python (?P<name>\S+)")
 _LINK = re.compile(r"(?P<image>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
 _COMMENT = re.compile(r"^<!--.*?-->\n", flags=re.MULTILINE)
 _INDENTED_BY_THREE = re.compile(r"^   (?=\S)", flags=re.MULTILINE)
@@ -40,7 +41,7 @@ def for_the_site(
 
 def as_mkdocs_reads_it(markdown: str) -> str:
     """Lists indented by three, an item right below a paragraph, a table right below a comment: GitHub takes them."""
-    return _outside_fences(_FENCE.sub(_session, markdown), _with_room)
+    return _outside_fences(_FENCE.sub(_block, markdown), _with_room)
 
 
 def _with_room(text: str) -> str:
@@ -48,9 +49,11 @@ def _with_room(text: str) -> str:
     return _ITEM_BELOW_PARAGRAPH.sub(r"\g<paragraph>\n", indented)
 
 
-def _session(fence: re.Match[str]) -> str:
-    """A session with prompts is coloured as one; the empty line that ends it for doctest is not shown."""
+def _block(fence: re.Match[str]) -> str:
+    """A session is coloured as one, less the empty line that ends it for doctest; a quotation has its name above it."""
     first, *lines, last = fence[0].splitlines()
+    if quoted := _QUOTED.fullmatch(first):
+        return "\n".join([f'```python title="{quoted["name"]}"', *lines, last])
     if first != "```python" or not lines or not lines[0].startswith(">>> "):
         return fence[0]
     return "\n".join(["```pycon", "\n".join(lines).rstrip(), last])

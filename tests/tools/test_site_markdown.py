@@ -59,6 +59,11 @@ def test_a_session_with_prompts_is_named_so_and_other_python_is_not() -> None:
     assert as_mkdocs_reads_it("```python\nx = 1\n```") == "```python\nx = 1\n```"
 
 
+def test_what_a_proof_quotes_stands_below_its_name() -> None:
+    quoted = as_mkdocs_reads_it("```python lehr.clipping.flat:FlatClip\nclass FlatClip: ...\n```")
+    assert quoted == '```python title="lehr.clipping.flat:FlatClip"\nclass FlatClip: ...\n```'
+
+
 def test_a_table_below_a_comment_is_a_table() -> None:
     assert as_mkdocs_reads_it("text\n\n<!-- made -->\n| a |\n") == "text\n\n\n| a |\n"
 
