@@ -24,6 +24,9 @@ from lehr.interfaces import Contribution, Contributions, LayerRule, Site, Tap, r
 State: TypeAlias = tuple[Tensor, ...]  # hidden numbers, and for an LSTM its cells, each [B, H]
 Cell: TypeAlias = Callable[[Tensor, Tensor, State], State]
 
+# Packed sequences are padded to a multiple of this, so that the shape of one record's part does not follow the others'.
+_PADDED_TO = 16
+
 
 class DPRNN(nn.RNN):
     """``torch.nn.RNN`` with private gradients."""
@@ -80,6 +83,7 @@ class _Sequences(NamedTuple):
 
     values_BTD: Tensor  # noqa: N815
     held_BT: Tensor | None  # noqa: N815
+    num_positions: int  # that any record has; what stands behind them is padding
 
 
 def _forward(layer: nn.RNNBase, tap: Tap, inputs: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
@@ -102,13 +106,16 @@ def _forward(layer: nn.RNNBase, tap: Tap, inputs: Tensor | PackedSequence, hx: A
 
 def _records_first(layer: nn.RNNBase, inputs: Tensor | PackedSequence) -> _Sequences:
     if isinstance(inputs, PackedSequence):
-        values, lengths = pad_packed_sequence(inputs, batch_first=True)
-        positions = torch.arange(values.shape[1], device=values.device)
-        return _Sequences(values, positions < lengths.to(values.device).unsqueeze(1))
+        num_positions = len(inputs.batch_sizes)
+        padded = -(-num_positions // _PADDED_TO) * _PADDED_TO
+        values, lengths = pad_packed_sequence(inputs, batch_first=True, total_length=padded)
+        positions = torch.arange(padded, device=values.device)
+        return _Sequences(values, positions < lengths.to(values.device).unsqueeze(1), num_positions)
     if inputs.dim() != 3:
         allowed = "three axes: records, positions and features"
         raise InvalidValue(f"the input of {type(layer).__name__}", allowed=allowed, given=tuple(inputs.shape))
-    return _Sequences(inputs if layer.batch_first else inputs.transpose(0, 1), None)
+    values = inputs if layer.batch_first else inputs.transpose(0, 1)
+    return _Sequences(values, None, values.shape[1])
 
 
 def _as_given(layer: nn.RNNBase, inputs: Tensor | PackedSequence, outputs: Tensor) -> Tensor | PackedSequence:
@@ -141,18 +148,21 @@ def _run(layer: nn.RNNBase, tap: Tap, weights: _Weights, sequences: _Sequences, 
     inputs = sequences.values_BTD
     from_input = functional.linear(inputs, weights.weight_ih, weights.bias_ih)
     with torch.no_grad():
-        hidden, _ = _stepped(cell, weights, from_input.detach(), sequences.held_BT, _detached(first), None)
+        hidden, _ = _stepped(cell, weights, from_input.detach(), sequences, _detached(first), None)
         before = _shifted(hidden, first[0].detach(), backwards=weights.suffix.endswith("_reverse"))
+        before = _padded(before, sequences)
     from_input = tap(f"input{weights.suffix}", inputs, from_input)
     probe = tap(f"hidden{weights.suffix}", before, torch.zeros_like(from_input))
-    return _stepped(cell, weights, from_input, sequences.held_BT, first, probe)
+    hidden, last = _stepped(cell, weights, from_input, sequences, first, probe)
+    return _padded(hidden, sequences), last
 
 
 def _stepped(
-    cell: Cell, weights: _Weights, from_input: Tensor, held: Tensor | None, state: State, probe: Tensor | None
+    cell: Cell, weights: _Weights, from_input: Tensor, sequences: _Sequences, state: State, probe: Tensor | None
 ) -> tuple[Tensor, State]:
     """The recurrence itself. A record whose sequence has ended, or has not begun yet, keeps its state."""
-    steps = range(from_input.shape[1])
+    steps = range(sequences.num_positions)
+    held = sequences.held_BT
     hidden: dict[int, Tensor] = {}
     inputs, probes = from_input.unbind(1), None if probe is None else probe.unbind(1)
     for step in reversed(steps) if weights.suffix.endswith("_reverse") else steps:
@@ -172,6 +182,14 @@ def _shifted(hidden: Tensor, first: Tensor, *, backwards: bool) -> Tensor:
     """The hidden state that every position starts from."""
     start = first.unsqueeze(1)
     return torch.cat([hidden[:, 1:], start], dim=1) if backwards else torch.cat([start, hidden[:, :-1]], dim=1)
+
+
+def _padded(hidden: Tensor, sequences: _Sequences) -> Tensor:
+    """The same with zeros where a record has no position, so that nothing there tells of the other records."""
+    if sequences.held_BT is None:
+        return hidden
+    longer = functional.pad(hidden, (0, 0, 0, sequences.values_BTD.shape[1] - sequences.num_positions))
+    return longer.masked_fill(~sequences.held_BT.unsqueeze(2), 0)
 
 
 def _detached(state: State) -> State:

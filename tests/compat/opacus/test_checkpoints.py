@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+from lehr.compat.opacus import checkpoints
+from lehr.errors import DamagedFile, InvalidValue
+from tests.compat.opacus.loops import private
+
+
+def test_a_file_that_may_hold_code_is_not_read(tmp_path: Path) -> None:
+    torch.save({"module_state_dict": torch.nn.Linear(1, 1)}, tmp_path / "code.pt")
+    with pytest.raises(Exception, match=r"weights_only|Weights only"):
+        checkpoints.read(tmp_path / "code.pt")
+    with pytest.raises(InvalidValue, match="weights_only"):
+        checkpoints.read(tmp_path / "code.pt", weights_only=False)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    torch.save({"weights": torch.ones(1)}, tmp_path / "other.pt")
+    with pytest.raises(DamagedFile, match="privacy_accountant_state_dict"):
+        checkpoints.read(tmp_path / "other.pt")
+
+
+def test_no_kind_of_step_is_forgotten() -> None:
+    merged = checkpoints.no_fewer_steps({"history": [(1.0, 0.1, 5), (2.0, 0.1, 3)]}, [(1.0, 0.1, 2), (1.0, 0.1, 4)])
+    assert sorted(merged["history"]) == [(1.0, 0.1, 6), (2.0, 0.1, 3)]
+
+
+def test_open_files_are_read_and_written() -> None:
+    loop = private()
+    file = io.BytesIO()
+    loop.engine.save_checkpoint(path=file, module=loop.model)
+    file.seek(0)
+    assert "optimizer_state_dict" not in loop.engine.load_checkpoint(path=file, module=loop.model)
+
+
+def test_noise_and_clip_norm_go_on_where_they_were() -> None:
+    loop, later = private(noise_multiplier=2.0), private()
+    loop.optimizer.max_grad_norm = 0.4
+    checkpoints.put_settings(later.optimizer, checkpoints.settings_of(loop.optimizer))
+    assert (later.optimizer.noise_multiplier, later.optimizer.max_grad_norm) == (2.0, 0.4)
