@@ -91,6 +91,8 @@ class LehrCallback(Callback):
         terms = self.terms
         if terms.expected_batch_size is None and loader.batch_size is not None:
             terms = replace(terms, expected_batch_size=loader.batch_size)
+        if trainer.enable_validation:
+            terms = replace(terms, treated_as_public=(*terms.treated_as_public, "the validation records"))
         if self._restored and terms.directory is None:
             terms = replace(terms, directory=self._restored["directory"])
         self._run = run = PrivateRun(

@@ -63,6 +63,7 @@ class Terms:
     settings_chosen_on: str | None = None
     stated: Statements | None = None
     budget: str | Path | None = None
+    treated_as_public: tuple[str, ...] = ()  # besides the number of records
 
     def __post_init__(self) -> None:
         validate.count(records=self.records)
@@ -111,7 +112,7 @@ class Terms:
         return Statements(
             settings_chosen_on=self.settings_chosen_on,
             records=self.records,
-            treated_as_public=("the number of records",),
+            treated_as_public=("the number of records", *self.treated_as_public),
         )
 
 
@@ -290,7 +291,13 @@ class PrivateRun:
             "method": describing.method_words(self.method),
             "plan": self.plan.to_json(),
             "claims": {"proven": run_claims.to_json(self.proven_claim), "published": None},
-            "data": {"name": terms.data_name, "is_known": False, "declared": PRIVATE, "records": terms.records},
+            "data": {
+                "name": terms.data_name,
+                "is_known": False,
+                "declared": PRIVATE,
+                "records": terms.records,
+                "shape": [],  # what a record looks like is the loop's own
+            },
             "model": _model_words(self.model),
             "training": {"door": self._door},
             "stated": None if stated is None else {**asdict(stated), **_lists(stated)},

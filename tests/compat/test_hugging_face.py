@@ -1,0 +1,286 @@
+"""The trainer of transformers trains privately: whole models, adapters and heads on frozen backbones."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset
+
+from lehr.compat.private_run import Terms
+from lehr.errors import InvalidValue
+from lehr.ledger import Ledger
+from lehr.reports.run_reading import read_run
+
+transformers = pytest.importorskip("transformers")
+from transformers import (  # noqa: E402  # noqa: E402
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from lehr.compat.hugging_face import LehrTrainer, record_losses  # noqa: E402
+
+RECORDS = 24
+pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory", "ignore:.*is deprecated", "ignore::FutureWarning")
+
+
+class Sentences(Dataset[dict[str, Tensor]]):
+    """Token ids of different length, padded; the label is whether the first is large."""
+
+    def __init__(self, *, is_causal: bool = False) -> None:
+        self.is_causal = is_causal
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        length = 3 + place % 4
+        ids = torch.tensor([(7 * place + 3 * offset) % 17 + 2 for offset in range(6)])
+        mask = (torch.arange(6) < length).long()
+        labels = torch.where(mask.bool(), ids, -100) if self.is_causal else (ids[0] > 10).long()
+        return {"input_ids": ids * mask, "attention_mask": mask, "labels": labels}
+
+
+def a_bert() -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    return BertForSequenceClassification(  # type: ignore[no-untyped-call]
+        BertConfig(
+            vocab_size=20,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            max_position_embeddings=8,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+
+
+def a_gpt2() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    ends: dict[str, Any] = {
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    }
+    config = GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8, **ends)
+    return GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+
+
+def arguments(folder: Path, **changed: Any) -> TrainingArguments:
+    settings: dict[str, Any] = {"max_steps": 4, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    settings |= {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "learning_rate": 0.01}
+    settings |= {"logging_steps": 1, "lr_scheduler_type": "constant"}
+    return TrainingArguments(output_dir=str(folder), **{**settings, **changed})
+
+
+def terms(**changed: Any) -> Terms:
+    return Terms(**{"noise_multiplier": 1.0, "delta": 1e-3, "records": RECORDS, **changed})
+
+
+def a_trainer(folder: Path, model: Any = None, dataset: Any = None, **changed: Any) -> LehrTrainer:
+    given: dict[str, Any] = {"args": arguments(folder, **changed.pop("arguments", {}))}
+    given["terms"] = terms(**changed.pop("terms", {}))
+    return LehrTrainer(model=model or a_bert(), train_dataset=dataset or Sentences(), **given, **changed)
+
+
+def steps_charged(folder: Path) -> int:
+    with Ledger.open(folder / "privacy" / "ledger.db") as ledger:
+        return ledger.count("steps")
+
+
+def test_train_takes_the_planned_steps_and_leaves_a_certified_run(tmp_path: Path) -> None:
+    told = {"noise_multiplier": None, "epsilon": 6.0, "settings_chosen_on": "fixed"}
+    trainer = a_trainer(tmp_path, terms=told)
+    output = trainer.train()
+    assert trainer.state.global_step == steps_charged(tmp_path) == 4
+    assert trainer.certificate is not None
+    assert 5.9 < trainer.epsilon_spent <= 6.0
+    assert trainer.certificate.epsilon <= 6.001
+    assert math.isnan(output.training_loss)
+    assert read_run(tmp_path / "privacy").steps_charged == 4
+    assert trainer.terms.expected_batch_size == 8  # four at once, accumulated twice
+
+
+def test_only_public_values_are_logged(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path)
+    output = trainer.train()
+    logged = {name for row in trainer.state.log_history for name in row}
+    assert "epsilon" in logged
+    assert not logged & {"loss", "train_loss", "total_flos"}
+    assert not output.metrics.keys() & {"loss", "train_loss", "total_flos"}
+    assert trainer.state.total_flos == 0
+    assert trainer.num_examples(trainer.get_train_dataloader()) == RECORDS
+
+
+@pytest.mark.parametrize("model, is_causal", [(a_bert, False), (a_gpt2, True)])
+def test_a_step_is_that_of_the_clipped_gradients_of_single_records(tmp_path: Path, model: Any, is_causal: bool) -> None:
+    trained, dataset = model(), Sentences(is_causal=is_causal)
+    before = {name: value.detach().clone() for name, value in trained.named_parameters()}
+    trainer = a_trainer(
+        tmp_path,
+        trained,
+        dataset,
+        arguments={"max_steps": 1, "optim": "sgd", "learning_rate": 1.0},
+        terms={"noise_multiplier": 1e-6, "clip_norm": 0.3},
+    )
+    places: list[int] = []
+    release = trainer.training_step
+
+    def noting(*args: Any, **kwargs: Any) -> Tensor:
+        places.extend(trainer._opened().steps.draws.places(0).tolist())
+        return release(*args, **kwargs)
+
+    trainer.training_step = noting  # type: ignore[method-assign]
+    trainer.train()
+    expected = _by_hand(model(), dataset, places, clip_norm=0.3, divisor=8)
+    for name, value in trained.named_parameters():
+        torch.testing.assert_close(before[name] - value.detach(), expected[name], rtol=1e-3, atol=2e-6)
+
+
+def _by_hand(model: nn.Module, dataset: Sentences, places: list[int], *, clip_norm: float, divisor: float) -> Any:
+    """Each sentence alone and without its padding; positions and losses as the model has them by itself."""
+    sums = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for place in places:
+        record = dataset[place]
+        length = int(record["attention_mask"].sum())
+        labels = record["labels"][:length] if dataset.is_causal else record["labels"]
+        model.zero_grad()
+        model(input_ids=record["input_ids"][:length][None], labels=labels[None]).loss.backward()
+        grads = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+        norm = float(torch.stack([grad.norm() for grad in grads.values()]).norm())
+        for name, grad in grads.items():
+            sums[name] += grad * min(1.0, clip_norm / norm) / divisor
+    return sums
+
+
+def test_an_adapter_of_peft_is_trained_and_the_model_below_stays(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
+    model = peft.get_peft_model(a_bert(), settings)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    a_trainer(tmp_path, model).train()
+    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    assert changed == {name for name, value in model.named_parameters() if value.requires_grad}
+    assert any("lora_B" in name for name in changed)
+
+
+def test_a_head_on_a_frozen_backbone_is_trained_alone(tmp_path: Path) -> None:
+    model = a_bert()
+    model.bert.requires_grad_(False)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    a_trainer(tmp_path, model).train()
+    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    assert changed == {"classifier.weight", "classifier.bias"}
+
+
+def test_draws_of_nobody_are_noisy_steps(tmp_path: Path) -> None:
+    model = a_bert()
+    before = model.classifier.weight.detach().clone()
+    trainer = a_trainer(tmp_path, model, terms={"expected_batch_size": 0.001})
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert not torch.equal(model.classifier.weight, before)
+
+
+class _Breaks(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 3:
+            raise KeyboardInterrupt
+
+
+def test_a_run_goes_on_from_a_checkpoint_with_fresh_noise_that_is_charged(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5}
+    with pytest.raises(KeyboardInterrupt):
+        a_trainer(tmp_path, arguments=saving, callbacks=[_Breaks()]).train()
+    assert steps_charged(tmp_path) == 3
+    trainer = a_trainer(tmp_path, arguments=saving)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    # The third step was charged twice, so that the plan of five ends one step earlier.
+    assert steps_charged(tmp_path) == 5
+    assert trainer.state.global_step == 4
+
+
+def test_epochs_are_passes_over_the_stated_number_of_records(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, arguments={"max_steps": -1, "num_train_epochs": 2}, terms={"records": 30})
+    trainer.train()
+    assert trainer.state.global_step == steps_charged(tmp_path) == 2 * math.ceil(30 / 8)
+
+
+def test_evaluation_is_the_trainers_own_where_its_records_are_public(tmp_path: Path) -> None:
+    trainer = a_trainer(
+        tmp_path,
+        eval_dataset=Sentences(),
+        eval_dataset_is_public=True,
+        arguments={"eval_strategy": "steps", "eval_steps": 2},
+        terms={"settings_chosen_on": "fixed"},
+    )
+    trainer.train()
+    assert trainer.certificate is not None
+    assert "the evaluation records" in trainer.certificate.stated.treated_as_public
+    assert any("eval_loss" in row for row in trainer.state.log_history)
+
+
+@pytest.mark.parametrize(
+    "given, match",
+    [
+        ({"eval_dataset": Sentences()}, "eval_dataset_is_public"),
+        ({"compute_loss_func": cross_entropy}, "compute_loss_func"),
+        ({"arguments": {"gradient_checkpointing": True}}, "gradient_checkpointing"),
+        ({"arguments": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor"),
+        ({"arguments": {"neftune_noise_alpha": 1.0}}, "neftune_noise_alpha"),
+    ],
+)
+def test_what_would_be_unsafe_is_refused_by_name(tmp_path: Path, given: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidValue, match=match):
+        a_trainer(tmp_path, **given)
+    assert not (tmp_path / "privacy").exists()
+
+
+def test_a_search_over_settings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="hyperparameter_search"):
+        a_trainer(tmp_path).hyperparameter_search()
+
+
+def test_a_loss_that_is_not_one_for_each_record_is_refused(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, record_losses=lambda outputs, inputs: outputs["logits"].mean())
+    with pytest.raises(InvalidValue, match="loss"):
+        trainer.train()
+    assert steps_charged(tmp_path) == 0
+
+
+def test_each_record_has_the_mean_over_its_own_tokens() -> None:
+    logits, labels = torch.randn(2, 4, 5), torch.tensor([[1, 2, 3, 4], [1, -100, -100, 2]])
+    found = record_losses(logits, labels, is_causal=True)
+    alone = [cross_entropy(logits[row, :-1], labels[row, 1:]) for row in range(2)]
+    torch.testing.assert_close(found, torch.stack(alone))
+
+
+@pytest.mark.parametrize(
+    "logits, labels",
+    [
+        (torch.zeros(2, 1), torch.ones(2)),
+        (torch.zeros(2, 3), torch.ones(2, 3)),
+        (torch.zeros(2, 3), torch.ones(2).long()),
+    ],
+)
+def test_numbers_and_classes_have_one_loss_a_record(logits: Tensor, labels: Tensor) -> None:
+    assert record_losses(logits, labels, is_causal=False).shape == (2,)
+
+
+@pytest.mark.parametrize("labels", [None, torch.zeros(2, 3, 4)])
+def test_labels_of_another_kind_need_a_loss_of_their_own(labels: Tensor | None) -> None:
+    with pytest.raises(InvalidValue):
+        record_losses(torch.zeros(2, 3), labels, is_causal=False)
