@@ -236,3 +236,11 @@ def test_a_certificate_in_the_folder_of_a_run_that_promises_nothing_promises_not
     assert record.certificate is not None
     assert "No privacy: the records that it is trained on were declared public." in page.words
     assert "ε =" not in page.words
+
+
+def test_a_certificate_in_the_folder_of_a_run_without_noise_promises_nothing(tmp_path: Path, record: RunRecord) -> None:
+    write_run(tmp_path / "run", config=configuration(plan=None, method={"name": "sgd"}), rows=[])
+    assert record.certificate is not None
+    page = Page(render(replace(read_run(tmp_path / "run"), certificate=record.certificate)))
+    assert "No privacy: it was trained without noise" in page.words
+    assert "ε =" not in page.words

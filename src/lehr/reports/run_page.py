@@ -82,11 +82,9 @@ def render(record: RunRecord, *, prediction: Prediction | None = None, position:
 
 def promised(record: RunRecord) -> Claim | None:
     """The claim of the certificate, or that of the plan while there is none; None where nothing is promised."""
-    if record.promises_nothing is not None:  # whatever certificate lies in its folder
+    if not record.is_private:  # whatever certificate lies in its folder
         return None
-    if record.certificate is not None:
-        return record.certificate.claim.claim
-    return record.proven if record.is_private else None
+    return record.proven if record.certificate is None else record.certificate.claim.claim
 
 
 def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
