@@ -8,7 +8,7 @@ from lehr.errors import InvalidValue
 from lehr.papers.job import Job, key_of
 from lehr.papers.running import Ended, RunningCallback, Summary, run_all
 from lehr.papers.store import Store
-from tests.papers.made_up_jobs import Diverging, Dying, Interrupted, Squared, squared, tiny
+from tests.papers.made_up_jobs import ABOUT, Diverging, Dying, Interrupted, Squared, squared, tiny
 
 
 class Heard(RunningCallback):
@@ -58,6 +58,20 @@ def test_a_job_that_fails_ends_no_other_and_is_run_again_next_time(tmp_path: Pat
     assert store.failures([failing]) == {key_of(failing): "Diverged: the loss is nan"}
     run_all([failing, squared(2)], store, device="cpu", told=heard)
     assert [ended.error for ended in heard.endings] == ["Diverged: the loss is nan"]
+
+
+def test_what_another_command_has_done_meanwhile_is_not_run_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    class Meanwhile(Heard):
+        def took(self, job: Job) -> None:
+            super().took(job)
+            store.keep(squared(3), {"square": 9}, about=ABOUT)
+
+    heard = Meanwhile()
+    found = run_all([squared(2), squared(3), squared(4)], store, device="cpu", told=heard)
+    assert heard.took_ == [squared(2), squared(4)]
+    assert found == Summary(done=3, failed=0, left=0)
 
 
 def test_after_the_deadline_no_job_is_begun(tmp_path: Path) -> None:

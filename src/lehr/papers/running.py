@@ -150,10 +150,17 @@ def _is_over(until: float | None) -> bool:
 
 def _run_here(jobs: Sequence[Job], attempt: Attempts, *, until: float | None, told: RunningCallback) -> None:
     waiting, last = Waiting(jobs), None
-    while not _is_over(until) and (job := waiting.next_for(last, ())) is not None:
+    while not _is_over(until) and (job := _next(waiting, attempt.store, last, ())) is not None:
         told.took(job)
         told.ended(attempt(job))
         last = shape_of(job)
+
+
+def _next(waiting: Waiting, store: Store, last: str | None, at_work: Sequence[str]) -> Job | None:
+    """The next job that nobody has done: another command may fill the same store meanwhile."""
+    while (job := waiting.next_for(last, at_work)) is not None and store.has(job):
+        pass
+    return job
 
 
 # --- Several processes ----------------------------------------------------------------------------------------------
@@ -202,7 +209,7 @@ class _Workers:
     def _give(self, worker: _Worker) -> None:
         """The next job, or the leave to end."""
         others = [each.shape for each in self._at_work if each is not worker and each.shape is not None]
-        job = None if _is_over(self.until) else self.waiting.next_for(worker.shape, others)
+        job = None if _is_over(self.until) else _next(self.waiting, self.attempt.store, worker.shape, others)
         if worker not in self._at_work:
             self._at_work.append(worker)
         if job is None:
