@@ -89,8 +89,9 @@ def test_what_is_quick_says_so_everywhere_and_is_kept_apart(lehr: Run, lehr_json
     assert json.loads((tmp_path / "quick.json").read_text())["is_quick"] is True
     lehr("reproduce", "adadp", "table1", "--device", "cpu", "--keep", "whole.json")
     for arguments in (["--quick", "--keep", "whole.json"], ["--keep", "quick.json"]):
-        refused = lehr("reproduce", "adadp", "table1", "--device", "cpu", *arguments, code=2)
+        refused = lehr("reproduce", "adadp", "table1", "--device", "cpu", "--store", "new", *arguments, code=2)
         assert "is_quick" in refused.stderr
+    assert not (tmp_path / "new").exists()  # before anything is run
 
 
 def test_a_failed_job_is_told_and_the_command_fails(lehr: Run) -> None:
@@ -100,7 +101,7 @@ def test_a_failed_job_is_told_and_the_command_fails(lehr: Run) -> None:
 
 
 def test_after_its_minutes_nothing_is_begun_and_the_same_command_goes_on(lehr: Run) -> None:
-    found = lehr("reproduce", "adadp", "table1", "--device", "cpu", "--minutes", "1e-9")
+    found = lehr("reproduce", "adadp", "table1", "table2", "--device", "cpu", "--minutes", "1e-9")  # of the same jobs
     assert "3 of 3 jobs are left; the same command goes on from here" in found.stderr
     assert "3 of 3 runs done" in lehr("reproduce", "adadp", "table1", "--device", "cpu").stdout
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lehr.papers.job import Job
     from lehr.papers.page import Part
     from lehr.papers.running import Summary
-    from lehr.papers.store import Kept, Store
+    from lehr.papers.store import Entry, Kept, Store
 
 LIST, ALL = "list", "all"
 EXAMPLE = example(
@@ -73,6 +73,8 @@ def reproduce(
     if to is not None:
         whole_file.refuse_to_replace(to, overwrite=overwrite)
     files = _kept_files(keep, chosen)
+    for each, path in zip(chosen, files, strict=False):  # refused before hours are spent, not after
+        _joined(each, path, {}, is_quick=quick)
     there, kept = Store(store), [Kept.read(path) for path in _listed(given or [])]
     jobs = {each.name: each.jobs(size) for each in chosen}
     every = [job for name in jobs for job in jobs[name]]
@@ -135,7 +137,8 @@ def _run(jobs: Sequence[Job], store: Store, *, quiet: bool, **how: Any) -> Summa
     with that_goes_on():
         summary = run_all(jobs, store, told=None if quiet else running_progress_for(sys.stderr), **how)
     if summary.left:
-        complain(f"{summary.left} of {len(jobs)} jobs are left; the same command goes on from here")
+        every = summary.done + summary.failed + summary.left  # tables may share a job
+        complain(f"{summary.left} of {every} jobs are left; the same command goes on from here")
     return summary
 
 
@@ -174,21 +177,20 @@ def _keep(
 ) -> None:
     """Add to the file what there is of the experiment's jobs."""
     from lehr.papers.job import key_of
-    from lehr.papers.store import Kept
 
     keys = dict.fromkeys(map(key_of, jobs))
     given = {key: entry for each in kept for key, entry in each.entries.items() if key in keys}
     stored = {key: store.entry(key) for key in keys if store.has_key(key)}
-    packed = Kept(
-        what=experiment.title,
-        paper=experiment.paper,
-        name=experiment.name,
-        entries={**given, **stored},
-        is_quick=is_quick,
-    )
-    if path.exists():
-        packed = Kept.read(path).joined(packed)
-    packed.write(path, overwrite=True)
+    _joined(experiment, path, {**given, **stored}, is_quick=is_quick).write(path, overwrite=True)
+
+
+def _joined(experiment: Experiment, path: Path, entries: Mapping[str, Entry], *, is_quick: bool) -> Kept:
+    """The outcomes, with those of the file that is there; refused where that is of another table."""
+    from lehr.papers.store import Kept
+
+    about = {"what": experiment.title, "paper": experiment.paper, "name": experiment.name}
+    packed = Kept(**about, entries=entries, is_quick=is_quick)
+    return Kept.read(path).joined(packed) if path.exists() else packed
 
 
 # --- What is shown --------------------------------------------------------------------------------------------------
