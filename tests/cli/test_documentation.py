@@ -99,6 +99,11 @@ def test_the_examples_of_a_page_print_what_it_says(page: str) -> None:
         assert not _differs(want, got), f"{command}\n--- the page says\n{want}\n--- it prints\n{got}"
 
 
+def test_every_page_with_a_session_is_among_those_that_are_run() -> None:
+    with_sessions = {page.name for page in DOCS.glob("*.md") if "```console\n$ " in page.read_text(encoding="utf-8")}
+    assert with_sessions == set(PAGES)
+
+
 def test_a_page_that_says_something_else_is_found() -> None:
     block = "```console\n$ lehr --version\nlehr 99\n```"
     [(command, want)] = _console_examples(block)
