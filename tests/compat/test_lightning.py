@@ -274,6 +274,27 @@ def test_a_run_goes_on_from_a_checkpoint_with_fresh_noise_that_is_charged(tmp_pa
     assert trainer.global_step == 5
 
 
+class _Saves(pl.Callback):  # type: ignore[misc, name-defined]
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == 5:
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / "at5.ckpt")
+
+
+def _counts(shape: Any) -> set[int]:
+    if isinstance(shape, dict):
+        return set().union(*map(_counts, shape.values()))
+    return {shape} if type(shape) is int else set()
+
+
+def test_a_checkpoint_does_not_tell_in_how_many_batches_the_draws_came(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, a_callback(tmp_path, physical_batch=1), _Saves())
+    trainer.fit(Module(), a_loader())
+    assert trainer.fit_loop.epoch_loop.batch_progress.total.ready > 6
+    checkpoint = torch.load(tmp_path / "at5.ckpt", weights_only=False)
+    assert max(_counts(checkpoint["loops"])) == 5
+    assert checkpoint["callbacks"]["LehrCallback"]["step"] == 5
+
+
 @pytest.fixture(autouse=True)
 def _plain_threads() -> Iterator[None]:
     before = torch.random.get_rng_state()

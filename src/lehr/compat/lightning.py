@@ -164,6 +164,11 @@ class LehrCallback(Callback):
         """Leave the module as it was."""
         self._close(trainer, pl_module)
 
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Lightning counts batches, and in how many physical ones the draws came tells their sizes: it counts steps."""
+        if self._run is not None:
+            _count_steps_alone(checkpoint["loops"]["fit_loop"])
+
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: where the run stands. The key is not in it."""
         if self._run is None:
@@ -248,6 +253,16 @@ def _never(trainer: Trainer) -> int:
     """A power of two that does not divide the number of batches so far, so that Lightning takes no step."""
     ready = trainer.fit_loop.epoch_loop.batch_progress.current.ready
     return 2 * (ready & -ready) if ready else 2
+
+
+def _count_steps_alone(loop: dict[str, Any]) -> None:
+    """Put the number of steps, which is public, in the place of every number of batches."""
+    progress = loop["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
+    batches = loop["epoch_loop.batch_progress"]
+    for span in ("total", "current"):
+        steps = progress["step"][span]["completed"]
+        for counts in (progress["zero_grad"][span], batches[span]):
+            counts.update(dict.fromkeys(counts, steps))
 
 
 def _loader_of(trainer: Trainer) -> DataLoader[Any]:
