@@ -43,6 +43,7 @@ The map, in reading order. A module imports only what stands above it; only thos
         run_folder      ● the folder of a run: key, ledger, metrics
         trainee         ● the model with its optimizer, averages and counts
         candidates      ● the weights along one released sum, and how far to go
+        distributed     ● several processes, one run: who draws, who sums, who adds the noise
         loop            ● the one training loop
 
     fillings, and looking back

@@ -8,6 +8,7 @@ LehrError
 ├── NotPrivate             a layer that cannot be trained privately as it is set up, with the way out
 ├── BadRecord              a record that cannot be trained on: which one, and why
 ├── Diverged               a training run whose weights are no longer numbers
+├── RankLost               a process of a run on several that is gone, or does not do as the others do
 ├── BudgetExceeded         a reservation that would pass the budget of a data set
 ├── StoreError             a ledger or budget file that cannot be used; the file is left as it was
 │   ├── ForeignFile        it was not written by Lehr, or by another part of Lehr, or by a newer one
@@ -80,6 +81,10 @@ class BadRecord(LehrError):
 
 class Diverged(LehrError):
     """The weights of a run are no longer finite. What was released until then stays charged."""
+
+
+class RankLost(LehrError):
+    """A process of a distributed run is gone, or does not do as the others do. What was charged stays charged."""
 
 
 class BudgetExceeded(LehrError):

@@ -22,6 +22,7 @@ from lehr.asking import Judge
 from lehr.attempts import Allowance, Charges, going_on
 from lehr.candidates import Candidates
 from lehr.clipping.unclipped import Unclipped
+from lehr.distributed import ALONE, Order, Ranks
 from lehr.errors import Diverged
 from lehr.events import Event
 from lehr.files import lines_file
@@ -41,6 +42,29 @@ class Engine(Protocol):
 
     def private_sum(self, clip: ClipRule, inputs: Inputs, targets: Any, mask_B: Tensor) -> PrivateSum:  # noqa: N803
         """The clipped sum over the records that the mask counts."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Share:
+    """What one process needs in order to sum the clipped gradients of its records: it neither draws nor releases."""
+
+    engine: Engine
+    private: Records
+    views: Callable[[Inputs, torch.Generator], Inputs]  # prepared, and augmented where that is asked for
+    physical_batch: int
+    device: torch.device
+    ranks: Ranks
+
+    def parts(self, places: Tensor, clip: ClipRule, randomness: StepRandomness) -> Iterator[PrivateSum]:
+        """The clipped sums over the physical batches of this rank's share. An empty one is one batch of padding."""
+        ranks, size = self.ranks, self.physical_batch
+        generator = randomness.generator(ranks.purpose("augmentation"), self.device)
+        seed_layers(randomness, self.device, purpose=ranks.purpose("layers"))
+        nobody = PhysicalBatch(places_P=places.new_zeros(size), mask_P=torch.zeros(size, dtype=torch.bool))
+        parts = physical(ranks.own(places), size) or [nobody]
+        read = batches(self.private, [part.places_P for part in parts])
+        for part, (inputs, targets, usable_P) in zip(parts, read, strict=True):  # noqa: N806
+            yield self.engine.private_sum(clip, self.views(inputs, generator), targets, part.mask_P & usable_P)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +88,19 @@ class Training:
     checkpoint_seconds: float
     has_diagnostics: bool
     environment: dict[str, str] | None
+    ranks: Ranks = ALONE  # of which this process is the first
+
+    @property
+    def share(self) -> Share:
+        """What this process sums."""
+        return Share(
+            engine=self.engine,
+            private=self.private,
+            views=self.views,
+            physical_batch=self.physical_batch,
+            device=next(self.model.parameters()).device,
+            ranks=self.ranks,
+        )
 
 
 class Loop:
@@ -152,16 +189,18 @@ class Loop:
         return charges.charge_one(step, mechanism.next_event(self.trainee.noise, planned_step=charges.planned(step)))
 
     def _private_parts(self, places: Tensor, clip: ClipRule, randomness: StepRandomness) -> Iterator[PrivateSum]:
-        """The clipped sums over the physical batches of a draw. An empty draw is one batch of padding."""
-        training, size = self.training, self.training.physical_batch
-        generator = randomness.generator("augmentation", self.device)
-        seed_layers(randomness, self.device)
-        nobody = PhysicalBatch(places_P=places.new_zeros(size), mask_P=torch.zeros(size, dtype=torch.bool))
-        parts = physical(places, size) or [nobody]
-        read = batches(training.private, [part.places_P for part in parts])
-        for part, (inputs, targets, usable_P) in zip(parts, read, strict=True):  # noqa: N806
-            views = training.views(inputs, generator)
-            yield training.engine.private_sum(clip, views, targets, part.mask_P & usable_P)
+        """The clipped sums over a draw: of this process, batch by batch, and then of each other rank."""
+        training, trainee = self.training, self.trainee
+        order = Order(
+            step=randomness.step,
+            attempt=randomness.attempt,
+            clipping=trainee.clipping,
+            is_raw=isinstance(clip, Unclipped),
+        )
+        training.ranks.order(order, training.model)
+        own = list(training.share.parts(places, clip, randomness))
+        yield from own
+        yield from training.ranks.shares(own[0])
 
     def _peek(self, places: Tensor, randomness: StepRandomness) -> None:
         """Let a clip that is unproven look at the gradients as they are. It is charged as what it is."""
@@ -286,9 +325,9 @@ class Loop:
         return end
 
 
-def seed_layers(randomness: StepRandomness, device: torch.device) -> None:
+def seed_layers(randomness: StepRandomness, device: torch.device, *, purpose: str = "layers") -> None:
     """Dropout, and whatever else draws by itself, repeats itself with the step."""
     # torch.manual_seed would note where it was called from, for every kind of device, and never forget it.
-    torch.default_generator.set_state(randomness.generator("layers", "cpu").get_state())
+    torch.default_generator.set_state(randomness.generator(purpose, "cpu").get_state())
     if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(randomness.seed("layers"))
+        torch.cuda.default_generators[device.index or 0].manual_seed(randomness.seed(purpose))

@@ -741,11 +741,79 @@ SHAPED = (
     ),
 )
 
+TWO = "test_distributed.py::test_a_run_of_two_processes_is_that_of_one_with_its_noise_once"
+RANKS = (
+    Planted(
+        name="every-rank-sums-the-draw",
+        where="distributed.py",
+        edits=(("return places[places % self.total == self.number] if self.total > 1 else places", "return places"),),
+        does="each of W processes sums all records that were drawn, and not its share of them",
+        breaks="a record is in every one of the sums, and moves the whole W times as far as the noise was scaled for",
+        caught_by=(
+            "test_distributed.py::test_the_shares_of_all_ranks_are_the_draw_and_no_two_have_a_record_in_common",
+            TWO,
+        ),
+    ),
+    Planted(
+        name="no-noise-on-several-ranks",
+        where="loop.py",
+        edits=(
+            (
+                "            is_accepted = self._propose(",
+                "            if training.ranks.total > 1:\n"
+                "                released = ReleasedSum(values=private.values, noise_std=released.noise_std)\n"
+                "            is_accepted = self._propose(",
+            ),
+        ),
+        does="the sum of several processes is used without noise",
+        breaks="nothing hides a record in it",
+        caught_by=(TWO,),
+    ),
+    Planted(
+        name="noise-on-every-rank",
+        where="training/ranked.py",
+        edits=(
+            (
+                "        run.ranks.give_back(added(list(share.parts(places, clip, randomness))))\n",
+                "        own = added(list(share.parts(places, clip, randomness)))\n"
+                "        state = run.scored.method.noise.start({})\n"
+                "        noisy = run.mechanism.release(own, state, planned_step=order.step, randomness=randomness)\n"
+                "        run.ranks.give_back(type(own)(values=noisy.values, sensitivity=own.sensitivity))\n",
+            ),
+        ),
+        does="every process adds the noise to its own sum",
+        breaks="what is added is not what is charged: here more, by the same numbers each time",
+        caught_by=(TWO,),
+    ),
+    Planted(
+        name="one-stream-for-all-ranks",
+        where="distributed.py",
+        edits=(('return f"{name}, rank {self.number}" if self.number else name', "return name"),),
+        does="all processes augment, and drop, by the same numbers",
+        breaks="records of two processes share theirs, and a record more changes which: more moves than its own part",
+        caught_by=("test_distributed.py::test_no_two_ranks_augment_or_drop_by_the_same_numbers",),
+    ),
+    Planted(
+        name="number-of-ranks-ignored",
+        where="distributed.py",
+        edits=(
+            (
+                'return {**mine, "ranks": f"{self.total}: {json.dumps(found, sort_keys=True)}"}',
+                "return dict(mine)",
+            ),
+        ),
+        does="a run that is resumed by another number of processes counts as the same to the bit",
+        breaks="sums that are rounded otherwise get the noise of their first life: it can be subtracted",
+        caught_by=("test_distributed.py::test_what_is_taken_again_by_another_number_of_ranks_is_charged_again",),
+    ),
+)
+
 EVERY = {
     "Sampler": SAMPLER,
     "Clip": CLIP,
     "Noise": NOISE,
     "Accumulation": ACCUMULATION,
+    "Ranks": RANKS,
     "Resume": RESUME,
     "Accounting": ACCOUNTING,
     "Shaped noise": SHAPED,

@@ -29,7 +29,7 @@ CLIP = FlatClip(0.5)
 
 def padded_fraction(given: Plan, size: int) -> float:
     """The share of records in physical batches of this size that are padding, on average."""
-    return 1 - given.expected_batch_size / _work(given, size, own_cost=0)
+    return 1 - given.expected_batch_size / _work(given.expected_batch_size, size, own_cost=0)
 
 
 def plan(*, batch: float, records: int = 60_000, steps: int = 100) -> Plan:

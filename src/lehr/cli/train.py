@@ -107,6 +107,7 @@ def train(
     the bit.
     """
     from lehr.configuration import Configuration
+    from lehr.distributed import is_first
     from lehr.run_folder import read_config
 
     said: dict[str, dict[str, Any]] = {
@@ -170,7 +171,8 @@ def train(
         diagnostics=diagnostics,
         quiet=quiet or json,
     )
-    _answer(done, json=json)
+    if is_first():  # of several processes, one speaks
+        _answer(done, json=json)
 
 
 def _callbacks(tensorboard: Path | None) -> list[Any]:

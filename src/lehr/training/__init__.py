@@ -11,6 +11,7 @@
 - ``projecting``: a private PCA in front of a network, found once and charged
 - ``trying``: what can be found out before anything is spent
 - ``planned``: a run that is decided, begun or resumed, and trained
+- ``ranked``: by which process it is trained: this one alone, the first of several, or one that follows
 - ``paying``: the budget of a data set as a run uses it
 - ``describing``: config.json
 - ``ending``: weights, certificate and report of a run that is over

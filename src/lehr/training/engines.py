@@ -31,8 +31,10 @@ MOST_COMPILED_RULES = 4
 OWN_COST = (90.0, 128.0)  # of one physical batch, in records: on a CPU, on a GPU
 
 
-def physical_batch_for(plan: Plan, device: torch.device) -> int:
+def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1) -> int:
     """The size with the least work in it: padding on the one hand, what each batch costs by itself on the other.
+
+    Of several ranks each has its share of a draw.
 
     >>> cpu = torch.device("cpu")
     >>> small = Plan(noise_multiplier=1.0, expected_batch_size=64, records=1464, steps=60, delta=1e-4)
@@ -40,14 +42,15 @@ def physical_batch_for(plan: Plan, device: torch.device) -> int:
     >>> physical_batch_for(small, cpu), physical_batch_for(large, cpu)
     (80, 712)
     """
-    most = plan.expected_batch_size + 4 * math.sqrt(plan.expected_batch_size)
+    share = plan.expected_batch_size / ranks
+    most = share + 4 * math.sqrt(share)
     sizes = range(8, min(LARGEST_PHYSICAL_BATCH, 8 * math.ceil(most / 8)) + 8, 8)
-    return min(sizes, key=lambda size: _work(plan, size, own_cost=OWN_COST[device.type == "cuda"]))
+    return min(sizes, key=lambda size: _work(share, size, own_cost=OWN_COST[device.type == "cuda"]))
 
 
-def _work(plan: Plan, size: int, *, own_cost: float) -> float:
+def _work(expected: float, size: int, *, own_cost: float) -> float:
     """The records run for one draw on average, each physical batch counted as so many more."""
-    draws = poisson(plan.expected_batch_size)  # close to the law of a draw, and an upper bound on its spread
+    draws = poisson(expected)  # close to the law of a draw, and an upper bound on its spread
     fewest, most = int(draws.ppf(1e-6)), int(draws.ppf(1 - 1e-6)) + 1
     sizes = np.arange(fewest, most + 1)
     batches = np.maximum(1, np.ceil(sizes / size))

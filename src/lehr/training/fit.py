@@ -28,6 +28,7 @@ from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation
 from lehr.data.augmentation import named as augmentation_named
 from lehr.data.private_pca import PrivatePCA
+from lehr.distributed import device_of_rank, joined, refuse_wrapped
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING
 from lehr.gradients.batches import LossFn
@@ -44,6 +45,7 @@ from lehr.training.given_records import given_records
 from lehr.training.how import How
 from lehr.training.planned import Planned
 from lehr.training.projecting import a_private_pca
+from lehr.training.ranked import trained
 from lehr.training.scored import Scored
 from lehr.update.averaging import Averaging, NoAverage
 from lehr.update.averaging import from_json as averaging_from_json
@@ -128,7 +130,11 @@ def fit(
     proven one, and says which is which. ``trial_of`` says of which search on these records the run is a trial
     (``lehr.planning.search_cost``): what is promised is then promised for the whole search. With
     ``cryptographic_on_gpu`` a GPU's noise comes from the same cryptographic stream as a CPU's, which is slower.
+
+    Started by ``torchrun``, or after ``torch.distributed.init_process_group``, the processes train one model together
+    (``lehr.distributed``); each must make the same call. The first writes, tells the callbacks and pays; all return.
     """
+    ranks = joined()
     chosen = _method(method, accounting)
     given = given_records(
         data,
@@ -151,7 +157,7 @@ def fit(
         averaging=_averaging(averaging),
         precision=precision,
         patience=patience,
-        device=a_device(device),
+        device=a_device(device) if ranks.total == 1 else device_of_rank(a_device(device)),
         physical_batch=physical_batch,
         compiled=compiled,
         checkpoint_seconds=checkpoint_seconds,
@@ -188,14 +194,14 @@ def fit(
         scored=scored,
         plan=plan,
         stated=_statements(stated, settings_chosen_on, scored),
-        budget=None if budget is None else Path(budget),
+        budget=None if budget is None or ranks.number else Path(budget),  # the first pays for all
         private_pca=pca,
         trial_of=trial_of,
+        ranks=ranks,
     )
     where = Path(directory) if directory is not None else _new_directory(run.name)
     told = tuple(callbacks) if silent else (*callbacks, progress_for(sys.stderr, quiet=quiet))
-    with run.resumed(where) if resume else run.begun(where) as folder:
-        return run.trained(folder, told)
+    return trained(run, where, resume=resume, callbacks=told)
 
 
 def _method(method: str | Method, accounting: str | None) -> Method:
@@ -241,6 +247,7 @@ def _dtype(model: nn.Module) -> torch.dtype:
     given: object = model
     if not isinstance(given, nn.Module):
         raise InvalidValue("model", allowed="a torch module", given=type(given).__name__)
+    refuse_wrapped(given)
     types = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
     return next(types, torch.float32)
 

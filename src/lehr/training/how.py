@@ -48,9 +48,9 @@ class How:
         """What the model sees of a record."""
         return Look(preparation=preparation, augmentation=self.augmentation, views=self.views, device=self.device)
 
-    def physical_batch_for(self, plan: Plan) -> int:
+    def physical_batch_for(self, plan: Plan, *, ranks: int = 1) -> int:
         """The records that are run at once."""
-        return self.physical_batch or engines.physical_batch_for(plan, self.device)
+        return self.physical_batch or engines.physical_batch_for(plan, self.device, ranks=ranks)
 
     def is_compiled_for(self, plan: Plan, clipping: Clipping) -> bool:
         """Whether the step is compiled."""

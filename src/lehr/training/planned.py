@@ -21,9 +21,11 @@ from lehr.append_only import a_name
 from lehr.attempts import Allowance
 from lehr.claims import Claim
 from lehr.data.private_pca import PrivatePCA
+from lehr.data.split import Split
+from lehr.distributed import ALONE, Ranks
 from lehr.errors import Diverged, InvalidValue, StoreError
 from lehr.events import Adjacency, Event, counted
-from lehr.loop import Engine, Loop, Training
+from lehr.loop import Engine, Loop, Share, Training
 from lehr.mechanism import Mechanism
 from lehr.networks.projected_mlp import Projection
 from lehr.planning.plan import Plan
@@ -57,6 +59,7 @@ class Planned:
     budget: Path | None
     private_pca: PrivatePCA | None = None
     trial_of: Trial | None = None  # the search that this run is a trial of; it has reserved for all of them
+    ranks: Ranks = ALONE
 
     def __post_init__(self) -> None:
         a_name(name=self.name)
@@ -140,8 +143,13 @@ class Planned:
             precision=self.how.precision,
             compiled=self.how.is_compiled_for(self.plan, self.scored.method.clipping),
             clipping=self.scored.method.clipping,
-            padding=trying.padding(self.scored.given, self.look, self.how.physical_batch_for(self.plan)),
+            padding=trying.padding(self.scored.given, self.look, self.physical_batch),
         )
+
+    @property
+    def physical_batch(self) -> int:
+        """The records that are run at once."""
+        return self.how.physical_batch_for(self.plan, ranks=self.ranks.total)
 
     @cached_property
     def allowance(self) -> Allowance:
@@ -240,11 +248,27 @@ class Planned:
             promises_nothing=self.promises_nothing,
         )
 
+    def share(self, key: RunKey) -> tuple[Share, dict[str, object]]:
+        """What a rank that is not the first sums, and what the first must know of it."""
+        made = self.scored.split(key)
+        parts = self.scored.given if made is None else self.scored.divided(made)
+        engine, _ = self.engine
+        share = Share(
+            engine=engine,
+            private=parts.to(self.how.device).private,
+            views=self.look.trained,
+            physical_batch=self.physical_batch,
+            device=self.how.device,
+            ranks=self.ranks,
+        )
+        return share, {"split": _split_digest(made, key), "environment": self._environment()}
+
     def _training(self, folder: RunFolder) -> Training:
         how, method = self.how, self.scored.method
-        parts = self.scored.parts(folder).to(how.device)
-        look, size = self.look, how.physical_batch_for(self.plan)
-        engine, runs = self.engine
+        kept = self.scored.kept_split(folder)
+        parts = (self.scored.given if kept is None else self.scored.divided(kept)).to(how.device)
+        look = self.look
+        engine, _ = self.engine
         return Training(
             model=self.model,
             engine=engine,
@@ -255,14 +279,15 @@ class Planned:
             private=parts.private,
             beforehand=self._beforehand(parts),
             views=look.trained,
-            physical_batch=size,
+            physical_batch=self.physical_batch,
             averaging=how.averaging,
             scorer=self.scored.scorer(parts, how.loss_fn, look.seen),
             judge=self.scored.judge(parts, self.model, how.loss_fn, look.seen, self.plan),
             patience=how.patience,
             checkpoint_seconds=how.checkpoint_seconds,
             has_diagnostics=how.diagnostics,
-            environment=self._environment(engine, runs, size) if is_known(method) else None,
+            environment=self.ranks.environment(self._environment(), split=_split_digest(kept, folder.key)),
+            ranks=self.ranks,
         )
 
     def _epsilon_of(self) -> Callable[[Event], float]:
@@ -270,9 +295,11 @@ class Planned:
         whole = self.proven_claim.epsilon
         return _epsilon_of(self.plan, whole) if self.trial_of is None else lambda charged: whole
 
-    def _environment(self, engine: Engine, runs: str, size: int) -> dict[str, str] | None:
-        """All that a bit of this run may depend on."""
-        how, scored = self.how, self.scored
+    def _environment(self) -> dict[str, str] | None:
+        """All that a bit of this run may depend on; none where that is not known."""
+        how, scored, (engine, runs), size = self.how, self.scored, self.engine, self.physical_batch
+        if not is_known(scored.method):
+            return None
         return attempts.environment(
             how.device,
             physical_batch=size,
@@ -358,6 +385,11 @@ class Planned:
         if len(self.scored.given.private) != self.plan.records:
             allowed = "under replace-one exactly the number of the records"
             raise InvalidValue("records", allowed=allowed, given=self.plan.records)
+
+
+def _split_digest(split: Split | None, key: RunKey) -> str:
+    """Who is in which part, as a keyed hash: ranks that differ in it would sum other records than were drawn."""
+    return "" if split is None else key.fingerprint(split.parts.numpy().data)
 
 
 @contextmanager

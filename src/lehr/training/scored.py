@@ -168,17 +168,20 @@ class Scored:
             return found
         return None
 
-    def parts(self, folder: RunFolder) -> GivenRecords:
-        """The records, each in its part; the split is kept with the run."""
+    def kept_split(self, folder: RunFolder) -> Split | None:
+        """Who is in which part, kept with the run; none where there is one part alone."""
         if not folder.files.split.exists():
             made = self.split(folder.key)
             if made is None:
-                return self.given
+                return None
             unfinished = folder.files.split.with_name("split.part")
             unfinished.unlink(missing_ok=True)  # of a run that was killed while it wrote
             made.save(unfinished)
             unfinished.replace(folder.files.split)
-        kept = Split.load(folder.files.split)
+        return Split.load(folder.files.split)
+
+    def divided(self, kept: Split) -> GivenRecords:
+        """The records, each in its part."""
         return self.given.with_held_out(kept) if self.is_private else self.given.with_acceptance(kept)
 
     def scorer(self, parts: GivenRecords, loss_fn: LossFn, prepare: Prepare) -> Scorer | None:

@@ -1,0 +1,164 @@
+"""Runs of several processes for tests: real ones, which meet by gloo."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lehr import fit
+from lehr.data import InMemory
+from lehr.methods.by_name import named
+from lehr.run_shape import Callback, Progress, Start
+
+PROCESSES = multiprocessing.get_context("forkserver")
+# torch loads its compiler when an optimizer first takes a step, which would take each process seconds.
+PROCESSES.set_forkserver_preload(["torch._dynamo", "tests.several_ranks"])
+STEPS = 12
+HANGS_FOR = 10
+Job = Mapping[str, Any]
+
+
+def records(seed: int, count: int) -> InMemory:
+    made = torch.Generator().manual_seed(seed)
+    return InMemory(torch.randn(count, 4, generator=made), torch.arange(count) % 3)
+
+
+class StopAtOnce(Callback):
+    """As Ctrl-C before the first step."""
+
+    def started(self, start: Start) -> None:
+        raise KeyboardInterrupt
+
+
+class KillAt(Callback):
+    """The end of a process in the middle of a run: of rank 0, which alone has callbacks."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Misbehaving:
+    """A loss that does something else in one process, once it has been asked so often: some steps into the run."""
+
+    def __init__(self, does: str | None, after: int) -> None:
+        self._does, self._left = does, after
+        self.__name__ = "losses"
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self._left -= 1
+        if self._left < 0 and self._does == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._left < 0 and self._does == "fails":
+            raise ArithmeticError("what only this process should tell")
+        if self._left < 0 and self._does == "hangs":
+            signal.alarm(HANGS_FOR)  # and is gone then
+            signal.pause()
+        return cross_entropy(outputs, targets, reduction="none")
+
+
+def train(directory: Path, *, rank: int = 0, resume: bool = True, **job: Any) -> dict[str, Any]:
+    """One process's part of a run."""
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)  # the first weights are those of rank 0, whatever the others have
+    job = {**job}
+    misbehaves = job.pop("misbehaves", {}).get(rank)
+    method = job.pop("method", "dpsgd")
+    settings = {"learning_rate": 0.5, **job.pop("settings", {}), **job.pop("settings_of_rank", {}).get(rank, {})}
+    run = fit(
+        nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
+        job.pop("data", {}).get(rank) or records(0, 60),
+        test=records(1, 30),
+        public=records(2, 20),
+        records=60,
+        num_classes=3,
+        delta=1e-3,
+        method=named(method, **settings),
+        loss_fn=Misbehaving(misbehaves, after=20),
+        physical_batch=8,
+        compiled=False,
+        evaluate_every=4,
+        checkpoint_seconds=0,
+        settings_chosen_on="fixed",
+        directory=directory,
+        resume=resume,
+        quiet=True,
+        callbacks=job.pop("callbacks", []),
+        **{"noise_multiplier": 1.0, "steps": STEPS, "expected_batch_size": 12, **job},
+    )
+    weights = torch.cat([value.detach().flatten() for value in run.model.parameters()])
+    return {"weights": weights.tolist(), "end": run.end, "rows": run.evaluations, "certificate": run.certificate}
+
+
+def prepared(directory: Path, **job: Any) -> Path:
+    """A run with a key, of which no step is taken."""
+    try:
+        train(directory, resume=False, callbacks=[StopAtOnce()], **job)
+    except KeyboardInterrupt:
+        return directory
+    raise AssertionError("it was not stopped")
+
+
+def copied(prepared_run: Path, name: str) -> Path:
+    """Another run with the same key."""
+    return Path(shutil.copytree(prepared_run, prepared_run.with_name(name)))
+
+
+def together(total: int, jobs: Sequence[tuple[Path, Job]], *, timeout: float = 60) -> list[list[Any]]:
+    """What each rank says of each job: what it got, or the error in words; nothing from one that is killed."""
+    meeting = jobs[0][0].with_name(f"meeting-{total}-{jobs[0][0].name}")
+    meeting.unlink(missing_ok=True)
+    pipes = [PROCESSES.Pipe(duplex=False) for _ in range(total)]
+    ranks = [
+        PROCESSES.Process(target=_rank, args=(rank, total, meeting, list(jobs), pipes[rank][1], timeout))
+        for rank in range(total)
+    ]
+    for process, (_, writing) in zip(ranks, pipes, strict=True):
+        process.start()
+        writing.close()
+    said = [_all_of(reading) for reading, _ in pipes]
+    for process in ranks:
+        process.join()
+    return said
+
+
+def _all_of(reading: Any) -> list[Any]:
+    found = []
+    try:
+        while True:
+            found.append(reading.recv())
+    except EOFError:
+        return found
+
+
+def _rank(rank: int, total: int, meeting: Path, jobs: Sequence[tuple[Path, Job]], writing: Any, timeout: float) -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=total,
+        timeout=timedelta(seconds=timeout),
+    )
+    for directory, job in jobs:
+        try:
+            writing.send(train(directory, rank=rank, **job))
+        except Exception as error:  # whatever it is, the test looks at it
+            writing.send(f"{type(error).__name__}: {error}")
+            break
+    writing.close()
+    # Without a farewell to the others: a rank that stops is simply gone.
+    os._exit(0)
