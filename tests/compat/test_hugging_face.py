@@ -30,7 +30,6 @@ from transformers import (  # noqa: E402  # noqa: E402
 from lehr.compat.hugging_face import LehrTrainer, record_losses  # noqa: E402
 
 RECORDS = 24
-pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory", "ignore:.*is deprecated", "ignore::FutureWarning")
 
 
 class Sentences(Dataset[dict[str, Tensor]]):

@@ -18,12 +18,7 @@ from lehr.reports.run_reading import read_run
 pl = pytest.importorskip("lightning.pytorch")
 from lehr.compat.lightning import LehrCallback  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers",
-    "ignore:.*srun",
-    "ignore:.*is deprecated",
-    "ignore:.*`IterableDataset` has `__len__`",
-)
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
 
 class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
