@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import multiprocessing
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from lehr.errors import InvalidValue
+from lehr.papers import running
 from lehr.papers.job import Job, key_of
 from lehr.papers.running import Ended, RunningCallback, Summary, run_all
 from lehr.papers.store import Store
@@ -85,6 +89,27 @@ def test_whoever_stops_it_loses_nothing_that_had_ended(tmp_path: Path) -> None:
         run_all([squared(2), Interrupted(function="made_up:stopped")], store, device="cpu", told=heard)
     assert store.has(squared(2))
     assert heard.is_closed
+
+
+def test_two_key_strokes_leave_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def struck(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    spawning = multiprocessing.get_context("spawn")
+    sleeping = [spawning.Process(target=time.sleep, args=(60,)) for _ in range(2)]
+    attempt = running.Attempts(store=Store(tmp_path), device="cpu", data_dir=None, about=ABOUT)
+    workers = running._Workers(running.Waiting([]), attempt, until=None, told=Heard())
+    for process in sleeping:
+        process.start()
+        workers._at_work.append(running._Worker(process, spawning.Pipe()[0]))
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "wait", struck)
+        patched.setattr(sleeping[0], "join", struck)
+        with pytest.raises(KeyboardInterrupt):
+            workers.run(0)
+    for process in sleeping:
+        process.join(30)
+    assert [process.exitcode for process in sleeping] == [-signal.SIGTERM, -signal.SIGTERM]
 
 
 def test_a_device_that_is_not_there_is_refused_before_any_job_fails_by_it(tmp_path: Path) -> None:

@@ -194,8 +194,9 @@ class _Workers:
                 for worker in [each for each in self._at_work if each.pipe in ready]:
                     self._hear(worker)
         finally:
-            for worker in self._at_work:
+            for worker in self._at_work:  # all, before any is waited for: a second key stroke ends the waiting
                 worker.process.terminate()
+            for worker in self._at_work:
                 worker.process.join()
 
     def _started(self) -> _Worker:
