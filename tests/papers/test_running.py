@@ -12,6 +12,7 @@ from lehr.papers import running
 from lehr.papers.job import Job, key_of
 from lehr.papers.running import Ended, RunningCallback, Summary, run_all
 from lehr.papers.store import Store
+from lehr.papers.waiting import Waiting
 from tests.papers.made_up_jobs import ABOUT, Diverging, Dying, Interrupted, Squared, squared, tiny
 
 
@@ -98,7 +99,7 @@ def test_two_key_strokes_leave_no_process_behind(tmp_path: Path, monkeypatch: py
     spawning = multiprocessing.get_context("spawn")
     sleeping = [spawning.Process(target=time.sleep, args=(60,)) for _ in range(2)]
     attempt = running.Attempts(store=Store(tmp_path), device="cpu", data_dir=None, about=ABOUT)
-    workers = running._Workers(running.Waiting([]), attempt, until=None, told=Heard())
+    workers = running._Workers(Waiting([]), attempt, until=None, told=Heard())
     for process in sleeping:
         process.start()
         workers._at_work.append(running._Worker(process, spawning.Pipe()[0]))
