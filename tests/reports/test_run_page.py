@@ -13,7 +13,7 @@ from lehr.claims import Premise, Standing
 from lehr.events import Composed, Gaussian, NonPrivate
 from lehr.reports.rounding import at_most
 from lehr.reports.run_claims import to_json
-from lehr.reports.run_page import render
+from lehr.reports.run_page import promised, render
 from lehr.reports.run_position import position
 from lehr.reports.run_reading import RunRecord, State, read_run
 from lehr.reports.wording import guarantee
@@ -236,6 +236,20 @@ def test_a_certificate_in_the_folder_of_a_run_that_promises_nothing_promises_not
     assert record.certificate is not None
     assert "No privacy: the records that it is trained on were declared public." in page.words
     assert "ε =" not in page.words
+
+
+def test_a_certificate_that_promises_more_than_the_run_is_another_runs_and_is_not_believed(record: RunRecord) -> None:
+    certificate = record.certificate
+    assert certificate is not None
+    assert record.proven is not None
+    assert promised(record) == certificate.claim.claim
+    better = replace(certificate.claim.claim, epsilon=record.proven.epsilon / 2)
+    foreign = replace(record, certificate=replace(certificate, claim=replace(certificate.claim, claim=better)))
+    assert promised(foreign) == record.proven
+    assert "it is another run's" in Page(render(foreign)).words
+    elsewhere = replace(certificate.claim.claim, delta=record.proven.delta * 2)
+    other_delta = replace(record, certificate=replace(certificate, claim=replace(certificate.claim, claim=elsewhere)))
+    assert promised(other_delta) == record.proven
 
 
 def test_a_certificate_in_the_folder_of_a_run_without_noise_promises_nothing(tmp_path: Path, record: RunRecord) -> None:

@@ -132,8 +132,10 @@ def _answer(path: Path, record: RunRecord, predicted: Prediction | None, *, json
 
 
 def _claims(record: RunRecord) -> Iterator[str]:
-    promised = record.proven if record.certificate is None else record.certificate.claim.claim
-    if promised is None or not record.is_private:
+    from lehr.reports import run_page
+
+    promised = run_page.promised(record)
+    if promised is None:
         yield f"  no privacy: {record.no_privacy_because}"
     else:
         yield f"  ε, proven: {at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"

@@ -121,7 +121,7 @@ def _promise(run: Drawn) -> str:
     whole = " for the whole search that it was chosen by" if run.record.trial_of is not None else ""
     stated = run.record.config["stated"]
     unit = str(stated.get("unit_of_privacy", "one record"))
-    certified = "certified" if run.record.certificate is not None else "of the plan, not certified"
+    certified = "of the plan, not certified" if run_page.is_uncertified(run.record) else "certified"
     public = "; ".join(map(str, stated.get("treated_as_public") or ())) or "nothing was stated"
     return (
         f"{run.name}: ε = {at_most(claim.epsilon)} at δ = {exactly(claim.delta)}{whole}, {claim.kind} ({certified}), "

@@ -11,10 +11,10 @@ from itertools import chain
 
 from lehr import accounting
 from lehr.claims import Claim, Standing
+from lehr.planning.budget import FILTER
 from lehr.planning.extrapolation import Prediction
 from lehr.planning.plan import Plan
 from lehr.reports import audit_page, page_frame, prediction_page, run_charts, run_claims, run_cost
-from lehr.reports.certificate import Certificate
 from lehr.reports.rounding import at_most, exactly
 from lehr.reports.run_charts import Drawn
 from lehr.reports.run_position import Position
@@ -24,6 +24,7 @@ from lehr.run_shape import SECTIONS, Evaluation
 
 TEMPLATE = "run_page.html.jinja"
 MILESTONES = 10
+_SAME_TO = 1e-6  # ε, counted again on another machine
 NO_PRIVACY = (
     "No privacy: {because}. The model may reveal any record that it was trained on. Nothing is promised to anybody."
 )
@@ -84,7 +85,20 @@ def promised(record: RunRecord) -> Claim | None:
     """The claim of the certificate, or that of the plan while there is none; None where nothing is promised."""
     if not record.is_private:  # whatever certificate lies in its folder
         return None
-    return record.proven if record.certificate is None else record.certificate.claim.claim
+    return record.proven if is_uncertified(record) or record.certificate is None else record.certificate.claim.claim
+
+
+def is_uncertified(record: RunRecord) -> bool:
+    """Whether no certificate is there, or one that promises more than the run can: that of another run.
+
+    A budget that is kept as a filter gives back what was not used, and nothing else does.
+    """
+    if record.certificate is None:
+        return True
+    own, given = record.proven, record.certificate.claim.claim
+    if own is None or (given.delta, given.adjacency) != (own.delta, own.adjacency):
+        return True
+    return given.accountant != FILTER and given.epsilon < own.epsilon * (1 - _SAME_TO)
 
 
 def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
@@ -95,7 +109,7 @@ def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
     unit = str(stated.get("unit_of_privacy", "one record"))
     yield guarantee(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit)
     yield best_guess(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit)
-    yield _kind(claim, record.certificate)
+    yield _kind(claim, record)
     yield "It is for every step that the plan allowed, however many were taken, accepted or rejected."
     yield f"It is about {unit}. What is true of all records together is what the model is to learn, and is not hidden."
     if record.trial_of is not None:
@@ -107,11 +121,13 @@ def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:
         yield f"Training itself looked at public records: {seen}."
 
 
-def _kind(claim: Claim, certificate: Certificate | None) -> str:
+def _kind(claim: Claim, record: RunRecord) -> str:
     if not claim.is_proven:
         return f"This is not proven: the claim is {claim.kind}."
-    if certificate is None:
+    if record.certificate is None:
         return "This is proven for the plan. There is no certificate of it yet."
+    if is_uncertified(record):
+        return "This is proven for the plan. The certificate in its folder says another ε: it is another run's."
     return "This is proven. The certificate beside this page can be checked: lehr certificate check certificate.json"
 
 
