@@ -33,6 +33,8 @@ MECHANISMS = (
     "clipping/per_layer.py",
     "clipping/scheduled.py",
     "compat/hooked_steps.py",
+    "compat/opacus/private_steps.py",
+    "compat/opacus/quantile_clip.py",
     "data/private_pca.py",
     "data/split.py",
     "distributed.py",
