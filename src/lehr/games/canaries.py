@@ -147,11 +147,12 @@ class CoordinateNetwork(nn.Module):
         self.tables = nn.ModuleList(nn.Embedding(num_rows, 1) for _ in range(num_layers))
         for table in self.tables:
             nn.init.zeros_(table.weight)  # type: ignore[arg-type]
+        self._num_rows = num_rows
         self.host = host
 
     def forward(self, records_B: Tensor) -> Tensor:  # noqa: N803
         # Made-up records are tried beforehand, and on a GPU a row that is not there ends the whole process.
-        rows_B = records_B[:, 0].long().clamp(0, self.tables[0].num_embeddings - 1)  # type: ignore[operator] # noqa: N806
+        rows_B = records_B[:, 0].long().clamp(0, self._num_rows - 1)  # noqa: N806
         carried = torch.stack([table(rows_B) for table in self.tables]).sum(0)
         both = torch.cat([carried, -carried], dim=1)
         return both if self.host is None else torch.cat([both, self.host(records_B[:, 1:])], dim=1)

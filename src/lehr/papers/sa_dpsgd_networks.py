@@ -51,7 +51,8 @@ def _shown(outcomes: Outcomes, size: Size) -> Shown:
     rows: list[tuple[Cell, ...]] = []
     for rate, momentum, is_plain in TRIED:
         found = outcomes.of(_run(setting, rate, momentum, is_plain))
-        rows.append((rate, momentum, "as they are" if is_plain else "standardised", found and found["accuracy"]))
+        accuracy = None if found is None else float(found["accuracy"])
+        rows.append((rate, momentum, "as they are" if is_plain else "standardised", accuracy))
     return Shown(
         tables=(
             Table(
