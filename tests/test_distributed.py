@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,8 @@ def test_alone_there_is_nobody_to_talk_to() -> None:
     assert ALONE.environment({"a": "b"}, split="") == {"a": "b"}
     assert ALONE.environment(None, split="") is None
     assert ALONE.purpose("layers") == "layers"
+    ALONE.hand_out(KEY)
+    assert ALONE._key is None  # it outlives the run
 
 
 def test_a_device_that_is_no_gpu_or_that_has_a_number_stays_as_it_is() -> None:
@@ -233,3 +238,18 @@ def test_a_rank_with_other_records_or_settings_is_refused_before_anything_is_spe
     assert first.startswith(f"InvalidValue: {what} must be the same on every rank")
     assert "rank 0 stopped" in second
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_command_runs_under_torchrun_and_speaks_once(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    # Without the dashes torchrun takes --run for an option of its own.
+    lehr = ["--", sys.executable, "-c", "from lehr.cli.main import main; main()"]
+    words = ["train", "--dataset=digits", "--epsilon=8", "--steps=3", "--expected-batch-size=64", "--json"]
+    command = [*torchrun, *lehr, *words, "--run", str(tmp_path / "run")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["steps"] == 3
+    assert charged(tmp_path / "run")[0] == 3
+    [attempt] = (tmp_path / "run" / "private" / "attempts.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(attempt)["environment"]["ranks"].startswith("2: ")

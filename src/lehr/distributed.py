@@ -152,6 +152,8 @@ class Ranks:
 
     def hand_out(self, key: RunKey) -> None:
         """Give the key of the run to the others, who keep it in memory alone."""
+        if self.total == 1:
+            return
         self._key = key
         on_gpu = key.cryptographic_on_gpu
         self._say_to_all({"kind": _KEY, "secret": key.secret.hex(), "cryptographic_on_gpu": on_gpu})
@@ -319,7 +321,8 @@ def joined() -> Ranks:
     if not dist.is_available():
         return ALONE
     if not dist.is_initialized() and dist.is_torchelastic_launched() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+        dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")
         # Kept until the end: torchrun's store remembers the first meeting, and a second one would find its traces.
         atexit.register(_leave)
     if not dist.is_initialized() or dist.get_world_size() == 1:

@@ -751,7 +751,6 @@ RANKS = (
         breaks="a record is in every one of the sums, and moves the whole W times as far as the noise was scaled for",
         caught_by=(
             "test_distributed.py::test_the_shares_of_all_ranks_are_the_draw_and_no_two_have_a_record_in_common",
-            TWO,
         ),
     ),
     Planted(
