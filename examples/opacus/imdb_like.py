@@ -38,7 +38,7 @@ class Reviews(Dataset[dict[str, Tensor]]):
         self.labels = torch.randint(2, (count,), generator=generator)
         self.input_ids = torch.randint(2 * OPINIONS, WORDS, (count, LENGTH), generator=generator)
         opinions = torch.randint(OPINIONS, (count, LENGTH), generator=generator) + OPINIONS * self.labels[:, None]
-        has_opinion = torch.rand(count, LENGTH, generator=generator) < 0.2
+        has_opinion = torch.rand(count, LENGTH, generator=generator) < 0.35
         self.input_ids = torch.where(has_opinion, opinions, self.input_ids)
 
     def __len__(self) -> int:
@@ -124,8 +124,8 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=4000)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--sigma", type=float, default=0.6, help="noise multiplier")
+    parser.add_argument("--lr", type=float, default=4e-3)
+    parser.add_argument("--sigma", type=float, default=0.5, help="noise multiplier")
     parser.add_argument("--max-per-sample-grad-norm", type=float, default=1.0)
     parser.add_argument("--delta", type=float, default=1e-4)
     parser.add_argument("--hidden-size", type=int, default=32)
