@@ -5,7 +5,7 @@ from dataclasses import replace
 from lehr.papers.experiment import Experiment
 from lehr.papers.page import Part, render
 from lehr.papers.table import Column, Measured, Shown, Table
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 from tests.reports.pages import Page
 
 TABLE = Table(

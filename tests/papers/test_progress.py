@@ -21,7 +21,8 @@ def test_without_a_terminal_each_job_leaves_a_line() -> None:
     lines.closed()
     assert stream.getvalue().splitlines() == [
         "4 jobs to do, 1 done before",
-        "dpsgd on digits, small_cnn, rate 0.1, batch 32, seed 3 done in 12 s: accuracy 50.00% (2 of 5 done, 0 failed, 10 s)",
+        "dpsgd on digits, small_cnn, rate 0.1, batch 32, seed 3 done in 12 s: accuracy 50.00% "
+        "(2 of 5 done, 0 failed, 10 s)",
         "measurement made_up:squared failed: Diverged: [red]the loss [2J is nan (2 of 5 done, 1 failed, 20 s)",
     ]
 

@@ -12,7 +12,7 @@ from lehr.papers.sa_dpsgd_costs import published_epsilon
 from lehr.papers.sa_dpsgd_curves import ACCEPTED, ACCURACY, CANDIDATES, EXPERIMENTS, most_accepted, value_at
 from lehr.papers.sa_dpsgd_runs import DIGITS, MNIST, SEEN, TANH, runs_of
 from lehr.papers.table import Measured
-from lehr.reports.page_frame import Chart
+from lehr.reports.chart import Chart
 
 [FIGURE3] = EXPERIMENTS
 QUICK = Size(is_quick=True)

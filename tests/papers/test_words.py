@@ -7,7 +7,7 @@ import pytest
 from lehr.errors import InvalidValue
 from lehr.papers.table import Cell, Column, Measured, Shown, Table
 from lehr.papers.words import cell_words, headings, labelled, markdown, to_json, with_remarks
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 LONG = "scored on the records that acceptance looked at"
 TABLE = Table(

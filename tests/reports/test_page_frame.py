@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lehr.reports.page_frame import Chart, Line, render
+from lehr.reports.chart import Chart, Line
+from lehr.reports.page_frame import render
 from tests.reports.pages import Page
 
 EMPTY = "page_frame.html.jinja"

@@ -10,7 +10,7 @@ import pytest
 from lehr.acceptance.annealed import Annealed
 from lehr.events import Composed, NonPrivate
 from lehr.reports import run_charts
-from lehr.reports.page_frame import Chart, Figure
+from lehr.reports.chart import Chart, Figure
 from lehr.reports.run_charts import FEWEST_OF_A_LINE, POINTS, Drawn
 from lehr.reports.run_reading import RunRecord, read_run
 from lehr.run_shape import Evaluation

@@ -56,7 +56,7 @@ def cifar_cnn(*, num_classes: int = 10, activation: Activation = nn.Tanh) -> nn.
 
 
 def pooled_cnn(*, num_classes: int = 10, activation: Activation = nn.Tanh) -> nn.Sequential:
-    """Another network for CIFAR-10: six convolutions, with a maximum over space behind each pair, and a hidden layer."""
+    """Another network for CIFAR-10: six convolutions, a maximum over space behind each pair, and a hidden layer."""
     return nn.Sequential(
         *_pair(3, 32, activation),
         nn.MaxPool2d(kernel_size=2),

@@ -34,7 +34,7 @@ from lehr.papers.adadp_runs import (
 from lehr.papers.experiment import Experiment, Outcome, Outcomes, Size
 from lehr.papers.job import Job
 from lehr.papers.table import Cell, Column, Shown, Table, measured
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 DELTA = 1e-5
 NOISES = ((8.0, 16.0), (4.0, 7.0), (2.0, 4.0))  # of the steps and of the components

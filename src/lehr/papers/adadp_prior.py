@@ -26,7 +26,7 @@ from lehr.papers.adadp_runs import (
 from lehr.papers.experiment import Experiment, Outcome, Outcomes, Size
 from lehr.papers.job import Job, Measurement, Training
 from lehr.papers.table import Cell, Column, Shown, Table, measured
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 BOUND_SCALE = 1.2  # the paper's β

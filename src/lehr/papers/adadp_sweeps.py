@@ -10,7 +10,7 @@ from lehr.papers.adadp_runs import BATCH, PAPER, Setting, Way, adadp, on_digits,
 from lehr.papers.experiment import Experiment, Outcomes, Size
 from lehr.papers.job import Job
 from lehr.papers.table import Cell, Column, Measured, Shown, Table, measured
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 EPSILON, DELTA = 0.5, 1e-5
 NOISE, COMPONENTS, RATE, BOUND_SCALE = 8.0, 16.0, 0.002, 1.2

@@ -9,7 +9,7 @@ from lehr.papers.adadp_runs import PAPER
 from lehr.papers.experiment import Experiment, Outcomes, Size
 from lehr.papers.job import Measurement
 from lehr.papers.table import Cell, Column, Shown, Table
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 METHODS = ("DPSGD", "ADADP (published)", "ADADP (proven)")
 PRINTED = {"DPSGD": 0.90, "ADADP (published)": 0.21}

@@ -11,7 +11,7 @@ from lehr.papers.experiment import Experiment
 from lehr.papers.table import Shown, Table
 from lehr.papers.words import headings, rows_in_words
 from lehr.reports import page_frame
-from lehr.reports.page_frame import Chart
+from lehr.reports.chart import Chart
 
 TEMPLATE = "paper_page.html.jinja"
 

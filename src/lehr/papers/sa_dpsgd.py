@@ -42,7 +42,7 @@ from lehr.papers.sa_dpsgd_runs import (
 from lehr.papers.sa_dpsgd_sweeps import EXPERIMENTS as SWEEPS
 from lehr.papers.sa_dpsgd_sweeps import with_batch
 from lehr.papers.table import Cell, Column, Shown, Table, measured
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 _PAPER = "sa-dpsgd"
 _MOMENTUM = (

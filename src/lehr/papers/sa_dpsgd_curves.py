@@ -12,7 +12,7 @@ from lehr.papers.job import Job
 from lehr.papers.sa_dpsgd_costs import proven_on_the_way, published_epsilon
 from lehr.papers.sa_dpsgd_runs import SCHEMES, Scheme, Setting, compared_runs, runs_of, settings_of, titled
 from lehr.papers.table import Cell, Column, Measured, Shown, Table, measured
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 CANDIDATES, ACCEPTED, ACCURACY, LOSS = range(4)  # what a row of a trajectory has
 _EPSILONS = (1.5, 2.0, 2.5, 3.0)

@@ -16,7 +16,7 @@ from lehr.papers.job import Job, key_of
 from lehr.papers.sa_dpsgd_costs import most_candidates, proven_epsilon
 from lehr.papers.sa_dpsgd_runs import DIGITS, MNIST, SEEN, Setting, run_of, titled
 from lehr.papers.table import Cell, Column, Shown, Table, measured
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 STEPS_OF_BATCHES: Mapping[int, int] = MappingProxyType({256: 19_582, 512: 4698, 1024: 1076, 2048: 220})
 _EVALUATIONS = MappingProxyType({256: 500, 512: MNIST.evaluate_every, 1024: 50, 2048: 10})

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lehr.reports.page_frame import Chart
+from lehr.reports.chart import Chart
 
 
 @dataclass(frozen=True, slots=True)

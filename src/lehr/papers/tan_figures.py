@@ -26,7 +26,7 @@ from lehr.papers.tan_runs import (
     tried_rate,
     vit,
 )
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 PAPER = "tan"
 NOT_RUN = "ImageNet: not run"

@@ -26,7 +26,7 @@ from lehr.papers.tan_runs import (
     pipeline,
     titled,
 )
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 if TYPE_CHECKING:
     from lehr.planning.extrapolation import Prediction

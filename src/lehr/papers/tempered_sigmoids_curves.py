@@ -22,7 +22,7 @@ from lehr.papers.tempered_sigmoids_runs import (
     seeds_of,
     settings_of,
 )
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 # Figure 3: accuracy against ε
 

@@ -11,7 +11,7 @@ from lehr.papers.experiment import Experiment, Outcome, Outcomes, Size
 from lehr.papers.job import Job, Measurement
 from lehr.papers.table import Cell, Column, Shown, Table, measured
 from lehr.papers.tempered_sigmoids_runs import MNIST, PAPER, QUICK, RELU, TANH, TITLES
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 # Figures 4 and 5: norms
 

@@ -21,7 +21,7 @@ from lehr.papers.tempered_sigmoids_runs import (
     accuracies_of,
     private,
 )
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 
 if TYPE_CHECKING:
     from lehr.networks.tempered_sigmoid import TemperedSigmoid

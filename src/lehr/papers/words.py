@@ -18,7 +18,7 @@ from typing import Any
 
 from lehr import validate
 from lehr.papers.table import Cell, Column, Measured, Shown, Table
-from lehr.reports.page_frame import Chart
+from lehr.reports.chart import Chart
 
 NOTHING = "–"
 QUICK = "quick: small, for a look at how it goes, and no reproduction"

@@ -16,7 +16,7 @@ from lehr.auditing import Audit, Verdict
 from lehr.auditing.curves import Curve, allowed_tradeoff
 from lehr.auditing.gaussian_tradeoff import GAUSSIAN_TRADEOFF, mu_from_epsilon
 from lehr.reports import audit_words, page_frame
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 from lehr.reports.rounding import at_least, at_most
 
 TEMPLATE = "audit_page.html.jinja"

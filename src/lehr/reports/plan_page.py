@@ -10,8 +10,8 @@ from lehr.claims import Claim, Standing
 from lehr.planning.outlook import Outlook
 from lehr.planning.plan import Plan
 from lehr.reports import page_frame, tan_part
+from lehr.reports.chart import Chart, Line
 from lehr.reports.curve import Point
-from lehr.reports.page_frame import Chart, Line
 from lehr.reports.rounding import exactly
 from lehr.reports.wording import guarantee
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lehr.planning.extrapolation import Prediction
 from lehr.planning.simulation import simulate
 from lehr.reports import page_frame, prediction_words
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 from lehr.reports.prediction_words import Reached, percent
 from lehr.reports.run_reading import RunRecord
 

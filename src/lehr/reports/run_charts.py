@@ -9,8 +9,7 @@ from functools import partial
 from itertools import pairwise
 
 from lehr.reports import annealing
-from lehr.reports.chart_numbers import thinned
-from lehr.reports.page_frame import Chart, Figure, Line
+from lehr.reports.chart import Chart, Figure, Line, thinned
 from lehr.reports.rounding import rounded_up
 from lehr.reports.run_reading import RunRecord
 from lehr.run_shape import Evaluation

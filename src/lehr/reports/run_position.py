@@ -13,7 +13,7 @@ from lehr.planning import constant_eta, tan
 from lehr.planning.outlook import Outlook
 from lehr.planning.plan import Plan
 from lehr.reports import tan_part, tan_words
-from lehr.reports.page_frame import Figure
+from lehr.reports.chart import Figure
 from lehr.reports.run_reading import RunRecord
 
 OWN_STEPS = (1.0,)

@@ -11,7 +11,7 @@ from typing import Any
 
 import lehr
 from lehr.reports import page_frame
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import Chart, Line
 from lehr.reports.search_rows import ACCURACY, DONE, Row, best_first, best_of, score_in_words, setting_in_words
 
 TEMPLATE = "search_page.html.jinja"

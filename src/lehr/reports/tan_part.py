@@ -13,7 +13,7 @@ from lehr.planning.constant_eta import Curve, CurvePoint, RatioCurve, deciding_o
 from lehr.planning.outlook import Outlook
 from lehr.planning.tan import AN_ESTIMATE
 from lehr.reports import tan_words
-from lehr.reports.page_frame import Chart, Figure, Line
+from lehr.reports.chart import Chart, Figure, Line
 from lehr.reports.rounding import at_most, exactly
 from lehr.reports.tan_words import Table
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import math
 
-from lehr.reports.chart_numbers import MOST_ROWS, numbers, thinned
-from lehr.reports.page_frame import Chart, Line
+from lehr.reports.chart import MOST_ROWS, Chart, Line, numbers, thinned
 
 
 def chart(*lines: Line, x_title: str = "steps", y_format: str = "") -> Chart:
