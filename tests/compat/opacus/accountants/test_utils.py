@@ -33,7 +33,7 @@ def test_what_was_spent_before_leaves_less() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"steps": 10, "epochs": 1}])
-def test_either_steps_or_epochs_are_given(given: dict[str, int]) -> None:
+def test_either_steps_or_epochs_are_given(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match="epochs"):
         get_noise_multiplier(**TARGET, **given)
 
