@@ -59,6 +59,7 @@ The map, in reading order. A module imports only what stands above it; only thos
         configuration   ● a run in words
         search          ● what is worth training, told from simulations, trials and what they cost
         papers          ● the tables and figures of four papers, run again
+        compat          ● loops of other libraries made private: Opacus, Lightning, transformers, scikit-learn
         cli             the command ``lehr``
 
 ``import lehr`` itself loads almost nothing: each public name is fetched from its module when it is first used.

@@ -39,6 +39,16 @@ def test_the_card_says_what_was_evaluated_and_how_it_was_trained(record: RunReco
         assert words in card
 
 
+def test_the_card_of_a_loop_that_has_records_of_its_own_kind_says_nothing_about_them(record: RunRecord) -> None:
+    data = {**record.config["data"], "shape": [], "num_classes": None}
+    model = {**record.config["model"], "network": None}
+    card = model_card.page(replace(record, config={**record.config, "data": data, "model": model}))
+    assert "Takes:" not in card
+    assert "Gives:" not in card
+    assert 'released_model.load(".", model=your_network())' in card
+    assert "released_model.predict" not in card
+
+
 def test_a_card_without_evaluations_says_so(record: RunRecord) -> None:
     assert "None was made" in model_card.page(replace(record, evaluations=()))
 

@@ -66,8 +66,10 @@ def _what_it_is(record: RunRecord) -> Iterator[str]:
     else:
         yield "Network: one of the trainer's own, which is not part of this folder"
     yield f"Weights: {said(model.get('parameters'))}, in `model.safetensors`"
-    yield f"Takes: records of the shape {said(data.get('shape'))}, as bytes or as numbers in [0, 1]"
-    yield f"Gives: scores for {said(data.get('num_classes'))} classes"
+    if data.get("shape"):  # a loop that is not Lehr's has records of its own kind
+        yield f"Takes: records of the shape {said(data['shape'])}, as bytes or as numbers in [0, 1]"
+    if data.get("num_classes") is not None:
+        yield f"Gives: scores for {said(data['num_classes'])} classes"
 
 
 def _no_guarantee(record: RunRecord) -> str:
@@ -168,6 +170,8 @@ def _fenced_parts(record: RunRecord) -> Iterator[str]:
 
 def _example(record: RunRecord) -> str:
     shape = ", ".join(str(int(length)) for length in record.config["data"]["shape"])
+    if not shape:
+        return _OWN_EXAMPLE
     if record.config["model"].get("network"):
         return _EXAMPLE.format(own="", model="", shape=shape)
     own = "from your_project import your_network  # it is not part of this folder\n"
@@ -180,6 +184,12 @@ from lehr import released_model
 model = released_model.load("."{model})
 predicted = released_model.predict(".", torch.zeros(2, {shape}){model})
 print(predicted.classes, predicted.probabilities)"""
+
+
+_OWN_EXAMPLE = """from lehr import released_model
+from your_project import your_network  # it is not part of this folder
+
+model = released_model.load(".", model=your_network())"""
 
 
 def _list(sentences: Iterable[str]) -> str:
