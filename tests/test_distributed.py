@@ -126,10 +126,10 @@ def test_a_meeting_of_one_is_no_meeting() -> None:
     assert joined() is ALONE
 
 
-# Batches of one leave most ranks without a record at most steps; the others are the slots that carry something along.
+# Batches of two leave most of four ranks without a record; the others have slots that carry something along.
 METHODS: dict[str, dict[str, Any]] = {
     "dpsgd": {},
-    "tiny-batches": {"expected_batch_size": 1},
+    "tiny-batches": {"expected_batch_size": 2},
     "per-layer": {"method": "dpsgd-per-layer"},
     "sa-dpsgd": {"method": "sa-dpsgd"},
     "adadp": {"method": "adadp", "settings": {"learning_rate": 0.01}},
@@ -146,7 +146,7 @@ def charged(run: Path) -> tuple[int, object]:
 
 
 def close(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return torch.allclose(torch.tensor(one["weights"]), torch.tensor(other["weights"]), rtol=1e-3, atol=2e-5)
+    return torch.allclose(torch.tensor(one["weights"]), torch.tensor(other["weights"]), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
