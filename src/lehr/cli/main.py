@@ -76,3 +76,7 @@ def _before_any_command(
     ] = False,
 ) -> None:
     pass
+
+
+if __name__ == "__main__":  # torchrun -m lehr.cli.main
+    main()
