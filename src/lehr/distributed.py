@@ -165,9 +165,7 @@ class Ranks:
         found = []
         for rank, told in self._heard_from_all():
             if told["split"] != split:
-                raise InvalidValue(
-                    "data", allowed="split in the same way on every rank", given=f"others on rank {rank}"
-                )
+                raise InvalidValue("data", allowed="split alike on every rank", given=f"others on rank {rank}")
             found.append(told["environment"])
         if mine is None or None in found:
             return None

@@ -163,9 +163,8 @@ class HookedSteps:
         private = self._of_nobody() if self._sum is None else self._sum
         self._refuse_other_records()
         planned = self._pays.pay(self.step)
-        released = self.mechanism.release(
-            private, self.noise, planned_step=planned, randomness=self.draws.at(self.step)
-        )
+        randomness = self.draws.at(self.step)
+        released = self.mechanism.release(private, self.noise, planned_step=planned, randomness=randomness)
         taken = Taken(released=released, divisor=self.mechanism.divisor, is_accepted=True)
         self.clipping = self.mechanism.clipping.learn(self.clipping, taken)
         self.noise = self.mechanism.noise.learn(self.noise, taken)
