@@ -118,8 +118,9 @@ def batch_of(kind: type[nn.Module], records: int, *, views: int = 1) -> tuple[Te
 
 
 def test_every_rule_is_tested_here() -> None:
+    # Layers of a door, which are there once it was opened, are tested beside it.
     known = {kind for kind in layer_rules() if kind.__module__.startswith(("torch.", "lehr."))}
-    assert known == set(LAYERS)
+    assert {kind for kind in known if not kind.__module__.startswith("lehr.compat.")} == set(LAYERS)
 
 
 @every_kind

@@ -40,6 +40,8 @@ from lehr.gradients.batches import LossFn
 from lehr.interfaces import Tensors
 from lehr.mechanism import Method
 from lehr.planning.plan import Plan
+from lehr.reports import run_page
+from lehr.reports.run_reading import read_run
 from lehr.rng import RunKey
 from lehr.run_folder import RunFolder, read_config
 from lehr.run_shape import Callback, End, Evaluation, Progress, RunFiles, Start
@@ -233,10 +235,15 @@ def _note_files(where: Path, tape: Tape) -> None:
         if path == files.ledger:  # it has times in it, and was noted line by line
             about = "there"
         else:
-            content = path.read_bytes()
+            content = _timeless_report(where) if path == files.report else path.read_bytes()
             digested = hashlib.blake2b(content.replace(today, b""), digest_size=4).hexdigest()
             about = f"{len(content)} bytes" + (f" ({digested})" if is_public else "")
         tape.note(f"file {path.relative_to(where)}", about, step=None)
+
+
+def _timeless_report(where: Path) -> bytes:
+    """The page as it would be had the run taken no time: by the clock, two runs of the same steps differ."""
+    return run_page.render(replace(read_run(where), minutes=None)).encode()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
