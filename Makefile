@@ -17,7 +17,7 @@ venv: $(INSTALLED) ## Install Lehr and its test tools into .venv
 # Made anew, not updated, whenever the dependencies change: what is installed is then always what the two files say.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Lehr needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
-	@echo "Installing into $(VENV); this takes a minute or two."
+	@echo "Installing into $(VENV); this takes a few minutes."
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'

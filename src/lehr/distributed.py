@@ -184,9 +184,7 @@ class Ranks:
             "attempt": order.attempt,
             "is_raw": order.is_raw,
             "numbers": {name: value for name, value in order.clipping.items() if name not in tensors},
-            "tensors": {
-                name: [str(value.dtype).removeprefix("torch."), *value.shape] for name, value in tensors.items()
-            },
+            "tensors": {name: [_kind(value), *value.shape] for name, value in tensors.items()},
             "is_whole": is_whole,
             "weights": fingerprint_of(model, self._key) if is_checked else None,
         }

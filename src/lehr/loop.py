@@ -142,7 +142,7 @@ class Loop:
             # The records of this step, and the sum of their clipped gradients.
             randomness = self.folder.key.at(step, trainee.attempt)
             places = mechanism.draw(len(training.private), randomness)
-            private = added(list(self._private_parts(places, trainee.clip_rule(step), randomness)))
+            private = added(self._private_parts(places, trainee.clip_rule(step), randomness))
             self._peek(places, randomness)
 
             # From here on nothing is private: the weights, whether they are taken, their averages.
@@ -198,14 +198,14 @@ class Loop:
             is_raw=isinstance(clip, Unclipped),
         )
         training.ranks.order(order, training.model)
-        own = list(training.share.parts(places, clip, randomness))
-        yield from own
-        yield from training.ranks.shares(own[0])
+        for part in training.share.parts(places, clip, randomness):
+            yield part
+        yield from training.ranks.shares(part)
 
     def _peek(self, places: Tensor, randomness: StepRandomness) -> None:
         """Let a clip that is unproven look at the gradients as they are. It is charged as what it is."""
         if self.training.method.clipping.unproven is not None:
-            raw = added(list(self._private_parts(places, Unclipped(), randomness)))
+            raw = added(self._private_parts(places, Unclipped(), randomness))
             self.trainee.peek(raw, divisor=self.training.mechanism.divisor)
 
     def _propose(self, released: ReleasedSum, step: int, randomness: StepRandomness) -> bool:

@@ -9,7 +9,7 @@ that this is the plan's own event is checked where the mechanism is built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -157,10 +157,11 @@ class Mechanism:
         return self.noise.release(private, noise_multiplier=noise_multiplier, randomness=randomness, state=state)
 
 
-def added(parts: Sequence[PrivateSum]) -> PrivateSum:
+def added(parts: Iterable[PrivateSum]) -> PrivateSum:
     """The sum over all records of the parts. Each record is in one part, so the sensitivity is that of a part."""
-    first, *others = parts
+    rest = iter(parts)
+    first = next(rest)
     values = dict(first.values)
-    for part in others:
+    for part in rest:  # one at a time: each is as large as the model
         values = {name: value + part.values[name] for name, value in values.items()}
     return replace(first, values=values)

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
 from lehr.compat.private_run import Terms
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, NotPrivate
 from lehr.ledger import Ledger
 from lehr.reports.run_reading import read_run
 
@@ -251,6 +251,17 @@ def test_what_would_be_unsafe_is_refused_by_name(tmp_path: Path, given: dict[str
 def test_a_search_over_settings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="hyperparameter_search"):
         a_trainer(tmp_path).hyperparameter_search()
+
+
+def test_a_loss_of_a_record_that_looks_at_others_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
+    def contrastive(outputs: Any, inputs: Any) -> torch.Tensor:
+        scores: torch.Tensor = outputs["logits"][:, 0]
+        return (scores - scores.mean()).square() + 1
+
+    trainer = a_trainer(tmp_path, record_losses=contrastive)
+    with pytest.raises(NotPrivate, match="that of two records is not the mean of their losses alone"):
+        trainer.train()
+    assert steps_charged(tmp_path) == 0
 
 
 def test_a_loss_that_is_not_one_for_each_record_is_refused(tmp_path: Path) -> None:

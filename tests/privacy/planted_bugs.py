@@ -88,11 +88,11 @@ SAMPLER = (
         where="loop.py",
         edits=(
             (
-                "            private = added(list(self._private_parts(places, trainee.clip_rule(step), randomness)))\n",
+                "            private = added(self._private_parts(places, trainee.clip_rule(step), randomness))\n",
                 "            if not len(places):\n"
                 "                trainee.step += 1\n"
                 "                continue\n"
-                "            private = added(list(self._private_parts(places, trainee.clip_rule(step), randomness)))\n",
+                "            private = added(self._private_parts(places, trainee.clip_rule(step), randomness))\n",
             ),
         ),
         does="a step that drew nobody is left out, noise and all",
@@ -773,8 +773,8 @@ RANKS = (
         where="training/ranked.py",
         edits=(
             (
-                "        run.ranks.give_back(added(list(share.parts(places, clip, randomness))))\n",
-                "        own = added(list(share.parts(places, clip, randomness)))\n"
+                "        run.ranks.give_back(added(share.parts(places, clip, randomness)))\n",
+                "        own = added(share.parts(places, clip, randomness))\n"
                 "        state = run.scored.method.noise.start({})\n"
                 "        noisy = run.mechanism.release(own, state, planned_step=order.step, randomness=randomness)\n"
                 "        run.ranks.give_back(type(own)(values=noisy.values, sensitivity=own.sensitivity))\n",

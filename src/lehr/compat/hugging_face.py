@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
+from lehr.compat.each_record import refuse_shared_loss
 from lehr.compat.private_run import PrivateRun, Terms
 from lehr.errors import InvalidValue
 from lehr.gradients.batches import one_each, trainable
@@ -77,6 +78,7 @@ class LehrTrainer(Trainer):
         self.epsilon_spent = 0.0
         self._record_losses = record_losses
         self._open: PrivateRun | None = None
+        self._is_tried = False
         super().__init__(args=_arguments(args, self.terms), **others)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -113,6 +115,14 @@ class LehrTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         num_records = sum(len(part.places) for part in run.steps.parts())
         _refuse_other_batches(inputs, num_records=num_records)
+        if not self._is_tried and num_records > 1:
+            self._is_tried = refuse_shared_loss(
+                model,
+                lambda some: self.losses(model, some).mean(),
+                inputs,
+                num_records=num_records,
+                loss_reduction="mean",
+            )
         for first in range(0, num_records, run.steps.draws.physical_batch):
             rows = slice(first, first + run.steps.draws.physical_batch)
             losses = self.losses(model, {name: value[rows] for name, value in inputs.items()})

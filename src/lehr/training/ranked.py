@@ -61,7 +61,7 @@ def _followed_to_the_end(run: Planned, share: Share, key: RunKey) -> dict[str, A
         randomness = key.at(order.step, order.attempt)
         places = run.mechanism.draw(len(share.private), randomness)
         clip = Unclipped() if order.is_raw else clipping.rule(order.clipping, order.step)
-        run.ranks.give_back(added(list(share.parts(places, clip, randomness))))
+        run.ranks.give_back(added(share.parts(places, clip, randomness)))
     return order
 
 
