@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=8.0)
     parser.add_argument("--max-per-sample-grad-norm", type=float, default=1.2)
     parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--data", default="cifar-10")
     parser.add_argument("--data-dir")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0, help="of the weights at the start, never of the noise")
