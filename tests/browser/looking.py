@@ -40,6 +40,7 @@ _FAINT = """least => {
   }
   return found; }"""
 
+_DRAWN = "() => !document.getElementById('charts') || document.documentElement.classList.contains('drawn')"
 _STICKS_OUT = "() => document.documentElement.scrollWidth > window.innerWidth"
 
 
@@ -48,6 +49,12 @@ def opened(page: Page, text: str, folder: Path) -> Page:
     file = folder / "page.html"
     file.write_text(text, encoding="utf-8")
     page.goto(file.as_uri())
+    return drawn(page)
+
+
+def drawn(page: Page) -> Page:
+    """The page, as soon as its charts are there: a browser unpacks the drawing library first."""
+    page.wait_for_function(_DRAWN)
     return page
 
 
@@ -60,8 +67,8 @@ def charts(page: Page) -> dict[str, list[int]]:
 def empty_charts(page: Page) -> list[str]:
     """The places for charts where nothing is drawn, or a line without a point is."""
     places: list[str] = page.evaluate("() => [...document.querySelectorAll('.chart')].map(place => place.id)")
-    drawn = charts(page)
-    return [place for place in places if not all(drawn.get(place, ())) or not drawn.get(place)]
+    found = charts(page)
+    return [place for place in places if not all(found.get(place, ())) or not found.get(place)]
 
 
 def toggle(page: Page, *, chart: str, line: int) -> None:

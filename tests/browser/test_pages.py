@@ -77,3 +77,14 @@ def test_a_page_reads_well_wherever_it_is_opened_and_its_lines_can_be_switched(
     check_that_lines_are_switched(page, chart=PAGES[made][0])
     check_that_it_reads_well(page, made.__name__)
     assert printed(page, made.__name__).startswith(b"%PDF")
+
+
+def test_where_the_library_cannot_be_unpacked_numbers_stand_in_place_of_charts(page: Page, tmp_path: Path) -> None:
+    page.add_init_script("delete window.DecompressionStream")
+    file = tmp_path / "page.html"
+    file.write_text(audit(), encoding="utf-8")
+    page.goto(file.as_uri())
+    page.get_by_text("This browser cannot draw the charts").wait_for()
+    assert page.locator(".chart:visible").count() == 0
+    assert page.locator("details.numbers:not([open])").count() == 0
+    assert page.locator("details.numbers table:visible").count() == len(PAGES[audit])

@@ -14,7 +14,7 @@ from lehr.reports import serving
 from lehr.reports.serving import Server
 from lehr.run_shape import Callback, Evaluation
 from lehr.training.fit import fit
-from tests.browser.looking import PHONE, check_that_it_reads_well, empty_charts, picture, sticks_out
+from tests.browser.looking import PHONE, check_that_it_reads_well, drawn, empty_charts, picture, sticks_out
 from tests.written_runs import configuration, write_run
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def test_a_run_is_followed_while_it_trains_and_its_page_opens(live_page: Page, s
     assert live_page.evaluate("() => document.activeElement.textContent") == "old"  # the keyboard stayed where it was
     live_page.get_by_role("link", name="live", exact=True).click()
     live_page.get_by_role("heading", level=1, name="dpsgd").wait_for()
-    live_page.wait_for_load_state()
-    assert empty_charts(live_page) == []
+    assert empty_charts(drawn(live_page)) == []
 
 
 def test_the_list_reads_well_can_be_searched_and_shows_names_as_text(live_page: Page, served: Server) -> None:

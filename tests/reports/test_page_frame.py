@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import base64
 import json
 import math
+import zlib
 from dataclasses import replace
 
+import plotly.offline
 import pytest
 
 from lehr.reports.chart import Chart, Line
@@ -11,6 +14,7 @@ from lehr.reports.page_frame import render
 from tests.reports.pages import Page
 
 EMPTY = "page_frame.html.jinja"
+LARGEST = 2_200_000  # bytes of a page with a chart; pages of many runs are still within 5 MB then
 
 
 def chart(*lines: Line) -> Chart:
@@ -38,6 +42,12 @@ def test_a_page_asks_the_network_for_nothing(page: str) -> None:
     assert not any("src" in attributes or "href" in attributes for _, attributes in tags)
     [policy] = [str(a["content"]) for _, a in tags if a.get("http-equiv") == "Content-Security-Policy"]
     assert policy.startswith("default-src 'none'")
+
+
+def test_the_drawing_library_is_in_the_page_packed_and_whole(page: str) -> None:
+    packed = Page(page).scripts[1]
+    assert zlib.decompress(base64.b64decode(packed, validate=True)).decode() == plotly.offline.get_plotlyjs()
+    assert len(page.encode()) < LARGEST
 
 
 def test_what_is_not_finite_is_a_gap_and_names_are_escaped_for_the_drawing_library(page: str) -> None:
