@@ -69,7 +69,7 @@ def test_what_is_kept_fills_an_empty_store_elsewhere(lehr: Run, tmp_path: Path) 
     assert "2 of 3 runs done" in shown.stdout
     assert not (tmp_path / "other").exists()
     more = lehr("reproduce", "adadp", "table1", "--from", "kept.json", "--store", "other", "--keep", "kept.json")
-    assert "1 jobs to do, 2 done before" in more.stderr
+    assert "1 job to do, 2 done before" in more.stderr
     assert len(Kept.read(tmp_path / "kept.json").entries) == 3
     assert Store(tmp_path / "other").has(squared(2))
 
@@ -98,6 +98,19 @@ def test_a_failed_job_is_told_and_the_command_fails(lehr: Run) -> None:
     found = lehr("reproduce", "adadp", "failing", "--device", "cpu", code=1)
     assert "failed, and run again next time" in found.stdout
     assert "the loss is nan" in found.stdout
+
+
+def test_a_damaged_outcome_is_named_and_run_again(lehr: Run, tmp_path: Path) -> None:
+    lehr("reproduce", "adadp", "table1", "--device", "cpu")
+    damaged = sorted((tmp_path / "reproduced").iterdir())[0]
+    damaged.write_text("{")
+    shown = lehr("reproduce", "adadp", "table1", "--only-show")
+    assert "2 of 3 runs done" in shown.stdout
+    assert "1 outcome cannot be read and is left out: cannot use" in shown.stderr
+    again = lehr("reproduce", "adadp", "table1", "--device", "cpu")
+    assert damaged.name in again.stderr
+    assert "1 job to do, 2 done before" in again.stderr
+    assert "3 of 3 runs done" in again.stdout
 
 
 def test_after_its_minutes_nothing_is_begun_and_the_same_command_goes_on(lehr: Run) -> None:

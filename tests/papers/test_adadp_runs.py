@@ -87,5 +87,6 @@ def test_seeds_are_those_asked_for_or_one_for_a_quick_look() -> None:
     assert list(runs.seeds_of(Size(is_quick=True, seeds=2), usual=3)) == [0, 1]
 
 
-def test_an_epsilon_in_words_is_rounded_up() -> None:
-    assert runs.in_words(1.4041) == "1.41"
+def test_a_proven_epsilon_in_words_is_rounded_up_and_a_papers_to_the_nearest() -> None:
+    assert runs.in_words(1.4041, accountant=runs.PROVEN) == "1.41"
+    assert runs.in_words(1.4041, accountant=runs.PUBLISHED) == "1.4"

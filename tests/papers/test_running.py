@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, StoreError
 from lehr.papers import running
 from lehr.papers.job import Job, key_of
 from lehr.papers.running import Ended, RunningCallback, Summary, run_all
@@ -120,6 +120,16 @@ def test_a_device_that_is_not_there_is_refused_before_any_job_fails_by_it(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_store_that_nothing_can_be_written_to_ends_everything_in_one_line(
+    tmp_path: Path, processes: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store").write_text("no folder")
+    with pytest.raises(StoreError, match=r"cannot use .*store"):
+        run_all([squared(2), squared(3)], Store(tmp_path / "store"), device="cpu", processes=processes)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_several_processes_do_every_job_and_outlive_one_that_dies(tmp_path: Path) -> None:
     store, heard = Store(tmp_path), Heard()
     dying, failing = Dying(function="made_up:dying"), Diverging(function="made_up:failing")

@@ -59,7 +59,29 @@ def test_an_entry_that_is_not_one_is_refused_by_its_files_name(tmp_path: Path, s
     file = tmp_path / f"{key_of(JOB)}.json"
     file.write_text(json.dumps(spoilt(json.loads(file.read_text()))))
     with pytest.raises(StoreError, match=file.name):
-        store.outcomes([JOB])
+        store.entry(key_of(JOB))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_damaged_file_is_no_outcome_and_is_named_until_its_job_is_done_again(tmp_path: Path, text: str) -> None:
+    store = Store(tmp_path)
+    store.keep(JOB, {"accuracy": 0.5}, about=ABOUT)
+    file = tmp_path / f"{key_of(JOB)}.json"
+    file.write_text(text)
+    assert not store.has(JOB)
+    assert store.outcomes([JOB]).by_key == {}
+    [why] = store.damaged([JOB, JOB, OTHER])
+    assert file.name in why
+    store.keep(JOB, {"accuracy": 0.6}, about=ABOUT)
+    assert (store.damaged([JOB]), store.outcomes([JOB]).of(JOB)) == ([], {"accuracy": 0.6})
+
+
+def test_a_damaged_note_of_a_failure_is_a_failure_still(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.keep_failure(JOB, "Diverged: the loss is nan", about=ABOUT)
+    file = tmp_path / f"{key_of(JOB)}.failed.json"
+    file.write_text("{")
+    assert file.name in store.failures([JOB])[key_of(JOB)]
 
 
 def test_a_kept_file_comes_back_as_it_was_and_fills_a_store(tmp_path: Path) -> None:

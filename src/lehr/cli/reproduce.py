@@ -78,6 +78,7 @@ def reproduce(
     there, kept = Store(store), [Kept.read(path) for path in _listed(given or [])]
     jobs = {each.name: each.jobs(size) for each in chosen}
     every = [job for name in jobs for job in jobs[name]]
+    _complain_of_damage(there, every, only_show=only_show)
     summary = None
     if not only_show:
         _fill(there, kept)
@@ -140,6 +141,13 @@ def _run(jobs: Sequence[Job], store: Store, *, quiet: bool, **how: Any) -> Summa
         every = summary.done + summary.failed + summary.left  # tables may share a job
         complain(f"{summary.left} of {every} jobs are left; the same command goes on from here")
     return summary
+
+
+def _complain_of_damage(store: Store, jobs: Sequence[Job], *, only_show: bool) -> None:
+    if damaged := store.damaged(jobs):
+        are = "outcome cannot be read and is" if len(damaged) == 1 else "outcomes cannot be read and are"
+        then = "left out" if only_show else "run again"
+        complain(f"{len(damaged)} {are} {then}: {'; '.join(damaged)}")
 
 
 def _listed(given: Sequence[Path]) -> list[Path]:

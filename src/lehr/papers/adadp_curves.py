@@ -141,7 +141,7 @@ def _ends(compared: Compared, outcomes: Outcomes, title: str) -> Table:
     ]
     first, steps = compared.settings[0], compared.ways[0].steps
     return Table(
-        title=f"{title}, {first.data}: accuracy after {steps:,} steps, δ {first.delta:g}",
+        title=f"{title}, {first.title}: accuracy after {steps:,} steps, δ {first.delta:g}",
         columns=(
             Column(title="method"),
             *(Column(title=_cost(setting, steps), kind="percent") for setting in compared.settings),
@@ -153,7 +153,9 @@ def _ends(compared: Compared, outcomes: Outcomes, title: str) -> Table:
 
 
 def _cost(setting: Setting, steps: int) -> str:
-    published, proven = (in_words(setting.epsilon(steps, accountant=each)) for each in (PUBLISHED, PROVEN))
+    published, proven = (
+        in_words(setting.epsilon(steps, accountant=each), accountant=each) for each in (PUBLISHED, PROVEN)
+    )
     return f"σ* {setting.noise_multiplier:g} (ε {published}, {proven})"
 
 
@@ -169,7 +171,7 @@ def _gains(compared: Compared, outcomes: Outcomes) -> Table:
             cells = [_gain(compared, setting, way, other, outcomes) for setting in compared.settings]
             rows.append((f"{way.name}, above {other.name}", *cells))
     return Table(
-        title=f"Figure 2, {compared.settings[0].data}: points that ADADP is above others",
+        title=f"Figure 2, {compared.settings[0].title}: points that ADADP is above others",
         columns=(
             Column(title=""),
             *(Column(title=f"σ* {setting.noise_multiplier:g}", kind="percent") for setting in compared.settings),

@@ -150,7 +150,7 @@ def _by_the_papers_rule(levels: Levels, found: _Found) -> Table:
     ]
     return Table(
         title=f"{_title(levels)}: ε by the paper's rule where an accuracy is reached",
-        columns=_columns(levels),
+        columns=_columns(levels, kind="number"),
         rows=(*printed, *(_row(levels, way, found[way.name], PUBLISHED) for way in levels.ways)),
         notes=levels.notes,
     )
@@ -159,7 +159,7 @@ def _by_the_papers_rule(levels: Levels, found: _Found) -> Table:
 def _as_proven(levels: Levels, found: _Found) -> Table:
     return Table(
         title=f"{_title(levels)}: proven ε where an accuracy is reached",
-        columns=_columns(levels),
+        columns=_columns(levels, kind="epsilon"),
         rows=tuple(_row(levels, way, found[way.name], PROVEN) for way in levels.ways if way.is_proven),
         notes=(
             "The ε of a plan that stops at this step. Where to stop was read off the test records afterwards, as in "
@@ -168,10 +168,10 @@ def _as_proven(levels: Levels, found: _Found) -> Table:
     )
 
 
-def _columns(levels: Levels) -> tuple[Column, ...]:
+def _columns(levels: Levels, *, kind: str) -> tuple[Column, ...]:
     return (
         Column(title="method"),
-        *(Column(title=f"{level:.2f}", kind="epsilon") for level in levels.accuracies),
+        *(Column(title=f"{level:.2f}", kind=kind) for level in levels.accuracies),
         Column(title="what differs"),
     )
 
@@ -189,7 +189,7 @@ def _first(levels: Levels, way: Way, runs: Sequence[Outcome], level: float, acco
     if len(reached) == len(runs):
         return measured([levels.setting.epsilon(steps, accountant=accountant) for steps in reached])
     last = levels.setting.epsilon(way.steps, accountant=accountant)
-    return f"{len(reached)} of {len(runs)} by {in_words(last)}"
+    return f"{len(reached)} of {len(runs)} by {in_words(last, accountant=accountant)}"
 
 
 def _after_steps(levels: Levels, found: _Found) -> Table:
@@ -211,13 +211,15 @@ def _after_steps(levels: Levels, found: _Found) -> Table:
 
 
 def _cost(setting: Setting, steps: int) -> str:
-    published, proven = (in_words(setting.epsilon(steps, accountant=each)) for each in (PUBLISHED, PROVEN))
+    published, proven = (
+        in_words(setting.epsilon(steps, accountant=each), accountant=each) for each in (PUBLISHED, PROVEN)
+    )
     return f"{steps:,} ({published}, {proven})"
 
 
 def _title(levels: Levels) -> str:
     setting = levels.setting
-    return f"Table I, {setting.data}, δ {setting.delta:g}, noise multiplier {setting.noise_multiplier:g}"
+    return f"Table I, {setting.title}, δ {setting.delta:g}, noise multiplier {setting.noise_multiplier:g}"
 
 
 _ABOUT = (
@@ -277,7 +279,7 @@ def _rates(outcomes: Outcomes, size: Size) -> Shown:
         run = outcomes.of(setting.job(way, SEED_OF_SEARCHES, evaluate_every=way.steps // 10))
         rows.append((way.name, *(None if run is None else accuracy_after(run, steps) for steps in looked_at)))
     table = Table(
-        title=f"Rates tried with seed {SEED_OF_SEARCHES}, {setting.data}: accuracy after so many steps",
+        title=f"Rates tried with seed {SEED_OF_SEARCHES}, {setting.title}: accuracy after so many steps",
         columns=(Column(title="tried"), *(Column(title=f"{steps:,}", kind="percent") for steps in looked_at)),
         rows=tuple(rows),
         notes=("One run each, scored on the same test records as Table I: rates that are taken from here had a look.",),

@@ -152,7 +152,7 @@ def _figure4(outcomes: Outcomes, size: Size) -> Shown:
 def _parts(found: Mapping[str, list[Outcome]], size: Size) -> Table:
     setting, steps = _setting(size), _ways(size)[0].steps
     return Table(
-        title=f"Figure 4a, {setting.data}: accuracy after {steps:,} steps, σ* {setting.noise_multiplier:g}",
+        title=f"Figure 4a, {setting.title}: accuracy after {steps:,} steps, σ* {setting.noise_multiplier:g}",
         columns=(Column(title="method"), Column(title="ours", kind="percent"), Column(title="what differs")),
         rows=tuple(
             (way.name, measured([run["accuracy"] for run in found[way.name]]), way.differs or None)

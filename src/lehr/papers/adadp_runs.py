@@ -17,6 +17,7 @@ from lehr.papers.job import Training
 
 PAPER = "adadp"
 RECORDS = {"mnist": 60_000, "cifar-10": 50_000, "digits": 1_464}
+TITLES = {"mnist": "MNIST", "cifar-10": "CIFAR-10", "digits": "digits"}
 PUBLISHED, PROVEN = "rdp-mironov17", "pld"
 
 # MNIST
@@ -91,6 +92,11 @@ class Setting:
             is_plain=self.is_plain,
             pretrained=self.pretrained,
         )
+
+    @property
+    def title(self) -> str:
+        """The data as people write it."""
+        return TITLES[self.data]
 
     def epsilon(self, steps: int, *, accountant: str) -> float:
         """Of so many steps, and of the private components where there are any."""
@@ -284,8 +290,8 @@ def mean_curve(runs: Sequence[Outcome]) -> list[tuple[int, float]]:
     return [(steps, math.fsum(curve[steps] for curve in curves) / len(curves)) for steps in shared]
 
 
-def in_words(epsilon: float) -> str:
-    """An upper bound in three digits."""
+def in_words(epsilon: float, *, accountant: str) -> str:
+    """In three digits: what is proven is rounded up, and still holds; what a paper's rule says, to the nearest."""
     from lehr.reports.rounding import rounded_up
 
-    return f"{rounded_up(epsilon, digits=3):g}"
+    return f"{epsilon if accountant == PUBLISHED else rounded_up(epsilon, digits=3):.3g}"

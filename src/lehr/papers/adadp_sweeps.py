@@ -106,7 +106,7 @@ def _table(every: Sequence[Point], found: _Found) -> Table:
         for each in every
     ]
     return Table(
-        title=f"Figure 5, {first.data}: accuracy at ε {EPSILON:g} by the paper's rule, δ {DELTA:g}",
+        title=f"Figure 5, {first.title}: accuracy at ε {EPSILON:g} by the paper's rule, δ {DELTA:g}",
         columns=(
             Column(title="what"),
             Column(title="value"),

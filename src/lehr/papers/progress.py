@@ -32,7 +32,8 @@ class RunningLines(RunningCallback):
     def began(self, *, jobs: int, done: int) -> None:
         """Say how many there are."""
         self._jobs, self._done, self._begun = jobs, done, self._clock()
-        self._say(f"{jobs - done} jobs to do" + (f", {done} done before" if done else ""))
+        left = jobs - done
+        self._say(f"{left} job{'' if left == 1 else 's'} to do" + (f", {done} done before" if done else ""))
 
     def ended(self, ended: Ended) -> None:
         """Say what came of it."""

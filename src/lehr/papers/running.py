@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from lehr import validate
-from lehr.errors import LehrError
+from lehr.errors import LehrError, StoreError
 from lehr.papers.job import Job, Measurement, key_of
 from lehr.papers.store import Store, machine
 from lehr.papers.waiting import Waiting, shape_of
@@ -107,7 +107,7 @@ class Attempts:
     about: Mapping[str, Any]
 
     def __call__(self, job: Job) -> Ended:
-        """Run a job. One that fails must not end the others."""
+        """Run a job. One that fails must not end the others; a store that nothing can be written to ends them all."""
         begun = time.perf_counter()
         try:
             result = self._result(job)
@@ -225,11 +225,13 @@ class _Workers:
         """What came of a job; of one whose process is gone, that."""
         assert worker.job is not None
         try:
-            ended: Ended = worker.pipe.recv()
+            ended: Ended | StoreError = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             worker.process.join()
             words = f"its process ended with exit code {worker.process.exitcode}"
             ended = self.attempt.failed(worker.job, words, is_foreign=True)
+        if isinstance(ended, StoreError):
+            raise ended
         self.told.ended(ended)
         if ended.is_foreign:
             self._let_go(worker)
@@ -254,8 +256,16 @@ def _work(pipe: Connection, attempt: Attempts) -> None:
     torch.set_num_threads(1)
     with suppress(EOFError, BrokenPipeError):  # whoever asked is gone
         while (job := pipe.recv()) is not None:
-            pipe.send(attempt(job))
+            pipe.send(_ended(attempt, job))
             _tidy(torch)
+
+
+def _ended(attempt: Attempts, job: Job) -> Ended | StoreError:
+    """How a job ended; or why nothing can be kept, for whoever asked to say once, and not each process for itself."""
+    try:
+        return attempt(job)
+    except StoreError as error:
+        return error
 
 
 def _tidy(torch: Any) -> None:

@@ -129,7 +129,7 @@ def _components_table(outcomes: Outcomes, size: Size) -> Table:
         title=f"{quick}Principal components and one layer: accuracy after {steps:,} steps",
         columns=(
             Column(title="method"),
-            Column(title=levels.setting.data, kind="percent"),
+            Column(title=levels.setting.title, kind="percent"),
             Column(title="proven ε", kind="epsilon"),
         ),
         rows=tuple(

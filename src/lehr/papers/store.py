@@ -42,8 +42,8 @@ class Store:
         return self.has_key(key_of(job))
 
     def has_key(self, key: str) -> bool:
-        """The same, by the job's key."""
-        return self._of(key).exists()
+        """The same, by the job's key. A file that cannot be read is no outcome: its job is run again."""
+        return self._of(key).exists() and self._damage(key) is None
 
     def entry(self, key: str) -> Entry:
         """What is kept of a job, by its key."""
@@ -54,10 +54,15 @@ class Store:
         keys = [key_of(job) for job in jobs if self.has(job)]
         return Outcomes({key: self.entry(key)["result"] for key in keys})
 
+    def damaged(self, jobs: Collection[Job]) -> list[str]:
+        """What is wrong with the files of those jobs that have one, and no outcome in it."""
+        keys = dict.fromkeys(key_of(job) for job in jobs)
+        return [why for key in keys if self._of(key).exists() and (why := self._damage(key)) is not None]
+
     def failures(self, jobs: Collection[Job]) -> dict[str, str]:
         """Why those failed that failed when they were last run, by their keys."""
         keys = [key for job in jobs if (key := key_of(job)) and not self.has(job) and self._of(key, _FAILED).exists()]
-        return {key: json_file.read(self._of(key, _FAILED), _a_failure)["error"] for key in keys}
+        return {key: self._error(key) for key in keys}
 
     def keep(self, job: Job, result: Mapping[str, Any], *, about: Mapping[str, Any]) -> None:
         """Write down an outcome; a failure of the same job is forgotten."""
@@ -75,6 +80,21 @@ class Store:
         for key, entry in entries.items():
             json_file.write(self._of(key), dict(_an_entry(dict(entry), key=key)), overwrite=True)
             self._of(key, _FAILED).unlink(missing_ok=True)
+
+    def _damage(self, key: str) -> str | None:
+        try:
+            self.entry(key)
+        except StoreError as error:
+            return str(error)
+        return None
+
+    def _error(self, key: str) -> str:
+        """Why a job failed; of a note that is damaged, that: the job is run again either way."""
+        try:
+            words: str = json_file.read(self._of(key, _FAILED), _a_failure)["error"]
+        except StoreError as error:
+            return str(error)
+        return words
 
     def _made(self) -> None:
         try:

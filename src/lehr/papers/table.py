@@ -37,7 +37,7 @@ class Column:
     """A column and how its numbers are written."""
 
     title: str
-    kind: str = "text"  # "percent" (of shares in [0, 1]), "epsilon" (rounded up), "number", "count"
+    kind: str = "text"  # "percent" (of shares in [0, 1]), "epsilon" (proven, rounded up), "number", "count"
     digits: int = 2
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lehr.papers.experiment import Outcomes, Size
+from lehr.papers.experiment import Outcome, Outcomes, Size
 from lehr.papers.job import Training
 from lehr.papers.table import Cell, Column, Measured, Table, measured
 from lehr.papers.tan_epsilons import Setting, epsilons
@@ -133,10 +133,15 @@ def _row(line: LawLine, batch: int, outcomes: Outcomes, size: Size) -> tuple[Cel
 def _own_epsilon(line: LawLine, batch: int, outcomes: Outcomes, size: Size) -> float | None:
     """As the run says; only that of the reference matters before there is one."""
     if found := outcomes.of_all([*line.runs(size, batch)]):
-        epsilon: float | None = found[0]["epsilon_proven"]
-        return epsilon
+        return own_epsilon(found[0])
     is_reference = batch == REFERENCE_BATCH and not size.is_quick
     return epsilons(setting_of(batch, line.steps)).tight if is_reference else None
+
+
+def own_epsilon(outcome: Outcome) -> float | None:
+    """What the noise of a run itself is worth, of a simulation too. Older outcomes call either proven."""
+    epsilon: float | None = outcome.get("epsilon_simulated", outcome["epsilon_proven"])
+    return epsilon
 
 
 def predictions(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Table:

@@ -233,10 +233,15 @@ def _row(step: int, accepted: int, accuracy: float, loss: float) -> list[Any]:
 
 
 def epsilons(run: Run, method: Method, private_pca: Mapping[str, Any] | None) -> dict[str, float | None]:
-    """What is proven for all that the plan allowed, what the paper's rule says, and what was drawn, ex post."""
+    """What is proven for all that the plan allowed, what the paper's rule says, and what was drawn, ex post.
+
+    A simulation protects nobody, so that nothing is proven; what its own noise would be worth has a name of its own.
+    """
     names = ("epsilon_proven", "epsilon_published", "epsilon_of_candidates_drawn")
     if not method.is_private:
         return dict.fromkeys(names)
+    if run.promises_nothing is not None:
+        return {**dict.fromkeys(names), "epsilon_simulated": _or_none(run.proven.epsilon)}
     plan = run.plan
     beforehand = PrivatePCA.from_json(private_pca).event() if private_pca else NOTHING
     drawn = together(beforehand, plan.events(0, run.end.step))
@@ -248,7 +253,11 @@ def epsilons(run: Run, method: Method, private_pca: Mapping[str, Any] | None) ->
         accounting.ACCOUNTANTS["rdp-mironov17"].epsilon(seen, **about),
         accounting.claim(drawn, **about).epsilon if is_proven else math.inf,
     )
-    return {name: value if math.isfinite(value) else None for name, value in zip(names, found, strict=True)}
+    return {name: _or_none(value) for name, value in zip(names, found, strict=True)}
+
+
+def _or_none(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def _without_unproven(event: Event) -> Event:
