@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lehr.files import json_file
@@ -7,7 +8,7 @@ from lehr.reports.run_claims import to_json
 from tests.cli.conftest import Run, RunJson
 from tests.predictions import PREDICTION
 from tests.reports.conftest import PUBLISHED
-from tests.written_runs import configuration, write_run
+from tests.written_runs import PLAN, configuration, write_run
 
 
 def test_the_page_goes_into_the_run_and_is_renewed(lehr: Run, tmp_path: Path) -> None:
@@ -37,6 +38,14 @@ def test_both_numbers_are_said_with_what_they_are(lehr: Run, tmp_path: Path) -> 
 def test_a_run_without_privacy_is_said_to_have_none(lehr: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", config=configuration(plan=None))
     assert "no privacy: it was trained without noise" in lehr("report", "run").stdout
+
+
+def test_programs_are_told_that_nothing_is_proven_of_a_run_without_noise(lehr_json: RunJson, tmp_path: Path) -> None:
+    silent = replace(PLAN, noise_multiplier=0.0).to_json()
+    for name, config in (("one", configuration(plan=silent)), ("two", configuration(plan=None))):
+        write_run(tmp_path / name, config=config)
+        said = lehr_json("report", name)
+        assert (said["proven"], said["promises_nothing"]) == (None, "it was trained without noise")
 
 
 def test_a_folder_that_is_no_run_is_refused(lehr: Run) -> None:

@@ -148,7 +148,9 @@ def test_quiet_says_nothing_but_why_a_run_stopped(stream: io.StringIO) -> None:
     run(Quiet(stream))
     assert stream.getvalue() == ""
     run(Quiet(stream), end=End(step=7, accepted=7, epsilon_spent=0.5, reason="the loss is no longer a number"))
-    assert stream.getvalue() == "the loss is no longer a number: 7 steps, proven ε 0.5 spent\n"
+    assert stream.getvalue() == (
+        "the loss is no longer a number: 7 steps, ε 0.5 spent; the proven ε is that of the whole plan, 3\n"
+    )
 
 
 def test_the_number_of_a_papers_rule_is_said_with_what_it_is() -> None:

@@ -11,8 +11,9 @@ from lehr.acceptance.annealed import Annealed
 from lehr.events import Composed, NonPrivate
 from lehr.reports import run_charts
 from lehr.reports.chart import Chart, Figure
+from lehr.reports.rounding import rounded_up
 from lehr.reports.run_charts import FEWEST_OF_A_LINE, POINTS, Drawn
-from lehr.reports.run_reading import RunRecord, read_run
+from lehr.reports.run_reading import RunRecord, State, read_run
 from lehr.run_shape import Evaluation
 from lehr.schedules import StepDecay
 from tests.written_runs import PLAN, configuration, evaluations, write_run
@@ -53,6 +54,32 @@ def test_a_run_that_promises_nothing_has_no_place_against_epsilon(record: RunRec
         assert not run.has_epsilon
         assert [*run_charts.scores([run], by_epsilon=True)] == [*run_charts.spent([run])] == []
         assert [len(figure.chart.lines) for figure in run_charts.scores([run], by_epsilon=False)] == [1, 1]
+
+
+def test_a_run_that_ended_early_has_a_line_to_the_epsilon_of_its_whole_plan(record: RunRecord) -> None:
+    early = replace(record, state=State.ACCEPTED, evaluations=tuple(evaluations((5, 10))))
+    promised = rounded_up(PLAN.claim().epsilon, digits=5)
+    accuracy, loss = run_charts.scores([Drawn(record=early, name="a", colour=3)], by_epsilon=True)
+    for figure, last in ((accuracy, early.evaluations[-1].accuracy), (loss, early.evaluations[-1].loss)):
+        own, charged = figure.chart.lines
+        assert (charged.name, charged.dash, charged.colour) == ("a, charged", "dot", own.colour)
+        assert charged.x == [0.1, promised]
+        assert list(charged.y) == pytest.approx([last, last])
+        assert figure.note == run_charts.CHARGED
+    assert len(next(run_charts.scores([Drawn(record=early)], by_epsilon=False)).chart.lines) == 1
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.SPENT, State.GOING_ON])
+def test_a_run_that_did_not_end_early_has_no_such_line(record: RunRecord, state: State) -> None:
+    run = Drawn(record=replace(record, state=state, evaluations=tuple(evaluations((5, 10)))))
+    assert [len(figure.chart.lines) for figure in run_charts.scores([run], by_epsilon=True)] == [1, 1]
+
+
+def test_an_annealed_run_that_rejected_nothing_says_so(record: RunRecord) -> None:
+    every = replace(record, evaluations=tuple(evaluations()))
+    assert list(chart(run_charts.acceptance([Drawn(record=every)])).lines[0].y) == [1.0] * 4
+    plain = replace(every, config={**every.config, "method": {"name": "dpsgd"}})
+    assert [*run_charts.acceptance([Drawn(record=plain)])] == []
 
 
 def test_runs_lie_over_one_another_in_the_same_colour_on_every_chart(record: RunRecord) -> None:

@@ -258,3 +258,9 @@ def test_a_certificate_in_the_folder_of_a_run_without_noise_promises_nothing(tmp
     page = Page(render(replace(read_run(tmp_path / "run"), certificate=record.certificate)))
     assert "No privacy: it was trained without noise" in page.words
     assert "ε =" not in page.words
+
+
+def test_evaluations_that_are_left_out_of_the_table_are_said_to_be(record: RunRecord) -> None:
+    many = replace(record, evaluations=tuple(evaluations(range(1, 41))))
+    assert "20 of 40, evenly spread." in Page(render(many)).words
+    assert "evenly spread." not in Page(render(record)).words

@@ -102,13 +102,22 @@ def _summary(record: RunRecord) -> dict[str, object]:
         "method": record.method,
         "data": record.config["data"].get("name"),
         "declared": record.config["data"].get("declared"),
-        "proven": run_claims.summary(record.proven if record.promises_nothing is None else None),
-        "published": run_claims.summary(record.published),
-        "promises_nothing": record.promises_nothing,
+        **_said_of_privacy(record),
         "accuracy": None if last is None else last.accuracy,
         "steps": record.steps_charged,
         "accepted": None if last is None else last.accepted,
         "minutes": record.minutes,
+    }
+
+
+def _said_of_privacy(record: RunRecord) -> dict[str, object]:
+    """What its page says, for programs. A run that promises nothing has nothing proven, and says why."""
+    from lehr.reports import run_page
+
+    return {
+        "proven": run_claims.summary(run_page.promised(record)),
+        "published": run_claims.summary(record.published),
+        "promises_nothing": None if record.is_private else record.no_privacy_because,
     }
 
 
@@ -119,9 +128,7 @@ def _answer(path: Path, record: RunRecord, predicted: Prediction | None, *, json
                 "report": str(path),
                 "run": record.run,
                 "state": record.state.value,
-                "proven": run_claims.summary(record.proven if record.promises_nothing is None else None),
-                "published": run_claims.summary(record.published),
-                "promises_nothing": record.promises_nothing,
+                **_said_of_privacy(record),
                 "prediction": _compared(predicted, record),
             }
         )

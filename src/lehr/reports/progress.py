@@ -259,9 +259,16 @@ def _published(claim: Claim) -> str:
 def ending(end: End, start: Start | None = None) -> str:
     """The last line of every display. Where nothing is promised, no ε is spent."""
     promises_nothing = end.epsilon_spent == math.inf or (start is not None and start.promises_nothing is not None)
-    spent = "" if promises_nothing else f", proven ε {_up(end.epsilon_spent)} spent"
+    spent = "" if promises_nothing else f", {_charged(end.epsilon_spent, start)}"
     accepted = "" if end.accepted == end.step else f", {end.accepted:,} of them accepted"
     return f"{one_line(end.reason)}: {end.step:,} steps{accepted}{spent}"
+
+
+def _charged(spent: float, start: Start | None) -> str:
+    """What was spent is what is proven where the plan went to its end; a run that ends before is charged for all."""
+    if start is None or start.has_limit or _up(start.epsilon) == _up(spent):
+        return f"proven ε {_up(spent)} spent"
+    return f"ε {_up(spent)} spent; the proven ε is that of the whole plan, {_up(start.epsilon)}"
 
 
 def one_line(text: str) -> str:

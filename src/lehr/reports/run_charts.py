@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
+from lehr.planning.budget import FILTER
 from lehr.reports import annealing
 from lehr.reports.chart import Chart, Figure, Line, thinned
 from lehr.reports.rounding import rounded_up
-from lehr.reports.run_reading import RunRecord
+from lehr.reports.run_reading import RunRecord, State
 from lehr.run_shape import Evaluation
 
 STEPS, EPSILON = "steps", "ε spent (proven)"
@@ -21,6 +22,10 @@ MANY_CLASSES = 30  # more are no longer told apart on a chart, and are put in or
 SPENT = (
     "ε spent is that of a run which had planned to end there. A run that stops early because of what it saw is still "
     "charged for all of its planned steps."
+)
+CHARGED = (
+    "Each point has the ε of a run which had planned to end there. A run that ended before its plan did is charged for "
+    "the whole plan all the same: the dotted line leads to that ε, which is the proven one."
 )
 ACCEPTED = "A rejected candidate is charged like every other."
 NOISE = "Over what one record can do to a sum. It is public: the plan has it, or it follows from what was released."
@@ -55,6 +60,20 @@ class Drawn:
         """Each set of records that the model was evaluated on."""
         return tuple(dict.fromkeys(row.on for row in self.record.evaluations))
 
+    @property
+    def charged(self) -> float | None:
+        """What is proven of a run that ended before its plan did, which is more than it had spent by then.
+
+        Only a budget that is kept as a filter gives back what was not used.
+        """
+        record = self.record
+        is_filtered = record.certificate is not None and record.certificate.claim.claim.accountant == FILTER
+        ended_early = record.state in (State.ACCEPTED, State.STOPPED) and not is_filtered
+        if not (self.has_epsilon and ended_early) or record.proven is None:
+            return None
+        epsilon = rounded_up(record.proven.epsilon, digits=5)
+        return epsilon if epsilon > record.evaluations[-1].epsilon_spent else None
+
     def line_name(self, on: str) -> str:
         """The run, and on which records where that is not clear."""
         if not self.name:
@@ -70,8 +89,10 @@ def scores(runs: Sequence[Drawn], *, by_epsilon: bool, suffix: str = "") -> Iter
         return
     for name, y_format, point in (("accuracy", ".0%", "accuracy %{y:.2%}"), ("loss", "", "loss %{y:.4g}")):
         lines = [_line(run, _on(run, on), x, _named(name), run.line_name(on)) for run in shown for on in run.places]
-        chart = _chart(name + suffix, runs, lines, x_title=x_title, y_title=name, y_format=y_format, point=point)
-        yield Figure(title=f"{name.capitalize()} against {x_title}", chart=chart)
+        charged = [line for run in shown if by_epsilon for line in _charged_lines(run, _named(name))]
+        every = [*lines, *charged]
+        chart = _chart(name + suffix, runs, every, x_title=x_title, y_title=name, y_format=y_format, point=point)
+        yield Figure(title=f"{name.capitalize()} against {x_title}", chart=chart, note=CHARGED if charged else "")
 
 
 def spent(runs: Sequence[Drawn]) -> Iterator[Figure]:
@@ -83,13 +104,18 @@ def spent(runs: Sequence[Drawn]) -> Iterator[Figure]:
 
 
 def acceptance(runs: Sequence[Drawn]) -> Iterator[Figure]:
-    """The share of candidates accepted, where some were not."""
-    choosy = [run for run in runs if any(row.accepted < row.step for row in run.record.evaluations)]
-    lines = [line for run in choosy for line in _acceptance_lines(run)]
+    """The share of candidates accepted, of runs that might have rejected some."""
+    lines = [line for run in runs if is_choosy(run.record) for line in _acceptance_lines(run)]
     if lines:
         point = "%{y:.1%} accepted"
         chart = _chart("acceptance", runs, lines, y_title="accepted", y_format=".0%", point=point, from_zero=True)
         yield Figure(title="Share of candidates accepted", chart=chart, note=ACCEPTED)
+
+
+def is_choosy(record: RunRecord) -> bool:
+    """Whether it rejected candidates, or is annealed and might have."""
+    is_annealed = annealing.settings(record.config) is not None
+    return is_annealed or any(row.accepted < row.step for row in record.evaluations)
 
 
 def temperature(runs: Sequence[Drawn]) -> Iterator[Figure]:
@@ -152,8 +178,26 @@ def last_with_classes(record: RunRecord) -> Evaluation | None:
     return told[-1] if told else None
 
 
+def _charged_lines(run: Drawn, value: Value) -> Iterator[Line]:
+    """From what a run had spent at its last evaluation to what it is charged."""
+    if run.charged is None:
+        return
+    for on in run.places:
+        last = _on(run, on)[-1]
+        name = f"{run.line_name(on)}, charged"
+        yield Line(
+            name=name,
+            x=[_epsilon(last), run.charged],
+            y=[_six_digits(value(last))] * 2,
+            dash="dot",
+            colour=run.places.index(on) if run.colour is None else run.colour,
+        )
+
+
 def _acceptance_lines(run: Drawn) -> Iterator[Line]:
     rows = [row for row in _once(run) if row.step]
+    if not rows:
+        return
     yield _line(run, rows, _step, lambda row: row.accepted / row.step, run.name or "so far")
     if not run.name:
         shares = [(after.accepted - before.accepted) / (after.step - before.step) for before, after in pairwise(rows)]

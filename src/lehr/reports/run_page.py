@@ -6,7 +6,7 @@ It is made from public values only, can be made while the run goes on, and says 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from lehr import accounting
@@ -15,15 +15,16 @@ from lehr.planning.budget import FILTER
 from lehr.planning.extrapolation import Prediction
 from lehr.planning.plan import Plan
 from lehr.reports import audit_page, page_frame, prediction_page, run_charts, run_claims, run_cost
+from lehr.reports.chart import thinned
 from lehr.reports.rounding import at_most, exactly
 from lehr.reports.run_charts import Drawn
 from lehr.reports.run_position import Position
 from lehr.reports.run_reading import RunRecord, State
 from lehr.reports.wording import best_guess, guarantee, how_chosen
-from lehr.run_shape import SECTIONS, Evaluation
+from lehr.run_shape import SECTIONS
 
 TEMPLATE = "run_page.html.jinja"
-MILESTONES = 10
+MILESTONES = 20
 _SAME_TO = 1e-6  # ε, counted again on another machine
 NO_PRIVACY = (
     "No privacy: {because}. The model may reveal any record that it was trained on. Nothing is promised to anybody."
@@ -67,7 +68,8 @@ def render(record: RunRecord, *, prediction: Prediction | None = None, position:
         published=record.published,
         published_because="" if record.published is None else run_claims.because(record.published),
         standing=_standing(record),
-        milestones=_milestones(record.evaluations),
+        milestones=thinned(record.evaluations, most=MILESTONES),
+        num_evaluations=len(record.evaluations),
         places=drawn.places,
         settings={section: dict(_flat(_shown(section, record.config[section]))) for section in (*SECTIONS, "stated")},
         plan={} if record.plan is None else dict(_flat(record.plan.to_json())),
@@ -145,7 +147,7 @@ def _standing(record: RunRecord) -> dict[str, str]:
         rows["Ends once"] = f"{enough:,} candidates are accepted"
     last = record.last
     if last is not None:
-        if last.accepted < last.step or (enough is not None and last.step):
+        if last.step and (run_charts.is_choosy(record) or enough is not None):
             rows["Candidates accepted"] = f"{last.accepted:,} of {last.step:,} ({last.accepted / last.step:.1%})"
         rows["Accuracy"] = f"{last.accuracy:.2%}"
         rows["Loss"] = f"{last.loss:.4f}"
@@ -153,12 +155,6 @@ def _standing(record: RunRecord) -> dict[str, str]:
     if record.state is State.STOPPED and record.certificate is not None and record.certificate.ex_post is not None:
         rows["ε ex post (no guarantee)"] = at_most(record.certificate.ex_post.epsilon)
     return rows
-
-
-def _milestones(rows: Sequence[Evaluation]) -> list[Evaluation]:
-    """Some rows, evenly spread, the first and the last among them."""
-    places = {round((len(rows) - 1) * part / MILESTONES) for part in range(MILESTONES + 1)}
-    return [rows[place] for place in sorted(places)] if rows else []
 
 
 def _shown(section: str, settings: Mapping[str, object]) -> Mapping[str, object]:

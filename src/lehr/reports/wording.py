@@ -57,14 +57,14 @@ def best_guess(*, epsilon: float, delta: float, adjacency: Adjacency, unit: str 
 
     >>> print(best_guess(epsilon=1.0, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE))
     Whoever has to guess about one record whether it is in the data or not, where both are as likely, is right in at \
-most 73.11 % of all cases, whatever else he knows; without the model it would be 50 %.
+most 73.11 % of all cases, whatever else they know; without the model it would be 50 %.
     """
     odds = math.exp(-epsilon)
     # Both errors are at least (1 - δ) / (1 + e^ε); by e^-ε, for a large ε would overflow.
     right = 1 - (1 - delta) * odds / (1 + odds)
     return (
         f"Whoever has to guess about {unit} {ADJACENCY_IN_WORDS[adjacency]}, where both are as likely, is right in at "
-        f"most {min(100.0, rounded_up(100 * right, digits=4)):.4g} % of all cases, whatever else he knows; without "
+        f"most {min(100.0, rounded_up(100 * right, digits=4)):.4g} % of all cases, whatever else they know; without "
         "the model it would be 50 %."
     )
 
