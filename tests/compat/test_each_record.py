@@ -1,4 +1,4 @@
-"""A loss that is not the mean, or sum, of the losses of single records is seen."""
+"""A loop whose loss is not made of the losses of single records is seen, wherever it mixes them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import default_collate
 
-from lehr.compat.each_record import refuse_shared_loss
+from lehr.compat.each_record import MOST_RECORDS, Loop, refuse_mixed_records, some_of
 from lehr.errors import NotPrivate
 
-MODEL = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
-BATCH = (torch.linspace(-1, 1, 12).reshape(4, 3), torch.tensor([0, 1, 1, 0]))
+INPUTS, TARGETS = torch.linspace(-1, 1, 12).reshape(4, 3), torch.tensor([0, 1, 1, 0])
+RECORDS = list(zip(INPUTS, TARGETS, strict=True))
+WORDS = [torch.tensor(words) for words in ([1, 2, 3], [3, 1], [2], [1, 1, 2])]
+
+
+def a_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 2))
+
+
+MODEL = a_model()
 
 
 def mean(batch: Any) -> Tensor:
@@ -34,36 +45,154 @@ def weighted(batch: Any) -> Tensor:
     return cross_entropy(MODEL(batch[0]), batch[1], weight=torch.tensor([1.0, 5.0]))
 
 
-@pytest.mark.parametrize("loss, loss_reduction", [(mean, "mean"), (summed, "sum")])
-def test_a_loss_of_each_record_passes_and_the_model_stays_in_training(
+def mixed_up_in_training(batch: Any) -> Tensor:
+    inputs, targets = batch
+    order = torch.randperm(len(inputs)) if MODEL.training else torch.arange(len(inputs))
+    return cross_entropy(MODEL(0.7 * inputs + 0.3 * inputs[order]), targets)
+
+
+def negatives_in_training(batch: Any) -> Tensor:
+    outputs: Tensor = MODEL(batch[0])
+    others = (outputs @ outputs.T).logsumexp(1).mean() if MODEL.training else 0.0
+    return cross_entropy(outputs, batch[1]) + others
+
+
+def noisy(batch: Any) -> Tensor:
+    return mean((batch[0] + torch.randn_like(batch[0]), batch[1]))
+
+
+def mixed_in_collation(records: list[Any]) -> Any:
+    inputs, targets = default_collate(records)
+    share = torch.rand(())
+    return share * inputs + (1 - share) * inputs.roll(1, 0), targets
+
+
+def a_loop(loss_of: Callable[[Any], Tensor] = mean, batch_of: Any = default_collate, **changed: Any) -> Loop:
+    MODEL.train()
+    return Loop(model=changed.pop("model", MODEL), batch_of=batch_of, loss_of=loss_of, **changed)
+
+
+@pytest.mark.parametrize("loss, loss_reduction", [(mean, "mean"), (summed, "sum"), (noisy, "mean")])
+def test_a_loss_of_each_record_passes_and_everything_is_left_as_it_was(
     loss: Callable[[Any], Tensor], loss_reduction: str
 ) -> None:
-    MODEL.train()
-    before = torch.random.get_rng_state()
-    assert refuse_shared_loss(MODEL, loss, BATCH, num_records=4, loss_reduction=loss_reduction)
-    assert MODEL[1].training
+    before, weights = torch.random.get_rng_state(), [value.detach().clone() for value in MODEL.parameters()]
+    is_tried = refuse_mixed_records(a_loop(loss, loss_reduction=loss_reduction), RECORDS)
+    assert is_tried is (loss is not noisy)  # where it is random, shares cannot be compared
+    assert all(layer.training for layer in MODEL.modules())
     assert torch.equal(before, torch.random.get_rng_state())
+    assert all(map(torch.equal, weights, MODEL.parameters()))
 
 
-@pytest.mark.parametrize("loss, loss_reduction", [(mean, "sum"), (summed, "mean"), (centred, "mean")])
+@pytest.mark.parametrize(
+    "loss, loss_reduction", [(mean, "sum"), (summed, "mean"), (centred, "mean"), (weighted, "mean")]
+)
 def test_a_loss_with_another_share_for_each_record_is_refused(
     loss: Callable[[Any], Tensor], loss_reduction: str
 ) -> None:
+    with pytest.raises(NotPrivate, match="that of two records is not the"):
+        refuse_mixed_records(a_loop(loss, loss_reduction=loss_reduction), RECORDS)
+
+
+@pytest.mark.parametrize("loss", [mixed_up_in_training, negatives_in_training])
+def test_mixing_in_training_alone_is_refused(loss: Callable[[Any], Tensor]) -> None:
+    with pytest.raises(NotPrivate, match="depends on the other records"):
+        refuse_mixed_records(a_loop(loss), RECORDS)
+
+
+def test_mixing_in_collation_is_refused() -> None:
+    with pytest.raises(NotPrivate, match="depends on the other records"):
+        refuse_mixed_records(a_loop(batch_of=mixed_in_collation), RECORDS)
+
+
+def test_mixing_is_seen_through_first_weights_that_let_hardly_anything_pass() -> None:
+    tiny = nn.Linear(3, 2)
+    nn.init.zeros_(tiny.weight)
+    with pytest.raises(NotPrivate, match="depends on the other records"):
+        refuse_mixed_records(
+            a_loop(lambda batch: cross_entropy(tiny(batch[0]), batch[1]), mixed_in_collation, model=tiny), RECORDS
+        )
+    assert not tiny.weight.any()
+
+
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_padding_that_counts_is_refused(is_masked: bool) -> None:
+    words = nn.Embedding(4, 3)
+
+    def loss_of(batch: Tensor) -> Tensor:
+        found = words(batch)
+        weights = (batch > 0).float() if is_masked else torch.ones(batch.shape)
+        outputs = (found * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+        return mse_loss(outputs, torch.ones_like(outputs))
+
+    loop = a_loop(loss_of, lambda records: pad_sequence(records, batch_first=True), model=words)
+    if is_masked:
+        assert refuse_mixed_records(loop, WORDS)
+        return
+    with pytest.raises(NotPrivate, match="a mask for what is padded"):
+        refuse_mixed_records(loop, WORDS)
+
+
+class Centre(nn.Module):
+    """Keeps a mean of what it saw; ``counts`` alone says nothing of it."""
+
+    centre: Tensor
+    counts: Tensor
+
+    def __init__(self, *, keeps_mean: bool) -> None:
+        super().__init__()
+        self.net, self.keeps_mean = nn.Linear(3, 2), keeps_mean
+        self.register_buffer("centre", torch.zeros(3))
+        self.register_buffer("counts", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.counts = self.counts + 1
+            if self.keeps_mean:
+                self.centre = 0.9 * self.centre + 0.1 * inputs.mean(0)
+        outputs: Tensor = self.net(inputs)
+        return outputs
+
+
+@pytest.mark.parametrize("keeps_mean", [True, False])
+def test_a_buffer_that_learns_from_records_is_refused_and_left_as_it_was(keeps_mean: bool) -> None:
+    model = Centre(keeps_mean=keeps_mean)
+    loop = a_loop(lambda batch: cross_entropy(model(batch[0]), batch[1]), model=model)
+    if keeps_mean:
+        with pytest.raises(NotPrivate, match="the buffer centre"):
+            refuse_mixed_records(loop, RECORDS)
+    else:
+        assert refuse_mixed_records(loop, RECORDS)
+    assert not model.counts.any()
+    assert not model.centre.any()
+
+
+def test_a_loss_that_is_not_the_same_twice_is_refused() -> None:
+    drawn = iter(range(10_000))
+
+    def loss_of(batch: Any) -> Tensor:
+        return mean(batch) + (next(drawn) if MODEL.training else 0)
+
+    with pytest.raises(NotPrivate, match="not the same twice"):
+        refuse_mixed_records(a_loop(loss_of), RECORDS)
+
+
+def test_words_beside_tensors_do_not_hinder() -> None:
+    def batch_of(records: list[Any]) -> Any:
+        return (*default_collate(records), ["a word"] * len(records))
+
     with pytest.raises(NotPrivate, match="the loss"):
-        refuse_shared_loss(MODEL, loss, BATCH, num_records=4, loss_reduction=loss_reduction)
-
-
-def test_weights_of_classes_are_seen_where_the_classes_differ() -> None:
-    batch = (BATCH[0], torch.tensor([0, 1, 1, 1]))
-    with pytest.raises(NotPrivate, match="the loss"):
-        refuse_shared_loss(MODEL, weighted, batch, num_records=4, loss_reduction="mean")
-
-
-def test_a_batch_that_cannot_be_cut_is_not_tried() -> None:
-    assert not refuse_shared_loss(MODEL, centred, (*BATCH, "words"), num_records=4, loss_reduction="mean")
+        refuse_mixed_records(a_loop(centred, batch_of), RECORDS)
 
 
 def test_a_record_whose_loss_is_not_finite_stops_nobody() -> None:
-    inputs = BATCH[0].clone()
-    inputs[0, 0] = torch.nan
-    assert not refuse_shared_loss(MODEL, mean, (inputs, BATCH[1]), num_records=4, loss_reduction="mean")
+    broken = (torch.full((3,), torch.nan), torch.tensor(1))
+    assert refuse_mixed_records(a_loop(), [broken, *RECORDS])
+    assert not refuse_mixed_records(a_loop(), [broken, RECORDS[0]])
+
+
+@pytest.mark.parametrize("num_held", [1, 2, 5, 1000])
+def test_records_are_taken_from_all_over_a_data_set(num_held: int) -> None:
+    found = some_of(range(num_held), num_held)
+    assert len(found) == min(num_held, MOST_RECORDS) == len(set(found))
+    assert {found[0], found[-1]} == {0, num_held - 1}

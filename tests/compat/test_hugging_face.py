@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import Dataset
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset, default_collate
 
 from lehr.compat.private_run import Terms
 from lehr.errors import InvalidValue, NotPrivate
@@ -20,6 +21,7 @@ from lehr.reports.run_reading import read_run
 transformers = pytest.importorskip("transformers")
 from transformers import (  # noqa: E402  # noqa: E402
     BertConfig,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
@@ -90,13 +92,13 @@ def terms(**changed: Any) -> Terms:
 
 
 def a_trainer(folder: Path, model: Any = None, dataset: Any = None, **changed: Any) -> LehrTrainer:
-    given: dict[str, Any] = {"args": arguments(folder, **changed.pop("arguments", {}))}
+    given: dict[str, Any] = {"args": arguments(folder / "out", **changed.pop("arguments", {}))}
     given["terms"] = terms(**changed.pop("terms", {}))
     return LehrTrainer(model=model or a_bert(), train_dataset=dataset or Sentences(), **given, **changed)
 
 
 def steps_charged(folder: Path) -> int:
-    with Ledger.open(folder / "privacy" / "ledger.db") as ledger:
+    with Ledger.open(folder / "out-privacy" / "ledger.db") as ledger:
         return ledger.count("steps")
 
 
@@ -109,7 +111,7 @@ def test_train_takes_the_planned_steps_and_leaves_a_certified_run(tmp_path: Path
     assert 5.9 < trainer.epsilon_spent <= 6.0
     assert trainer.certificate.epsilon <= 6.001
     assert math.isnan(output.training_loss)
-    assert read_run(tmp_path / "privacy").steps_charged == 4
+    assert read_run(tmp_path / "out-privacy").steps_charged == 4
     assert trainer.terms.expected_batch_size == 8  # four at once, accumulated twice
 
 
@@ -206,7 +208,7 @@ def test_a_run_goes_on_from_a_checkpoint_with_fresh_noise_that_is_charged(tmp_pa
         a_trainer(tmp_path, arguments=saving, callbacks=[_Breaks()]).train()
     assert steps_charged(tmp_path) == 3
     trainer = a_trainer(tmp_path, arguments=saving)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
     # The third step was charged twice, so that the plan of five ends one step earlier.
     assert steps_charged(tmp_path) == 5
     assert trainer.state.global_step == 4
@@ -240,12 +242,13 @@ def test_evaluation_is_the_trainers_own_where_its_records_are_public(tmp_path: P
         ({"arguments": {"gradient_checkpointing": True}}, "gradient_checkpointing"),
         ({"arguments": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor"),
         ({"arguments": {"neftune_noise_alpha": 1.0}}, "neftune_noise_alpha"),
+        ({"arguments": {"train_sampling_strategy": "group_by_length"}}, "train_sampling_strategy"),
     ],
 )
 def test_what_would_be_unsafe_is_refused_by_name(tmp_path: Path, given: dict[str, Any], match: str) -> None:
     with pytest.raises(InvalidValue, match=match):
         a_trainer(tmp_path, **given)
-    assert not (tmp_path / "privacy").exists()
+    assert not (tmp_path / "out-privacy").exists()
 
 
 def test_a_search_over_settings_is_refused(tmp_path: Path) -> None:
@@ -253,22 +256,93 @@ def test_a_search_over_settings_is_refused(tmp_path: Path) -> None:
         a_trainer(tmp_path).hyperparameter_search()
 
 
-def test_a_loss_of_a_record_that_looks_at_others_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
-    def crowded(outputs: Any, inputs: Any) -> torch.Tensor:
-        scores: torch.Tensor = outputs["logits"][:, 0]
-        return scores + len(scores)  # which the others in its batch decide
+def crowded(outputs: Any, inputs: Any) -> Tensor:
+    scores: Tensor = outputs["logits"][:, 0]
+    return scores + len(scores)  # which the others in its batch decide
 
-    trainer = a_trainer(tmp_path, record_losses=crowded)
-    with pytest.raises(NotPrivate, match="that of two records is not the mean of their losses alone"):
-        trainer.train()
-    assert steps_charged(tmp_path) == 0
+
+def pairs_of(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Words of the record before stand in each, as some ways of augmenting have it."""
+    batch: dict[str, Tensor] = default_collate(records)
+    is_other = torch.rand(batch["input_ids"].shape) < 0.5
+    batch["input_ids"] = torch.where(is_other, batch["input_ids"].roll(1, 0), batch["input_ids"])
+    return batch
+
+
+def without_mask(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Padded to the longest of its draw, which every other record then looks at."""
+    words = [record["input_ids"][record["input_ids"] > 0] for record in records]
+    labels = torch.stack([record["labels"] for record in records])
+    return {"input_ids": pad_sequence(words, batch_first=True), "labels": labels}
+
+
+@pytest.mark.parametrize(
+    "given, match",
+    [
+        ({"record_losses": crowded}, "that of two records is not the mean of their losses alone"),
+        ({"data_collator": pairs_of}, "depends on the other records"),
+        ({"data_collator": without_mask}, "a mask for what is padded"),
+    ],
+)
+def test_records_that_are_mixed_are_refused_before_anything_is_begun(
+    tmp_path: Path, given: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(NotPrivate, match=match):
+        a_trainer(tmp_path, **given).train()
+    assert not (tmp_path / "out-privacy").exists()
 
 
 def test_a_loss_that_is_not_one_for_each_record_is_refused(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, record_losses=lambda outputs, inputs: outputs["logits"].mean())
     with pytest.raises(InvalidValue, match="loss"):
         trainer.train()
-    assert steps_charged(tmp_path) == 0
+    assert not (tmp_path / "out-privacy").exists()
+
+
+def test_a_parameter_that_nobody_listens_to_is_refused(tmp_path: Path) -> None:
+    scale, model = nn.Parameter(torch.ones(1)), a_bert()
+    optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.1)
+
+    def scaled(outputs: Any, inputs: Any) -> Tensor:
+        return cross_entropy(outputs["logits"] * scale, inputs["labels"], reduction="none")
+
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    with pytest.raises(InvalidValue, match="optimizer"):
+        a_trainer(tmp_path, model, optimizers=(optimizer, schedule), record_losses=scaled).train()
+    assert scale.detach().equal(torch.ones(1))
+
+
+class OwnLoss(LehrTrainer):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs)
+
+
+def test_a_loss_of_a_subclass_that_would_not_be_trained_on_is_refused(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model": a_bert(), "args": arguments(tmp_path / "out"), "train_dataset": Sentences()}
+    with pytest.raises(InvalidValue, match="compute_loss"):
+        OwnLoss(terms=terms(), **given)
+    OwnLoss(terms=terms(), record_losses=crowded, **given)
+
+
+def test_the_key_of_the_noise_is_not_in_the_folder_that_is_uploaded(tmp_path: Path) -> None:
+    a_trainer(tmp_path).train()
+    assert (tmp_path / "out-privacy" / "private" / "key").exists()
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.name == "key"]
+    with pytest.raises(InvalidValue, match="outside of output_dir"):
+        a_trainer(tmp_path, terms={"directory": tmp_path / "out" / "mine"})
+
+
+class Spans(Sentences):
+    def __getitem__(self, place: int) -> dict[str, Tensor]:
+        record = super().__getitem__(place)
+        record["start_positions"] = record["end_positions"] = record.pop("labels")
+        return record
+
+
+def test_outputs_without_logits_need_a_loss_of_their_own(tmp_path: Path) -> None:
+    model = BertForQuestionAnswering(a_bert().config)  # type: ignore[no-untyped-call]
+    with pytest.raises(InvalidValue, match="record_losses"):
+        a_trainer(tmp_path, model, Spans()).train()
 
 
 def test_each_record_has_the_mean_over_its_own_tokens() -> None:

@@ -9,16 +9,33 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.ledger import Ledger
 from lehr.reports.run_reading import read_run
 
 pl = pytest.importorskip("lightning.pytorch")
+from lightning.pytorch.callbacks import (  # noqa: E402
+    BackboneFinetuning,
+    EarlyStopping,
+    LearningRateFinder,
+    ModelCheckpoint,
+)
+
 from lehr.compat.lightning import LehrCallback  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*dataloader_iter"),
+]
 
 
 class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
@@ -77,9 +94,87 @@ class WithBatchNorm(Module):
         self.net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
 
-def a_loader(records: int = 40) -> DataLoader[Any]:
+class MixedUp(Module):
+    """Mixes records while it trains, as is done to augment images."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        order = torch.randperm(len(inputs)) if self.training else torch.arange(len(inputs))
+        return super().training_step([0.7 * inputs + 0.3 * inputs[order], targets], batch_idx)
+
+
+class MixedInTransfer(Module):
+    def on_after_batch_transfer(self, batch: list[Tensor], dataloader_idx: int) -> list[Tensor]:
+        return [0.7 * batch[0] + 0.3 * batch[0].roll(1, 0), batch[1]]
+
+
+class OnBackbone(Module):
+    """A head on a backbone that is frozen."""
+
+    def __init__(self, *backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(2, 2), *backbone).requires_grad_(False)
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return super().training_step([self.backbone(batch[0]), batch[1]], batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.net.parameters(), lr=0.5)
+
+
+class Unfreezing(OnBackbone):
+    """The backbone joins in later, as is often done."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.backbone.requires_grad_(True)
+            self.trainer.optimizers[0].add_param_group({"params": list(self.backbone.parameters())})
+
+
+class Centred(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.centre: Tensor
+        self.register_buffer("centre", torch.zeros(2))
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        self.centre = 0.9 * self.centre + 0.1 * batch[0].mean(0)
+        return super().training_step(batch, batch_idx)
+
+
+class Plateau(Logging):
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "train_loss"}}
+
+
+class LogsLate(Module):
+    def on_train_epoch_end(self) -> None:
+        self.log("train_loss", 1.0)
+
+
+class EverySecondStep(Module):
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "frequency": 2}}
+
+
+class Iterating(Module):
+    def training_step(self, dataloader_iter: Any) -> Tensor:  # type: ignore[override]
+        return super().training_step(next(dataloader_iter)[0], 0)
+
+
+def a_loader(records: int = 40, **changed: Any) -> DataLoader[Any]:
     inputs = torch.linspace(-1, 1, 2 * records).reshape(records, 2)
-    return DataLoader(TensorDataset(inputs, (inputs[:, 0] > 0).long()), batch_size=10)
+    return DataLoader(TensorDataset(inputs, (inputs[:, 0] > 0).long()), **{"batch_size": 10, **changed})
+
+
+def mixed_in_collation(records: list[Any]) -> Any:
+    inputs, targets = default_collate(records)
+    share = torch.rand(())
+    return [share * inputs + (1 - share) * inputs.roll(1, 0), targets]
 
 
 def a_callback(directory: Path, **changed: Any) -> LehrCallback:
@@ -198,15 +293,71 @@ def test_validation_runs_where_its_records_are_public(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "module, match",
-    [(Pairs(), "the loss"), (Summed(), "the loss"), (WithBatchNorm(), "BatchNorm")],
+    [
+        (Pairs(), "the loss"),
+        (Summed(), "the loss"),
+        (MixedUp(), "the loss"),
+        (MixedInTransfer(), "the loss"),
+        (Centred(), "the buffer centre"),
+        (WithBatchNorm(), "BatchNorm"),
+        (OnBackbone(nn.BatchNorm1d(2)), "BatchNorm"),
+    ],
+    ids=lambda value: type(value).__name__,
 )
-def test_a_model_or_loss_that_mixes_records_is_refused_before_anything_is_charged(
+def test_a_module_that_mixes_records_or_keeps_numbers_of_them_is_refused_before_anything_is_begun(
     tmp_path: Path, module: Module, match: str
 ) -> None:
+    before = {name: value.clone() for name, value in module.state_dict().items()}
     with pytest.raises(NotPrivate, match=match):
-        a_trainer(tmp_path, a_callback(tmp_path, expected_batch_size=30)).fit(module, a_loader())
-    if (tmp_path / "run").exists():
-        assert steps_charged(tmp_path) == 0
+        a_trainer(tmp_path, a_callback(tmp_path)).fit(module, a_loader())
+    assert not (tmp_path / "run").exists()
+    assert all(value.equal(before[name]) for name, value in module.state_dict().items())
+
+
+def test_mixing_in_collation_is_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    with pytest.raises(NotPrivate, match="the loss"):
+        a_trainer(tmp_path, a_callback(tmp_path)).fit(Module(), a_loader(collate_fn=mixed_in_collation))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Found 1 module")
+def test_a_frozen_backbone_beside_the_head_stays_as_it_was(tmp_path: Path) -> None:
+    module = OnBackbone(nn.BatchNorm1d(2).eval())
+    before = {name: value.clone() for name, value in module.backbone.state_dict().items()}
+    a_trainer(tmp_path, a_callback(tmp_path)).fit(module, a_loader())
+    assert all(value.equal(before[name]) for name, value in module.backbone.state_dict().items())
+
+
+def test_what_is_unfrozen_on_the_way_is_not_trained_without_noise(tmp_path: Path) -> None:
+    module = Unfreezing()
+    before = module.backbone.state_dict()["0.weight"].clone()
+    with pytest.raises(InvalidValue, match="optimizer"):
+        a_trainer(tmp_path, a_callback(tmp_path), max_steps=-1, max_epochs=2).fit(module, a_loader())
+    assert module.backbone.state_dict()["0.weight"].equal(before)
+    assert steps_charged(tmp_path) == 4
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize(
+    "module, callback",
+    [
+        (Logging(), EarlyStopping("train_loss")),
+        (Logging(), ModelCheckpoint(monitor="train_loss")),
+        (Plateau(), None),
+        (LogsLate(), EarlyStopping("train_loss")),
+    ],
+)
+def test_nothing_is_chosen_by_a_value_of_private_records(
+    tmp_path: Path, module: Module, callback: Any, is_told: bool
+) -> None:
+    """Nor where the value itself is seen by nobody: the weights that are released would follow it."""
+    private = a_callback(tmp_path, logs_private_values=is_told)
+    others = [] if callback is None else [callback]
+    saves = isinstance(callback, ModelCheckpoint)
+    with pytest.raises(InvalidValue, match="monitor"):
+        a_trainer(tmp_path, *others, private, enable_checkpointing=saves).fit(module, a_loader())
+    if not isinstance(module, LogsLate):
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_sum_over_records_is_trained_where_that_is_said(tmp_path: Path) -> None:
@@ -223,15 +374,54 @@ def test_a_sum_over_records_is_trained_where_that_is_said(tmp_path: Path) -> Non
         (Module(), {"accumulate_grad_batches": 2}, "accumulate_grad_batches"),
         (Module(), {"gradient_clip_val": 1.0}, "gradient_clip_val"),
         (Module(), {"limit_train_batches": 2}, "limit_train_batches"),
+        (Module(), {"limit_train_batches": 1}, "limit_train_batches"),
+        (Module(), {"fast_dev_run": True}, "fast_dev_run"),
+        (Module(), {"overfit_batches": 1}, "overfit_batches"),
         (Module(), {"precision": "bf16-mixed"}, "precision"),
+        (Module(), {"callbacks": [LearningRateFinder()]}, "LearningRateFinder"),
+        (OnBackbone(), {"callbacks": [BackboneFinetuning()]}, "BaseFinetuning"),
+        (EverySecondStep(), {}, "frequency"),
+        (Iterating(), {}, "training_step"),
     ],
 )
 def test_what_would_be_unsafe_is_refused_by_name(
     tmp_path: Path, module: Module, changed: dict[str, Any], match: str
 ) -> None:
+    others = changed.pop("callbacks", [])
     with pytest.raises((InvalidValue, RuntimeError), match=match):
-        a_trainer(tmp_path, a_callback(tmp_path), **changed).fit(module, a_loader())
+        a_trainer(tmp_path, *others, a_callback(tmp_path), **changed).fit(module, a_loader())
     assert not (tmp_path / "run").exists()
+
+
+def test_validation_after_so_many_physical_batches_is_refused(tmp_path: Path) -> None:
+    callback = a_callback(tmp_path, validation_is_public=True)
+    with pytest.raises(InvalidValue, match="val_check_interval"):
+        a_trainer(tmp_path, callback, val_check_interval=2).fit(Validated(), a_loader())
+
+
+@pytest.mark.parametrize(
+    "changed, match",
+    [
+        ({"sampler": SubsetRandomSampler(range(20))}, "sampler"),
+        ({"sampler": WeightedRandomSampler([1.0] * 40, 40)}, "sampler"),
+        ({"sampler": RandomSampler(range(40), num_samples=20)}, "sampler"),
+        ({"batch_size": None}, "batch_size"),
+        ({"batch_size": 1, "batch_sampler": [[0, 1], [2, 3]]}, "batch_size"),
+    ],
+)
+def test_a_loader_that_means_other_records_or_other_batches_is_refused(
+    tmp_path: Path, changed: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(InvalidValue, match=match):
+        a_trainer(tmp_path, a_callback(tmp_path)).fit(Module(), a_loader(**changed))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_fit_needs_a_callback_of_its_own(tmp_path: Path) -> None:
+    callback = a_callback(tmp_path)
+    a_trainer(tmp_path, callback).fit(Module(), a_loader(shuffle=True))
+    with pytest.raises(InvalidValue, match="costs ε of its own"):
+        a_trainer(tmp_path, callback).fit(Module(), a_loader())
 
 
 def test_a_parameter_that_nobody_listens_to_is_refused(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from lehr.compat.each_record import refuse_shared_loss
+from lehr.compat.each_record import Loop, refuse_mixed_records, some_of
 from lehr.compat.private_run import PrivateRun, Terms
+from lehr.compat.trained_parameters import refuse_other_parameters
 from lehr.errors import InvalidValue
 from lehr.gradients.batches import one_each, trainable
 from lehr.gradients.rules.linear import bias_grads, outer_product
@@ -44,7 +45,7 @@ except ImportError as error:  # pragma: no cover
 
 RecordLosses: TypeAlias = Callable[[Any, Mapping[str, Tensor]], Tensor]
 IGNORED = -100  # the label of a token that no loss is taken of
-FOLDER = "privacy"  # within the trainer's output folder
+FOLDER = "privacy"  # beside the trainer's output folder, which is uploaded whole: the key of the noise is in the run's
 WITHHELD = ("loss", "train_loss", "total_flos")  # of private records, without noise
 
 
@@ -72,13 +73,15 @@ class LehrTrainer(Trainer):
         **others: Any,
     ) -> None:
         _refuse_unfit(args, others, eval_dataset_is_public=eval_dataset_is_public)
+        if record_losses is None and type(self).compute_loss is not Trainer.compute_loss:
+            allowed = "left as it is: record_losses gives one loss for each record, and is what is trained on"
+            raise InvalidValue("compute_loss", allowed=allowed, given=f"that of {type(self).__name__}")
         declared = ("the evaluation records",) if others.get("eval_dataset") is not None else ()
         self.terms = _completed(replace(terms, treated_as_public=(*terms.treated_as_public, *declared)), args)
         self.certificate: Certificate | None = None
         self.epsilon_spent = 0.0
         self._record_losses = record_losses
         self._open: PrivateRun | None = None
-        self._is_tried = False
         super().__init__(args=_arguments(args, self.terms), **others)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -95,12 +98,11 @@ class LehrTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The records that each step drew, all of one step at once."""
-        collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
         dataset: Any = self.train_dataset
         return DataLoader(
             dataset,
             batch_sampler=_WholeDraws(self._opened, steps=self.terms.steps_per_pass),
-            collate_fn=collate,
+            collate_fn=self._collated,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
         )
@@ -115,19 +117,12 @@ class LehrTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         num_records = sum(len(part.places) for part in run.steps.parts())
         _refuse_other_batches(inputs, num_records=num_records)
-        if not self._is_tried and num_records > 1:
-            self._is_tried = refuse_shared_loss(
-                model,
-                lambda some: self.losses(model, some).mean(),
-                inputs,
-                num_records=num_records,
-                loss_reduction="mean",
-            )
         for first in range(0, num_records, run.steps.draws.physical_batch):
             rows = slice(first, first + run.steps.draws.physical_batch)
             losses = self.losses(model, {name: value[rows] for name, value in inputs.items()})
             losses.mean().backward()  # type: ignore[no-untyped-call]
             run.steps.add()
+        refuse_other_parameters(model, _optimizer(self))
         run.steps.write(run.steps.release())
         if run.is_over:
             self.control.should_training_stop = True
@@ -141,7 +136,7 @@ class LehrTrainer(Trainer):
         if self._record_losses is not None:
             found = self._record_losses(outputs, inputs)
         else:
-            found = record_losses(outputs["logits"], inputs.get("labels"), is_causal=_is_causal(model))
+            found = record_losses(_logits(outputs), inputs.get("labels"), is_causal=_is_causal(model))
         return one_each(found, num_records=num_records)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -169,12 +164,14 @@ class LehrTrainer(Trainer):
         """The run, which begins with the first step, or goes on where a checkpoint was loaded."""
         if self._open is None:
             model: Any = self.model
-            optimizer: Any = self.optimizer  # perhaps in accelerate's own
             dataset: Any = self.train_dataset
+            optimizer = _optimizer(self)
+            refuse_other_parameters(model, optimizer)
+            self._try(model, dataset)
             self._open = PrivateRun(
                 self.terms,
                 model=model,
-                optimizer=getattr(optimizer, "optimizer", optimizer),
+                optimizer=optimizer,
                 door=f"transformers {transformers_version}",
                 steps=self.args.max_steps,
                 num_held=len(dataset),
@@ -182,6 +179,23 @@ class LehrTrainer(Trainer):
             )
             self._open.steps.engine.attach()
         return self._open
+
+    @property
+    def _collated(self) -> Callable[[list[Any]], Any]:
+        found: Callable[[list[Any]], Any] = self._get_collator_with_removed_columns(
+            self.data_collator, description="training"
+        )
+        return found
+
+    def _try(self, model: nn.Module, dataset: Any) -> None:
+        """Collation and losses as they are, on a few records."""
+        collate = self._collated
+        loop = Loop(
+            model=model,
+            batch_of=lambda records: self._prepare_inputs(collate(records)),
+            loss_of=lambda batch: self.losses(model, batch).mean(),
+        )
+        refuse_mixed_records(loop, some_of(dataset, len(dataset)))
 
     def _close(self) -> None:
         if self._open is not None:
@@ -236,6 +250,20 @@ def _token_means(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.sum(1) / (labels != IGNORED).sum(1).clamp_min(1)
 
 
+def _logits(outputs: Any) -> Tensor:
+    if "logits" not in outputs:
+        allowed = "given for a model whose outputs have no logits"
+        raise InvalidValue("record_losses", allowed=allowed, given=sorted(outputs))
+    logits: Tensor = outputs["logits"]
+    return logits
+
+
+def _optimizer(trainer: Trainer) -> torch.optim.Optimizer:
+    optimizer: Any = trainer.optimizer  # perhaps in accelerate's own
+    found: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return found
+
+
 def _is_causal(model: nn.Module) -> bool:
     return type(_base(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
@@ -266,8 +294,17 @@ def _completed(terms: Terms, args: TrainingArguments) -> Terms:
         terms,
         expected_batch_size=terms.expected_batch_size or batch * args.gradient_accumulation_steps,
         physical_batch=terms.physical_batch or batch,
-        directory=terms.directory or Path(str(args.output_dir)) / FOLDER,
+        directory=_outside(terms.directory, Path(str(args.output_dir)).absolute()),
     )
+
+
+def _outside(directory: str | Path | None, output: Path) -> Path:
+    if directory is None:
+        return output.with_name(f"{output.name}-{FOLDER}")
+    if Path(directory).resolve().is_relative_to(output.resolve()):
+        allowed = "outside of output_dir, which is uploaded whole: the key of the noise is in the folder of the run"
+        raise InvalidValue("directory", allowed=allowed, given=str(directory))
+    return Path(directory)
 
 
 def _arguments(args: TrainingArguments, terms: Terms) -> TrainingArguments:
@@ -312,6 +349,7 @@ _LEFT_OUT: dict[str, object] = {
     "label_smoothing_factor": 0.0,
     "neftune_noise_alpha": None,
     "torch_compile": False,
+    "train_sampling_strategy": "random",
 }
 
 

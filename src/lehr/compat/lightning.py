@@ -11,23 +11,32 @@ validation are Lightning's own. It needs ``pip install 'lehr[lightning]'``.
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from lehr.compat.each_record import refuse_shared_loss
+from lehr.compat.each_record import Loop, refuse_mixed_records, some_of
 from lehr.compat.private_run import PrivateRun, Terms
+from lehr.compat.trained_parameters import refuse_other_parameters
 from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients.refusals import refuse_what_cannot_be_private
 from lehr.reports.certificate import Certificate
 
 try:
     from lightning import __version__ as lightning_version
     from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.callbacks import GradientAccumulationScheduler
+    from lightning.pytorch.callbacks import (
+        BaseFinetuning,
+        BatchSizeFinder,
+        GradientAccumulationScheduler,
+        LearningRateFinder,
+    )
+    from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 except ImportError as error:  # pragma: no cover
     allowed = "installed where it is used: pip install 'lehr[lightning]'"
     raise InvalidValue("lightning", allowed=allowed, given="not installed") from error
@@ -65,7 +74,6 @@ class LehrCallback(Callback):
         self._validation_is_public, self._logs_private_values = validation_is_public, logs_private_values
         self._run: PrivateRun | None = None
         self._restored: dict[str, Any] = {}
-        self._is_tried = False
 
     @property
     def run(self) -> PrivateRun:
@@ -81,13 +89,25 @@ class LehrCallback(Callback):
 
     _epsilon_spent = 0.0
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse callbacks that train on their own, before the first of them does."""
+        trainers: Any = trainer  # some of its attributes are set from outside, and no type has them
+        for callback in trainers.callbacks if stage == "fit" else ():
+            for kind, reason in _UNFIT_CALLBACKS.items():
+                if isinstance(callback, kind):
+                    raise InvalidValue(
+                        "callbacks", allowed=f"without {kind.__name__}: {reason}", given=type(callback).__name__
+                    )
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what cannot be private, plan, and take the place of the loader."""
         self._refuse_unfit(trainer, pl_module)
         loader = _loader_of(trainer)
         module = _listened(pl_module)
         [optimizer] = trainer.optimizers
-        _refuse_other_parameters(module, pl_module, optimizer)
+        refuse_other_parameters(module, optimizer)
+        refuse_what_cannot_be_private(pl_module)
+        self._try(trainer, pl_module, loader)
         terms = self.terms
         if terms.expected_batch_size is None and loader.batch_size is not None:
             terms = replace(terms, expected_batch_size=loader.batch_size)
@@ -108,24 +128,11 @@ class LehrCallback(Callback):
         )
         trainer.fit_loop._data_source.instance = DrawnLoader(loader, run)
         run.steps.engine.attach()
-        self._is_tried = False
-        if not self._logs_private_values:
-            _withhold_logs(trainer, pl_module)
+        _guard_logs(trainer, pl_module, is_told=self._logs_private_values)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Tell Lightning whether a step follows this physical batch."""
-        steps = self.run.steps
-        trainer.accumulate_grad_batches = 1 if steps.is_last_part else _never(trainer)
-        num_records = len(steps.next_part.places)
-        if not self._is_tried and num_records > 1:
-            with _without_logs(pl_module):
-                self._is_tried = refuse_shared_loss(
-                    pl_module,
-                    lambda some: _loss(pl_module.training_step(*_step_arguments(pl_module, some, batch_idx))),
-                    batch,
-                    num_records=num_records,
-                    loss_reduction=self._loss_reduction,
-                )
+        trainer.accumulate_grad_batches = 1 if self.run.steps.is_last_part else _never(trainer)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Undo the division that Lightning makes where it accumulates; by a power of two, so that nothing rounds."""
@@ -140,6 +147,7 @@ class LehrCallback(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         """Charge the step, and give the optimizer what is released."""
         steps = self.run.steps
+        refuse_other_parameters(self.run.model, optimizer)
         steps.write(steps.release())
 
     def on_train_batch_end(
@@ -189,32 +197,64 @@ class LehrCallback(Callback):
         vars(pl_module).pop("log", None)
         trainer.accumulate_grad_batches = 1
 
+    def _try(self, trainer: Trainer, pl_module: LightningModule, loader: DataLoader[Any]) -> None:
+        """Collation, transfers and the training step as they are, on a few records; nothing of it is logged."""
+        epoch: Any = trainer.fit_loop.epoch_loop
+
+        def batch_of(records: list[Any]) -> Any:
+            batch = trainer.precision_plugin.convert_input(loader.collate_fn(records))
+            return trainer.strategy.batch_to_device(pl_module._on_before_batch_transfer(batch), dataloader_idx=0)
+
+        def loss_of(batch: Any) -> Tensor:
+            with trainer.precision_plugin.train_step_context():
+                return _loss(pl_module.training_step(*epoch._build_kwargs(OrderedDict(), batch, 0).values()))
+
+        loop = Loop(model=pl_module, batch_of=batch_of, loss_of=loss_of, loss_reduction=self._loss_reduction)
+        dataset: Any = loader.dataset
+        with _noted_logs(trainer, pl_module):
+            refuse_mixed_records(loop, some_of(dataset, len(dataset)))
+
     def _refuse_unfit(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """What would break the guarantee, or mean something else than it says."""
+        if self._epsilon_spent and not self._restored:
+            allowed = "one for each LehrCallback, or with ckpt_path: a further one costs ε of its own"
+            raise InvalidValue("fit", allowed=allowed, given="another")
         if trainer.enable_validation and not self._validation_is_public:
             allowed = "True where there is validation, whose metrics have no noise; or leave validation out"
             raise InvalidValue("validation_is_public", allowed=allowed, given=False)
         trainers: Any = trainer  # some of its attributes are set from outside, and no type has them
-        scheduled = [one for one in trainers.callbacks if isinstance(one, GradientAccumulationScheduler)]
+        by_step = {1} | {one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step"}
+        takes_iterator = is_param_in_hook_signature(pl_module.training_step, "dataloader_iter", explicit=True)
+        interval = trainers.val_check_interval if trainer.enable_validation else 1.0
         found: dict[str, tuple[object, object, str]] = {
             "automatic_optimization": (pl_module.automatic_optimization, True, "True"),
+            "training_step": (takes_iterator, False, "one that is given a batch, not dataloader_iter"),
             "optimizers": (len(trainer.optimizers), 1, "one alone"),
+            "fast_dev_run": (int(trainers.fast_dev_run), 0, "left out; try max_steps on public or made-up records"),
+            "overfit_batches": (float(trainers.overfit_batches), 0.0, "left out"),
             "accumulate_grad_batches": (trainer.accumulate_grad_batches, 1, _PHYSICAL),
-            "callbacks": (scheduled, [], f"without GradientAccumulationScheduler; {_PHYSICAL}"),
             "gradient_clip_val": (trainer.gradient_clip_val, None, _CLIPPED),
             "precision": (trainer.precision.removeprefix("64").removeprefix("32"), "-true", "32-true or 64-true"),
             "devices": (trainer.world_size, 1, "one process alone"),
             "limit_train_batches": (trainer.limit_train_batches, 1.0, "1.0: a draw that is cut is another draw"),
-            "overfit_batches": (trainers.overfit_batches, 0.0, "left out"),
             "reload_dataloaders_every_n_epochs": (trainers.reload_dataloaders_every_n_epochs, 0, "left out"),
+            "frequency": (max(by_step), 1, f"1 for a schedule with the interval of a step: {_COUNTED}"),
+            "val_check_interval": (interval, 1.0, f"left out, or use check_val_every_n_epoch: {_COUNTED}"),
         }
         for name, (given, fit, allowed) in found.items():
-            if given != fit:
+            if (type(given), given) != (type(fit), fit):  # for limits, 1 is one batch and 1.0 is all of them
                 raise InvalidValue(name, allowed=allowed, given=given)
 
 
 _PHYSICAL = "1: physical_batch bounds how many records are run at once"
 _CLIPPED = "left out: clip_norm bounds the gradient of each record"
+_COUNTED = "Lightning would count physical batches, whose number is private"
+_UNFIT_CALLBACKS: dict[type[Callback], str] = {
+    BaseFinetuning: "what is trained is known from the beginning",
+    BatchSizeFinder: "it trains without noise; physical_batch bounds how many records are run at once",
+    GradientAccumulationScheduler: "physical_batch bounds how many records are run at once",
+    LearningRateFinder: "it trains without noise, and no ε covers what it finds",
+}
 
 
 class DrawnLoader:
@@ -270,7 +310,21 @@ def _loader_of(trainer: Trainer) -> DataLoader[Any]:
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         allowed = "one DataLoader over a data set with places: each record is drawn by its own coin"
         raise InvalidValue("train_dataloaders", allowed=allowed, given=type(loader).__name__)
+    if loader.batch_size is None:
+        allowed = "a number, given to the loader: no other sampler of batches is followed"
+        raise InvalidValue("batch_size", allowed=allowed, given=None)
+    if not _takes_all_once(loader):
+        allowed = "left out: each record is drawn by its own coin; a part of a data set is a torch.utils.data.Subset"
+        raise InvalidValue("sampler", allowed=allowed, given=type(loader.sampler).__name__)
     return loader
+
+
+def _takes_all_once(loader: DataLoader[Any]) -> bool:
+    """Whether a pass would have every record once: else the loader's user means another set of records."""
+    sampler: Any = loader.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    return type(sampler) is SequentialSampler
 
 
 def _listened(pl_module: LightningModule) -> nn.Module:
@@ -280,18 +334,6 @@ def _listened(pl_module: LightningModule) -> nn.Module:
     return children[0] if len(children) == 1 and not own else pl_module
 
 
-def _refuse_other_parameters(module: nn.Module, pl_module: LightningModule, optimizer: torch.optim.Optimizer) -> None:
-    """A parameter that nobody listens to would be trained without noise."""
-    known = {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
-    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    if not {id(parameter) for parameter in trained} <= known:
-        allowed = "one of the module's own trainable parameters"
-        raise InvalidValue("optimizer", allowed=allowed, given="one with other parameters")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        allowed = "one that takes one gradient a step: a closure would look at the records again, uncharged"
-        raise InvalidValue("optimizer", allowed=allowed, given="LBFGS")
-
-
 def _loss(output: Any) -> Tensor:
     loss = output["loss"] if isinstance(output, dict) else output
     if not isinstance(loss, Tensor):
@@ -299,36 +341,37 @@ def _loss(output: Any) -> Tensor:
     return loss
 
 
-def _step_arguments(pl_module: LightningModule, batch: Any, batch_idx: int) -> tuple[Any, ...]:
-    num_arguments = pl_module.training_step.__code__.co_argcount - 1
-    return (batch, batch_idx)[:num_arguments]
-
-
-def _withhold_logs(trainer: Trainer, pl_module: LightningModule) -> None:
-    told: set[str] = set()
+def _guard_logs(trainer: Trainer, pl_module: LightningModule, *, is_told: bool) -> None:
+    """From here on, what is logged while training is dropped unless it ``is_told``; nothing is chosen by it."""
+    warned: set[str] = set()
 
     def log(name: str, *args: Any, **kwargs: Any) -> None:
-        if not trainer.training:
+        if trainer.training:
+            _refuse_monitored(trainer, name)
+        if not trainer.training or is_told:
             type(pl_module).log(pl_module, name, *args, **kwargs)
-        elif name not in told:
-            told.add(name)
+        elif name not in warned:
+            warned.add(name)
             reason = f"{name!r} is not logged: it comes from private records without noise (logs_private_values)"
             warnings.warn(reason, stacklevel=2)
 
     vars(pl_module)["log"] = log
 
 
-class _without_logs:  # noqa: N801
-    """Nothing that is tried is logged."""
+@contextmanager
+def _noted_logs(trainer: Trainer, pl_module: LightningModule) -> Iterator[None]:
+    """Nothing that is tried is logged, and what would be logged is not what anything is chosen by."""
+    vars(pl_module)["log"] = lambda name, *args, **kwargs: _refuse_monitored(trainer, name)
+    try:
+        yield
+    finally:
+        del vars(pl_module)["log"]
 
-    def __init__(self, pl_module: LightningModule) -> None:
-        self._pl_module, self._before = pl_module, vars(pl_module).get("log")
 
-    def __enter__(self) -> None:
-        vars(self._pl_module)["log"] = lambda *args, **kwargs: None
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is None:
-            del vars(self._pl_module)["log"]
-        else:
-            vars(self._pl_module)["log"] = self._before
+def _refuse_monitored(trainer: Trainer, name: str) -> None:
+    trainers: Any = trainer
+    schedules = [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+    monitored = {getattr(callback, "monitor", None) for callback in trainers.callbacks} | {*schedules}
+    if monitored & {name, f"{name}_step", f"{name}_epoch"}:
+        allowed = "a value of public records: no ε covers what is chosen by private ones, though nobody sees them"
+        raise InvalidValue("monitor", allowed=allowed, given=name)
