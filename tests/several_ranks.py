@@ -78,7 +78,8 @@ def train(directory: Path, *, rank: int = 0, resume: bool = True, **job: Any) ->
     job = {**job}
     misbehaves = job.pop("misbehaves", {}).get(rank)
     method = job.pop("method", "dpsgd")
-    settings = {"learning_rate": 0.5, **job.pop("settings", {}), **job.pop("settings_of_rank", {}).get(rank, {})}
+    settings = job.pop("settings", {}) | job.pop("settings_of_rank", {}).get(rank, {})
+    settings = settings if "update" in settings else {"learning_rate": 0.5, **settings}
     run = fit(
         nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
         job.pop("data", {}).get(rank) or records(0, 60),
@@ -100,8 +101,17 @@ def train(directory: Path, *, rank: int = 0, resume: bool = True, **job: Any) ->
         callbacks=job.pop("callbacks", []),
         **{"noise_multiplier": 1.0, "steps": STEPS, "expected_batch_size": 12, **job},
     )
-    weights = torch.cat([value.detach().flatten() for value in run.model.parameters()])
-    return {"weights": weights.tolist(), "end": run.end, "rows": run.evaluations, "certificate": run.certificate}
+    weights = torch.cat([_whole(value.detach()).flatten() for value in run.model.parameters()])
+    said = {"weights": weights.tolist(), "end": run.end, "rows": run.evaluations, "certificate": run.certificate}
+    if job.get("sharded"):
+        said["held"] = [value.to_local().numel() for value in run.model.parameters()]  # type: ignore[attr-defined]
+    return said
+
+
+def _whole(value: Tensor) -> Tensor:
+    """Of a sharded parameter the rows of all ranks, which they all ask for at once."""
+    whole: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return whole
 
 
 def prepared(directory: Path, **job: Any) -> Path:

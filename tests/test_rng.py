@@ -11,6 +11,7 @@ import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -199,11 +200,42 @@ def test_normals_for_tensors_on_two_devices_are_refused() -> None:
 
 def test_the_way_of_the_gpu_makes_normals_of_its_own_stream() -> None:
     """On a CPU here; the same generator of torch, seeded in the same way, as on a GPU."""
-    found = STEP._normals_there("noise", MANY, torch.device("cpu"))
+    found = STEP._normals_there("noise", 0, MANY, torch.device("cpu"))
     assert stats.kstest(found.numpy(), stats.norm.cdf).pvalue > 1e-3
-    assert found.equal(STEP._normals_there("noise", MANY, torch.device("cpu")))
-    assert abs(correlation(found, KEY.at(step=4, attempt=1)._normals_there("noise", MANY, torch.device("cpu")))) < 4
+    assert found.equal(STEP._normals_there("noise", 0, MANY, torch.device("cpu")))
+    assert abs(correlation(found, KEY.at(step=4, attempt=1)._normals_there("noise", 0, MANY, torch.device("cpu")))) < 4
     assert abs(correlation(found, normals(MANY))) < 4
+
+
+def test_the_way_of_the_gpu_has_another_stream_for_each_part() -> None:
+    first, second = (STEP._normals_there("noise", part, MANY, torch.device("cpu")) for part in range(2))
+    assert abs(correlation(first, second)) < 4
+
+
+@pytest.mark.parametrize("count", [7, 65_535, 65_536, 65_537, 150_000])
+def test_shares_of_the_normals_put_together_are_the_normals(count: int) -> None:
+    whole = STEP.normals("noise", {"all": torch.empty(count)})["all"]
+    cuts = sorted({0, 1, 3, count // 3, min(count, 65_536), count - 1, count})
+    shares = [
+        STEP.normals_between("noise", first, last, count=count, device=torch.device("cpu"))
+        for first, last in pairwise(cuts)
+    ]
+    assert torch.cat(shares).equal(whole)
+
+
+@pytest.mark.parametrize("first, last", [(-1, 2), (3, 2), (0, 6)])
+def test_normals_that_are_not_there_are_refused(first: int, last: int) -> None:
+    with pytest.raises(InvalidValue, match="first, last"):
+        STEP.normals_between("noise", first, last, count=5, device=torch.device("cpu"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_shares_of_a_gpus_normals_put_together_are_the_normals() -> None:
+    device, count = torch.device("cuda"), 2**24 + 11
+    whole = STEP.normals("noise", {"all": torch.empty(count, device=device)})["all"]
+    cuts = (0, 5, 2**24 - 3, 2**24 + 4, count)
+    shares = [STEP.normals_between("noise", first, last, count=count, device=device) for first, last in pairwise(cuts)]
+    assert torch.cat(shares).equal(whole)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -44,6 +44,7 @@ The map, in reading order. A module imports only what stands above it; only thos
         trainee         ● the model with its optimizer, averages and counts
         candidates      ● the weights along one released sum, and how far to go
         distributed     ● several processes, one run: who draws, who sums, who adds the noise
+        sharded         ● each process holds a share of the weights, their sums, their noise and the optimizer
         loop            ● the one training loop
 
     fillings, and looking back

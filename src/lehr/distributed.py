@@ -35,6 +35,7 @@ from lehr.rng import RunKey
 BYTES_AT_ONCE = 2**28
 CHECK_WEIGHTS_EVERY = 100  # orders
 _COMPARE, _KEY, _ORDER, _OUTCOME, _STOP = "compare", "key", "order", "outcome", "stop"
+_NETWORK = ("gloo", "nccl", "connection", "timed out", "broken pipe")  # in what torch says of a rank that is gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,14 @@ class Wire:
                 dist.recv(part, src=rank, group=self._bulk)
         return packed
 
+    def spread(self, value: Tensor) -> None:
+        """Overwrite a tensor by that of rank 0."""
+        packed = as_bytes(value)  # a copy where it does not lie in one row
+        with self._naming(0):
+            dist.broadcast(packed, src=0, group=self._words)
+        with torch.no_grad():
+            value.copy_(packed.view(value.dtype).view(value.shape))
+
     @contextmanager
     def _naming(self, rank: int) -> Iterator[None]:
         try:
@@ -103,6 +112,7 @@ class Ranks:
     def __init__(self, *, number: int = 0, total: int = 1, wire: Wire | None = None) -> None:
         self.number, self.total, self._wire = number, total, wire
         self._owing: set[int] = set()  # ranks that were given an order, and have not given back their sum
+        self._is_side_by_side = False
         self._orders = 0
         self._key: RunKey | None = None
 
@@ -125,6 +135,36 @@ class Ranks:
         [[4], [1, 5, 9]]
         """
         return places[places % self.total == self.number] if self.total > 1 else places
+
+    def largest_share(self, places: Tensor) -> int:
+        """The records of the rank that has most of a draw. Every rank can tell, for all make the same draw.
+
+        >>> Ranks(number=0, total=2).largest_share(torch.tensor([1, 4, 5, 9]))
+        3
+        """
+        return int(torch.bincount(places % self.total, minlength=self.total).max())
+
+    @contextmanager
+    def side_by_side(self) -> Iterator[None]:
+        """All ranks do the same here, and wait for one another: whoever is gone is noticed by all.
+
+        Nobody listens to words meanwhile. What fails here therefore stops the others by the end of its process.
+        """
+        self._is_side_by_side = True
+        try:
+            yield
+        except RuntimeError as error:
+            if not any(word in str(error).lower() for word in _NETWORK):
+                raise
+            stays = "what is charged stays charged, and it can be resumed"
+            raise RankLost(f"a rank is lost while all were at work. The run stops; {stays}") from error
+        self._is_side_by_side = False
+
+    def take_over(self, tensors: Iterable[Tensor]) -> None:
+        """Let tensors that all ranks have, of the same shapes and on the CPU, be those of rank 0."""
+        if self.total > 1:
+            for value in tensors:
+                self.wire.spread(value)
 
     def purpose(self, name: str) -> str:
         """What the randomness of this rank's share is for: no two ranks augment, or drop, by the same numbers."""
@@ -184,7 +224,7 @@ class Ranks:
             "attempt": order.attempt,
             "is_raw": order.is_raw,
             "numbers": {name: value for name, value in order.clipping.items() if name not in tensors},
-            "tensors": {name: [_kind(value), *value.shape] for name, value in tensors.items()},
+            "tensors": {name: [kind(value), *value.shape] for name, value in tensors.items()},
             "is_whole": is_whole,
             "weights": fingerprint_of(model, self._key) if is_checked else None,
         }
@@ -207,14 +247,14 @@ class Ranks:
             yield replace(like, values=values)
 
     def finish(self, outcome: object, weights: Mapping[str, Tensor]) -> None:
-        """Tell the others how it ended, and the weights at the end."""
+        """Tell the others how it ended, and the weights at the end, unless each has its own share of them."""
         self._say_to_all({"kind": _OUTCOME, "outcome": outcome})
-        for rank in self.others:
+        for rank in self.others if weights else ():
             self.wire.send(rank, _packed(weights.values()))
 
     def _stop(self, reason: str) -> None:
         """Tell those who are still there that it is over; a rank that is about to give back a sum is heard first."""
-        for rank in self.others:
+        for rank in self.others if not self._is_side_by_side else ():
             with suppress(RankLost, InvalidValue):
                 if rank in self.wire.lost:
                     continue
@@ -225,6 +265,14 @@ class Ranks:
     def _values(self, rank: int, like: PrivateSum) -> dict[str, Tensor]:
         packed = self.wire.receive(rank, _bytes(like.values.values()))
         return dict(zip(like.values, _unpacked(packed, like.values.values()), strict=True))
+
+    def tell(self, kind: str, **words: object) -> None:
+        """Let the others do something that all ranks do."""
+        self._say_to_all({"kind": kind, **words})
+
+    def answers(self) -> Iterator[tuple[int, Any]]:
+        """What each of the others says to it."""
+        yield from self._heard_from_all()
 
     def _say_to_all(self, said: object) -> None:
         for rank in self.others:
@@ -250,6 +298,8 @@ class Ranks:
         except RankLost:
             raise
         except BaseException as error:
+            if self._is_side_by_side:
+                raise
             with suppress(RankLost):
                 self.wire.say(0, {"failed": type(error).__name__})
             raise
@@ -296,6 +346,10 @@ class Ranks:
         """The weights that the run ended with."""
         packed = self.wire.receive(0, _bytes(like.values()))
         return dict(zip(like, _unpacked(packed, like.values()), strict=True))
+
+    def told(self, *expected: str) -> dict[str, Any]:
+        """What rank 0 lets this one do next: one of these kinds, or how the run ended."""
+        return self._told(*expected, _OUTCOME)
 
     def _told(self, *expected: str) -> dict[str, Any]:
         told: dict[str, Any] = self.wire.hear(0)
@@ -347,14 +401,14 @@ def refuse_wrapped(model: nn.Module) -> None:
         raise InvalidValue("model", allowed=allowed, given="DistributedDataParallel")
     sharded = [name for name, value in model.named_parameters() if type(value).__name__ == "DTensor"]
     if sharded:
-        allowed = "one whose parameters are whole on every rank: sharded ones (fully_shard) are not supported"
+        allowed = "one whose parameters are whole: with sharded=True they are sharded here, after they are tried"
         raise InvalidValue("model", allowed=allowed, given=f"a sharded {sharded[0]}")
 
 
 def fingerprint_of(model: nn.Module, key: RunKey) -> str:
     """A keyed hash of all that a model holds."""
     tensors = _sent(model, is_whole=True)
-    return key.fingerprint(part.cpu().numpy().data for part in map(_as_bytes, tensors))
+    return key.fingerprint(part.cpu().numpy().data for part in map(as_bytes, tensors))
 
 
 def _wire() -> Wire:
@@ -377,11 +431,13 @@ def _sent(model: nn.Module, *, is_whole: bool) -> list[Tensor]:
     return [*parameters, *model.buffers()]
 
 
-def _kind(value: Tensor) -> str:
+def kind(value: Tensor) -> str:
+    """Its type, in a word."""
     return str(value.dtype).removeprefix("torch.")
 
 
-def _as_bytes(value: Tensor) -> Tensor:
+def as_bytes(value: Tensor) -> Tensor:
+    """What it holds, as one row."""
     return value.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -390,7 +446,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _packed(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat(list(map(_as_bytes, tensors)))
+    return torch.cat(list(map(as_bytes, tensors)))
 
 
 def _unpacked(packed: Tensor, like: Iterable[Tensor]) -> Iterator[Tensor]:

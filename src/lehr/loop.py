@@ -10,7 +10,8 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +34,7 @@ from lehr.run_folder import RunFolder
 from lehr.run_shape import COMPLETED, SPENT, Callback, End, Evaluation, Progress
 from lehr.sampling.physical import PhysicalBatch, physical
 from lehr.scoring import Scorer
+from lehr.sharded import CHECKPOINT, SCORE, WEIGHTS, Shards, checkpoint_of
 from lehr.trainee import Trainee, diverged, evaluating
 from lehr.update.averaging import Averaging
 
@@ -54,6 +56,7 @@ class Share:
     physical_batch: int
     device: torch.device
     ranks: Ranks
+    is_side_by_side: bool = False  # whether every rank must run as many batches as the others
 
     def parts(self, places: Tensor, clip: ClipRule, randomness: StepRandomness) -> Iterator[PrivateSum]:
         """The clipped sums over the physical batches of this rank's share. An empty one is one batch of padding."""
@@ -62,6 +65,8 @@ class Share:
         seed_layers(randomness, self.device, purpose=ranks.purpose("layers"))
         nobody = PhysicalBatch(places_P=places.new_zeros(size), mask_P=torch.zeros(size, dtype=torch.bool))
         parts = physical(ranks.own(places), size) or [nobody]
+        if self.is_side_by_side:
+            parts += [nobody] * (math.ceil(ranks.largest_share(places) / size) - len(parts))
         read = batches(self.private, [part.places_P for part in parts])
         for part, (inputs, targets, usable_P) in zip(parts, read, strict=True):  # noqa: N806
             yield self.engine.private_sum(clip, self.views(inputs, generator), targets, part.mask_P & usable_P)
@@ -89,6 +94,12 @@ class Training:
     has_diagnostics: bool
     environment: dict[str, str] | None
     ranks: Ranks = ALONE  # of which this process is the first
+    shards: Shards | None = None  # where every rank holds a share of the weights
+
+    @property
+    def held(self) -> nn.Module:
+        """The weights that this process holds, which are all of them unless they are spread out."""
+        return self.model if self.shards is None else self.shards.held
 
     @property
     def share(self) -> Share:
@@ -98,8 +109,9 @@ class Training:
             private=self.private,
             views=self.views,
             physical_batch=self.physical_batch,
-            device=next(self.model.parameters()).device,
+            device=next(self.held.parameters()).device,
             ranks=self.ranks,
+            is_side_by_side=self.shards is not None,
         )
 
 
@@ -108,11 +120,11 @@ class Loop:
 
     def __init__(self, training: Training, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> None:
         self.training, self.folder, self.callbacks = training, folder, tuple(callbacks)
-        self.trainee = Trainee(training.model, training.method, training.averaging)
-        self.device = next(training.model.parameters()).device
+        self.trainee = Trainee(training.held, training.method, training.averaging)
+        self.device = next(training.held.parameters()).device
         self.spent = 0.0
         self.rows: list[Evaluation] = []
-        self._shown = copy.deepcopy(training.model)
+        self._shown = copy.deepcopy(training.model) if training.shards is None else training.model
         self._attempt_found: int | None = None
         self._go_on()
 
@@ -133,20 +145,20 @@ class Loop:
 
             # Charged, on the disk, before anything is drawn; and nothing more is spent on weights that are lost.
             if not charges.covers(step):
-                trainee.refuse_divergence()
+                self._refuse_divergence()
                 if not self._pay(charges, step):
                     reason = SPENT
                     break
                 self.spent = training.epsilon_of(self.folder.ledger.charged())
 
             # The records of this step, and the sum of their clipped gradients.
-            randomness = self.folder.key.at(step, trainee.attempt)
+            planned, randomness = charges.planned(step), self._randomness(step)
+            self._begin_together(randomness, planned)
             places = mechanism.draw(len(training.private), randomness)
             private = added(self._private_parts(places, trainee.clip_rule(step), randomness))
             self._peek(places, randomness)
 
             # From here on nothing is private: the weights, whether they are taken, their averages.
-            planned = charges.planned(step)
             released = mechanism.release(private, trainee.noise, planned_step=planned, randomness=randomness)
             is_accepted = self._propose(trainee.combined(released), step, randomness)
             trainee.end_step(Taken(released=released, divisor=mechanism.divisor, is_accepted=is_accepted))
@@ -188,9 +200,28 @@ class Loop:
             return True
         return charges.charge_one(step, mechanism.next_event(self.trainee.noise, planned_step=charges.planned(step)))
 
+    def _randomness(self, step: int) -> StepRandomness:
+        """All random numbers of a step; of the noise, as much as falls on what this process holds."""
+        key, attempt, shards = self.folder.key, self.trainee.attempt, self.training.shards
+        return key.at(step, attempt) if shards is None else shards.at(key, step, attempt)
+
+    def _begin_together(self, randomness: StepRandomness, planned_step: int) -> None:
+        """Where weights are spread out, all ranks take the whole step, and not its sum alone."""
+        if self.training.shards is not None:
+            self.training.shards.order(randomness, planned_step=planned_step)
+
+    def _refuse_divergence(self) -> None:
+        self.trainee.refuse_divergence()
+        if self.training.shards is not None:
+            self.training.shards.refuse_divergence(self.trainee.step)
+
     def _private_parts(self, places: Tensor, clip: ClipRule, randomness: StepRandomness) -> Iterator[PrivateSum]:
         """The clipped sums over a draw: of this process, batch by batch, and then of each other rank."""
         training, trainee = self.training, self.trainee
+        if training.shards is not None:
+            with training.ranks.side_by_side():
+                yield from training.share.parts(places, clip, randomness)
+            return
         order = Order(
             step=randomness.step,
             attempt=randomness.attempt,
@@ -236,13 +267,25 @@ class Loop:
         clip_norm = {"clip_norm": private.sensitivity} if is_public else {}
         return ({"noise_multiplier": noise} if noise else {}) | clip_norm
 
+    @contextmanager
+    def _showing(self, randomness: StepRandomness) -> Iterator[nn.Module]:
+        """The model that would be released now, as it is used."""
+        shards = self.training.shards
+        if shards is not None:
+            shards.ranks.tell(SCORE, step=randomness.step, attempt=randomness.attempt)
+            with shards.showing(self.trainee) as model:
+                yield model
+            return
+        self._shown.load_state_dict(self.trainee.weights())
+        with evaluating(self._shown):
+            yield self._shown
+
     def _evaluate(
         self, scorer: Scorer, randomness: StepRandomness, *, spent: float, of_step: Mapping[str, float] | None = None
     ) -> None:
         """Score the weights that would be released now, and write that down."""
-        self._shown.load_state_dict(self.trainee.weights())
-        with evaluating(self._shown):
-            score = scorer.score(self._shown, randomness)
+        with self._showing(randomness) as model:
+            score = scorer.score(model, randomness)
         if not math.isfinite(score.loss):
             raise Diverged(diverged(f"the loss is {score.loss}", self.trainee.step))
         row = Evaluation(
@@ -277,14 +320,26 @@ class Loop:
         return Charges(self.folder.ledger, self.training.allowance, attempt)
 
     def _save(self) -> None:
-        checkpoint.write(self.folder.files.checkpoints, self.trainee.checkpoint(), self.folder.key)
+        self._refuse_divergence()
+        found, shards = self.trainee.checkpoint(), self.training.shards
+        if shards is not None:
+            found = replace(found, tensors=shards.gathered(found.tensors, what=CHECKPOINT))
+        checkpoint.write(self.folder.files.checkpoints, found, self.folder.key)
+
+    def weights(self) -> dict[str, Tensor]:
+        """What is released at the end, whole: the weights, or their average."""
+        weights, shards = self.trainee.weights(), self.training.shards
+        if shards is None:
+            return weights
+        whole = shards.gathered(checkpoint_of(weights), what=WEIGHTS)
+        return dict(zip(weights, whole.values(), strict=True))
 
     def _go_on(self) -> None:
         """Go on from the last checkpoint; where there is none, from the beginning."""
-        found = checkpoint.latest(self.folder.files.checkpoints, self.folder.key)
+        found, shards = checkpoint.latest(self.folder.files.checkpoints, self.folder.key), self.training.shards
         self._attempt_found = None if found is None else found.attempt
         if found is not None:
-            self.trainee.go_on_from(found)
+            self.trainee.go_on_from(found if shards is None else shards.hand_out(found))
         self.folder.forget_evaluations_after(self.trainee.step)
         self.rows = list(self.folder.evaluations())
 

@@ -41,6 +41,7 @@ KEY_BYTES = 32
 _DOMAIN = b"lehr.rng/1"
 # Words of one call of the hash: small enough to stay in the processor's cache, and even, as pairs are made of them.
 _PART_WORDS = 2**16
+_PART_NORMALS_ON_GPU = 2**24  # of one seed: few, so that a share of them can be had without most of the others
 _ONES_EXPONENT = np.uint64(0x3FF0_0000_0000_0000)  # the bits of 1.0
 _BELOW_ONE = 1 - 2.0**-53
 _TWISTER_WORDS = 624
@@ -165,10 +166,28 @@ class StepRandomness:
         """
         device = _one_device(like)
         count = sum(tensor.numel() for tensor in like.values())
-        on_gpu = device.type != "cpu" and not self.key.cryptographic_on_gpu
-        drawn = self._normals_there(purpose, count, device) if on_gpu else self._normals_here(purpose, count)
+        drawn = self.normals_between(purpose, 0, count, count=count, device=device)
         parts = drawn.to(device).split_with_sizes([tensor.numel() for tensor in like.values()])
         return {name: part.view(tensor.shape) for part, (name, tensor) in zip(parts, like.items(), strict=True)}
+
+    def normals_between(self, purpose: str, first: int, last: int, *, count: int, device: torch.device) -> Tensor:
+        """Those of ``count`` standard normal numbers that stand from ``first`` to before ``last``.
+
+        >>> step = RunKey(bytes(32)).at(step=0, attempt=0)
+        >>> whole = step.normals("noise", {"all": torch.empty(9)})["all"]
+        >>> step.normals_between("noise", 4, 7, count=9, device=torch.device("cpu")).equal(whole[4:7])
+        True
+        """
+        if not 0 <= first <= last <= count:
+            raise InvalidValue("first, last", allowed=f"0 <= first <= last <= {count}", given=(first, last))
+        on_gpu = device.type != "cpu" and not self.key.cryptographic_on_gpu
+        size, make = (_PART_NORMALS_ON_GPU, self._normals_there) if on_gpu else (_PART_WORDS, self._normals_here)
+        drawn = [torch.empty(0, dtype=torch.float64, device=device)]
+        for begin in range(size * (first // size), last, size):
+            length = min(size, count - begin)
+            made = make(purpose, begin // size, length, device)
+            drawn.append(made[max(0, first - begin) : last - begin])
+        return torch.cat(drawn)
 
     def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
         """A generator of torch for what draws by itself: augmentation, dropout.
@@ -188,16 +207,16 @@ class StepRandomness:
         """The 64 bits that such a generator is seeded with."""
         return self._seed("generator", purpose)
 
-    def _normals_here(self, purpose: str, count: int) -> Tensor:
-        pairs = self._uniform_parts("normals", purpose, count + count % 2)
-        return torch.cat([*map(_box_muller, pairs), torch.empty(0, dtype=torch.float64)])[:count]
+    def _normals_here(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
+        words = self._derived("normals", purpose, part).digest(8 * (length + length % 2))
+        return _box_muller(_uniforms(words))[:length].to(device)
 
-    def _normals_there(self, purpose: str, count: int, device: torch.device) -> Tensor:
-        made = torch.Generator(device=device).manual_seed(self._seed("normals", purpose))
-        return torch.randn(count, generator=made, dtype=torch.float64, device=device)
+    def _normals_there(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
+        made = torch.Generator(device=device).manual_seed(self._seed("normals", purpose, part))
+        return torch.randn(length, generator=made, dtype=torch.float64, device=device)
 
-    def _seed(self, kind: str, purpose: str) -> int:
-        return int.from_bytes(self._derived(f"{kind}, seed", purpose, 0).digest(8), "little")
+    def _seed(self, kind: str, purpose: str, part: int = 0) -> int:
+        return int.from_bytes(self._derived(f"{kind}, seed", purpose, part).digest(8), "little")
 
     def _uniform_parts(self, kind: str, purpose: str, count: int) -> Iterator[Tensor]:
         for part, first in enumerate(range(0, validate.count(minimum=0, count=count), _PART_WORDS)):

@@ -43,6 +43,7 @@ TORCH_MODULES: tuple[str, ...] = (
     "lehr.sampling",
     "lehr.scoring",
     "lehr.search",
+    "lehr.sharded",
     "lehr.trainee",
     "lehr.training",
     "lehr.update",

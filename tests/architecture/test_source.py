@@ -46,6 +46,7 @@ TORCH_FILES: tuple[str, ...] = (
     "sampling",
     "scoring.py",
     "search",
+    "sharded.py",
     "trainee.py",
     "training",
     "update",

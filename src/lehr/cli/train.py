@@ -94,6 +94,9 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     physical_batch: Annotated[int | None, typer.Option(help="Records that are run at once.")] = None,
     compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile the step.")] = None,
+    sharded: Annotated[
+        bool, typer.Option("--shard", help="Under torchrun: each process holds a share of the weights.")
+    ] = False,
     tensorboard: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write TensorBoard scalars.")] = None,
     diagnostics: Annotated[
         bool, typer.Option("--private-diagnostics", help="Keep un-noised values in the run's private folder.")
@@ -167,6 +170,7 @@ def train(
         device=device,
         physical_batch=physical_batch,
         compiled=compiled,
+        sharded=sharded,
         callbacks=_callbacks(tensorboard),
         diagnostics=diagnostics,
         quiet=quiet or json,

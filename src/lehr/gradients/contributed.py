@@ -5,7 +5,7 @@ Axes: B records, G groups of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,10 +16,21 @@ from lehr.interfaces import Contribution, Groups
 
 
 class ContributedGradients:
-    """What the ghost engine and the hooked engine hand to a clip rule."""
+    """What the ghost engine and the hooked engine hand to a clip rule.
 
-    def __init__(self, contributions: Mapping[str, Contribution], *, mask_B: Tensor, margin: float) -> None:  # noqa: N803
+    ``kept(name, sum)`` is called with each parameter's sum as soon as it is there, and what it returns takes its place.
+    """
+
+    def __init__(
+        self,
+        contributions: Mapping[str, Contribution],
+        *,
+        mask_B: Tensor,  # noqa: N803
+        margin: float,
+        kept: Callable[[str, Tensor], Tensor] | None = None,
+    ) -> None:
         self._contributions = contributions
+        self._kept = kept or _all_of_it
         with uncast(mask_B.device):
             self._squared = {name: part.squared_norms() for name, part in contributions.items()}
         self._margin = margin
@@ -46,10 +57,14 @@ class ContributedGradients:
     def _sums(self, weight_of: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {
             # In the parameter's own memory order, so that noise and update can go through all of it at once.
-            name: part.weighted_sum(weight_of[name], self._counted_B).contiguous()
+            name: self._kept(name, part.weighted_sum(weight_of[name], self._counted_B).contiguous())
             for name, part in self._contributions.items()
         }
 
     def _norms(self, names: Sequence[str]) -> Tensor:
         squared = torch.stack([self._squared[name] for name in names]).sum(0)
         return torch.where(self._counted_B, squared.sqrt(), 0)
+
+
+def _all_of_it(name: str, whole: Tensor) -> Tensor:
+    return whole

@@ -96,15 +96,22 @@ class HookedEngine:
         self._heard = Heard()
 
     @torch.no_grad()
-    def gradients(self, mask_B: Tensor | None = None) -> ContributedGradients:  # noqa: N803
-        """The gradients of the batch that ``backward()`` was called for. They are given once and forgotten here."""
+    def gradients(
+        self,
+        mask_B: Tensor | None = None,  # noqa: N803
+        kept: Callable[[str, Tensor], Tensor] | None = None,
+    ) -> ContributedGradients:
+        """The gradients of the batch that ``backward()`` was called for. They are given once and forgotten here.
+
+        Of a weighted sum only what ``kept(name, sum)`` returns is held, where that is given.
+        """
         self._refuse_another_model()
         heard, self._heard = self._heard, Heard()
         if not heard.backward_began:
             raise InvalidValue("loop", allowed="one with loss.backward() before gradients()", given="no backward pass")
         num_images = heard.images_of([passage.inputs for passage in heard.passages.values()])
         num_records = self._num_records(num_images)
-        parameters = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
+        parameters = self._held()
         mask = checked_mask(mask_B, num_records=num_records, device=next(iter(parameters.values())).device)
         share = num_records if self._takes_mean else 1 / self._views
         sites = {
@@ -118,7 +125,12 @@ class HookedEngine:
             self._layers.contributions(places, sites, {**parameters, **dict(self._model.named_buffers())}, copied=own),
             mask_B=mask,
             margin=max(margin(dtype, mask.device) for dtype in types),
+            kept=kept,
         )
+
+    def _held(self) -> dict[str, Tensor]:
+        """The weights of the moment, as far as this process has them."""
+        return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
     def _site(self, passage: Passage, grads: Tensor | None, num_images: int, share: float) -> Site:
         """What passed one place, scaled to the loss of each record by itself; a loss that did not use it has zeros."""

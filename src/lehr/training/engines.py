@@ -19,12 +19,13 @@ from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.made_up import MadeUp
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.gradients.precision import PRECISIONS
+from lehr.gradients.sharded import ShardedEngine
 from lehr.interfaces import Clipping, ClipRule, Inputs
 from lehr.loop import Engine
 from lehr.planning.plan import Plan
 from lehr.training.public_plan import expected_steps
 
-AnyEngine = TypeVar("AnyEngine", GhostEngine, MaterialisedEngine)
+AnyEngine = TypeVar("AnyEngine", GhostEngine, MaterialisedEngine, ShardedEngine)
 RECORDS_WORTH_COMPILING = 500_000  # compiling takes about a minute
 LARGEST_PHYSICAL_BATCH = 1024
 MOST_COMPILED_RULES = 4
@@ -94,6 +95,18 @@ def engine_for(
             why = str(error).strip().splitlines() or [type(error).__name__]
             warnings.warn(f"the step is not compiled, and slower: {why[0]}", stacklevel=2)
     return _tried(GhostEngine(model, loss_fn, compiled=False, **settings), clip, padding), "not compiled"
+
+
+def sharded_engine_for(
+    model: nn.Module, loss_fn: LossFn, *, views: int, clipping: Clipping, padding: tuple[Inputs, Any, Tensor]
+) -> tuple[ShardedEngine, str]:
+    """An engine for weights that will be spread out, tried while they are whole, on the CPU and on two records or more.
+
+    The other engine is tried first: it looks closer at whether model and loss keep records apart.
+    """
+    clip = clipping.rule(clipping.start(batches.trainable(model)), 0)
+    _tried(GhostEngine(model, loss_fn, views=views, compiled=False), clip, padding)
+    return _tried(ShardedEngine(model, loss_fn, views=views), clip, padding), "sharded, not compiled"
 
 
 def try_every_rule(clipping: Clipping, steps: int) -> None:

@@ -88,6 +88,7 @@ def fit(
     device: str | torch.device | None = None,
     physical_batch: int | None = None,
     compiled: bool | None = None,
+    sharded: bool = False,
     # the run
     directory: str | Path | None = None,
     resume: bool = False,
@@ -133,6 +134,8 @@ def fit(
 
     Started by ``torchrun``, or after ``torch.distributed.init_process_group``, the processes train one model together
     (``lehr.distributed``); each must make the same call. The first writes, tells the callbacks and pays; all return.
+    With ``sharded`` each of them holds a share of the weights, of the optimizer and of the sums only, by torch's
+    ``fully_shard`` (``lehr.sharded``); the model is then left so, and the whole weights are in the run's folder.
     """
     ranks = joined()
     chosen = _method(method, accounting)
@@ -198,6 +201,7 @@ def fit(
         private_pca=pca,
         trial_of=trial_of,
         ranks=ranks,
+        is_sharded=sharded,
     )
     where = Path(directory) if directory is not None else _new_directory(run.name)
     told = tuple(callbacks) if silent else (*callbacks, progress_for(sys.stderr, quiet=quiet))

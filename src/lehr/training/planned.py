@@ -6,11 +6,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from lehr import accounting, attempts
@@ -25,6 +26,8 @@ from lehr.data.split import Split
 from lehr.distributed import ALONE, Ranks
 from lehr.errors import Diverged, InvalidValue, StoreError
 from lehr.events import Adjacency, Event, counted
+from lehr.gradients import batches
+from lehr.gradients.sharded import ShardedEngine
 from lehr.loop import Engine, Loop, Share, Training
 from lehr.mechanism import Mechanism
 from lehr.networks.projected_mlp import Projection
@@ -36,7 +39,8 @@ from lehr.reports.certificate import Statements
 from lehr.rng import RunKey, StepRandomness
 from lehr.run_folder import RunFolder, refuse_used
 from lehr.run_shape import PRIVATE, Callback, End, Start
-from lehr.training import describing, ending, engines, paying, projecting, trying
+from lehr.sharded import Shards
+from lehr.training import describing, ending, engines, paying, projecting, sharding, trying
 from lehr.training.ending import Run
 from lehr.training.given_records import GivenRecords
 from lehr.training.how import How
@@ -60,21 +64,23 @@ class Planned:
     private_pca: PrivatePCA | None = None
     trial_of: Trial | None = None  # the search that this run is a trial of; it has reserved for all of them
     ranks: Ranks = ALONE
+    is_sharded: bool = False
 
     def __post_init__(self) -> None:
         a_name(name=self.name)
+        self._refuse_unfit_sharding()
         self._refuse_patience_with_nothing()
         self._refuse_unfit_replacing()
         self._refuse_a_budget_for_what_is_not_known()
         self._refuse_to_simulate_with_private_records()
         self._refuse_an_unfit_trial()
         engines.try_every_rule(self.scored.method.clipping, self.plan.steps)
-        self.model.to(self.how.device)
+        self.model.to(self._tried_on)
         given = self.scored.given
         trying.try_model(
             self.model,
             loss_fn=self.how.loss_fn,
-            look=self.look,
+            look=replace(self.look, device=self._tried_on),
             given=given,
             is_scored=self.scored.on is not None or self.scored.needs_public,
             is_asked=isinstance(self.scored.method.acceptance.energy, PrivateEnergy | PrivateChoice),
@@ -136,6 +142,14 @@ class Planned:
     @cached_property
     def engine(self) -> tuple[Engine, str]:
         """The engine, tried, and how it runs, in words."""
+        if self.is_sharded:
+            return engines.sharded_engine_for(
+                self.model,
+                self.how.loss_fn,
+                views=self.how.views,
+                clipping=self.scored.method.clipping,
+                padding=self._padding(self._tried_on, at_least=2),
+            )
         return engines.engine_for(
             self.model,
             self.how.loss_fn,
@@ -143,8 +157,29 @@ class Planned:
             precision=self.how.precision,
             compiled=self.how.is_compiled_for(self.plan, self.scored.method.clipping),
             clipping=self.scored.method.clipping,
-            padding=trying.padding(self.scored.given, self.look, self.physical_batch),
+            padding=self._padding(self._tried_on),
         )
+
+    @cached_property
+    def shards(self) -> Shards | None:
+        """What this rank holds of the weights where they are spread out. All ranks must ask at the same moment."""
+        engine, _ = self.engine
+        if not isinstance(engine, ShardedEngine):
+            return None
+        clipping = self.scored.method.clipping
+        clip = clipping.rule(clipping.start(batches.trainable(self.model)), 0)
+        device = self.how.device
+        padding = self._padding(device)
+        return sharding.spread_out(self.model, engine, self.ranks, device, clip=clip, padding=padding)
+
+    @property
+    def _tried_on(self) -> torch.device:
+        """Where the model is tried: before its weights are spread out it need not fit on a GPU."""
+        return torch.device("cpu") if self.is_sharded else self.how.device
+
+    def _padding(self, device: torch.device, *, at_least: int = 1) -> tuple[Any, Any, torch.Tensor]:
+        size = max(at_least, self.physical_batch)
+        return trying.padding(self.scored.given, replace(self.look, device=device), size)
 
     @property
     def physical_batch(self) -> int:
@@ -233,9 +268,12 @@ class Planned:
                 published=self.published_claim,
                 search=self.price,
             )
-        weights = loop.trainee.weights()
+        weights = loop.weights()
         ending.write(folder, weights, certificate)
-        self.model.load_state_dict(weights)
+        if self.shards is None:
+            self.model.load_state_dict(weights)
+        else:
+            self.shards.put(loop.trainee.weights())
         return Run(
             directory=folder.files.directory,
             model=self.model,
@@ -260,8 +298,23 @@ class Planned:
             physical_batch=self.physical_batch,
             device=self.how.device,
             ranks=self.ranks,
+            is_side_by_side=self.is_sharded,
         )
         return share, {"split": _split_digest(made, key), "environment": self._environment()}
+
+    def follower(self, share: Share, key: RunKey) -> sharding.Follower:
+        """What a rank that is not the first does where weights are spread out."""
+        assert self.shards is not None
+        parts = self.scored.given.to(self.how.device)
+        return sharding.Follower(
+            self.shards,
+            share,
+            self.mechanism,
+            self.scored.method,
+            self.how.averaging,
+            scorer=self.scored.scorer(parts, self.how.loss_fn, self.look.seen),
+            key=key,
+        )
 
     def _training(self, folder: RunFolder) -> Training:
         how, method = self.how, self.scored.method
@@ -288,6 +341,7 @@ class Planned:
             has_diagnostics=how.diagnostics,
             environment=self.ranks.environment(self._environment(), split=_split_digest(kept, folder.key)),
             ranks=self.ranks,
+            shards=self.shards,
         )
 
     def _epsilon_of(self) -> Callable[[Event], float]:
@@ -305,7 +359,16 @@ class Planned:
             physical_batch=size,
             step=runs,
             mode=[layer.training for layer in self.model.modules()],
-            probe=probe(self.model, engine, scored.method, how.loss_fn, look=self.look, given=scored.given, size=size),
+            probe=probe(
+                self.model,
+                engine,
+                scored.method,
+                how.loss_fn,
+                look=self.look,
+                given=scored.given,
+                size=size,
+                held=None if self.shards is None else self.shards.held,
+            ),
             **scored.given.decoded_by,
         )
 
@@ -337,6 +400,17 @@ class Planned:
             has_limit=self.plan.limit is not None,
             promises_nothing=self.promises_nothing,
         )
+
+    def _refuse_unfit_sharding(self) -> None:
+        if self.is_sharded:
+            held_out = self.scored.held_out_fraction if self.scored.is_private else 0
+            sharding.refuse_unfit(
+                self.scored.method,
+                self.how,
+                held_out_fraction=held_out,
+                private_pca=self.private_pca,
+                trial_of=self.trial_of,
+            )
 
     def _refuse_patience_with_nothing(self) -> None:
         if self.how.patience is not None and self.scored.on is None:

@@ -31,13 +31,15 @@ def probe(
     look: Look,
     given: GivenRecords,
     size: int,
+    held: nn.Module | None = None,
 ) -> str:
     """The bits of a clipped sum, of two updates and of a score, all at made-up weights.
 
     They follow the code of model, loss, views and optimizer, their settings, and every switch that rounds differently.
+    ``held`` has the weights that this process holds, where that is not the model itself.
     """
     with torch.random.fork_rng(devices=[look.device] if look.device.type == "cuda" else []):
-        found = _tried(model, engine, method, loss_fn, look=look, given=given, size=size)
+        found = _tried(model, engine, method, loss_fn, look=look, given=given, size=size, held=held or model)
     hashed = hashlib.blake2b(digest_size=16)
     for value in leaves(found):
         hashed.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -68,31 +70,32 @@ def _tried(
     look: Look,
     given: GivenRecords,
     size: int,
+    held: nn.Module,
 ) -> list[Tensor]:
     like, made = given.like, torch.Generator().manual_seed(0)
     inputs = _made_up(like[0], size, 2, made).to(look.device)
     targets = _made_up(like[1], size, given.num_classes, made).to(look.device)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    before = {name: value.clone() for name, value in held.state_dict().items()}
     try:
         with torch.no_grad():
-            for value in model.state_dict().values():
+            for value in held.state_dict().values():
                 if value.is_floating_point():
                     value.copy_(0.1 + torch.rand(value.shape, generator=made) / 2)
         torch.manual_seed(0)  # dropout, and whatever else draws by itself
         views = look.trained(inputs, torch.Generator(look.device).manual_seed(0))
-        clip = method.clipping.rule(method.clipping.start(batches.trainable(model)), 0)
+        clip = method.clipping.rule(method.clipping.start(batches.trainable(held)), 0)
         total = engine.private_sum(clip, views, targets, torch.ones(size, dtype=torch.bool)).values
-        updater = Updater(method.update, model)
+        updater = Updater(method.update, held)
         for step in range(2):
             updater.step(ReleasedSum(values=total), divisor=1.0, step=step)  # nobody's sum
-        found = [*total.values(), *(parameter.detach().clone() for parameter in model.parameters())]
+        found = [*total.values(), *(parameter.detach().clone() for parameter in held.parameters())]
         with evaluating(model), torch.no_grad():
             found += [loss_fn(call(model, look.seen(inputs)), targets)]
             if isinstance(method.acceptance.energy, PrivateEnergy | PrivateChoice):
                 weights = {name: value.detach() for name, value in model.named_parameters()}
                 found += [losses_of_each(model, weights, loss_fn, look.seen(inputs), targets)]
     finally:
-        model.load_state_dict(before)
+        held.load_state_dict(before)
     return found
 
 

@@ -20,6 +20,7 @@ from lehr.run_shape import Callback, End, Evaluation
 from lehr.training.ending import Run
 from lehr.training.planned import Planned
 
+_SPREAD = "spread"  # all are alike: whoever shards may do so now
 NOT_COMPARED = ("budget", "claims", "created_on")  # the first rank's own, what follows from the rest, and the clock's
 
 
@@ -34,10 +35,12 @@ def trained(run: Planned, where: Path, *, resume: bool, callbacks: Sequence[Call
         if run.ranks.total > 1:
             key = RunKey.fresh()
             run.ranks.refuse_others_than(_identity(run, key), key)
+            run.ranks.tell(_SPREAD)
+        _ = run.shards
         with run.resumed(where) if resume else run.begun(where) as folder:
             run.ranks.hand_out(folder.key)
             done = run.trained(folder, callbacks)
-        run.ranks.finish(_outcome(done), run.model.state_dict())
+        run.ranks.finish(_outcome(done), {} if run.is_sharded else run.model.state_dict())
         return done
 
 
@@ -45,10 +48,14 @@ def _following(run: Planned) -> Run:
     ranks = run.ranks
     with ranks.following():
         ranks.answer(_identity(run, ranks.comparing_key()))
+        ranks.told(_SPREAD)
+        _ = run.shards
         key = ranks.key()
         share, told = run.share(key)
         ranks.answer(told)
         with torch.random.fork_rng(devices=[run.how.device] if run.how.device.type == "cuda" else []):
+            if run.is_sharded:
+                return _ended(run, run.follower(share, key).to_the_end())
             outcome = _followed_to_the_end(run, share, key)
         run.model.load_state_dict(ranks.final_weights(run.model.state_dict()))
         return _ended(run, outcome)
@@ -68,6 +75,7 @@ def _followed_to_the_end(run: Planned, share: Share, key: RunKey) -> dict[str, A
 def _identity(run: Planned, key: RunKey) -> dict[str, str]:
     """What must be the same on every rank, as keyed hashes: all that is written down about the run, and its records."""
     said = {name: value for name, value in run.config.items() if name not in NOT_COMPARED}
+    said["is_sharded"] = run.is_sharded
     settings = json.dumps(said, sort_keys=True).encode()
     return {"settings": key.fingerprint(settings), "records": run.scored.given.fingerprint(key)}
 
