@@ -116,6 +116,21 @@ def test_after_a_rejection_weights_momentum_and_counters_are_as_they_were(update
 
 
 @every_update
+def test_a_rejection_that_keeps_momentum_takes_back_the_weights_alone(update: Any) -> None:
+    given, straight = trainee(update=update), trainee(update=update)
+    weights = {name: value.clone() for name, value in given.model.state_dict().items()}
+    made = candidates(given)
+    made.best([0.5, 2.0])
+    made.take(0.0, keeps_momentum=True)
+    straight.propose(released(1), divisor=4.0, step=1)
+    assert all(torch.equal(value, weights[name]) for name, value in given.model.state_dict().items())
+    found, expected = state(given), state(straight)
+    kept = [name for name in found if not name.startswith("model/")]
+    assert kept
+    assert all(torch.equal(found[name], expected[name]) for name in kept)
+
+
+@every_update
 @pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
 def test_taking_a_step_of_some_size_is_that_step_whatever_was_looked_at_before(update: Any, scale: float) -> None:
     given, straight = trainee(update=update), trainee(update=update)

@@ -59,9 +59,17 @@ class Candidates:
     def uniform(self) -> float:
         return self._randomness.uniforms("acceptance", 1).item()
 
-    def take(self, step_scale: float) -> float | None:
-        """Leave the trainee at the step of this size; zero is where it was. The public energy there, if known."""
-        self._move(step_scale)
+    def take(self, step_scale: float, *, keeps_momentum: bool = False) -> float | None:
+        """Leave the trainee at the step of this size; zero is where it was. The public energy there, if known.
+
+        Where momentum is kept, it is that of a step of size one, although the weights are where they were.
+        """
+        if step_scale == 0 and keeps_momentum:
+            self._move(1.0)
+            self._trainee.go_back(self._before, keeps_momentum=True)
+            self._scale = 0.0
+        else:
+            self._move(step_scale)
         return self._known.get(step_scale)
 
     @property

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from lehr.acceptance.proposal import Proposal
+from lehr.acceptance.proposal import Decision, Proposal
 from lehr.checkpoint import Checkpoint
 from lehr.errors import DamagedFile, Diverged, InvalidValue
 from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum, SlotState, Taken
@@ -50,15 +50,18 @@ class Trainee:
         """What the candidate is made from."""
         return self._method.acceptance.combined(self.acceptance, released)
 
-    def decides(self, proposal: Proposal, released: ReleasedSum) -> float:
+    def decides(self, proposal: Proposal, released: ReleasedSum) -> Decision:
         """How far to go; what was decided is remembered."""
         decision = self._method.acceptance.decide(self.acceptance, proposal, released)
         self.acceptance = decision.state
-        return decision.step_scale
+        return decision
 
-    def go_back(self, before: Snapshot) -> None:
-        """Undo a candidate, its momentum included."""
-        self._updater.restore(before)
+    def go_back(self, before: Snapshot, *, keeps_momentum: bool = False) -> None:
+        """Undo a candidate, its momentum included unless that is kept."""
+        if keeps_momentum:
+            self._updater.restore_weights(before)
+        else:
+            self._updater.restore(before)
 
     def clip_rule(self, step: int) -> ClipRule:
         """The rule that this step clips by."""

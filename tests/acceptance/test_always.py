@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from lehr.acceptance.always import Always
+from lehr.acceptance.proposal import Decision
 from tests.acceptance.proposed import NOTHING_RELEASED, Unasked, released
 
 
 def test_every_candidate_is_accepted_without_a_look() -> None:
     always = Always()
-    assert always.decide(always.start(), Unasked(), NOTHING_RELEASED) == (1.0, {})
+    assert always.decide(always.start(), Unasked(), NOTHING_RELEASED) == Decision(1.0, {})
     assert always.energy is None
     assert always.most_rejections == 0
 

@@ -56,6 +56,12 @@ def test_salvage_and_step_sizes_go_round_the_annealing() -> None:
     assert sa_dpsgd(salvage=True, step_scales=[0.5, 1.0]).acceptance == BestStep(Salvage(Annealed()), (0.5, 1.0))
 
 
+def test_momentum_is_kept_by_rejections_or_salvaged_gradients_are_averaged_and_not_both() -> None:
+    assert sa_dpsgd(keeps_momentum=True, accounting="published").acceptance == Annealed(keeps_momentum=True)
+    with pytest.raises(InvalidValue, match="keeps_momentum must be false with salvage"):
+        sa_dpsgd(keeps_momentum=True, salvage=True)
+
+
 def test_a_private_energy_is_asked_and_cannot_be_asked_about_several_step_sizes() -> None:
     assert sa_dpsgd(energy=ENERGY).acceptance == Annealed(energy=ENERGY)
     with pytest.raises(InvalidValue, match="public energy"):

@@ -8,6 +8,9 @@ e^(-dE Q), and surely after ``rejection_threshold`` rejections in a row. The inv
 - ``floored``: Q0 times the number accepted, or Q0 where that is none.
 - ``classic``: the paper's Algorithm 1. The temperature 1 / Q is multiplied by ``cooling_rate`` after every candidate.
 
+A rejection takes the momentum back with the weights. Where it ``keeps_momentum``, the weights alone go back, and the
+rejected gradient stays in the steps that follow.
+
 The energy is the mean loss on public records, or one from private records that is clipped, noised and charged.
 
 A candidate whose energy is not a number is never accepted, not even after that many rejections: those weights would
@@ -46,12 +49,14 @@ class Annealed:
     rejection_threshold: int = 10
     cooling: Literal["accepted", "floored", "classic"] = "accepted"
     cooling_rate: float | None = None
+    keeps_momentum: bool = False
     energy: EnergyOfOne = field(default_factory=PublicEnergy)
 
     def __post_init__(self) -> None:
         validate.positive(initial_inverse_temperature=self.initial_inverse_temperature)
         validate.count(rejection_threshold=self.rejection_threshold)
         validate.one_of(_COOLINGS, cooling=self.cooling)
+        validate.true_or_false(keeps_momentum=self.keeps_momentum)
         an_energy(PublicEnergy, PrivateEnergy, energy=self.energy)
         if self.cooling == "classic":
             validate.delta(cooling_rate=self.cooling_rate)
@@ -74,7 +79,7 @@ class Annealed:
 
         change = torch.tensor(proposal.change(), dtype=torch.float64)
         is_accepted, after = self.decide_each(state, change, uniform)
-        return Decision(float(is_accepted), _as_numbers(after))
+        return Decision(float(is_accepted), _as_numbers(after), self.keeps_momentum)
 
     def decide_each(
         self, state: SlotState, change: Tensor, uniform: Callable[[], Tensor]
@@ -98,6 +103,7 @@ class Annealed:
             "rejection_threshold": self.rejection_threshold,
             "cooling": self.cooling,
             "cooling_rate": self.cooling_rate,
+            "keeps_momentum": self.keeps_momentum,
             "energy": self.energy.to_json(),
         }
 

@@ -50,7 +50,7 @@ class BestStep:
     def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
         best = self.step_scales[proposal.best(self.step_scales)]
         decision = self.inner.decide(state, _AtScale(proposal, best), released)
-        return Decision(best * decision.step_scale, decision.state)
+        return decision._replace(step_scale=best * decision.step_scale)
 
     def to_json(self) -> dict[str, object]:
         return {"kind": "best step", "step_scales": list(self.step_scales), "of": self.inner.to_json()}

@@ -30,10 +30,14 @@ class Proposal(Protocol):
 
 
 class Decision(NamedTuple):
-    """How far to go along the released sum, in steps; zero is a rejection. And the state after it."""
+    """How far to go along the released sum, in steps; zero is a rejection. And the state after it.
+
+    A rejection takes the weights back, and the optimizer too, unless it ``keeps_momentum``.
+    """
 
     step_scale: float
     state: SlotState
+    keeps_momentum: bool = False
 
     @property
     def is_accepted(self) -> bool:

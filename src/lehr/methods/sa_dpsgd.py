@@ -6,7 +6,8 @@ training goes on. Every candidate is charged, taken or not, and their number is 
 were taken; that is not a guarantee (``acceptance/annealed.proof.md``).
 
 With ``salvage`` a gradient that was rejected is averaged with the next at the same weights, and with ``step_scales``
-several step sizes of one gradient are tried: both are post-processing, and cost nothing.
+several step sizes of one gradient are tried: both are post-processing, and cost nothing. So is ``keeps_momentum``: a
+rejection takes back the weights alone, as the code does that the paper's authors published for their next method.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def sa_dpsgd(
     cooling_rate: float | None = None,
     energy: EnergyOfOne | None = None,
     salvage: bool = False,
+    keeps_momentum: bool = False,
     step_scales: Sequence[float] = (),
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
@@ -62,9 +64,13 @@ def sa_dpsgd(
         rejection_threshold=rejection_threshold,
         cooling=cooling,
         cooling_rate=cooling_rate,
+        keeps_momentum=keeps_momentum,
         energy=energy or PublicEnergy(),
     )
     acceptance: Acceptance = Salvage(annealed) if validate.true_or_false(salvage=salvage) else annealed
+    if salvage and keeps_momentum:
+        allowed = "false with salvage: a rejected gradient is used again once, by the mean or by the momentum"
+        raise InvalidValue("keeps_momentum", allowed=allowed, given=keeps_momentum)
     if step_scales:
         acceptance = BestStep(acceptance, step_scales)
     if an_accounting(accounting=accounting) == "published" and acceptance is not annealed:

@@ -56,6 +56,7 @@ class Scheme:
     activation: str = "tanh"
     scored_on: ScoredOn = "all"
     momentum: float = 0.9
+    keeps_momentum: bool = False  # where a candidate is rejected
     goes_on: bool = True  # beyond a published ε of 3
     differs: str = ""  # from the paper, in words
 
@@ -81,6 +82,14 @@ HALF = Scheme(
     scored_on="half",
     goes_on=False,
     differs="not in the paper: acceptance looks at one half of the test records, the other half is scored",
+)
+KEPT = Scheme(
+    title="SA-DPSGD, published rule, momentum kept",
+    method="sa-dpsgd",
+    scored_on="seen",
+    keeps_momentum=True,
+    goes_on=False,
+    differs="a rejection takes back the weights alone: rejected gradients stay in the momentum; scored as the row above",
 )
 WITHOUT_MOMENTUM = Scheme(
     title="DPSGD, tanh, without momentum",
@@ -309,8 +318,10 @@ def _of_method(setting: Setting, scheme: Scheme) -> dict[str, Any]:
     shared = {"learning_rate": setting.rate, "clip_norm": CLIP_NORM, "momentum": scheme.momentum}
     if not scheme.is_annealed:
         return shared
+    kept = {"keeps_momentum": True} if scheme.keeps_momentum else {}
     return {
         **shared,
+        **kept,
         "initial_inverse_temperature": setting.initial_inverse_temperature,
         "rejection_threshold": setting.rejection_threshold,
         "accounting": "published",

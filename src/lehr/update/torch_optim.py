@@ -220,10 +220,14 @@ class Updater:
         weights = tuple(parameter.detach().clone() for parameter in self._weights)
         return Snapshot(weights, optimizer_state.copied(self._optimizer, self._parameters))
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot, momentum and counters included; it can be gone back to again."""
+    def restore_weights(self, snapshot: Snapshot) -> None:
+        """Go back to the weights of a snapshot, and leave momentum and counters as they are."""
         with torch.no_grad():
             torch._foreach_copy_(self._weights, list(snapshot.weights))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot, momentum and counters included; it can be gone back to again."""
+        self.restore_weights(snapshot)
         optimizer_state.put_back(self._optimizer, self._parameters, snapshot.state)
 
     def tensors(self) -> dict[str, Tensor]:
