@@ -248,9 +248,9 @@ class Loop:
         candidates = Candidates(
             trainee, judge, released, divisor=divisor, step=step, randomness=randomness, energy_now=trainee.energy
         )
-        step_scale = trainee.decides(candidates, released)
-        trainee.energy = candidates.take(step_scale)
-        return step_scale != 0
+        decision = trainee.decides(candidates, released)
+        trainee.energy = candidates.take(decision.step_scale, keeps_momentum=decision.keeps_momentum)
+        return decision.is_accepted
 
     def _score_the_end(self) -> None:
         """Score a run that stopped where no score was due; on public records, for no other score was planned."""
