@@ -1,9 +1,13 @@
-"""Whether several processes train what one does, on this machine: ``python -m benchmarks.ranks_smoke`` prints JSON.
+"""Whether several processes train what one does, and what each holds: ``python -m benchmarks.ranks_smoke`` prints JSON.
 
 One run is prepared, with its key, and copied. One process trains the first copy; each of the others is trained by
-processes that torchrun starts, over gloo or over NCCL. A line has the largest difference of a weight from the one
-process's, relative to the largest weight; or the last words of the error, where the backend refuses (NCCL takes no two
-processes on one GPU).
+processes that torchrun starts, over gloo or over NCCL, with whole weights on every rank or with sharded ones. A row has
+the largest difference of a weight from the one process's, relative to the largest weight; or the last words of the
+error, where the backend refuses (NCCL takes no two processes on one GPU, and a sharded run on GPUs needs NCCL).
+
+Memory is what a process holds more than before it was given the model, in MB, over the second half of the steps: the
+least, which is between steps, and the most. On a GPU it is torch's own count, otherwise the process's resident memory.
+``--hidden 4096 --optimizer adam`` has 20 million parameters.
 """
 
 from __future__ import annotations
@@ -16,22 +20,38 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from lehr import fit
 from lehr.data import InMemory
 from lehr.methods.by_name import named
 from lehr.run_shape import Callback, Start
+from lehr.update.torch_optim import adam, sgd
 
-STEPS = 20
-RECORDS = 2000
+RECORDS, INPUTS = 2000, 784
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What is trained."""
+
+    hidden: int
+    optimizer: str
+    steps: int
+
+    def words(self) -> list[str]:
+        """As options of the command."""
+        return [word for name, value in asdict(self).items() for word in (f"--{name}", str(value))]
 
 
 class StopAtOnce(Callback):
@@ -41,56 +61,95 @@ class StopAtOnce(Callback):
         raise KeyboardInterrupt
 
 
+class Watch:
+    """A loss that notes when it is asked, while another thread notes how much memory is held."""
+
+    def __init__(self) -> None:
+        self.__name__ = "losses"
+        self._asked: list[float] = []
+        self._held: list[tuple[float, float]] = []
+        self._before = _held_now()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self._asked.append(time.monotonic())
+        return cross_entropy(outputs, targets, reduction="none")
+
+    def megabytes(self, steps: int) -> dict[str, float]:
+        """The least and the most, from the middle of the steps to the last of them."""
+        begin, end = self._asked[-max(2, steps // 2)], self._asked[-1]
+        found = [held - self._before for moment, held in self._held if begin <= moment <= end]
+        return {"least": round(min(found) / 1e6, 1), "most": round(max(found) / 1e6, 1)}
+
+    def _look(self) -> None:
+        while True:
+            self._held.append((time.monotonic(), _held_now()))
+            time.sleep(0.002)
+
+
+def _held_now() -> float:
+    if torch.cuda.is_available():
+        return float(torch.cuda.memory_allocated())
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
 def records() -> InMemory:
     """The same on every process."""
     made = torch.Generator().manual_seed(0)
-    return InMemory(torch.randn(RECORDS, 64, generator=made), torch.arange(RECORDS) % 10)
+    return InMemory(torch.randn(RECORDS, INPUTS, generator=made), torch.arange(RECORDS) % 10)
 
 
-def train(directory: Path, *, resume: bool = True, callbacks: tuple[Callback, ...] = ()) -> None:
+def train(directory: Path, size: Size, *, resume: bool = True, sharded: bool = False, stops: bool = False) -> Watch:
     """This process's part of a run."""
     torch.manual_seed(0)
+    data, watch, wide = records(), Watch(), size.hidden
     fit(
-        nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)),
-        records(),
+        nn.Sequential(nn.Linear(INPUTS, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 10)),
+        data,
         records=RECORDS,
         num_classes=10,
         delta=1e-4,
         noise_multiplier=1.0,
-        steps=STEPS,
-        expected_batch_size=256,
-        method=named("dpsgd", learning_rate=0.5),
+        steps=size.steps,
+        expected_batch_size=64,
+        physical_batch=128,
+        method=named("dpsgd", update=adam(1e-3) if size.optimizer == "adam" else sgd(0.5, momentum=0.9)),
+        loss_fn=watch,
         compiled=False,
+        sharded=sharded,
+        checkpoint_seconds=3600,
         settings_chosen_on="fixed",
         directory=directory,
         resume=resume,
         quiet=True,
-        callbacks=callbacks,
+        callbacks=[StopAtOnce()] if stops else [],
     )
+    return watch
 
 
-def prepared(directory: Path) -> Path:
+def prepared(directory: Path, size: Size) -> Path:
     """A run of which no step is taken."""
     try:
-        train(directory, resume=False, callbacks=(StopAtOnce(),))
+        train(directory, size, resume=False, stops=True)
     except KeyboardInterrupt:
         return directory
     raise AssertionError("it was not stopped")
 
 
-def started(directory: Path, *, total: int, backend: str) -> dict[str, Any]:
+def started(directory: Path, size: Size, *, total: int, backend: str, sharded: bool) -> dict[str, Any]:
     """What became of a copy that so many processes train."""
     here = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={total}"]
-    worker = ["-m", "benchmarks.ranks_smoke", "--worker", str(directory), "--backend", backend]
+    worker = ["-m", "benchmarks.ranks_smoke", "--worker", str(directory), "--backend", backend, *size.words()]
     began = time.monotonic()
-    done = subprocess.run([*here, *worker], capture_output=True, text=True, timeout=300, check=False)
-    row: dict[str, Any] = {"ranks": total, "backend": backend, "seconds": round(time.monotonic() - began, 1)}
-    return row if done.returncode == 0 else row | {"failed": _reason(done.stderr)}
-
-
-def _reason(said: str) -> list[str]:
-    lines = [line.strip() for line in said.splitlines() if "rror" in line]
-    return lines[:6]
+    command = [*here, *worker, *(["--sharded"] if sharded else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    row: dict[str, Any] = {"ranks": total, "backend": backend, "sharded": sharded}
+    row["seconds"] = round(time.monotonic() - began, 1)
+    if done.returncode:
+        return row | {"failed": [line.strip() for line in done.stderr.splitlines() if "rror" in line][:6]}
+    said = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("memory-*.json"))]
+    return row | {"megabytes": said}
 
 
 def difference(one: Path, other: Path) -> float:
@@ -100,17 +159,19 @@ def difference(one: Path, other: Path) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first) / largest
 
 
-def compared(folder: Path, *, totals: list[int], backends: list[str]) -> list[dict[str, Any]]:
-    """A row for every number of processes and every backend."""
-    first = prepared(folder / "prepared")
+def compared(
+    folder: Path, size: Size, *, totals: list[int], backends: list[str], ways: list[bool]
+) -> list[dict[str, Any]]:
+    """A row for every number of processes, every backend, and whole or sharded weights."""
+    first = prepared(folder / "prepared", size)
+    train(folder / "warm", Size(hidden=8, optimizer=size.optimizer, steps=2), resume=False)
     alone = Path(shutil.copytree(first, folder / "alone"))
-    train(alone)
-    rows = []
-    for total in totals:
-        for backend in backends:
-            run = Path(shutil.copytree(first, folder / f"{backend}-{total}"))
-            row = started(run, total=total, backend=backend)
-            rows.append(row if "failed" in row else row | {"difference": difference(alone, run)})
+    rows: list[dict[str, Any]] = [{"ranks": "one process", "megabytes": [train(alone, size).megabytes(size.steps)]}]
+    for total, backend, sharded in [(t, b, s) for t in totals for b in backends for s in ways]:
+        run = Path(shutil.copytree(first, folder / f"{backend}-{total}-{sharded}"))
+        row = started(run, size, total=total, backend=backend, sharded=sharded)
+        rows.append(row if "failed" in row else row | {"difference": difference(alone, run)})
+        shutil.rmtree(run)
     return rows
 
 
@@ -120,18 +181,21 @@ def machine() -> dict[str, Any]:
     return {"torch": torch.__version__, "gpus": gpus, "system": platform.platform(), "cores": os.cpu_count()}
 
 
-def work(directory: Path, backend: str) -> None:
+def work(directory: Path, size: Size, *, backend: str, sharded: bool) -> None:
     """What torchrun starts."""
-    if backend == "gloo":  # sums of a GPU then travel by the CPU; otherwise ``fit`` itself takes NCCL
+    if backend == "gloo":  # sums of a GPU then travel by the CPU
         dist.init_process_group("gloo")
-    elif torch.cuda.is_available():
+    else:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl")
+    rank = dist.get_rank()
+    tiny, warm = Size(hidden=8, optimizer=size.optimizer, steps=2), directory.with_name(f"{directory.name}-warm")
     try:
-        train(directory)
+        train(warm, tiny, resume=False, sharded=sharded)  # torch loads much when it is first used
+        held = train(directory, size, sharded=sharded).megabytes(size.steps)
+        (directory / f"memory-{rank}.json").write_text(json.dumps(held), encoding="utf-8")
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
 def main() -> None:
@@ -139,15 +203,22 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--worker", type=Path)
     asked.add_argument("--backend", default="gloo")
+    asked.add_argument("--sharded", action="store_true", help="sharded weights only")
+    asked.add_argument("--whole", action="store_true", help="whole weights only")
     asked.add_argument("--backends", nargs="+", default=["gloo", "nccl"] if torch.cuda.is_available() else ["gloo"])
     asked.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
+    asked.add_argument("--hidden", type=int, default=256)
+    asked.add_argument("--optimizer", default="sgd")
+    asked.add_argument("--steps", type=int, default=20)
     given = asked.parse_args()
+    size = Size(hidden=given.hidden, optimizer=given.optimizer, steps=given.steps)
     if given.worker is not None:
-        work(given.worker, given.backend)
+        work(given.worker, size, backend=given.backend, sharded=given.sharded)
         return
+    ways = [True] if given.sharded else [False] if given.whole else [False, True]
     with tempfile.TemporaryDirectory() as folder:
-        rows = compared(Path(folder), totals=given.ranks, backends=given.backends)
-    print(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+        rows = compared(Path(folder), size, totals=given.ranks, backends=given.backends, ways=ways)
+    print(json.dumps({"machine": machine(), "trained": asdict(size), "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":
