@@ -208,7 +208,8 @@ class Loop:
     def _begin_together(self, randomness: StepRandomness, planned_step: int) -> None:
         """Where weights are spread out, all ranks take the whole step, and not its sum alone."""
         if self.training.shards is not None:
-            self.training.shards.order(randomness, planned_step=planned_step)
+            sensitivity = self.trainee.clip_rule(randomness.step).sensitivity
+            self.training.shards.order(randomness, planned_step=planned_step, sensitivity=sensitivity)
 
     def _refuse_divergence(self) -> None:
         self.trainee.refuse_divergence()

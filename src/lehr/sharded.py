@@ -165,9 +165,10 @@ class Shards:
 
     # Of rank 0.
 
-    def order(self, randomness: StepRandomness, *, planned_step: int) -> None:
-        """Let all begin with a step, which is charged."""
-        self.ranks.tell(STEP, step=randomness.step, attempt=randomness.attempt, planned_step=planned_step)
+    def order(self, randomness: StepRandomness, *, planned_step: int, sensitivity: float) -> None:
+        """Let all begin with a step, which is charged; each scales the noise of its rows from this sensitivity."""
+        at = {"step": randomness.step, "attempt": randomness.attempt}
+        self.ranks.tell(STEP, **at, planned_step=planned_step, sensitivity=sensitivity)
 
     def refuse_divergence(self, step: int) -> None:
         """An error where a weight of another rank is no longer a number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,7 @@ def spread_out(
     """Leave each rank its rows of the weights, and run once on nobody. All ranks must do this at the same moment."""
     with ranks.side_by_side():
         shards = Shards(model, engine, ranks, device)
+        gc.collect()  # what tried the whole model refers to itself, and would keep all of it until some later day
         engine.private_sum(clip, *padding)
         shards.bind()
     return shards
@@ -112,10 +114,14 @@ class Follower:
     def _step(self, told: dict[str, Any]) -> None:
         """The step of ``Loop``, of which this rank moves its own rows."""
         trainee, mechanism, step = self._trainee, self._mechanism, told["step"]
+        clip = trainee.clip_rule(step)
+        if clip.sensitivity != told["sensitivity"]:
+            allowed = f"clipped to {told['sensitivity']} on every rank"
+            raise InvalidValue("sum", allowed=allowed, given=clip.sensitivity)
         randomness = self._shards.at(self._key, step, told["attempt"])
         places = mechanism.draw(len(self._share.private), randomness)
         with self._shards.ranks.side_by_side():
-            private = added(self._share.parts(places, trainee.clip_rule(step), randomness))
+            private = added(self._share.parts(places, clip, randomness))
         released = mechanism.release(private, trainee.noise, planned_step=told["planned_step"], randomness=randomness)
         trainee.propose(trainee.combined(released), divisor=mechanism.divisor, step=step)
         trainee.end_step(Taken(released=released, divisor=mechanism.divisor, is_accepted=True))
