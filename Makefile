@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PART := $(BIN)/python tools/run_parts.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types imports docs tests whole format clean
+.PHONY: help venv demo test lint types imports docs tests quick whole format clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "make %-9s %s\n", $$1, $$2 }'
@@ -15,12 +15,13 @@ help: ## Show this list
 venv: $(INSTALLED) ## Install Lehr and its test tools into .venv
 
 # Made anew, not updated, whenever the dependencies change: what is installed is then always what the two files say.
+# Python compiles a module when it is first loaded; most of what is installed never is.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Lehr needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
 	@echo "Installing into $(VENV); this takes a few minutes."
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
+	@$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
 	@touch $@
 
 demo: $(INSTALLED) ## Train privately on real images, and write a report
@@ -42,9 +43,12 @@ docs: $(INSTALLED) ## Build the documentation site into build/site
 	@$(PART) docs
 
 tests: $(INSTALLED) ## Run the tests and examples alone
-	@$(PART) tests examples slow
+	@$(PART) tests
 
-whole: $(INSTALLED) ## Run the longest tests at their full size
+quick: $(INSTALLED) ## Run the tests that are not slow
+	@$(PART) quick
+
+whole: $(INSTALLED) ## Run the longest tests at their full size, and all that take turns
 	@$(PART) whole
 
 format: $(INSTALLED) ## Bring the code into its format

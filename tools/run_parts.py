@@ -1,6 +1,7 @@
-"""Runs the checks of ``make test`` one after another, all of them even if one fails, and ends with a table.
+"""Runs the checks of ``make test``, all of them even if one fails, and ends with a table.
 
-``run_parts.py types tests`` runs only the parts named. The exit status is 1 if any part failed.
+``run_parts.py types tests`` runs only the parts named. The exit status is 1 if any part failed. What keeps one core
+busy runs beside the tests, one such part after another, and what it says is printed when they are through.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,7 @@ class Part:
     says: str
     command: tuple[str, ...]
     by_default: bool = True
+    beside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +37,34 @@ class Outcome:
     part: Part
     passed: bool
     minutes: float
+    said: str = ""
 
 
-# A process for each core; the tests of one file stay together, since they share what they have compiled.
-PYTEST = ("pytest", "-q", "-n", "auto", "--dist", "loadfile")
+# A process for each core; the tests of one file stay together, since they share what they have compiled, and files
+# are taken in the order that tests/conftest.py gives them.
+PYTEST = ("pytest", "-q", "-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "--durations=15")
+EXAMPLES = ("src", "docs", "README.md", "CONTRIBUTING.md")
+TURN = ("-m", "not whole", "--turn=commit")
 PARTS = (
+    Part(word="types", says="mypy --strict", command=("mypy", "--strict"), beside=True),
+    Part(word="docs", says="mkdocs --strict", command=("python", "-m", "mkdocs", "build", "--strict"), beside=True),
     Part(word="style", says="ruff check", command=("ruff", "check", ".")),
     Part(word="formatting", says="ruff format --check", command=("ruff", "format", "--check", ".")),
-    Part(word="types", says="mypy --strict", command=("mypy", "--strict")),
     Part(word="imports", says="lint-imports", command=("lint-imports", "--no-cache", "--no-logo")),
-    Part(word="docs", says="mkdocs --strict", command=("python", "-m", "mkdocs", "build", "--strict")),
-    Part(word="tests", says="pytest, but slow ones", command=(*PYTEST, "-m", "not slow and not whole", "tests")),
-    Part(word="examples", says="pytest, doctests", command=(*PYTEST, "src", "docs", "README.md", "CONTRIBUTING.md")),
-    Part(word="slow", says="pytest, slow ones", command=(*PYTEST, "-m", "slow", "--durations=5", "tests")),
-    Part(word="whole", says="pytest, at full size", command=(*PYTEST, "-m", "whole", "tests"), by_default=False),
+    # One session for all of them, since every session imports all that is tested into every process.
+    Part(word="tests", says="pytest, examples too", command=(*PYTEST, *TURN, "tests", *EXAMPLES)),
+    Part(
+        word="quick",
+        says="pytest, not slow ones",
+        command=(*PYTEST, "-m", "not slow and not whole", "tests"),
+        by_default=False,
+    ),
+    Part(
+        word="whole",
+        says="pytest, at full size",
+        command=(*PYTEST, "-m", "whole or in_turn", "tests"),
+        by_default=False,
+    ),
 )
 # One thread for each process that runs tests: more would only wait for one another.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
@@ -63,8 +80,9 @@ def chosen(words: Iterable[str], *, parts: tuple[Part, ...] = PARTS) -> tuple[Pa
 
 
 def run(part: Part) -> Outcome:
-    """Run one part, its output going straight to the terminal."""
-    print(f"\n=== {part.word}: {part.says}", flush=True)
+    """Run one part, its output going straight to the terminal, or there at its end where it runs beside others."""
+    if not part.beside:
+        print(f"\n=== {part.word}: {part.says}", flush=True)
     begun = time.monotonic()
     program, *arguments = part.command
     finished = subprocess.run(
@@ -72,16 +90,32 @@ def run(part: Part) -> Outcome:
         cwd=ROOT,
         env={**os.environ, **ENVIRONMENT},
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if part.beside else None,
+        stderr=subprocess.STDOUT if part.beside else None,
         check=False,
+        text=True,
     )
-    return Outcome(part=part, passed=finished.returncode == 0, minutes=(time.monotonic() - begun) / 60)
+    minutes = (time.monotonic() - begun) / 60
+    return Outcome(part=part, passed=finished.returncode == 0, minutes=minutes, said=finished.stdout or "")
 
 
-def table(outcomes: Collection[Outcome]) -> str:
-    """What is printed at the end."""
+def run_all(parts: Iterable[Part]) -> list[Outcome]:
+    """Run the parts, those that run beside the others too."""
+    parts = tuple(parts)
+    with ThreadPoolExecutor(max_workers=1) as one_core:
+        beside = [one_core.submit(run, part) for part in parts if part.beside]
+        outcomes = [run(part) for part in parts if not part.beside]
+        ended = [waited.result() for waited in beside]
+    for outcome in ended:
+        print(f"\n=== {outcome.part.word}: {outcome.part.says}\n{outcome.said}", end="", flush=True)
+    return [*ended, *outcomes]
+
+
+def table(outcomes: Collection[Outcome], *, minutes: float) -> str:
+    """What is printed at the end: how each part went, and after how many minutes all of them had ended."""
     rows = [("part", "result", "minutes")]
     rows += [_row(f"{o.part.word} ({o.part.says})", passed=o.passed, minutes=o.minutes) for o in outcomes]
-    rows += [_row("together", passed=all(o.passed for o in outcomes), minutes=sum(o.minutes for o in outcomes))]
+    rows += [_row("together", passed=all(o.passed for o in outcomes), minutes=minutes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
@@ -89,8 +123,9 @@ def table(outcomes: Collection[Outcome]) -> str:
 
 def main(words: Iterable[str], *, parts: tuple[Part, ...] = PARTS) -> int:
     """Run the chosen parts, print the table, and return the exit status."""
-    outcomes = [run(part) for part in chosen(words, parts=parts)]
-    print("\n" + table(outcomes), flush=True)
+    begun = time.monotonic()
+    outcomes = run_all(chosen(words, parts=parts))
+    print("\n" + table(outcomes, minutes=(time.monotonic() - begun) / 60), flush=True)
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 

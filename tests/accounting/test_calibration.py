@@ -63,6 +63,7 @@ def test_one_more_step_would_overshoot() -> None:
     assert found.epsilon <= EPSILON < bound(one_more.event, delta=DELTA).epsilon
 
 
+@pytest.mark.in_turn(1)
 @pytest.mark.parametrize("settings", sizes(6, whole=36))
 def test_it_round_trips_over_the_whole_box(settings: int) -> None:
     tried = 0

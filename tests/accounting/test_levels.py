@@ -56,6 +56,7 @@ def _exact(sigmas: NDArray[np.floating], delta: float) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_of_300_levels_costs_no_less_than_exactly_and_at_most_a_percent_more(name: str) -> None:
     found = PldAccountant(tolerance=1e-3).epsilon(_schedule(SCHEDULES[name]), delta=1e-5, adjacency=ADD_OR_REMOVE)

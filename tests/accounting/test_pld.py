@@ -61,7 +61,11 @@ def _by_dp_accounting(drawn: Drawn, *, is_pessimistic: bool) -> float:
     return float(one.self_compose(drawn.steps).get_epsilon_for_delta(drawn.delta))
 
 
-@pytest.mark.parametrize("num_drawn, num_compared", [(20, 3), pytest.param(60, 10, marks=pytest.mark.whole)])
+@pytest.mark.in_turn(2)
+@pytest.mark.parametrize(
+    "num_drawn, num_compared",
+    [pytest.param(20, 3, marks=pytest.mark.slow), pytest.param(60, 10, marks=pytest.mark.whole)],
+)
 def test_it_lies_between_the_optimistic_and_the_pessimistic_grid_of_dp_accounting(
     num_drawn: int, num_compared: int
 ) -> None:
@@ -77,6 +81,7 @@ def test_it_lies_between_the_optimistic_and_the_pessimistic_grid_of_dp_accountin
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(0)
 def test_it_agrees_with_prv_accountant_within_its_error_bound_on_50_settings() -> None:
     from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from lehr.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_the_commands_run_one_after_another(tmp_path: Path) -> None:
-    script = "\n".join(re.findall(r"^```console\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    finished = subprocess.run(
-        ["sh", "-e", "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+def test_the_commands_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```console\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    for command in commands:
+        program, *words = shlex.split(command, comments=True)
+        assert program == "lehr"
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{command}: {result.output}"
     made = {file.name for file in tmp_path.iterdir()}
     assert {"plan.json", "clinic.budget", "certificate.json", "digits.html", "digits-model"} <= made
 

@@ -30,6 +30,7 @@ PAGES = (
     "train.md",
     "tutorial.md",
 )
+LONG = pytest.param("tan.md", marks=[pytest.mark.slow, pytest.mark.in_turn(1)])
 WHOLE_COMMAND = typer.main.get_command(app)
 
 
@@ -86,7 +87,7 @@ def test_the_example_of_the_help_works(command: tuple[str, ...]) -> None:
         assert code == 0, f"{line}: {output}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [LONG, *(page for page in PAGES if page not in LONG.values)])
 def test_the_examples_of_a_page_print_what_it_says(page: str) -> None:
     examples = list(_console_examples((DOCS / page).read_text(encoding="utf-8")))
     assert examples

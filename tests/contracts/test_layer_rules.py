@@ -254,6 +254,7 @@ class Everything(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(2)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_all_rules_together_compile_into_one_graph() -> None:
     torch.manual_seed(0)

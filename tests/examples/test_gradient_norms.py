@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(2)
 def test_the_example_draws_its_picture_and_prints_a_row_for_every_run(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     finished = subprocess.run(

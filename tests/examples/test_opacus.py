@@ -21,6 +21,7 @@ LINE = re.compile(r"(\w+) epoch 1: accuracy (\d\.\d+), ε = (\d+\.\d+), .* s")
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", SMALL)
 def test_both_libraries_run_the_same_loop_and_count_alike(name: str) -> None:
     libraries = ["lehr", "opacus"] if find_spec("opacus") else ["lehr"]

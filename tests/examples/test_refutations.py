@@ -55,6 +55,7 @@ def test_the_papers_run_costs_more_than_it_claims_where_one_candidate_in_five_is
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(0)
 def test_the_planted_records_are_found_after_the_papers_number_of_steps() -> None:
     seen = attacked(RawPrior(), num_planted=raw_prior.NUM_PLANTED)
     assert seen.success(seen.sizes()) > 0.9

@@ -32,6 +32,7 @@ def played(name: str) -> Audit:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_a_claim_of_three_holds_and_the_game_comes_close_to_it(name: str) -> None:
     audit = played(name)

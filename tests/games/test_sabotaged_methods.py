@@ -26,6 +26,7 @@ def sabotaged(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> Audit:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("fault", SABOTAGES)
 @pytest.mark.parametrize("name", TIGHT)
 def test_the_claim_is_refuted(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ class TestCompiled:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(1)
 def test_a_compiled_step_in_bfloat16_keeps_the_sensitivity() -> None:
     """A compiler may round at other places than an eager run; the margin has room for it."""
     torch._dynamo.reset()

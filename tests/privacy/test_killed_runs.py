@@ -72,6 +72,7 @@ class FullDisk(Callback):
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(1)
 def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
     processes = _prepared(tmp_path)
     broken, whole = tmp_path / "broken", tmp_path / "whole"
@@ -86,6 +87,7 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(tmp_path
     _assert_same(broken, whole)
 
 
+@pytest.mark.in_turn(0)
 @pytest.mark.parametrize("kills", sizes(5, whole=20))
 def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(kills: int, tmp_path: Path) -> None:
     processes = _prepared(tmp_path)

@@ -176,6 +176,7 @@ def _killed_once(command: list[str], folder: Path, *, at_trial: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(2)
 def test_a_search_of_twenty_trials_that_is_killed_and_resumed_loses_no_trial(tmp_path: Path) -> None:
     search = a_search(tmp_path, trials=20)
     (tmp_path / "run.toml").write_text(as_toml(search))
