@@ -56,3 +56,15 @@ def test_a_record_that_the_mask_leaves_out_counts_as_zero() -> None:
 def test_sums_lie_in_the_order_of_the_parameters_memory() -> None:
     grads = {"weight": torch.randn(3, 4, 2).transpose(1, 2)}
     assert gradients(grads).weighted_sum(torch.ones(3))["weight"].is_contiguous()
+
+
+def test_a_scale_is_in_norms_and_sums_and_leaves_the_mask_alone() -> None:
+    parts = {name: Materialised(value / 8) for name, value in GRADS.items()}
+    mask = torch.tensor([True, False, True])
+    scaled = ContributedGradients(parts, mask_B=mask, margin=0.25, scale=8)
+    plain = gradients(mask=mask.tolist())
+    assert torch.equal(scaled.norms(), plain.norms())
+    assert torch.equal(scaled.norms(GROUPS), plain.norms(GROUPS))
+    for weights, groups in ((torch.rand(3), None), (torch.rand(3, 2), GROUPS)):
+        found, expected = (of.weighted_sum(weights, groups) for of in (scaled, plain))
+        torch.testing.assert_close(found, expected)

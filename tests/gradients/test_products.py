@@ -5,6 +5,7 @@ import torch
 
 from lehr.gradients.products import (
     batched_product,
+    everybody_counts,
     keep,
     product,
     rounding_of,
@@ -140,3 +141,24 @@ def test_a_caller_that_has_autocast_on_does_not_narrow_a_product() -> None:
             wide = batched_product(values, values)
     assert narrow.dtype is torch.bfloat16
     assert torch.equal(wide, torch.bmm(values, values))
+
+
+@pytest.mark.parametrize("shape", [(2, 1024), (2, 1025), (2, 2**20), (2, 2**10, 2**10)])
+@pytest.mark.parametrize("number", [0.1, 0.3, 1.1])
+def test_many_equal_numbers_are_added_up_without_a_drift(shape: tuple[int, ...], number: float) -> None:
+    """Added one after the other, a million of them are off by a thousandth, and the norm would be too small."""
+    values = torch.full(shape, number)
+    expected = values.double().flatten(1).square().sum(1)
+    torch.testing.assert_close(sum_of_squares(values).double(), expected, rtol=5e-6, atol=0)
+    if len(shape) == 2:
+        torch.testing.assert_close(squares_at_most(values, [1]).double(), expected, rtol=5e-6, atol=0)
+
+
+def test_leaving_nobody_out_gives_the_same_bits() -> None:
+    values, weights = torch.randn(3, 4, 5), torch.rand(3)
+    everyone, some = torch.tensor([True, True, True]), torch.tensor([True, False, True])
+    assert everybody_counts(everyone)
+    assert not everybody_counts(some)
+    for among in (0, 2):
+        assert torch.equal(weigh(values, weights, everyone)[among], weigh(values, weights, some)[among])
+        assert torch.equal(keep(values, everyone)[among], keep(values, some)[among])

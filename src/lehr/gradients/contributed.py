@@ -19,6 +19,8 @@ class ContributedGradients:
     """What the ghost engine and the hooked engine hand to a clip rule.
 
     ``kept(name, sum)`` is called with each parameter's sum as soon as it is there, and what it returns takes its place.
+    With a ``scale``, a record's gradient is so many times what the contributions say: norms and weights take it in, and
+    no contribution is gone through for it.
     """
 
     def __init__(
@@ -28,8 +30,9 @@ class ContributedGradients:
         mask_B: Tensor,  # noqa: N803
         margin: float,
         kept: Callable[[str, Tensor], Tensor] | None = None,
+        scale: float = 1.0,
     ) -> None:
-        self._contributions = contributions
+        self._contributions, self._scale = contributions, scale
         self._kept = kept or _all_of_it
         with uncast(mask_B.device):
             self._squared = {name: part.squared_norms() for name, part in contributions.items()}
@@ -50,7 +53,9 @@ class ContributedGradients:
         return norms[0] if groups is None else torch.stack(norms, dim=1)
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
-        weight_of = weight_of_each(weights, groups, names=self.names, num_records=len(self._counted_B))
+        weight_of = weight_of_each(
+            weights, groups, names=self.names, num_records=len(self._counted_B), scale=self._scale
+        )
         with uncast(self._counted_B.device):
             return self._sums(weight_of)
 
@@ -63,7 +68,7 @@ class ContributedGradients:
 
     def _norms(self, names: Sequence[str]) -> Tensor:
         squared = torch.stack([self._squared[name] for name in names]).sum(0)
-        return torch.where(self._counted_B, squared.sqrt(), 0)
+        return torch.where(self._counted_B, squared.sqrt() * self._scale, 0)
 
 
 def _all_of_it(name: str, whole: Tensor) -> Tensor:

@@ -25,14 +25,14 @@ def checked_groups(groups: Groups | None, *, names: Sequence[str]) -> Groups:
 
 
 def weight_of_each(
-    weights: Tensor, groups: Groups | None, *, names: Sequence[str], num_records: int
+    weights: Tensor, groups: Groups | None, *, names: Sequence[str], num_records: int, scale: float = 1.0
 ) -> dict[str, Tensor]:
-    """The weights of all records, ``weights_B``, for every parameter."""
+    """The weights of all records, ``weights_B``, for every parameter, each times the scale."""
     whole = checked_groups(groups, names=names)
     shape = (num_records,) if groups is None else (num_records, len(whole))
     given: object = weights
     if not isinstance(given, Tensor) or given.shape != shape:
         allowed = f"a tensor of shape {shape}, one for each record" + ("" if groups is None else " and group")
         raise InvalidValue("weights", allowed=allowed, given=tuple(given.shape) if isinstance(given, Tensor) else given)
-    weights_BG = weights.reshape(num_records, len(whole))  # noqa: N806
-    return {name: weights_BG[:, index] for index, group in enumerate(whole) for name in group}
+    weights_BG = weights.reshape(num_records, len(whole)) * scale  # noqa: N806
+    return {name: own for own, group in zip(weights_BG.unbind(1), whole, strict=True) for name in group}

@@ -115,10 +115,9 @@ class HookedEngine:
         mask = checked_mask(mask_B, num_records=num_records, device=next(iter(parameters.values())).device)
         share = num_records if self._takes_mean else 1 / self._views
         sites = {
-            key: self._site(passage, heard.output_grads.get(key), num_images, share)
-            for key, passage in heard.passages.items()
+            key: self._site(passage, heard.output_grads.get(key), num_images) for key, passage in heard.passages.items()
         }
-        own = {name: self._by_record(grads * share).sum(1) for name, grads in heard.own_grads.items()}
+        own = {name: self._by_record(grads).sum(1) for name, grads in heard.own_grads.items()}
         places = {key: passage.place for key, passage in heard.passages.items()}
         types = {grads.dtype for grads in [*heard.output_grads.values(), *heard.own_grads.values()]}
         return ContributedGradients(
@@ -126,14 +125,15 @@ class HookedEngine:
             mask_B=mask,
             margin=max(margin(dtype, mask.device) for dtype in types),
             kept=kept,
+            scale=share,
         )
 
     def _held(self) -> dict[str, Tensor]:
         """The weights of the moment, as far as this process has them."""
         return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
-    def _site(self, passage: Passage, grads: Tensor | None, num_images: int, share: float) -> Site:
-        """What passed one place, scaled to the loss of each record by itself; a loss that did not use it has zeros."""
+    def _site(self, passage: Passage, grads: Tensor | None, num_images: int) -> Site:
+        """What passed one place, of the loss as it is; a loss that did not use it has zeros."""
         flaw = passage.flaw(num_images)
         if flaw is not None:
             layer = passage.place.layer
@@ -141,7 +141,7 @@ class HookedEngine:
             raise NotPrivate(layer=described(layer, self._model.get_submodule(layer)), reason=reason, instead=instead)
         if grads is None:
             grads = torch.zeros_like(passage.output, device=passage.inputs.device)
-        return Site(self._by_record(passage.inputs), self._by_record(grads * share))
+        return Site(self._by_record(passage.inputs), self._by_record(grads))
 
     def _by_record(self, values: Tensor) -> Tensor:
         return values.reshape(values.shape[0] // self._views, self._views, *values.shape[1:])

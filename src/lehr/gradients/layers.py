@@ -38,10 +38,11 @@ class Layers:
         self.tape = Tape()
         self._canonical = _canonical_names(self.model)
         self.rules: dict[str, LayerRule] = {}
+        self._ruled: dict[str, nn.Module] = {}
         for name, layer in self.model.named_modules():
             rule = layer_rule(layer)
             if rule is not None and any(self._owned(name, layer, rule)):
-                self.rules[name] = rule
+                self.rules[name], self._ruled[name] = rule, layer
                 layer.forward = self.tape.listen(name, layer, rule)
 
     def without_rule(self) -> frozenset[str]:
@@ -78,7 +79,7 @@ class Layers:
         return {name: Unused(shape, 0, parameters[name]) for name, shape in self.shapes.items()}
 
     def _of_call(self, name: str, sites: Mapping[str, Site], parameters: Tensors) -> Iterable[tuple[str, Contribution]]:
-        layer = self.model.get_submodule(name)
+        layer = self._ruled[name]
         for tensor_name, found in self.rules[name].contributions(layer, sites).items():
             part = Materialised(found) if isinstance(found, Tensor) else found
             if parametrize.is_parametrized(layer, tensor_name):

@@ -158,7 +158,8 @@ def _of_no_image(layer: nn.Module, copies: dict[str, Tensor], *args: Any, **kwar
 
 def _ruled_parameters(layer: nn.Module, rule: LayerRule) -> list[nn.Parameter]:
     whole = rule.covers_children or parametrize.is_parametrized(layer)
-    return [parameter for parameter in layer.parameters(recurse=whole) if parameter.requires_grad]
+    held = layer.parameters() if whole else layer._parameters.values()  # asked for in every pass, and much faster so
+    return [parameter for parameter in held if parameter is not None and parameter.requires_grad]
 
 
 @contextmanager

@@ -13,6 +13,9 @@ from lehr.interfaces import at_least_float32
 
 HALF = (torch.bfloat16, torch.float16)
 ROUNDINGS = 16  # measured on sums that cancel, with a reserve, by tests/gradients/contributions/test_outer.py
+# torch's norm goes through the numbers once and stores none of their squares, but adds them up one after the other: its
+# error grows with their number, to 2e-6 of 1024 equal ones and to 2e-3 of a million.
+MOST_ADDED_IN_ORDER = 1024
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
@@ -39,7 +42,18 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 def sum_of_squares(values: Tensor) -> Tensor:
     """Per record, over every other axis, in float32 or better."""
     exact = values.to(at_least_float32(values.dtype))
-    return rows(exact.square()).sum(1)
+    return rows(_squares_of_rows(exact) if _is_short(exact) else exact.square()).sum(1)
+
+
+def _is_short(values: Tensor) -> bool:
+    """Whether the last axis may be added up in order, and is long enough for that to be faster."""
+    return values.dim() > 1 and 16 <= values.shape[-1] <= MOST_ADDED_IN_ORDER and not torch.compiler.is_compiling()
+
+
+def _squares_of_rows(values: Tensor) -> Tensor:
+    """Squares added up along a short last axis."""
+    lengths: Tensor = torch.linalg.vector_norm(values, dim=-1)
+    return lengths.square()
 
 
 def rows(values: Tensor) -> Tensor:
@@ -55,12 +69,24 @@ def weigh(values: Tensor, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # no
     """
     exact = values.to(at_least_float32(values.dtype))
     scaled = (exact * _like(weights_B, values)).to(exact.dtype)
+    if everybody_counts(counted_B):
+        return scaled
     return torch.where(_like(counted_B, values), scaled, 0)  # by selection, since 0 times infinity is no number
 
 
 def keep(values: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
     """Every counted record as it is, exact zeros for the others."""
+    if everybody_counts(counted_B):
+        return values
     return torch.where(_like(counted_B, values), values, 0)
+
+
+def everybody_counts(counted_B: Tensor) -> bool:  # noqa: N803
+    """Whether nobody has to be left out, where that is known at once: a GPU would be waited for, a compiler cannot ask.
+
+    What is computed is the same to the bit either way.
+    """
+    return counted_B.device.type == "cpu" and not torch.compiler.is_compiling() and bool(counted_B.all())
 
 
 def _like(values_B: Tensor, other: Tensor) -> Tensor:  # noqa: N803
@@ -103,6 +129,8 @@ def squares_at_most(values: Tensor, axes: Sequence[int]) -> Tensor:
     """Squares added up along the axes, and as much as may have been lost where they underflowed."""
     exact = values.to(at_least_float32(values.dtype))
     lost = prod([exact.shape[axis] for axis in axes]) * torch.finfo(exact.dtype).tiny
+    if tuple(axes) == (exact.dim() - 1,) and _is_short(exact):
+        return _squares_of_rows(exact) + lost
     return exact.square().sum(tuple(axes)) + lost
 
 

@@ -61,7 +61,7 @@ def _mixes_a_batch(layer: nn.Module) -> tuple[str, str] | None:
 
 def _keeps_statistics(layer: nn.Module) -> tuple[str, str] | None:
     """Also of classes that are not torch's, which are known by the name that everyone gives these buffers."""
-    if not layer.training or dict(layer.named_buffers(recurse=False)).get("running_mean") is None:
+    if not layer.training or layer._buffers.get("running_mean") is None:
         return None
     reason = "in training mode it keeps running statistics of the records, which are released without noise"
     if isinstance(layer, _InstanceNorm):

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lehr.gradients.contributions.outer import Outer
+from lehr.gradients.contributions.materialised import Materialised
+from lehr.gradients.contributions.outer import KEPT_BYTES, Outer, outer
 from lehr.gradients.precision import margin
 from tests.gradients.contributions.parts import assert_consistent, drawn
 
@@ -74,3 +75,21 @@ def test_where_nothing_cancels_the_norm_is_hardly_larger_than_it_is() -> None:
     true = Outer(output_grads.double(), inputs.double()).materialised().flatten(1).norm(dim=1)
     found = Outer(output_grads, inputs).squared_norms().double().sqrt()
     torch.testing.assert_close(found, true, rtol=5e-6, atol=0)
+
+
+def test_a_small_gradient_is_kept_and_a_large_one_is_not() -> None:
+    assert isinstance(outer(drawn(2, 9, 4), drawn(2, 9, 4, seed=1)), Materialised)
+    assert isinstance(outer(drawn(2, 1, 4), drawn(2, 1, 4, seed=1)), Outer)  # one position: norms are products of norms
+    assert isinstance(outer(drawn(2, 2, 64), drawn(2, 2, 64, seed=1)), Outer)  # few positions: products between them
+    many = KEPT_BYTES // (4 * 2 * 3) + 1
+    assert isinstance(outer(torch.empty(many, 6, 2), torch.empty(many, 6, 3)), Outer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_gradient_that_is_kept_has_the_norms_and_the_sum_of_one_that_is_not(dtype: torch.dtype) -> None:
+    factors = drawn(3, 9, 4, dtype=dtype), drawn(3, 9, 5, dtype=dtype, seed=1)
+    kept, plain = outer(*factors), Outer(*factors)
+    torch.testing.assert_close(kept.squared_norms(), plain.squared_norms(), rtol=1e-4, atol=0)
+    weights, counted = torch.tensor([0.5, 2.0, 1.0]), torch.tensor([True, False, True])
+    found, expected = (part.weighted_sum(weights.to(kept.materialised().dtype), counted) for part in (kept, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

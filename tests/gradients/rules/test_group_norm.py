@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
+from lehr.gradients.rules import group_norm
+from lehr.interfaces import Site
 from tests.gradients.oracle import assert_agrees, batch, ghost, loop
 
 
@@ -34,3 +38,32 @@ def test_float32_stays_exact_far_from_zero(mean: float) -> None:
     found = ghost(layer.float(), (inputs + mean).float(), targets_B.float())
     norms = torch.cat([grads.flatten(1) for grads in expected.values()], dim=1).norm(dim=1)
     torch.testing.assert_close(found.norms().double(), norms, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (3, 4, 2, 3)])
+def test_copies_of_gain_and_shift_give_what_torch_gives(shape: tuple[int, ...]) -> None:
+    """The way that other devices take."""
+    layer = nn.GroupNorm(2, 4).double()
+    torch.nn.init.normal_(layer.weight)
+    inputs = torch.randn(shape, dtype=torch.float64)
+
+    def run(way: Callable[..., Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        places: dict[str, tuple[Tensor, Tensor]] = {}
+
+        def tap(site: str, inputs: Tensor, output: Tensor) -> Tensor:
+            output = output.detach().requires_grad_() + 0 * inputs.sum()
+            output.retain_grad()
+            places[site] = inputs, output
+            return output
+
+        outputs = way(layer, tap, inputs)
+        outputs.square().sum().backward()  # type: ignore[no-untyped-call]
+        sites = {
+            name: Site(before.detach().unsqueeze(1), after.grad.unsqueeze(1))  # type: ignore[union-attr]
+            for name, (before, after) in places.items()
+        }
+        return outputs, dict(group_norm._contributions(layer, sites))  # type: ignore[arg-type]
+
+    (plain, expected), (copied, found) = run(group_norm._by_torch), run(group_norm._by_copies)
+    torch.testing.assert_close(copied, plain)
+    torch.testing.assert_close(found, expected)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from lehr.interfaces import layer_rule
 from tests.gradients.oracle import assert_agrees, batch
 
 
@@ -40,3 +41,23 @@ def test_channels_that_are_moved_last_agree_with_a_loop(views: int) -> None:
 
     shape = (3, *((views,) if views > 1 else ()), 4, 3, 2)
     assert_agrees(Channels().double(), *batch(*shape), views=views)
+
+
+def test_an_input_in_another_order_gives_the_same_and_keeps_its_order() -> None:
+    layer = nn.LayerNorm(4)
+    torch.nn.init.normal_(layer.weight)
+    rule = layer_rule(layer)
+    assert rule is not None
+    assert rule.forward is not None
+    seen: list[torch.Tensor] = []
+
+    def tap(site: str, inputs: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        seen.append(inputs)
+        return output
+
+    values = torch.randn(3, 5, 4)
+    other = values.transpose(0, 1).contiguous().transpose(0, 1)
+    found, moved = rule.forward(layer, tap, values), rule.forward(layer, tap, other)
+    torch.testing.assert_close(moved, found)
+    torch.testing.assert_close(*seen)
+    assert moved.stride() == other.stride()

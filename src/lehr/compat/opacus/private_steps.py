@@ -107,9 +107,10 @@ def step_event(sampling: PoissonSampling, noise_multiplier: float) -> PoissonSam
 def put_means(model: nn.Module, released: ReleasedSum, *, divisor: float) -> None:
     """Write the released sum, divided by a public number, where an optimizer looks for gradients."""
     validate.positive(divisor=divisor)
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameter.grad = (released.values[name] / divisor).to(parameter.dtype).view_as(parameter)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    means = torch._foreach_div([released.values[name] for name in trained], divisor)
+    for parameter, mean in zip(trained.values(), means, strict=True):
+        parameter.grad = mean.to(parameter.dtype).view_as(parameter)
 
 
 def _noise(noise_multiplier: float) -> IsotropicNoise | NoNoise:

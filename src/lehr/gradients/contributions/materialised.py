@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from lehr.gradients.products import sum_of_squares, weigh
+from lehr.gradients.products import keep, rows, sum_of_squares, weigh
 from lehr.interfaces import at_least_float32
 
 
@@ -28,8 +29,11 @@ class Materialised:
         return sum_of_squares(self.grads)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
-        # A product and a sum rather than a product of matrices: compiled, they become one pass over the gradients.
-        return weigh(self.grads.to(at_least_float32(self.grads.dtype)), weights_B, counted_B).sum(0)
+        exact = self.grads.to(at_least_float32(self.grads.dtype))
+        if exact.device.type == "cpu" and not torch.compiler.is_compiling():
+            return (keep(weights_B, counted_B).to(exact.dtype) @ rows(keep(exact, counted_B))).reshape(self.shape)
+        # Compiled, this is one pass over the gradients; and on a GPU a product of matrices may be rounded to TF32.
+        return weigh(exact, weights_B, counted_B).sum(0)
 
     def materialised(self) -> Tensor:
         return self.grads

@@ -1,7 +1,8 @@
 """A weight that meets its input as a matrix: each record's gradient is a sum of outer products over positions.
 
 The norm is had from the products of positions among themselves (Goodfellow 2015; Li et al. 2022, "Large Language Models
-Can Be Strong Differentially Private Learners") or by forming the gradient, whichever takes fewer multiplications.
+Can Be Strong Differentially Private Learners") or by forming the gradient, whichever takes fewer multiplications. A
+gradient that is formed and small is kept: the sum is then taken of the very numbers that the norm was.
 
 Axes: B records, T positions (views and sequence together), O outputs, I inputs.
 """
@@ -9,10 +10,12 @@ Axes: B records, T positions (views and sequence together), O outputs, I inputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
+from lehr.gradients.contributions.materialised import Materialised
 from lehr.gradients.products import (
     HALF,
     batched_product,
@@ -26,6 +29,15 @@ from lehr.gradients.products import (
     weigh,
 )
 from lehr.interfaces import at_least_float32
+
+KEPT_BYTES = 64 * 2**20
+
+
+def outer(output_grads_BTO: Tensor, inputs_BTI: Tensor) -> Outer | Materialised:  # noqa: N803
+    """The contribution in the form that takes less work; public shape alone decides."""
+    found = Outer(output_grads_BTO, inputs_BTI)
+    is_small = 4 * found.records * prod(found.shape) <= KEPT_BYTES
+    return Materialised(found.materialised()) if found.is_formed and is_small else found
 
 
 @dataclass(frozen=True)
@@ -43,12 +55,18 @@ class Outer:
     def shape(self) -> tuple[int, ...]:
         return (self.output_grads_BTO.shape[2], self.inputs_BTI.shape[2])
 
+    @property
+    def is_formed(self) -> bool:
+        """Whether the gradient itself takes fewer multiplications than the products between positions."""
+        positions, (outputs, inputs) = self.output_grads_BTO.shape[1], self.shape
+        return positions > 1 and positions * (outputs + inputs) >= outputs * inputs
+
     def squared_norms(self) -> Tensor:
         positions, (outputs, inputs) = self.output_grads_BTO.shape[1], self.shape
         left_BT, right_BT = squares_at_most(self.output_grads_BTO, [2]), squares_at_most(self.inputs_BTI, [2])  # noqa: N806
         if positions == 1:
             return (left_BT * right_BT).sum(1)
-        if positions * (outputs + inputs) >= outputs * inputs:
+        if self.is_formed:
             squared_B = sum_of_squares(self.materialised())  # noqa: N806
         else:
             products_BTT = self.left_gram(self) * self.right_gram(self)  # noqa: N806

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from lehr.gradients.contributions.outer import Outer
-from lehr.interfaces import Contributions, LayerRule, Site, at_least_float32, register_layer_rule
+from lehr.gradients.contributions.outer import outer
+from lehr.interfaces import Contribution, Contributions, LayerRule, Site, at_least_float32, register_layer_rule
 
 
-def outer_product(site: Site) -> Outer:
+def outer_product(site: Site) -> Contribution:
     """The weight's part: every axis between the record and the features is a position."""
-    return Outer(_positions(site.output_grads), _positions(site.inputs))
+    return outer(_positions(site.output_grads), _positions(site.inputs))
 
 
 def bias_grads(site: Site) -> Tensor:
