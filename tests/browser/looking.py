@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, ViewportSize
+    from playwright.sync_api import Locator, Page, ViewportSize
 
 PHONE: ViewportSize = {"width": 360, "height": 740}
 PICTURES = "LEHR_PICTURES"  # a folder: where it is set, pictures are kept there for people
@@ -19,10 +19,17 @@ LEAST_CONTRAST = 4.5  # between text and what is behind it, by the accessibility
 
 _CHARTS = """() => Object.fromEntries([...document.querySelectorAll(".js-plotly-plot")].map(chart => [chart.id,
   chart.data.map(line => line.visible === "legendonly" ? 0 : line.y.filter(value => value !== null).length)]))"""
-_FAINT = """least => {
+_LEAST_OF_LINES = 3.0  # by the same guidelines, for what is not text
+_LIGHT = """
   const numbers = colour => { const n = colour.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
   const linear = value => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
   const light = colour => [0.2126, 0.7152, 0.0722].reduce((sum, w, place) => sum + w * linear(colour[place] / 255), 0);
+  const contrast = (one, other) => { const both = [light(one), light(other)];
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05); };"""
+_FAINT = (
+    "least => {"
+    + _LIGHT
+    + """
   const behind = element => {
     for (let one = element; one; one = one.parentElement) {
       const colour = numbers(getComputedStyle(one).backgroundColor);
@@ -34,11 +41,32 @@ _FAINT = """least => {
   while (walk.nextNode()) {
     const element = walk.currentNode.parentElement, words = walk.currentNode.textContent.trim();
     if (!words || !element.checkVisibility() || element.closest("script, style, svg, .plotly-notifier")) continue;
-    const pair = [light(numbers(getComputedStyle(element).color)), light(behind(element))];
-    const contrast = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
-    if (contrast < least) found.push(words.slice(0, 40) + ": " + contrast.toFixed(2));
+    const reached = contrast(numbers(getComputedStyle(element).color), behind(element));
+    if (reached < least) found.push(words.slice(0, 40) + ": " + reached.toFixed(2));
   }
   return found; }"""
+)
+# Of lines, bars, and the frame around what has the keyboard, on what is behind them.
+_FAINT_LINES = (
+    "least => {"
+    + _LIGHT
+    + """
+  const shown = document.createElement("span");
+  document.body.append(shown);
+  const of = name => { shown.style.color = `var(${name})`; return numbers(getComputedStyle(shown).color); };
+  const names = ["--ink", "--quiet", "--accent", "--second", "--third", "--fourth", "--fifth"];
+  const found = names.filter(name => contrast(of(name), of("--card")) < least);
+  shown.remove();
+  return found; }"""
+)
+_STOPS = """() => [...document.querySelectorAll("a[href], button, input, summary, [tabindex='0']")].filter(
+  one => one.checkVisibility() && !one.disabled).length"""
+_FOCUSED = """() => { const one = document.activeElement, style = getComputedStyle(one);
+  return one === document.body ? "" : [style.outlineStyle, one.tagName, one.textContent.slice(0, 40)].join(" "); }"""
+_CUT_OFF = """() => [...document.querySelectorAll(".scrolled")].filter(one => one.tabIndex !== 0 ||
+  !one.getAttribute("aria-label")).map(one => one.textContent.trim().slice(0, 40))"""
+_UNNAMED = """() => [...document.querySelectorAll("[role=img], button, input")].filter(one =>
+  !one.getAttribute("aria-label") && !one.textContent.trim() && !one.labels?.length).map(one => one.outerHTML)"""
 
 _DRAWN = "() => !document.getElementById('charts') || document.documentElement.classList.contains('drawn')"
 _STICKS_OUT = "() => document.documentElement.scrollWidth > window.innerWidth"
@@ -71,11 +99,9 @@ def empty_charts(page: Page) -> list[str]:
     return [place for place in places if not all(found.get(place, ())) or not found.get(place)]
 
 
-def toggle(page: Page, *, chart: str, line: int) -> None:
-    """Click a line's name in the legend of a chart, and wait until plotly has taken it for one click and not two."""
-    before = charts(page)[chart]
-    page.locator(f"#{chart} .legendtoggle").nth(line).click(force=True)
-    page.wait_for_function(f"before => JSON.stringify(({_CHARTS})()['{chart}']) !== before", arg=_compact(before))
+def lines(page: Page, chart: str) -> Locator:
+    """The buttons that take the lines of a chart away and bring them back."""
+    return page.locator(f".tools:has(+ #{chart}) button[aria-pressed]")
 
 
 def sticks_out(page: Page) -> bool:
@@ -104,6 +130,18 @@ def faint_words(page: Page) -> list[str]:
     return found
 
 
+def check_that_a_keyboard_goes_through(page: Page) -> None:
+    """Each key leads to the next thing that can be used, which is framed, and once around out of the page."""
+    assert page.evaluate(_CUT_OFF) == []
+    stops: int = page.evaluate(_STOPS)
+    seen: list[str] = []
+    for _ in range(stops + 1):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(_FOCUSED))
+    assert seen.count("") == 1, seen
+    assert [words for words in seen if words.startswith("none")] == []
+
+
 def picture(page: Page, name: str) -> Image.Image:
     """The page as a picture: all of it where pictures are kept, which takes its time, and otherwise its beginning."""
     taken = page.screenshot(full_page=PICTURES in os.environ)
@@ -130,17 +168,17 @@ def _kept(name: str, content: bytes) -> None:
         (Path(folder) / name).write_bytes(content)
 
 
-def _compact(numbers: list[int]) -> str:
-    return "[" + ",".join(map(str, numbers)) + "]"
-
-
 def check_that_it_reads_well(page: Page, name: str) -> None:
     """Charts have data, words stand out on light and dark, headings have an order, and a phone shows all of it."""
     assert empty_charts(page) == [], empty_charts(page)
     assert not headings_skip_a_level(page)
+    assert page.locator("html[lang=en]").count() == 1
+    assert page.evaluate(_UNNAMED) == []
+    check_that_a_keyboard_goes_through(page)
     for scheme, lightness in (("light", range(200, 256)), ("dark", range(60))):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         assert faint_words(page) == [], faint_words(page)
+        assert page.evaluate(_FAINT_LINES, _LEAST_OF_LINES) == []
         assert corner(picture(page, f"{name}-{scheme}")) in lightness
     page.set_viewport_size(PHONE)
     page.wait_for_function(f"() => !({_STICKS_OUT})()")  # charts take a moment to follow
@@ -149,11 +187,13 @@ def check_that_it_reads_well(page: Page, name: str) -> None:
 
 
 def check_that_lines_are_switched(page: Page, *, chart: str) -> None:
-    """A click on a line's name takes the line away, and that line alone; another one brings it back."""
-    before = charts(page)
-    toggle(page, chart=chart, line=0)
+    """A key on a line's name takes the line away, and that line alone; another one brings it back."""
+    before, button = charts(page), lines(page, chart).nth(1)
+    button.press("Enter")
     after = charts(page)
-    assert after[chart].count(0) == 1
+    assert button.get_attribute("aria-pressed") == "false"
+    assert (after[chart][1], after[chart].count(0)) == (0, 1)
     assert {**after, chart: []} == {**before, chart: []}
-    toggle(page, chart=chart, line=0)
+    button.press("Enter")
+    assert button.get_attribute("aria-pressed") == "true"
     assert charts(page) == before

@@ -13,7 +13,14 @@ from lehr.reports import compare_page, run_page
 from lehr.reports.run_position import position
 from lehr.reports.run_reading import RunRecord, read_run
 from tests.audits import HOLDING
-from tests.browser.looking import charts, check_that_it_reads_well, opened, printed
+from tests.browser.looking import (
+    charts,
+    check_that_it_reads_well,
+    check_that_lines_are_switched,
+    lines,
+    opened,
+    printed,
+)
 from tests.written_runs import configuration, evaluations, write_run
 
 if TYPE_CHECKING:
@@ -61,10 +68,6 @@ def several(record: RunRecord) -> str:
     return compare_page.render([plain, replace(plain, config=public)])
 
 
-def lines(page: Page, chart: str) -> Locator:
-    return page.locator(f".tools:has(+ #{chart}) button[aria-pressed]")
-
-
 def zoom(page: Page, chart: str, name: str) -> Locator:
     return page.locator(f".tools:has(+ #{chart}) .zoom button").get_by_text(name, exact=True)
 
@@ -73,7 +76,7 @@ def test_the_page_of_a_run_reads_well_wherever_it_is_opened(page: Page, tmp_path
     opened(page, one(record), tmp_path)
     assert sorted(charts(page)) == ONE
     assert page.locator("h1 b, svg b, td b").count() == 0  # a name is shown and not read
-    check_that_lines_are_switched_by_keyboard(page, "acceptance")
+    check_that_lines_are_switched(page, chart="acceptance")
     check_that_one_zooms_in_and_back(page, "accuracy")
     check_that_numbers_are_behind_the_chart(page)
     check_that_it_reads_well(page, "run")
@@ -87,18 +90,9 @@ def test_several_runs_on_one_page_read_well_wherever_it_is_opened(
     assert sorted(charts(page)) == SEVERAL
     assert lines(page, "accuracy").all_inner_texts() == ["a <b>run</b>"]
     assert lines(page, "accuracy-steps").all_inner_texts() == ["a <b>run</b>", "open [no privacy]"]
-    check_that_lines_are_switched_by_keyboard(page, "accuracy-steps")
+    check_that_lines_are_switched(page, chart="accuracy-steps")
     check_that_it_reads_well(page, "compared")
     assert printed(page, "compared").startswith(b"%PDF")
-
-
-def check_that_lines_are_switched_by_keyboard(page: Page, chart: str) -> None:
-    before, button = charts(page), lines(page, chart).nth(1)
-    for is_pressed in ("false", "true"):
-        button.press("Enter")
-        assert button.get_attribute("aria-pressed") == is_pressed
-        assert (charts(page)[chart][1] == 0) == (is_pressed == "false")
-    assert charts(page) == before
 
 
 def check_that_one_zooms_in_and_back(page: Page, chart: str) -> None:

@@ -53,3 +53,15 @@ def test_without_a_person_looking_there_is_no_spinner(capsys: pytest.CaptureFixt
     with answering.working("Counting"):
         pass
     assert capsys.readouterr() == ("", "")
+
+
+def test_no_word_of_a_table_is_broken_and_numbers_stand_on_one_line_before_texts_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "48")
+    headings = ("method", "ours (%)", "candidates drawn", "what differs")
+    rows = [("a method with quite a long name", "91.29 ± 1.70 (2)", "260", "[1]")]
+    answering.numbers("A table", headings, rows, is_number=(False, True, True, False))
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("91.29 ± 1.70 (2)", "candidates", "differs", "method"))
+    assert max(map(len, told.splitlines())) <= 48

@@ -48,18 +48,31 @@ def listing(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) 
 def numbers(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, is_number: Sequence[bool]) -> None:
     """A table of many columns: no word of it is broken where the window is wide enough for that."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    widest = [_longest_word(column) for column in zip(headings, *rows, strict=True)]
-    fits = sum(widest) + 3 * len(widest) <= width()
-    for heading, least, is_right in zip(headings, widest, is_number, strict=True):
-        table.add_column(
-            heading,
-            overflow="fold",
-            min_width=least if fits else None,
-            justify="right" if is_right else "left",
-        )
+    columns = [*zip(headings, *rows, strict=True)]
+    room = width() - 2 * len(columns) - 1  # a space on either side of each, and one at the end
+    widths = _widths(columns, room, is_number=is_number)
+    for heading, own, is_right in zip(headings, widths, is_number, strict=True):
+        table.add_column(heading, overflow="fold", width=own, justify="right" if is_right else "left")
     for row in rows:
         table.add_row(*map(_cell, row))
     _console().print(table)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int, *, is_number: Sequence[bool]) -> Sequence[int | None]:
+    """As wide as its longest word; what is left goes to whichever has the most lines, and to numbers before text.
+
+    Where not even the words fit, no width is said.
+    """
+    found = [*map(_longest_word, columns)]
+    longest = [max(map(len, column[1:]), default=1) for column in columns]
+    if sum(found) > room:
+        return [None] * len(columns)
+    for _ in range(room - sum(found)):
+        broken = [place for place, own in enumerate(found) if own < longest[place]]
+        if not broken:
+            break
+        found[max(broken, key=lambda place: (is_number[place], longest[place] / found[place]))] += 1
+    return found
 
 
 def _longest_word(texts: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -22,11 +23,12 @@ def running_progress_for(stream: TextIO) -> RunningCallback:
 
 
 class RunningLines(RunningCallback):
-    """A line for each job that is over."""
+    """A line for the first job that begins, since it may take a while, and for each that is over."""
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self._jobs = self._done = self._failed = 0
+        self._jobs = self._done = self._failed = self._ended = 0
+        self._has_begun = False
         self._begun = clock()
 
     def began(self, *, jobs: int, done: int) -> None:
@@ -35,10 +37,19 @@ class RunningLines(RunningCallback):
         left = jobs - done
         self._say(f"{left} job{'' if left == 1 else 's'} to do" + (f", {done} done before" if done else ""))
 
+    def took(self, job: Job) -> None:
+        """Say which is the first."""
+        if not self._has_begun:
+            self._say(f"{job_words(job)} begun")
+        self._has_begun = True
+
     def ended(self, ended: Ended) -> None:
         """Say what came of it."""
         self._done, self._failed = self._done + (ended.error is None), self._failed + (ended.error is not None)
-        counts = f"{self._done} of {self._jobs} done, {self._failed} failed, {self._clock() - self._begun:.0f} s"
+        self._ended += 1
+        seconds, left = self._clock() - self._begun, self._jobs - self._done - self._failed
+        counts = f"{self._done} of {self._jobs} done, {self._failed} failed, {seconds:.0f} s"
+        counts += time_left(seconds, ended=self._ended, left=left)
         self._say(f"{ended_words(ended)} ({counts})")
 
     def _say(self, line: str) -> None:
@@ -46,17 +57,19 @@ class RunningLines(RunningCallback):
 
 
 class RunningBar(RunningCallback):
-    """How many are done, failed and running, and for how long it goes on; failures stay above it."""
+    """How many are done, failed and running, since when, and for how long still; failures stay above it."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._running = self._failed = 0
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._running = self._failed = self._ended = self._left = 0
+        self._begun = clock()
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         self._bar = Progress(*columns, console=console)
         self._task: TaskID | None = None
 
     def began(self, *, jobs: int, done: int) -> None:
         """Begin to draw."""
+        self._left, self._begun = jobs - done, self._clock()
         self._task = self._bar.add_task("", total=jobs, completed=done)
         self._bar.start()
 
@@ -67,7 +80,7 @@ class RunningBar(RunningCallback):
 
     def ended(self, ended: Ended) -> None:
         """One fewer runs."""
-        self._running -= 1
+        self._running, self._ended, self._left = self._running - 1, self._ended + 1, self._left - 1
         if ended.error is not None:
             self._failed += 1
             self._console.print(one_line(ended_words(ended)), markup=False, highlight=False)
@@ -79,8 +92,21 @@ class RunningBar(RunningCallback):
 
     def _draw(self, *, advance: int) -> None:
         if self._task is not None:
-            words = f"jobs, {self._running} running, {self._failed} failed"
+            left = time_left(self._clock() - self._begun, ended=self._ended, left=self._left)
+            words = f"jobs, {self._running} running, {self._failed} failed{left}"
             self._bar.update(self._task, advance=advance, description=words)
+
+
+def time_left(seconds: float, *, ended: int, left: int) -> str:
+    """How long the jobs that are left take, if they take as long as those that have ended; nothing before one has.
+
+    >>> time_left(600.0, ended=2, left=16)
+    ', about 80 min left'
+    """
+    if not (ended and left):
+        return ""
+    minutes = math.ceil(seconds / ended * left / 60)
+    return f", about {minutes} min left" if minutes < 120 else f", about {minutes / 60:.1f} h left"
 
 
 def job_words(job: Job) -> str:

@@ -141,7 +141,7 @@ def _most_steps(plan: Plan) -> str:
 def _standing(record: RunRecord) -> dict[str, str]:
     rows = {"State": record.state.value, "Method": record.method}
     planned = "" if record.plan is None else f" of {_most_steps(record.plan)} planned"
-    rows["Steps charged" if record.plan is not None else "Steps"] = f"{record.steps_charged:,}{planned}"
+    rows["Steps taken" if record.plan is not None else "Steps"] = f"{record.steps_charged:,}{planned}"
     enough = None if record.plan is None else record.plan.stops_at_accepted
     if enough is not None:
         rows["Ends once"] = f"{enough:,} candidates are accepted"
