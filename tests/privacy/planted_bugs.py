@@ -393,6 +393,34 @@ NOISE = (
         breaks="the difference of two steps has no noise at all",
         caught_by=("test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",),
     ),
+    Planted(
+        name="same-noise-on-every-rank",
+        where="sharded.py",
+        edits=(
+            (
+                "return before + width * rows.start, before + width * rows.stop",
+                "return before, before + width * len(rows)",
+            ),
+        ),
+        does="where weights are sharded, every process begins the noise of a parameter with the same numbers",
+        breaks="the difference of two rows has no noise at all",
+        caught_by=("test_sharded.py::test_no_number_of_the_noise_is_used_by_two_ranks",),
+    ),
+    Planted(
+        name="noise-of-the-first-rank-alone",
+        where="sharded.py",
+        edits=(
+            (
+                "        first, last = self.layout.places(name)\n",
+                "        if self.layout.number:\n"
+                "            return torch.zeros_like(like, dtype=torch.float64)\n"
+                "        first, last = self.layout.places(name)\n",
+            ),
+        ),
+        does="where weights are sharded, only the first process adds noise, as it does where they are whole",
+        breaks="the rows of all other processes are released as they are",
+        caught_by=("test_sharded.py::test_a_share_of_a_sum_is_released_with_the_noise_of_the_whole",),
+    ),
 )
 
 ACCUMULATION = (
