@@ -45,12 +45,15 @@ from lehr.compat.opacus.grad_sample.grad_sample_module import GradSampleHooks, G
 from lehr.compat.opacus.notes import Notes, warn_unproven
 from lehr.compat.opacus.optimizers.optimizer import DPOptimizer
 from lehr.compat.opacus.private_steps import PrivateSteps, step_event
+from lehr.compat.opacus.promise import Planned, Promise
 from lehr.compat.opacus.quantile_clip import QuantileClip
 from lehr.compat.opacus.spending import Allowed, Spending
 from lehr.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from lehr.compat.opacus.validators.module_validator import ModuleValidator
 from lehr.errors import InvalidValue
 from lehr.events import Event, Gaussian, PoissonSampled, counted
+from lehr.reports import certificate_file
+from lehr.reports.certificate import Certificate, Statements
 from lehr.rng import KEY_BYTES, RunKey
 
 MODES = ("hooks", "functorch", "ew", "ghost")
@@ -100,6 +103,11 @@ class PrivacyEngine:
     always comes from there. With a ``directory``, every step is charged to a ledger there before it is released, and
     what earlier processes spent is counted in; ``delta`` is then the δ that the ledgers are kept for. What is done
     otherwise than in Opacus stands in ``notes``.
+
+    Where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or "private"), or ``stated`` says
+    more, ``finish()`` returns a certificate and puts it into the directory. With a ``budget``, all planned steps are
+    reserved there under the ``name`` before the first one, and ``finish()`` gives back the rest. Both need a plan:
+    ``make_private_with_epsilon``, or ``make_private`` with ``epochs``.
     """
 
     def __init__(
@@ -109,7 +117,22 @@ class PrivacyEngine:
         secure_mode: bool = False,
         directory: str | Path | None = None,
         delta: float | None = None,
+        name: str = "private loop",
+        settings_chosen_on: str | None = None,
+        stated: Statements | None = None,
+        budget: str | Path | None = None,
     ) -> None:
+        self._promise = Promise(
+            name=name,
+            delta=delta,
+            settings_chosen_on=settings_chosen_on,
+            stated=stated,
+            budget=None if budget is None else Path(budget),
+        )
+        self._directory = None if directory is None else Path(directory)
+        self._planned: Planned | None = None
+        self._is_finished = False
+        self.certificate: Certificate | None = None
         self.accountant = create_accountant(accountant)
         self.secure_mode = validate.true_or_false(secure_mode=secure_mode)
         self.notes = Notes()
@@ -140,6 +163,7 @@ class PrivacyEngine:
         wrap_model: bool = True,
         rand_on_empty: bool = False,
         accept_unproven: bool = False,
+        epochs: int | None = None,
         target_unclipped_quantile: float | None = None,
         clipbound_learning_rate: float | None = None,
         max_clipbound: float | None = None,
@@ -150,7 +174,8 @@ class PrivacyEngine:
 
         ``clipping`` is "flat", "per_layer", "automatic" (Bu et al. 2023) or "adaptive" (Andrew et al. 2021), which
         needs the last five arguments. ``accept_unproven`` lets shuffled batches (``poisson_sampling=False``) and a
-        ``noise_generator`` through; nothing that is then counted is a guarantee.
+        ``noise_generator`` through; nothing that is then counted is a guarantee. Where ``epochs`` are given, they are
+        the plan, and a step behind the last of them is refused.
         """
         options = Options(
             max_grad_norm=max_grad_norm,
@@ -172,7 +197,10 @@ class PrivacyEngine:
             ),
         )
         loader = self._loader(data_loader, options)
-        return self._made(module, optimizer, criterion, loader, options, noise_multiplier=noise_multiplier)
+        steps = None if epochs is None else validate.count(epochs=epochs) * loader.batch_sampler.steps
+        return self._made(
+            module, optimizer, criterion, loader, options, noise_multiplier=noise_multiplier, planned_steps=steps
+        )
 
     def make_private_with_epsilon(
         self,
@@ -235,8 +263,30 @@ class PrivacyEngine:
             before=self.accountant.event(),
         )
         return self._made(
-            module, optimizer, criterion, loader, options, noise_multiplier=noise_multiplier, planned_steps=steps
+            module,
+            optimizer,
+            criterion,
+            loader,
+            options,
+            noise_multiplier=noise_multiplier,
+            planned_steps=steps,
+            delta=target_delta,
         )
+
+    def finish(self) -> Certificate | None:
+        """End the training: close the ledgers, give back what a budget reserved too much, and leave a certificate.
+
+        The certificate is for all steps that were planned, however many were taken; there is none where nobody said
+        how the settings were chosen. No step can be taken afterwards. Doing so again does no harm.
+        """
+        if not self._is_finished:
+            self._is_finished = True
+            self.spending.close()
+            if self._planned is not None:
+                self.certificate = self._planned.certificate(shared=self._planned.settled())
+            if self.certificate is not None and self._directory is not None:
+                certificate_file.write(self._directory / "certificate.json", self.certificate, overwrite=True)
+        return self.certificate
 
     def get_epsilon(self, delta: float) -> float:
         """ε of every step so far. Where nothing is proven of it, that is warned of."""
@@ -316,6 +366,8 @@ class PrivacyEngine:
         if optimizer is not None:
             checkpoints.use_up(optimizer, self.accountant.history)
             checkpoints.put_settings(optimizer, state.pop("optimizer_settings", {}))
+        if self._planned is not None:
+            self._planned.refuse_other(self.accountant.event())
         return state
 
     def _loader(self, data_loader: DataLoader[Any], options: Options) -> DrawnLoader:
@@ -338,6 +390,7 @@ class PrivacyEngine:
         *,
         noise_multiplier: float,
         planned_steps: int | None = None,
+        delta: float | None = None,
     ) -> Any:
         self._tell(options)
         _refuse_other_parameters(module, optimizer)
@@ -363,13 +416,34 @@ class PrivacyEngine:
             clipping=options.clipping,
             quantile=options.quantile,
         )
+        try:
+            self._plan(steps.allowed, options, delta=delta, records=loader.sampling.records)
+        except BaseException:
+            if listened is not module:
+                hooks.remove_hooks()
+            raise
         if options.grad_sample_mode != "ghost":
             return listened, private, loader
         chosen = nn.CrossEntropyLoss(reduction=options.loss_reduction) if criterion is None else criterion
         return listened, private, DPLossFastGradientClipping(listened, private, chosen, options.loss_reduction), loader
 
+    def _plan(self, allowed: Allowed | None, options: Options, *, delta: float | None, records: int) -> None:
+        """Last of all, so that no budget pays for a loop that could not be made."""
+        if not self._promise.is_asked:
+            return
+        if allowed is None:
+            reason = "given: a certificate and a budget are about what was planned, not about where a loop stopped"
+            raise InvalidValue("epochs", allowed=reason, given=None)
+        if options.unproven or self.notes.unproven:
+            raise InvalidValue("accept_unproven", allowed="False beside a certificate or a budget", given=True)
+        if self._planned is not None:
+            raise InvalidValue("make_private", allowed="one training for an engine with a plan", given="another one")
+        self._planned = Planned(self._promise, allowed, before=self.accountant.event(), delta=delta, records=records)
+
     def _charge(self, event: PoissonSampled, *, unproven: str | None) -> None:
         """To the ledger, and then to the accountant; when this returns, the step may be released."""
+        if self._is_finished:
+            raise InvalidValue("loop", allowed="one without steps behind finish()", given="another step")
         self.spending.charge(event, unproven=unproven)
         self.accountant.step(noise_multiplier=event.event.noise_multiplier, sample_rate=event.sampling_probability)
 
