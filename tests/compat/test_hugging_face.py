@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lehr.compat.private_run import Terms
 from lehr.errors import InvalidValue, NotPrivate
@@ -322,6 +322,16 @@ def test_a_loss_of_a_subclass_that_would_not_be_trained_on_is_refused(tmp_path: 
     with pytest.raises(InvalidValue, match="compute_loss"):
         OwnLoss(terms=terms(), **given)
     OwnLoss(terms=terms(), record_losses=crowded, **given)
+
+
+class OwnBatches(LehrTrainer):
+    def get_train_dataloader(self) -> Any:
+        return DataLoader(Sentences(), batch_size=8)
+
+
+def test_batches_of_a_subclass_that_are_not_the_draws_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="get_train_dataloader"):
+        OwnBatches(terms=terms(), model=a_bert(), args=arguments(tmp_path / "out"), train_dataset=Sentences())
 
 
 def test_the_key_of_the_noise_is_not_in_the_folder_that_is_uploaded(tmp_path: Path) -> None:

@@ -161,6 +161,16 @@ class EverySecondStep(Module):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "frequency": 2}}
 
 
+class OneCycle(Module):
+    """Asks how many steps there will be, for which Lightning makes the loader before anybody else can."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        num_steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=num_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
 class Iterating(Module):
     def training_step(self, dataloader_iter: Any) -> Tensor:  # type: ignore[override]
         return super().training_step(next(dataloader_iter)[0], 0)
@@ -415,6 +425,32 @@ def test_a_loader_that_means_other_records_or_other_batches_is_refused(
     with pytest.raises(InvalidValue, match=match):
         a_trainer(tmp_path, a_callback(tmp_path)).fit(Module(), a_loader(**changed))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("records", [40, 60])
+def test_a_schedule_over_all_steps_follows_the_plan_and_records_are_drawn(tmp_path: Path, records: int) -> None:
+    callback = a_callback(tmp_path, records=records)
+    trainer = a_trainer(tmp_path, callback, max_steps=-1, max_epochs=2)
+    if records == 40:
+        trainer.fit(OneCycle(), a_loader())
+        assert trainer.global_step == steps_charged(tmp_path) == 8
+        return
+    with pytest.raises(InvalidValue, match=r"estimated_stepping_batches must be .* the 12 steps"):
+        trainer.fit(OneCycle(), a_loader())
+    assert not (tmp_path / "run").exists()
+
+
+class _OwnLoader(pl.Callback):  # type: ignore[misc, name-defined]
+    """Puts its own loader in the place of the draws."""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.fit_loop._data_source.instance = a_loader()
+
+
+def test_batches_that_are_not_the_draws_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="those of LehrCallback"):
+        a_trainer(tmp_path, a_callback(tmp_path), _OwnLoader()).fit(Module(), a_loader())
+    assert steps_charged(tmp_path) == 0
 
 
 def test_a_second_fit_needs_a_callback_of_its_own(tmp_path: Path) -> None:

@@ -73,9 +73,7 @@ class LehrTrainer(Trainer):
         **others: Any,
     ) -> None:
         _refuse_unfit(args, others, eval_dataset_is_public=eval_dataset_is_public)
-        if record_losses is None and type(self).compute_loss is not Trainer.compute_loss:
-            allowed = "left as it is: record_losses gives one loss for each record, and is what is trained on"
-            raise InvalidValue("compute_loss", allowed=allowed, given=f"that of {type(self).__name__}")
+        _refuse_unfit_subclass(type(self), has_record_losses=record_losses is not None)
         declared = ("the evaluation records",) if others.get("eval_dataset") is not None else ()
         self.terms = _completed(replace(terms, treated_as_public=(*terms.treated_as_public, *declared)), args)
         self.certificate: Certificate | None = None
@@ -336,6 +334,17 @@ def _refuse_unfit(args: TrainingArguments, others: Mapping[str, Any], *, eval_da
             raise InvalidValue(name, allowed=f"{fit!r} for private training", given=given)
     if args.world_size != 1 or args.n_gpu > 1:
         raise InvalidValue("world_size", allowed="one process with one device", given=(args.world_size, args.n_gpu))
+
+
+def _refuse_unfit_subclass(kind: type[LehrTrainer], *, has_record_losses: bool) -> None:
+    """What a subclass writes over without being asked again."""
+    given = f"that of {kind.__name__}"
+    if not has_record_losses and kind.compute_loss is not Trainer.compute_loss:
+        allowed = "left as it is: record_losses gives one loss for each record, and is what is trained on"
+        raise InvalidValue("compute_loss", allowed=allowed, given=given)
+    if kind.get_train_dataloader is not LehrTrainer.get_train_dataloader:
+        allowed = "left as it is: other batches than the draws would be counted as if they were those"
+        raise InvalidValue("get_train_dataloader", allowed=allowed, given=given)
 
 
 _LEFT_OUT: dict[str, object] = {

@@ -115,20 +115,29 @@ class LehrCallback(Callback):
             terms = replace(terms, treated_as_public=(*terms.treated_as_public, "the validation records"))
         if self._restored and terms.directory is None:
             terms = replace(terms, directory=self._restored["directory"])
+        steps = _steps(trainer, terms)
+        _refuse_other_estimate(trainer, steps)
         self._run = run = PrivateRun(
             terms,
             model=module,
             optimizer=optimizer,
             door=f"lightning {lightning_version}",
-            steps=_steps(trainer, terms),
+            steps=steps,
             num_held=len(loader.dataset),  # type: ignore[arg-type]
             resumed_at=self._restored["step"] if self._restored else None,
             loss_reduction=self._loss_reduction,
             num_passes=self._num_passes,
         )
         trainer.fit_loop._data_source.instance = DrawnLoader(loader, run)
+        trainer.fit_loop._combined_loader = None  # whoever asked how many steps there are had it made already
         run.steps.engine.attach()
         _guard_logs(trainer, pl_module, is_told=self._logs_private_values)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Batches that are not the draws would be counted as if they were."""
+        loader: object = trainer.train_dataloader
+        if not isinstance(loader, DrawnLoader) or loader.run is not self._run:
+            raise InvalidValue("train_dataloaders", allowed="those of LehrCallback", given=type(loader).__name__)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Tell Lightning whether a step follows this physical batch."""
@@ -287,6 +296,13 @@ def _steps(trainer: Trainer, terms: Terms) -> int:
     if trainer.max_epochs is None or trainer.max_epochs < 1:
         raise InvalidValue("max_epochs", allowed="a number, or max_steps: a plan has an end", given=trainer.max_epochs)
     return trainer.max_epochs * terms.steps_per_pass
+
+
+def _refuse_other_estimate(trainer: Trainer, steps: int) -> None:
+    """A schedule that asked for the number of steps was told what the length of the loader says, which is private."""
+    if trainer.fit_loop._combined_loader is not None and trainer.estimated_stepping_batches != steps:
+        allowed = f"left out, or equal to the {steps} steps of the plan: give the schedule this number, or max_steps"
+        raise InvalidValue("estimated_stepping_batches", allowed=allowed, given="another number")
 
 
 def _never(trainer: Trainer) -> int:
