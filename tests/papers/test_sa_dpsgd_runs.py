@@ -16,6 +16,7 @@ from lehr.papers.sa_dpsgd_runs import (
     DIGITS,
     FASHION_MNIST,
     HALF,
+    KEPT,
     MNIST,
     PAPER,
     RELU,
@@ -104,13 +105,18 @@ def test_every_method_and_network_can_be_built(setting: Setting, scheme: Scheme)
 
 
 def test_only_the_first_scheme_has_relu() -> None:
-    assert [run_of(MNIST, scheme, 0).network[1]["activation"] for scheme in SCHEMES] == ["relu", *["tanh"] * 4]
+    assert [run_of(MNIST, scheme, 0).network[1]["activation"] for scheme in SCHEMES] == ["relu", *["tanh"] * 5]
 
 
 def test_annealed_runs_end_at_a_published_3_and_say_which_records_they_are_scored_on() -> None:
     assert [run_of(MNIST, scheme, 0).steps for scheme in (RELU, TANH, AUTO_S)] == [17_658] * 3
-    assert [run_of(MNIST, scheme, 0).steps for scheme in (SEEN, HALF)] == [4698] * 2
-    assert [run_of(MNIST, scheme, 0).scored_on for scheme in SCHEMES] == ["all", "all", "all", "seen", "half"]
+    assert [run_of(MNIST, scheme, 0).steps for scheme in (KEPT, SEEN, HALF)] == [4698] * 3
+    assert [run_of(MNIST, scheme, 0).scored_on for scheme in SCHEMES] == ["all"] * 3 + ["seen", "seen", "half"]
+
+
+def test_a_rejection_takes_the_momentum_back_unless_the_scheme_says_that_it_is_kept() -> None:
+    kept = [scheme for scheme in SCHEMES if run_of(MNIST, scheme, 0).settings.get("keeps_momentum")]
+    assert kept == [KEPT]
 
 
 def test_only_what_says_so_has_no_momentum() -> None:
@@ -127,7 +133,7 @@ def test_five_seeds_on_mnist_and_fashion_mnist_and_three_on_cifar_10() -> None:
     counts = {setting.data: 0 for setting in PAPER}
     for run in compared_runs(Size()):
         counts[run.data] += 1
-    assert counts == {"mnist": 25, "fashion-mnist": 25, "cifar-10": 15}
+    assert counts == {"mnist": 30, "fashion-mnist": 30, "cifar-10": 18}
 
 
 def test_jobs_of_the_first_seed_come_first_and_what_the_paper_prints_before_what_it_does_not() -> None:
@@ -145,7 +151,7 @@ def test_other_numbers_of_seeds_and_a_quick_size_can_be_asked_for() -> None:
 
 def test_every_job_is_another() -> None:
     runs = compared_runs(Size())
-    assert len({key_of(run) for run in runs}) == len(runs) == 65
+    assert len({key_of(run) for run in runs}) == len(runs) == 78
 
 
 def test_runs_at_a_proven_3_charge_every_candidate() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lehr.papers.experiment import Outcomes, Size
 from lehr.papers.job import Training, key_of
-from lehr.papers.sa_dpsgd_runs import DELTA, MNIST, SEEN, run_of
+from lehr.papers.sa_dpsgd_runs import DELTA, KEPT, MNIST, run_of
 from lehr.papers.sa_dpsgd_sweeps import EXPERIMENTS, STEPS_OF_BATCHES, SWEEPS, with_batch
 from lehr.papers.table import Measured
 from lehr.planning.plan import make_plan
@@ -48,13 +48,13 @@ def test_all_points_have_one_run_before_any_has_two() -> None:
     jobs = [job for job in FIGURE4.jobs(Size()) if isinstance(job, Training)]
     points = sum(len(sweep.points) for sweep in SWEEPS) - len(SWEEPS) + 1
     assert [job.seed for job in jobs] == [0] * points + [1] * points + [2] * points
-    assert jobs.count(run_of(MNIST, SEEN, 0)) == 1
+    assert jobs.count(run_of(MNIST, KEPT, 0)) == 1
 
 
 def test_a_point_is_the_mean_over_its_runs_beside_the_papers() -> None:
     point = replace(MNIST, rate=1.5)
     told = [{"accuracy": 0.98, "candidates": 9000}, {"accuracy": 0.99, "candidates": 10_000}]
-    found = Outcomes({key_of(run_of(point, SEEN, seed)): outcome for seed, outcome in enumerate(told)})
+    found = Outcomes({key_of(run_of(point, KEPT, seed)): outcome for seed, outcome in enumerate(told)})
     shown = FIGURE4.shown(found, Size())
     [row] = [row for row in shown.tables[0].rows if row[0] == "1.5"]
     assert row[1:5] == (0.9881, Measured((0.98, 0.99)), 4698, Measured((9000, 10_000)))

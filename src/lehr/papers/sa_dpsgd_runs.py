@@ -69,27 +69,28 @@ class Scheme:
 RELU = Scheme(title="DPSGD, ReLU", method="dpsgd", activation="relu")
 TANH = Scheme(title="DPSGD, tanh", method="dpsgd")
 AUTO_S = Scheme(title="AUTO-S, tanh", method="auto-s")
-SEEN = Scheme(
-    title="SA-DPSGD, published rule",
-    method="sa-dpsgd",
-    scored_on="seen",
-    goes_on=False,
-    differs="as in the paper: scored on the test records that acceptance looked at, which is not a fair score",
-)
-HALF = Scheme(
-    title="SA-DPSGD, published rule, scored on other records",
-    method="sa-dpsgd",
-    scored_on="half",
-    goes_on=False,
-    differs="not in the paper: acceptance looks at one half of the test records, the other half is scored",
-)
 KEPT = Scheme(
-    title="SA-DPSGD, published rule, momentum kept",
+    title="SA-DPSGD, published rule",
     method="sa-dpsgd",
     scored_on="seen",
     keeps_momentum=True,
     goes_on=False,
-    differs="a rejection takes back the weights alone: rejected gradients stay in the momentum; scored as the row above",
+    differs="as its authors do later, a rejection takes back the weights alone: what is rejected stays in the momentum; "
+    "scored, as in the paper, on the test records that acceptance looked at, which is not a fair score",
+)
+SEEN = Scheme(
+    title="SA-DPSGD, published rule, momentum taken back",
+    method="sa-dpsgd",
+    scored_on="seen",
+    goes_on=False,
+    differs="a rejection takes the momentum back too, and leaves nothing behind; scored as the row above",
+)
+HALF = Scheme(
+    title="SA-DPSGD, published rule, momentum taken back, scored on other records",
+    method="sa-dpsgd",
+    scored_on="half",
+    goes_on=False,
+    differs="not in the paper: acceptance looks at one half of the test records, the other half is scored",
 )
 WITHOUT_MOMENTUM = Scheme(
     title="DPSGD, tanh, without momentum",
@@ -98,7 +99,7 @@ WITHOUT_MOMENTUM = Scheme(
     goes_on=False,
     differs="the settings that the paper prints, and no momentum, which it does not mention",
 )
-SCHEMES = (RELU, TANH, AUTO_S, SEEN, HALF)
+SCHEMES = (RELU, TANH, AUTO_S, KEPT, SEEN, HALF)
 
 FREE = "SA-DPSGD, free settings"
 PLAIN = "SGD without privacy"
@@ -124,7 +125,7 @@ MNIST = Setting(
             RELU.title: 0.9673,
             TANH.title: 0.9805,
             AUTO_S.title: 0.9812,
-            SEEN.title: 0.9835,
+            KEPT.title: 0.9835,
             PLAIN: 0.9909,
         }
     ),
@@ -133,7 +134,7 @@ MNIST = Setting(
             RELU.title: (1.64, 2.47, None),
             TANH.title: (1.23, 1.47, 2.92),
             AUTO_S.title: (1.22, 1.47, 2.91),
-            SEEN.title: (1.21, 1.46, 2.53),
+            KEPT.title: (1.21, 1.46, 2.53),
         }
     ),
 )
@@ -158,7 +159,7 @@ FASHION_MNIST = Setting(
             RELU.title: 0.8442,
             TANH.title: 0.8603,
             AUTO_S.title: 0.8633,
-            SEEN.title: 0.8741,
+            KEPT.title: 0.8741,
             FREE: 0.8850,
             PLAIN: 0.8901,
         }
@@ -168,7 +169,7 @@ FASHION_MNIST = Setting(
             RELU.title: (2.20, 2.88, 5.86),
             TANH.title: (1.73, 2.08, 2.96),
             AUTO_S.title: (1.64, 2.07, 2.92),
-            SEEN.title: (1.52, 1.86, 2.51),
+            KEPT.title: (1.52, 1.86, 2.51),
         }
     ),
 )
@@ -193,7 +194,7 @@ CIFAR_10 = Setting(
             RELU.title: 0.5206,
             TANH.title: 0.5904,
             AUTO_S.title: 0.5934,
-            SEEN.title: 0.6092,
+            KEPT.title: 0.6092,
             FREE: 0.6417,
             PLAIN: 0.7902,
         }
@@ -203,7 +204,7 @@ CIFAR_10 = Setting(
             RELU.title: (2.99, 3.68, 4.54),
             TANH.title: (2.15, 2.39, 2.83),
             AUTO_S.title: (2.05, 2.36, 2.80),
-            SEEN.title: (1.93, 2.27, 2.57),
+            KEPT.title: (1.93, 2.27, 2.57),
         }
     ),
 )

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from lehr.papers.experiment import Experiment, Outcomes, Size
 from lehr.papers.job import Job, key_of
 from lehr.papers.sa_dpsgd_costs import most_candidates, proven_epsilon
-from lehr.papers.sa_dpsgd_runs import DIGITS, MNIST, SEEN, Setting, run_of, titled
+from lehr.papers.sa_dpsgd_runs import DIGITS, KEPT, MNIST, Setting, run_of, titled
 from lehr.papers.table import Cell, Column, Shown, Table, measured
 from lehr.reports.chart import Chart, Line
 
@@ -84,7 +84,7 @@ def _sweeps(size: Size) -> tuple[Sweep, ...]:
 
 
 def _runs(setting: Setting, size: Size) -> list[Job]:
-    return [run_of(setting, SEEN, seed) for seed in range(_SEEDS if size.seeds is None else size.seeds)]
+    return [run_of(setting, KEPT, seed) for seed in range(_SEEDS if size.seeds is None else size.seeds)]
 
 
 def _jobs(size: Size) -> list[Job]:
@@ -147,7 +147,7 @@ def _chart(sweep: Sweep, outcomes: Outcomes, size: Size) -> Chart:
         from_zero=False,
         x_scale="linear" if sweep.title == "learning rate" else "log",
         x_ticks=tuple(value for value, _ in sweep.points),
-        lines=(Line(name=SEEN.title, x=[value for value, _ in known], y=[mean for _, mean in known]),),
+        lines=(Line(name=KEPT.title, x=[value for value, _ in known], y=[mean for _, mean in known]),),
     )
 
 
