@@ -75,7 +75,7 @@ KEPT = Scheme(
     scored_on="seen",
     keeps_momentum=True,
     goes_on=False,
-    differs="as its authors do later, a rejection takes back the weights alone: what is rejected stays in the momentum; "
+    differs="as its authors do later, a rejection takes back the weights alone: the rejected stays in the momentum; "
     "scored, as in the paper, on the test records that acceptance looked at, which is not a fair score",
 )
 SEEN = Scheme(
