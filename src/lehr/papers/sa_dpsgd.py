@@ -357,8 +357,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "SA-DPSGD's published rule charges accepted candidates only, which is no guarantee: the proven ε of what "
             "its runs may draw stands beside it. It is run with the momentum of rejected candidates kept, as its "
             "authors' code for their next method does, and taken back. Its paper also accepts and scores on the same "
-            "test records; it is run so, and once more with the test records halved. Both DPSGD and SA-DPSGD are run at "
-            "a proven ε of 3, too. "
+            "test records; it is run so, and once more with the test records halved. Both DPSGD and SA-DPSGD are run "
+            "at a proven ε of 3, too. "
             "Free settings are printed for MNIST alone."
         ),
         jobs=_table1_jobs,
