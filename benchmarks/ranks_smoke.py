@@ -5,14 +5,16 @@ processes that torchrun starts, over gloo or over NCCL, with whole weights on ev
 the largest difference of a weight from the one process's, relative to the largest weight; or the last words of the
 error, where the backend refuses (NCCL takes no two processes on one GPU, and a sharded run on GPUs needs NCCL).
 
-Memory is what a process holds more than before it was given the model, in MB, over the second half of the steps: the
-least, which is between steps, and the most. On a GPU it is torch's own count, otherwise the process's resident memory.
-``--hidden 4096 --optimizer adam`` has 20 million parameters.
+Memory is in MB. ``held`` is the size of all tensors of the process when the last loss is asked for, which is when each
+layer has run and let its weights go again; ``rise`` is how far the memory in use rises above its least during the
+second half of the steps: on a GPU by torch's own count, otherwise the process's resident memory.
+``--hidden 1024 --layers 18 --optimizer adam`` has 20 million parameters.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -22,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,7 @@ class Size:
     """What is trained."""
 
     hidden: int
+    layers: int
     optimizer: str
     steps: int
 
@@ -68,23 +72,35 @@ class Watch:
         self.__name__ = "losses"
         self._asked: list[float] = []
         self._held: list[tuple[float, float]] = []
-        self._before = _held_now()
+        self._tensors = 0
         threading.Thread(target=self._look, daemon=True).start()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         self._asked.append(time.monotonic())
+        self._tensors = _in_tensors()
         return cross_entropy(outputs, targets, reduction="none")
 
     def megabytes(self, steps: int) -> dict[str, float]:
-        """The least and the most, from the middle of the steps to the last of them."""
+        """What is held, and the rise from the middle of the steps to the last of them."""
         begin, end = self._asked[-max(2, steps // 2)], self._asked[-1]
-        found = [held - self._before for moment, held in self._held if begin <= moment <= end]
-        return {"least": round(min(found) / 1e6, 1), "most": round(max(found) / 1e6, 1)}
+        found = [held for moment, held in self._held if begin <= moment <= end]
+        return {"held": round(self._tensors / 1e6, 1), "rise": round((max(found) - min(found)) / 1e6, 1)}
 
     def _look(self) -> None:
         while True:
             self._held.append((time.monotonic(), _held_now()))
             time.sleep(0.002)
+
+
+def _in_tensors() -> int:
+    """The bytes of all tensors there are, each memory once."""
+    found = {}
+    for one in gc.get_objects():
+        with suppress(Exception):  # what is only a tensor within a transformation of torch has no memory of its own
+            if isinstance(one, Tensor):
+                memory = (one.to_local() if hasattr(one, "to_local") else one).untyped_storage()
+                found[memory.data_ptr()] = memory.nbytes()
+    return sum(found.values())
 
 
 def _held_now() -> float:
@@ -104,8 +120,9 @@ def train(directory: Path, size: Size, *, resume: bool = True, sharded: bool = F
     """This process's part of a run."""
     torch.manual_seed(0)
     data, watch, wide = records(), Watch(), size.hidden
+    inner = [layer for _ in range(size.layers) for layer in (nn.Linear(wide, wide), nn.ReLU())]
     fit(
-        nn.Sequential(nn.Linear(INPUTS, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 10)),
+        nn.Sequential(nn.Linear(INPUTS, wide), nn.ReLU(), *inner, nn.Linear(wide, 10)),
         data,
         records=RECORDS,
         num_classes=10,
@@ -164,7 +181,7 @@ def compared(
 ) -> list[dict[str, Any]]:
     """A row for every number of processes, every backend, and whole or sharded weights."""
     first = prepared(folder / "prepared", size)
-    train(folder / "warm", Size(hidden=8, optimizer=size.optimizer, steps=2), resume=False)
+    train(folder / "warm", Size(hidden=8, layers=1, optimizer=size.optimizer, steps=2), resume=False)
     alone = Path(shutil.copytree(first, folder / "alone"))
     rows: list[dict[str, Any]] = [{"ranks": "one process", "megabytes": [train(alone, size).megabytes(size.steps)]}]
     for total, backend, sharded in [(t, b, s) for t in totals for b in backends for s in ways]:
@@ -189,7 +206,10 @@ def work(directory: Path, size: Size, *, backend: str, sharded: bool) -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl")
     rank = dist.get_rank()
-    tiny, warm = Size(hidden=8, optimizer=size.optimizer, steps=2), directory.with_name(f"{directory.name}-warm")
+    tiny, warm = (
+        Size(hidden=8, layers=1, optimizer=size.optimizer, steps=2),
+        directory.with_name(f"{directory.name}-warm"),
+    )
     try:
         train(warm, tiny, resume=False, sharded=sharded)  # torch loads much when it is first used
         held = train(directory, size, sharded=sharded).megabytes(size.steps)
@@ -208,10 +228,11 @@ def main() -> None:
     asked.add_argument("--backends", nargs="+", default=["gloo", "nccl"] if torch.cuda.is_available() else ["gloo"])
     asked.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     asked.add_argument("--hidden", type=int, default=256)
+    asked.add_argument("--layers", type=int, default=1)
     asked.add_argument("--optimizer", default="sgd")
     asked.add_argument("--steps", type=int, default=20)
     given = asked.parse_args()
-    size = Size(hidden=given.hidden, optimizer=given.optimizer, steps=given.steps)
+    size = Size(hidden=given.hidden, layers=given.layers, optimizer=given.optimizer, steps=given.steps)
     if given.worker is not None:
         work(given.worker, size, backend=given.backend, sharded=given.sharded)
         return

@@ -24,7 +24,7 @@ from lehr.rng import RunKey
 from lehr.sharded import Layout, ShardRandomness, Shards, _gathered_at_once, rows_of
 from lehr.update.averaging import ExponentialAverage
 from lehr.update.torch_optim import adam
-from tests.several_ranks import STEPS, copied, prepared, together, train
+from tests.several_ranks import copied, prepared, together, train
 
 KEY = RunKey(bytes(range(32)))
 SIZES = {"frozen": (3,), "first": (5, 2), "second": (2,), "third": (7, 3)}
@@ -193,25 +193,27 @@ def test_spread_weights_end_where_those_of_one_process_end(
 
 @pytest.mark.slow
 def test_a_killed_rank_stops_all_and_what_is_taken_again_elsewhere_is_charged_again(tmp_path: Path) -> None:
-    broken = prepared(tmp_path / "broken")
+    steps = 8
+    job = {"sharded": True, "steps": steps}
+    broken = prepared(tmp_path / "broken", steps=steps)
     whole = copied(broken, "whole")
-    [first], [] = together(2, [(broken, {"sharded": True, "misbehaves": {1: "dies"}})])
+    [first], [] = together(2, [(broken, {**job, "misbehaves": {1: "dies"}})])
     assert first.startswith("RankLost: ")
     before, _ = charged(broken)
-    assert 0 < before < STEPS
+    assert 0 < before < steps
     alone, four = copied(broken, "alone"), copied(broken, "four")
 
     # The same ranks go on to the very bits of a run that was never stopped, and nothing is paid twice.
-    [resumed, expected], _ = together(2, [(broken, {"sharded": True}), (whole, {"sharded": True})])
+    [resumed, expected], _ = together(2, [(broken, job), (whole, job)])
     assert resumed == expected
     assert charged(broken) == charged(whole)
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
     # Others round otherwise: the steps since the checkpoint are taken with fresh noise, out of what is left.
-    for end in (train(alone)["end"], together(4, [(four, {"sharded": True})])[0][0]["end"]):
+    for end in (train(alone, steps=steps)["end"], together(4, [(four, job)])[0][0]["end"]):
         assert "steps early" in end.reason
-        assert end.step < STEPS
-    assert charged(alone)[0] == charged(four)[0] == STEPS
+        assert end.step < steps
+    assert charged(alone)[0] == charged(four)[0] == steps
 
 
 @pytest.mark.slow

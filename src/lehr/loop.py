@@ -169,6 +169,7 @@ class Loop:
             if charges.is_scored(step) and training.scorer is not None:
                 spent = training.epsilon_of(charges.released_after(step))
                 self._evaluate(training.scorer, randomness, spent=spent, of_step=self._told_of(released, private))
+            del private, released  # each is as large as the model
             if time.monotonic() - saved_at >= training.checkpoint_seconds:
                 self._save()
                 saved_at = time.monotonic()
