@@ -33,6 +33,7 @@ MECHANISMS = (
     "clipping/per_layer.py",
     "clipping/scheduled.py",
     "compat/hooked_steps.py",
+    "compat/one_draw.py",
     "compat/opacus/private_steps.py",
     "compat/opacus/quantile_clip.py",
     "data/private_pca.py",

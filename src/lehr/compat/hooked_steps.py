@@ -23,12 +23,13 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 
 from lehr import validate
+from lehr.compat.one_draw import OneDraw
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING
 from lehr.gradients.batches import trainable
 from lehr.gradients.hooked import HookedEngine
 from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum, SlotState, Taken
-from lehr.mechanism import Mechanism, added
+from lehr.mechanism import Mechanism
 from lehr.rng import RunKey, StepRandomness
 
 
@@ -124,8 +125,7 @@ class HookedSteps:
         self.clipping: SlotState = mechanism.clipping.start(parameters)
         self.noise: SlotState = mechanism.noise.start(parameters)
         self._parts: list[Part] | None = None
-        self._sum: PrivateSum | None = None
-        self._num_added = self._parts_added = 0
+        self._draw: OneDraw | None = None
 
     @property
     def clip_rule(self) -> ClipRule:
@@ -141,30 +141,25 @@ class HookedSteps:
     @property
     def next_part(self) -> Part:
         """The physical batch that is next."""
-        return self.parts()[min(self._parts_added, len(self.parts()) - 1)]
+        return self.parts()[min(self._num_added, len(self.parts()) - 1)]
 
     @property
     def is_last_part(self) -> bool:
         """Whether the physical batch that is next is the last of its draw."""
-        return self._parts_added + 1 >= len(self.parts())
+        return self._num_added + 1 >= len(self.parts())
 
     def add(self, mask_B: Tensor | None = None) -> None:  # noqa: N803
         """Take in the physical batch that ``backward()`` was just called for; the mask says who counts in it."""
         if mask_B is None and not any(part.is_counted for part in self.parts()):
             mask_B = torch.zeros(1, dtype=torch.bool)  # noqa: N806
-        gradients = self.engine.gradients(mask_B)
-        part = self.clip_rule(gradients)
-        self._num_added += len(gradients.norms()) if mask_B is None else int(mask_B.sum())
-        self._parts_added += 1
-        self._sum = part if self._sum is None else added([self._sum, part])
+        self._begun().add(self.engine.gradients(mask_B), mask_B)
 
     def release(self) -> ReleasedSum:
         """Charge the step, and release the sum of everything that was added since the last one, with noise once."""
-        private = self._of_nobody() if self._sum is None else self._sum
-        self._refuse_other_records()
-        planned = self._pays.pay(self.step)
-        randomness = self.draws.at(self.step)
-        released = self.mechanism.release(private, self.noise, planned_step=planned, randomness=randomness)
+        num_drawn = sum(len(part.places) for part in self.parts() if part.is_counted)
+        released = self._begun().release(
+            num_drawn=num_drawn, pay=lambda: self._pays.pay(self.step), noise=self._with_noise
+        )
         taken = Taken(released=released, divisor=self.mechanism.divisor, is_accepted=True)
         self.clipping = self.mechanism.clipping.learn(self.clipping, taken)
         self.noise = self.mechanism.noise.learn(self.noise, taken)
@@ -175,22 +170,30 @@ class HookedSteps:
 
     def forget(self) -> None:
         """Drop what was added, as for a step that is given up before it is released."""
-        self._sum, self._num_added, self._parts_added = None, 0, 0
+        self._draw = None
 
     def write(self, released: ReleasedSum) -> None:
         """Put the mean, over a public number, where an optimizer looks for a gradient."""
         for name, parameter in trainable(self.model).items():
             parameter.grad = (released.values[name] / self.mechanism.divisor).to(parameter.dtype)
 
+    @property
+    def _num_added(self) -> int:
+        return 0 if self._draw is None else self._draw.num_parts
+
+    def _begun(self) -> OneDraw:
+        """The sum of this step, which begins with its first part, or with its release where nobody was drawn."""
+        if self._draw is None:
+            self._draw = OneDraw(self.clip_rule, nobody=self._of_nobody)
+        return self._draw
+
+    def _with_noise(self, private: PrivateSum, planned_step: int) -> ReleasedSum:
+        randomness = self.draws.at(self.step)
+        return self.mechanism.release(private, self.noise, planned_step=planned_step, randomness=randomness)
+
     def _of_nobody(self) -> PrivateSum:
         values = {name: torch.zeros_like(value) for name, value in trainable(self.model).items()}
         return PrivateSum(values=values, sensitivity=self.clip_rule.sensitivity)
-
-    def _refuse_other_records(self) -> None:
-        expected = sum(len(part.places) for part in self.parts() if part.is_counted)
-        if self._num_added != expected:
-            allowed = "one that runs each record that was drawn exactly once"
-            raise InvalidValue("loop", allowed=allowed, given="another number of records")
 
 
 def _refuse_unfit(mechanism: Mechanism) -> None:

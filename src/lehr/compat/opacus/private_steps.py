@@ -5,6 +5,7 @@
 The model is listened to (``lehr.gradients.hooked``), a clip rule bounds every record, the step is charged, and noise is
 added once for the whole draw. The divisor is the expected batch size, which is public, whatever was drawn.
 
+What is charged, noised and handed out, in this order, is one draw of ``lehr.compat.one_draw``, as at the other doors.
 ``lehr.compat.hooked_steps`` does this for a plan that is fixed beforehand. Here a loop may take as many steps as it
 likes, change noise and clip norm as it goes, and leave draws unused: what is charged is what is done.
 """
@@ -14,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lehr import validate
+from lehr.compat.one_draw import OneDraw
 from lehr.compat.opacus.draws import Draws, Part
 from lehr.compat.opacus.spending import Allowed
 from lehr.errors import InvalidValue
 from lehr.events import PoissonSampled
 from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.hooked import HookedEngine
-from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum
-from lehr.mechanism import added
+from lehr.interfaces import ClipRule, ReleasedSum
 from lehr.noise import IsotropicNoise, NoNoise
 from lehr.sampling import PoissonSampling
 
@@ -55,9 +56,14 @@ class PrivateSteps:
     ) -> None:
         self.listener, self.draws, self.sampling, self.allowed = listener, draws, sampling, allowed
         self._charge = charge
-        self._sum: PrivateSum | None = None
+        self._draw: OneDraw | None = None
         self._part: Part | None = None
-        self.rule: ClipRule | None = None  # that of the draw which is being collected, or was
+        self._num_drawn = 0
+
+    @property
+    def rule(self) -> ClipRule | None:
+        """The rule of the draw that is being collected, or was the last."""
+        return None if self._draw is None else self._draw.rule
 
     def collect(self, clip: ClipRule) -> bool:
         """Clip and add up the batch that ``backward()`` was called for; true where that completes its draw.
@@ -65,34 +71,43 @@ class PrivateSteps:
         All parts of a draw are clipped by the rule of its first part: the sum has one sensitivity.
         """
         part = self.draws.taken()
-        gradients = self._gradients(part)
-        if self._part is None or self.rule is None or self._part.randomness != part.randomness:
-            self._sum, self.rule = None, clip  # a draw that the loop left before its end is not released
-        private = self.rule(gradients)
-        self._sum = private if self._sum is None else added([self._sum, private])
+        mask_B = torch.zeros(1, dtype=torch.bool) if part.is_made_up else None  # noqa: N806
+        gradients = self._gradients(part, mask_B)
+        if self._part is None or self._draw is None or self._part.randomness != part.randomness:
+            self._draw, self._num_drawn = OneDraw(clip), 0  # a draw that the loop left before its end is not released
+        self._draw.add(gradients, mask_B)
+        self._num_drawn += 0 if part.is_made_up else part.num_records
         self._part = part
         return part.is_last
 
     def release(self, *, noise_multiplier: float) -> ReleasedSum:
         """The noisy sum over the draw that was collected: charged first, and then drawn."""
-        part, private = self._part, self._sum
-        if part is None or private is None or not part.is_last:
+        part, draw = self._part, self._draw
+        if part is None or draw is None or not part.is_last:
             raise InvalidValue("loop", allowed="one that collects the whole of a draw", given="a part of one, or none")
-        event = step_event(self.sampling, noise_multiplier)
+        noise = _noise(noise_multiplier)
+        released = draw.release(
+            num_drawn=self._num_drawn,
+            pay=lambda: self._pay(step_event(self.sampling, noise_multiplier)),
+            noise=lambda private, _: noise.release(
+                private, noise_multiplier=noise_multiplier, randomness=part.randomness
+            ),
+        )
+        self._part = None
+        return released
+
+    def _pay(self, event: PoissonSampled) -> None:
         if self.allowed is not None:
             self.allowed.take(event)
         self._charge(event)
-        self._part, self._sum = None, None
-        noise = _noise(noise_multiplier)
-        return noise.release(private, noise_multiplier=noise_multiplier, randomness=part.randomness)
 
     def forget(self) -> None:
         """Drop a backward pass that was not collected. What was collected of a draw stays."""
         if self.listener.has_backward:
             self.listener.forget()
 
-    def _gradients(self, part: Part) -> ContributedGradients:
-        found = self.listener.gradients(torch.zeros(1, dtype=torch.bool) if part.is_made_up else None)
+    def _gradients(self, part: Part, mask_B: Tensor | None) -> ContributedGradients:  # noqa: N803
+        found = self.listener.gradients(mask_B)
         if len(found.norms()) != part.num_records:
             allowed = "the one that the private data loader gave, each of its records once"
             raise InvalidValue("batch", allowed=allowed, given="another number of records")
