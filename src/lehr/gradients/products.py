@@ -46,8 +46,9 @@ def sum_of_squares(values: Tensor) -> Tensor:
 
 
 def _is_short(values: Tensor) -> bool:
-    """Whether the last axis may be added up in order, and is long enough for that to be faster."""
-    return values.dim() > 1 and 16 <= values.shape[-1] <= MOST_ADDED_IN_ORDER and not torch.compiler.is_compiling()
+    """Whether the last axis may be added up in order, and is long enough for that to be faster, on a CPU."""
+    is_eager = values.device.type == "cpu" and not torch.compiler.is_compiling()
+    return is_eager and values.dim() > 1 and 16 <= values.shape[-1] <= MOST_ADDED_IN_ORDER
 
 
 def _squares_of_rows(values: Tensor) -> Tensor:
