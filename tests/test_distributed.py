@@ -37,6 +37,20 @@ def test_the_shares_of_all_ranks_are_the_draw_and_no_two_have_a_record_in_common
     assert torch.cat(shares).sort().values.equal(places)
 
 
+@pytest.mark.parametrize("places", [[], [0], [1, 4, 5, 9, 13]])
+def test_every_rank_knows_the_largest_share_of_a_draw(places: list[int]) -> None:
+    drawn = torch.tensor(places, dtype=torch.int64)
+    expected = max(len(Ranks(number=number, total=3).own(drawn)) for number in range(3))
+    assert Ranks(number=1, total=3).largest_share(drawn) == expected
+
+
+def test_an_error_of_the_network_is_a_lost_rank_and_one_of_the_program_is_not() -> None:
+    ranks = Ranks()
+    for said, error in (("Gloo: Connection closed by peer", RankLost), ("mat1 and mat2 do not fit", RuntimeError)):
+        with pytest.raises(error), ranks.side_by_side():
+            raise RuntimeError(said)
+
+
 def test_a_share_follows_the_records_own_place_and_not_who_else_was_drawn() -> None:
     """Otherwise one record more would move others to another rank, and their augmentation with them."""
     first = Ranks(number=0, total=2)
@@ -117,7 +131,7 @@ def test_a_model_that_another_engine_shares_out_is_refused() -> None:
     fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(InvalidValue, match="the module itself"):
         refuse_wrapped(DistributedDataParallel(nn.Linear(3, 2)))
-    with pytest.raises(InvalidValue, match="fully_shard"):
+    with pytest.raises(InvalidValue, match="sharded=True"):
         refuse_wrapped(sharded)
 
 
