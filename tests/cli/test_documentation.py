@@ -30,7 +30,6 @@ PAGES = (
     "train.md",
     "tutorial.md",
 )
-LONG = pytest.param("tan.md", marks=[pytest.mark.slow, pytest.mark.in_turn(1)])
 WHOLE_COMMAND = typer.main.get_command(app)
 
 
@@ -77,6 +76,8 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("COLUMNS", "80")
 
 
+@pytest.mark.slow  # all of them together
+@pytest.mark.in_turn
 @pytest.mark.parametrize("command", [words for words, _ in _help_pages(WHOLE_COMMAND)], ids=" ".join)
 def test_the_example_of_the_help_works(command: tuple[str, ...]) -> None:
     _, shown = _run("lehr " + " ".join(command) + " --help")
@@ -87,7 +88,9 @@ def test_the_example_of_the_help_works(command: tuple[str, ...]) -> None:
         assert code == 0, f"{line}: {output}"
 
 
-@pytest.mark.parametrize("page", [LONG, *(page for page in PAGES if page not in LONG.values)])
+@pytest.mark.slow  # all of them together
+@pytest.mark.in_turn
+@pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_print_what_it_says(page: str) -> None:
     examples = list(_console_examples((DOCS / page).read_text(encoding="utf-8")))
     assert examples

@@ -40,6 +40,8 @@ def agrees(refutation: Refutation) -> None:
     assert refutation.told() in PAGE
 
 
+@pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("module", [two_tails, drawn_size, shuffled, empty_batches, accumulated])
 def test_the_mistake_is_refuted_and_the_librarys_own_form_holds(module: Any, tmp_path: Path) -> None:
     refutation = module.refute()

@@ -57,6 +57,7 @@ def killed_at_a_random_moment(
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(1)
 def test_the_kills_would_find_a_run_that_uses_a_value_before_it_is_recorded(tmp_path: Path, script: Spenders) -> None:
     path, chance, used = tmp_path / "ledger", random.Random(4), 0
     new_ledger(path, steps=10**6).close()
@@ -136,6 +137,7 @@ def assert_nothing_lost(path: Path, used: Counter[str], settled: set[str]) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(2)
 def test_a_file_whose_creation_was_killed_is_whole_or_can_be_created_again(tmp_path: Path, script: Spenders) -> None:
     chance, whole = random.Random(3), 0
     for kill in range(KILLS // 4):

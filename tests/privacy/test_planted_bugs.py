@@ -47,6 +47,7 @@ MIXED_LABELS = ("leaf.repeat_interleave(self._views, 0)", "leaf.repeat(self._vie
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn(2)
 def test_a_change_that_does_no_harm_is_not_caught_and_one_that_makes_no_sense_is_no_try() -> None:
     """Otherwise a test that fails for any other reason would pass for one that catches."""
     [old] = [old for old, _ in NOISE.edits]
