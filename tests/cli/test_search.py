@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,13 +53,6 @@ def test_private_records_are_refused_before_anything_is_written(config: Path) ->
     assert result.exit_code == 2
     assert "public or synthetic" in result.stderr
     assert not (config.parent / "run-search").exists()
-
-
-def test_without_optuna_the_way_to_get_it_is_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    result = CliRunner().invoke(app, ["search", config.name])
-    assert result.exit_code == 2
-    assert "lehr[search]" in result.stderr
 
 
 @pytest.mark.parametrize("options", [["--sampler", "best"], ["--pruner", "x"], ["--trials", "0"], ["--storage", "x"]])

@@ -14,7 +14,6 @@ from lehr.cli import answering
 from lehr.cli.failing import NO, that_goes_on
 from lehr.cli.options import Json, example, refuse
 from lehr.cli.settings import tables
-from lehr.errors import InvalidValue
 
 if TYPE_CHECKING:
     from lehr.reports.search_rows import Row, SearchCallback
@@ -70,7 +69,6 @@ def search(
     they are private, and the search is paid for (--pay). The same command again goes on with a study that was stopped
     or killed.
     """
-    _refuse_without_optuna()
     from lehr.cli.search_paid import PayOptions, planned
     from lehr.search.asked import Search
 
@@ -95,14 +93,6 @@ def search(
     rows, finished = _searched(asked, folder, name=name, storage=storage, how=how, quiet=quiet or json)
     _answer(asked, rows, finished, folder, json=json)
     _fail_without_a_winner(finished.winner)
-
-
-def _refuse_without_optuna() -> None:
-    try:
-        import optuna  # noqa: F401
-    except ImportError as error:
-        allowed = "installed for a search: pip install 'lehr[search]'"
-        raise InvalidValue("optuna", allowed=allowed, given="not installed") from error
 
 
 def _searched(
