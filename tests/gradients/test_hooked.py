@@ -466,6 +466,38 @@ def test_a_buffer_that_learns_from_the_records_is_refused_by_name() -> None:
         heard(HookedEngine(model), model, torch.randn(4, 3), torch.arange(4))
 
 
+class Centres(Around):
+    """Keeps a running mean of its records."""
+
+    centre: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(torch.tanh)
+        self.register_buffer("centre", torch.zeros(3))
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.centre.mul_(0.9).add_(0.1 * values.mean(0))
+        return super().forward(values)
+
+
+@pytest.mark.parametrize("records", [1, 4])
+def test_a_buffer_that_learns_is_found_whatever_the_size_of_batches_and_keeps_nothing(records: int) -> None:
+    model = Centres()
+    with pytest.raises(NotPrivate, match=r"centre of.*no noise is added"):
+        heard(HookedEngine(model), model, torch.randn(records, 3), torch.arange(records))
+    assert model.centre.count_nonzero() == 0
+
+
+def test_batch_norm_that_is_put_into_training_inside_the_loop_learns_nothing() -> None:
+    model = nn.Sequential(nn.Linear(3, NUM_CLASSES), nn.BatchNorm1d(NUM_CLASSES)).eval()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    with HookedEngine(model):
+        model.train()
+        with pytest.raises(NotPrivate, match="BatchNorm1d"):
+            model(torch.randn(4, 3))
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
 def test_a_buffer_that_counts_batches_is_accepted_and_counts_them() -> None:
     class Counts(Around):
         seen: Tensor

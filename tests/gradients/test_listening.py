@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -90,7 +92,13 @@ def test_a_copy_of_a_listened_layer_runs_its_own_weights_and_is_not_heard() -> N
 def test_a_pass_is_checked_and_counted_before_it_is_run() -> None:
     model = nn.Identity()
     seen: list[Any] = []
-    run = in_passes(model, None, at_most=1, check=lambda num_images, inputs: seen.append((num_images, inputs)))
+
+    @contextmanager
+    def trying(num_images: int, inputs: Any) -> Iterator[None]:
+        seen.append((num_images, inputs))
+        yield
+
+    run = in_passes(model, None, at_most=1, trying=trying)
     heard = Heard()
     values = torch.randn(4, 3)
     assert run(heard, values) is values

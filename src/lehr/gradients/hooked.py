@@ -13,7 +13,8 @@ left, the model is as it was. Axes: B records, K views of one record, N = B·K i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -33,7 +34,7 @@ from lehr.gradients.layers import Layers
 from lehr.gradients.listening import BareWithBuffers, Listening, by_copies, by_rule, in_passes
 from lehr.gradients.made_up import ATTEMPTS, MadeUp
 from lehr.gradients.masks import checked_mask
-from lehr.gradients.mixing import Sites, other_number, refuse_mixed_images
+from lehr.gradients.mixing import Run, Sites, other_number, refuse_mixed_images, run_apart
 from lehr.gradients.precision import margin
 from lehr.gradients.refusals import described, refuse_what_cannot_be_private
 from lehr.interfaces import Site, Tensors
@@ -64,6 +65,7 @@ class HookedEngine:
         self._heard = Heard()
         self._without_rule = _leaves_with(model, self._layers.without_rule())
         self._tried: set[Any] = set()
+        self._tried_alone: set[Any] = set()
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> HookedEngine:
@@ -156,42 +158,76 @@ class HookedEngine:
         runs = {name: by_rule(name, model.get_submodule(name), rule) for name, rule in self._layers.rules.items()}
         for name, trained in self._without_rule.items():
             runs[name] = by_copies(name, model.get_submodule(name), trained)
-        runs[""] = in_passes(model, runs.get(""), at_most=self._num_passes, check=self._try_for_mixing)
+        runs[""] = in_passes(model, runs.get(""), at_most=self._num_passes, trying=self._trying)
         for name, run in runs.items():
             self._replace_forward(model.get_submodule(name), run)
         for name, parameter in batches.trainable(model).items():
             self._guard(name, parameter)
 
-    def _try_for_mixing(self, num_images: int, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-        """Once for every way in which the model is run, at its first batch of two records, on made-up images."""
+    @contextmanager
+    def _trying(self, num_images: int, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Iterator[None]:
+        """Around every pass: the model is tried once for every way in which it is run.
+
+        The pass comes first, so that what is wrong with the model itself is said first. Where the model is refused, its
+        buffers are as they were before.
+        """
         way = self._way(inputs)
-        if way in self._tried or num_images < 2 * self._views:
+        if way in self._tried:
+            yield
             return
+        with _put_back_on_error(self._model):
+            refuse_what_cannot_be_private(self._model)
+            yield
+            if num_images >= 2 * self._views:
+                self._try_for_mixing(num_images, inputs)
+                self._tried.add(way)
+            elif way not in self._tried_alone and num_images:
+                self._try_alone(num_images, inputs)
+                self._tried_alone.add(way)
+
+    def _try_for_mixing(self, num_images: int, inputs: Any) -> None:
+        """At the first batch of two records, on made-up images."""
         says_nothing: str | None = None
         for attempt, few in product(ATTEMPTS, (other_number(num_images), num_images)):
             says_nothing = self._tried_on(attempt, inputs, num_images=num_images, few=few)
             if says_nothing is None:
-                self._tried.add(way)
                 return
         reason = f"it cannot be seen on made-up records whether it keeps records apart ({says_nothing})"
         instead = "the materialised engine, which runs every record alone"
         raise NotPrivate(layer=described("", self._model), reason=reason, instead=instead)
 
-    def _tried_on(self, attempt: MadeUp, inputs: Any, *, num_images: int, few: int) -> str | None:
-        left: list[Tensors] = []
+    def _try_alone(self, num_images: int, inputs: Any) -> None:
+        """A record that is alone in its batch meets no other one there, but could leave something in a buffer."""
+        for attempt in ATTEMPTS:
+            run, left = self._leaving_buffers(attempt)
+            try:
+                for image in (0, 1):
+                    run_apart(self._model, run, attempt.batch(inputs, num_images=num_images, rows=[image] * num_images))
+            except Exception:  # the model is not made for such records: the next are of another kind
+                continue
+            _refuse_written_buffers(self._model, *left)
+            return
 
+    def _tried_on(self, attempt: MadeUp, inputs: Any, *, num_images: int, few: int) -> str | None:
         def batch(rows: Sequence[int]) -> Any:
             return attempt.batch(inputs, num_images=num_images, rows=rows)
+
+        run, left = self._leaving_buffers(attempt)
+        says_nothing = refuse_mixed_images(self._model, run, batch, few=few)
+        if says_nothing is None:
+            _refuse_written_buffers(self._model, *left[1:])
+        return says_nothing
+
+    def _leaving_buffers(self, attempt: MadeUp) -> tuple[Run, list[Tensors]]:
+        """A run of the model with made-up weights, and where each puts the buffers that it leaves."""
+        left: list[Tensors] = []
 
         def run(inputs: Any) -> tuple[Any, Sites]:
             outputs, sites, buffers = self._heard_apart(attempt.values(self._model), inputs)
             left.append(buffers)
             return outputs, sites
 
-        says_nothing = refuse_mixed_images(self._model, run, batch, few=few)
-        if says_nothing is None:
-            _refuse_written_buffers(self._model, *left[1:])
-        return says_nothing
+        return run, left
 
     def _way(self, inputs: Any) -> Any:
         """What decides how a model is run: its training flags, and what kind of inputs it is given."""
@@ -275,6 +311,24 @@ def _refuse_written_buffers(model: nn.Module, first: Tensors, second: Tensors) -
                 reason="the forward pass writes numbers of the records into this buffer, and no noise is added to it",
                 instead="eval() for the layer that does it, or a layer that keeps no statistics",
             )
+
+
+@contextmanager
+def _put_back_on_error(model: nn.Module) -> Iterator[None]:
+    """The buffers as they were: what records have left in those of a model that is refused must not stay there."""
+    held = [
+        (layer, name, value, value.clone())
+        for layer in model.modules()
+        for name, value in layer._buffers.items()
+        if value is not None
+    ]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for layer, name, value, before in held:
+                layer._buffers[name] = value.copy_(before)
+        raise
 
 
 def _refuse_replaced_forward(model: nn.Module) -> None:

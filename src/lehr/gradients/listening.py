@@ -7,7 +7,7 @@ one runs with a copy of its weights for every image, which takes no memory until
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -97,20 +97,22 @@ def by_copies(path: str, layer: nn.Module, trained: Mapping[str, str]) -> Callab
 
 
 def in_passes(
-    model: nn.Module, run: Callable[..., Any] | None, *, at_most: int, check: Callable[..., None]
+    model: nn.Module,
+    run: Callable[..., Any] | None,
+    *,
+    at_most: int,
+    trying: Callable[..., AbstractContextManager[None]],
 ) -> Callable[..., Any]:
     """Runs the model as a whole, and counts how often that is done before a backward pass.
 
-    ``check(num_images, inputs)`` is called after each pass, with the arguments and the keywords: what is wrong with the
-    model itself is said first.
+    Each pass is run inside ``trying(num_images, inputs)``, which is given the arguments and the keywords.
     """
 
     def passing(heard: Heard, *args: Any, **kwargs: Any) -> Any:
         num_images = heard.images_of(pytree.tree_leaves((args, kwargs)))
         heard.begin_pass(num_images, at_most=at_most)
-        outputs = type(model).forward(model, *args, **kwargs) if run is None else run(heard, *args, **kwargs)
-        check(num_images, (args, kwargs))
-        return outputs
+        with trying(num_images, (args, kwargs)):
+            return type(model).forward(model, *args, **kwargs) if run is None else run(heard, *args, **kwargs)
 
     return passing
 

@@ -50,7 +50,7 @@ def refuse_mixed_images(model: nn.Module, run: Run, batch: Callable[[Sequence[in
     """The same for two images, of which ``batch(rows)`` makes a batch: each of its ``few`` rows is image 0 or 1."""
     choices = ([0, *[1] * (few - 1)], [0] * few, [1] * few)
     try:
-        both, *alone = (_run_apart(model, run, batch(rows)) for rows in choices)
+        both, *alone = (run_apart(model, run, batch(rows)) for rows in choices)
     except Exception as error:  # what is wrong with the model itself is said where it is run on its own records
         return f"it cannot be run on them: {error}"
     for path, values in both[1]:
@@ -112,7 +112,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=margin(one.dtype) * scale, equal_nan=True)
 
 
-def _run_apart(model: nn.Module, run: Run, inputs: Any) -> tuple[Any, Sites]:
+def run_apart(model: nn.Module, run: Run, inputs: Any) -> tuple[Any, Sites]:
     """A run that leaves no trace in torch's generators and the model's buffers, and so repeats its random numbers."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
