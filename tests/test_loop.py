@@ -500,6 +500,7 @@ STATEFUL = {
     "dpopt": dpopt(clip_norm=1.0),
     "salvage": sa_dpsgd(salvage=True, clip_norm=1.0, initial_inverse_temperature=1e6, cooling="floored"),
     "best step": sa_dpsgd(salvage=True, step_scales=(0.5, 1.0), clip_norm=1.0, initial_inverse_temperature=1e6),
+    "kept momentum": sa_dpsgd(keeps_momentum=True, clip_norm=1.0, initial_inverse_temperature=1e6, cooling="floored"),
     "private annealing": sa_dpsgd(energy=ENERGY, clip_norm=1.0, cooling="floored"),
     "dpsur": dpsur(clip_norm=1.0, test_batch_size=10, loss_clip=0.1, threshold=0.0),
     "noisy max": replace(dpsgd(clip_norm=1.0), acceptance=NoisyMax(energy=CHOICE, step_sizes=3, adapted_every=1)),
@@ -528,7 +529,7 @@ def test_what_the_slots_have_learnt_survives_a_crash_to_the_bit(tmp_path: Path, 
     assert found.tensors.keys() == expected.tensors.keys()
     assert all(torch.equal(value, expected.tensors[key]) for key, value in found.tensors.items())
     assert counted(charged(tmp_path / "broken")) == counted(plan.event)
-    if name in ("salvage", "dpsur", "private annealing"):
+    if name in ("salvage", "kept momentum", "dpsur", "private annealing"):
         assert 0 < end.accepted < end.step  # or nothing was there to remember
 
 

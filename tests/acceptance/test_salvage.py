@@ -30,6 +30,14 @@ def test_a_candidate_is_made_from_the_mean_of_all_sums_since_the_weights_moved()
     assert combined.noise_multiplier == pytest.approx(2.0 / math.sqrt(3))
 
 
+def test_what_the_other_acceptance_says_about_momentum_is_passed_on() -> None:
+    for keeps in (False, True):
+        rule = Salvage(Annealed(cooling="floored", keeps_momentum=keeps))
+        decisions = [rule.decide(rule.start(), proposal, released(1.0)) for proposal in (REJECTED, ACCEPTED)]
+        assert [decision.is_accepted for decision in decisions] == [False, True]
+        assert [decision.keeps_momentum for decision in decisions] == [keeps, keeps]
+
+
 def test_a_sum_with_less_noise_counts_for_more() -> None:
     _, state = after(RULE.start(), REJECTED, released(0.0, noise_multiplier=1.0))
     combined, _ = after(state, REJECTED, released(10.0, noise_multiplier=2.0))

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from lehr.acceptance.annealed import Annealed
 from lehr.acceptance.energy import PrivateEnergy, PublicEnergy
+from lehr.acceptance.proposal import Decision
 from lehr.asking import Judge
 from lehr.clipping.flat import FlatClip
 from lehr.data import InMemory
@@ -106,6 +108,11 @@ def test_bounds_of_coordinates_are_compared_as_well() -> None:
     assert any(bounded)
     assert found.passes, str(found)
     assert 0.99 <= found.measured_sensitivity <= 1 + 1e-6
+
+
+def test_what_is_kept_of_a_rejected_candidate_follows_from_what_was_released() -> None:
+    found = played(named("sa-dpsgd", keeps_momentum=True, initial_inverse_temperature=1e6, cooling="floored"))
+    assert found.passes, str(found)
 
 
 def test_an_answer_of_private_records_moves_by_all_that_is_stated_and_no_more() -> None:
@@ -316,6 +323,16 @@ def answers_of_public_records_follow_private_ones(monkeypatch: pytest.MonkeyPatc
     return named("sa-dpsgd")
 
 
+def momentum_is_kept_by_the_size_of_the_draw(monkeypatch: pytest.MonkeyPatch) -> Method:
+    decide, drawn = Annealed.decide, Drawn.watched(monkeypatch)
+
+    def by_size(self: Annealed, *given: Any) -> Decision:
+        return decide(self, *given)._replace(keeps_momentum=drawn.last % 2 == 0)
+
+    monkeypatch.setattr(Annealed, "decide", by_size)
+    return named("sa-dpsgd")
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], Method], str]] = [
     (clip_is_off, "sum before its noise"),
     (noise_only_where_somebody_is_drawn, "random numbers drawn"),
@@ -332,6 +349,7 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], Method], str]] = [
     (bounds_from_gradients_without_noise, "stated bounds"),
     (clip_of_a_question_is_off, "answer of private records"),
     (answers_of_public_records_follow_private_ones, "answer of public records"),
+    (momentum_is_kept_by_the_size_of_the_draw, "decision"),
 ]
 
 

@@ -60,6 +60,12 @@ def test_every_candidate_is_seen_also_those_that_are_rejected() -> None:
     assert 0 < found.run.end.accepted < PLAN.steps
 
 
+def test_rejected_gradients_that_stay_in_the_momentum_are_charged_and_tell_no_more() -> None:
+    audit = attack(named("sa-dpsgd", keeps_momentum=True), PLAN, num_canaries=2048, keys=keys_of("kept momentum"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert audit.decisive.epsilon > 2.5  # of the 8 that are charged: all candidates are seen, rejected ones too
+
+
 def test_the_bounds_of_adadp_come_to_differ_in_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = []
     hear = step_game.Adversary.hear

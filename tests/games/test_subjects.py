@@ -24,7 +24,7 @@ NUMBERS: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "steps": 20, "sampling
     "name, settings",
     [
         ("dpsgd", {"clip_norm": 0.5, "schedule": {"kind": "step-decay", "every": 2, "decay": 0.5}}),
-        ("sa-dpsgd", {"rejection_threshold": 4}),
+        ("sa-dpsgd", {"rejection_threshold": 4, "keeps_momentum": True}),
         ("adadp", {}),
     ],
 )

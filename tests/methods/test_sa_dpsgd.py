@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lehr.mechanism import Mechanism
 from lehr.methods.dpsgd import dpsgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
 from lehr.planning.plan import Plan
+from lehr.update.torch_optim import adam
 from tests.training.tiny import fit_tiny
 
 PLAN = Plan(noise_multiplier=1.5, expected_batch_size=8, records=40, steps=5, delta=1e-3)
@@ -60,6 +62,22 @@ def test_momentum_is_kept_by_rejections_or_salvaged_gradients_are_averaged_and_n
     assert sa_dpsgd(keeps_momentum=True, accounting="published").acceptance == Annealed(keeps_momentum=True)
     with pytest.raises(InvalidValue, match="keeps_momentum must be false with salvage"):
         sa_dpsgd(keeps_momentum=True, salvage=True)
+    with pytest.raises(InvalidValue, match="keeps_momentum must be false where momentum is 0"):
+        sa_dpsgd(keeps_momentum=True, momentum=0.0)
+    assert sa_dpsgd(keeps_momentum=True, momentum=0.0, update=adam(0.1)).acceptance == Annealed(keeps_momentum=True)
+
+
+def test_as_published_a_momentum_that_is_kept_is_one_more_premise_that_is_broken(tmp_path: Path) -> None:
+    method = sa_dpsgd(keeps_momentum=True, rejection_threshold=2, accounting="published")
+    run = fit_tiny(tmp_path / "run", method=method, steps=3, settings_chosen_on="fixed")
+    assert run.certificate is not None
+    assert run.published is not None
+    certificate = (tmp_path / "run/certificate.json").read_text(encoding="utf-8")
+    for told in (str(run.published), certificate):
+        assert "rejected gradients also stay in the momentum" in told
+    assert run.certificate.claim.kind == "proven"
+    config = json.loads((tmp_path / "run/config.json").read_text(encoding="utf-8"))
+    assert config["method"]["acceptance"]["keeps_momentum"] is True
 
 
 def test_a_private_energy_is_asked_and_cannot_be_asked_about_several_step_sizes() -> None:

@@ -86,7 +86,8 @@ class Annealed:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The decisions of many runs at once, one run to an element of every tensor, and their states after it.
 
-        The uniform numbers are asked for only where one of the runs leaves something to chance.
+        The uniform numbers are asked for only where one of the runs leaves something to chance. Weights and momentum
+        are with whoever asks: what a rejection does to them is not decided here.
         """
         accepted, rejected_in_a_row, inverse_temperature = _as_tensors(state)
         chance = self._chance(change, rejected_in_a_row, inverse_temperature)

@@ -54,9 +54,9 @@ class Salvage:
         decision = self.inner.decide(_part(state, _INNER), proposal, released)
         inner = _prefixed(_INNER, decision.state)
         if decision.is_accepted:
-            return Decision(decision.step_scale, {**inner, _PRECISION: 0.0})
+            return decision._replace(state={**inner, _PRECISION: 0.0})
         kept = {**_prefixed(_SUM, released.values), **_kept_std(released.noise_std), _PRECISION: _precision(released)}
-        return Decision(0.0, {**inner, **kept})
+        return decision._replace(state={**inner, **kept})
 
     def to_json(self) -> dict[str, object]:
         return {"kind": "salvage", "of": self.inner.to_json()}

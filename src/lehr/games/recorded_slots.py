@@ -120,7 +120,7 @@ class RecordedAcceptance:
     def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
         recorded = RecordedProposal(proposal, self.tape, is_public=isinstance(self.energy, PublicEnergy))
         decision = self.inner.decide(state, recorded, released)
-        self.tape.note("decision", decision.step_scale, step=self.tape.step)
+        self.tape.note("decision", (decision.step_scale, decision.keeps_momentum), step=self.tape.step)
         self.tape.note("state of the acceptance", decision.state, step=self.tape.step)
         return decision
 

@@ -7,12 +7,14 @@ were taken; that is not a guarantee (``acceptance/annealed.proof.md``).
 
 With ``salvage`` a gradient that was rejected is averaged with the next at the same weights, and with ``step_scales``
 several step sizes of one gradient are tried: both are post-processing, and cost nothing. So is ``keeps_momentum``: a
-rejection takes back the weights alone, as the code does that the paper's authors published for their next method.
+rejection takes back the weights alone. The paper does not say; the code of DPSUR (Fu et al. 2024), by two of its three
+authors and others, does so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from lehr import validate
@@ -37,6 +39,10 @@ PUBLISHED = PublishedRule(
     because="conditioning on acceptance tilts the law of what is released, and the number of candidates depends on it",
     shown_in="docs/published_claims.md",
     counts_accepted_only=True,
+)
+# One more premise that is broken: of what is rejected nothing may be used.
+PUBLISHED_WITH_MOMENTUM_KEPT = replace(
+    PUBLISHED, because=f"{PUBLISHED.because}; here rejected gradients also stay in the momentum, and are not charged"
 )
 
 
@@ -71,6 +77,8 @@ def sa_dpsgd(
     if salvage and keeps_momentum:
         allowed = "false with salvage: a rejected gradient is used again once, by the mean or by the momentum"
         raise InvalidValue("keeps_momentum", allowed=allowed, given=keeps_momentum)
+    if keeps_momentum and update is None and momentum == 0:
+        raise InvalidValue("keeps_momentum", allowed="false where momentum is 0", given=keeps_momentum)
     if step_scales:
         acceptance = BestStep(acceptance, step_scales)
     if an_accounting(accounting=accounting) == "published" and acceptance is not annealed:
@@ -82,5 +90,9 @@ def sa_dpsgd(
         noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
         acceptance=acceptance,
-        published=PUBLISHED if accounting == "published" else None,
+        published=_published(keeps_momentum=keeps_momentum) if accounting == "published" else None,
     )
+
+
+def _published(*, keeps_momentum: bool) -> PublishedRule:
+    return PUBLISHED_WITH_MOMENTUM_KEPT if keeps_momentum else PUBLISHED
