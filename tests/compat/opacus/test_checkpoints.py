@@ -8,7 +8,7 @@ import torch
 
 from lehr.compat.opacus import checkpoints
 from lehr.errors import DamagedFile, InvalidValue
-from tests.compat.opacus.loops import private
+from tests.compat.opacus.loops import private, take_steps
 
 
 def test_a_file_that_may_hold_code_is_not_read(tmp_path: Path) -> None:
@@ -43,3 +43,21 @@ def test_noise_and_clip_norm_go_on_where_they_were() -> None:
     loop.optimizer.max_grad_norm = 0.4
     checkpoints.put_settings(later.optimizer, checkpoints.settings_of(loop.optimizer))
     assert (later.optimizer.noise_multiplier, later.optimizer.max_grad_norm) == (2.0, 0.4)
+
+
+def test_the_steps_of_another_training_are_counted_beside_ones_own() -> None:
+    loop, other = private(), private()
+    file = io.BytesIO()
+    take_steps(other, 3)
+    other.engine.save_checkpoint(path=file, module=other.model)
+    take_steps(loop, 2)
+    for _ in range(2):
+        file.seek(0)
+        loop.engine.load_checkpoint(path=file, module=loop.model)
+        assert len(loop.engine.accountant) == 5
+    file.seek(0)
+    loop.engine.save_checkpoint(path=file, module=loop.model)
+    take_steps(loop, 1)
+    file.seek(0)
+    loop.engine.load_checkpoint(path=file, module=loop.model)
+    assert len(loop.engine.accountant) == 6

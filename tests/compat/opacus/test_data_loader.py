@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from lehr.compat.opacus.data_loader import DPDataLoader, batch_size_of, shuffled
 from lehr.compat.opacus.draws import Draws
@@ -61,3 +71,36 @@ def test_a_shuffled_loader_keeps_its_batches() -> None:
     assert next(iter(loader))[0].flatten().tolist() == list(range(30))
     with pytest.raises(InvalidValue, match="not private yet"):
         shuffled(loader, Draws())
+
+
+class InPairs(Sampler[list[int]]):
+    """Batches by a rule of their own."""
+
+    batch_size = 2
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield [0, 1]
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"batch_size": 10, "sampler": SubsetRandomSampler(range(30))},
+        {"batch_size": 10, "sampler": WeightedRandomSampler([1.0] * 100, 100)},
+        {"batch_size": 10, "sampler": SequentialSampler(range(30))},
+        {"batch_sampler": InPairs()},
+        {"batch_sampler": BatchSampler(SubsetRandomSampler(range(30)), 10, drop_last=False)},
+    ],
+    ids=["some", "weighted", "the first ones", "batches", "batches of some"],
+)
+def test_a_sampler_that_draws_would_ignore_is_refused(order: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=r"sampler must be none but.*Subset"):
+        DPDataLoader.from_data_loader(DataLoader(RECORDS, **order))
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": RandomSampler(RECORDS)}, {"drop_last": True}])
+def test_an_order_of_all_records_is_replaced_by_draws(options: dict[str, Any]) -> None:
+    assert DPDataLoader.from_data_loader(DataLoader(RECORDS, batch_size=10, **options)).sample_rate == 0.1

@@ -25,3 +25,11 @@ def test_a_part_is_taken_once_and_the_last_one_given_counts() -> None:
     assert draws.taken().num_records == 2
     with pytest.raises(InvalidValue, match="without a new batch"):
         draws.taken()
+
+
+def test_whoever_asked_hears_of_every_part() -> None:
+    draws, heard = Draws(), []
+    draws.when_begun(lambda: heard.append(draws.taken().num_records))
+    for size in (3, 2):
+        draws.begin(Part(randomness=draws.fresh(), num_records=size, is_last=True))
+    assert heard == [3, 2]

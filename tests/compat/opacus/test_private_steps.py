@@ -122,3 +122,33 @@ def test_frozen_parameters_get_no_gradient() -> None:
     put_means(model, ReleasedSum(values=values), divisor=4.0)
     assert model[0].weight.grad is None
     assert torch.equal(torch.as_tensor(model[1].bias.grad), torch.full((1,), 0.25))
+
+
+def test_a_batch_that_was_run_and_left_does_not_stop_the_next() -> None:
+    made = Steps()
+    made.draws.begin(part_of(made.draws))
+    made.model(torch.ones(2, 3, dtype=torch.float64))
+    made.work_on(part_of(made.draws))
+    assert made.steps.collect(FlatClip(1.0))
+
+
+def test_two_batches_are_not_accumulated_by_the_way() -> None:
+    made = Steps()
+    made.work_on(part_of(made.draws))
+    with pytest.raises(InvalidValue, match="after the backward pass"):
+        made.work_on(part_of(made.draws))
+
+
+def test_a_model_whose_parts_the_loop_puts_together_is_refused() -> None:
+    """What it does between them, here a mean over the batch, is never tried."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)).double()
+    draws, charged = Draws(), []  # type: ignore[var-annotated]
+    listener = Listener(model)
+    listener.attach()
+    steps = PrivateSteps(listener, draws=draws, sampling=SAMPLING, charge=charged.append)
+    draws.begin(part_of(draws))
+    inner = model[0](torch.ones(2, 3, dtype=torch.float64))
+    differentiate(model[1](inner - inner.mean(0)).mean())
+    with pytest.raises(InvalidValue, match="calls the model itself"):
+        steps.collect(FlatClip(1.0))
+    assert not charged

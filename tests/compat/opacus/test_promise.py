@@ -13,7 +13,7 @@ from lehr.accounting import bound
 from lehr.compat.opacus import PrivacyEngine, UnprovenWarning
 from lehr.compat.opacus.promise import Planned, Promise
 from lehr.compat.opacus.spending import Allowed
-from lehr.errors import BudgetExceeded, InvalidValue
+from lehr.errors import BudgetExceeded, InvalidValue, StoreError
 from lehr.events import NOTHING, Adjacency, Gaussian, PoissonSampled, Repeated, together
 from lehr.planning.budget import Budget
 from lehr.reports import certificate_file
@@ -189,3 +189,27 @@ def test_a_promise_that_says_nothing_clear_is_refused(wrong: dict[str, Any]) -> 
 def test_a_certificate_needs_a_delta() -> None:
     with pytest.raises(InvalidValue, match="delta"):
         planned_loop(PrivacyEngine(settings_chosen_on="fixed"))
+
+
+def test_a_loop_that_never_took_a_step_gives_everything_back_and_certifies_nothing(tmp_path: Path) -> None:
+    path = a_budget(tmp_path)
+    engine = PrivacyEngine(delta=DELTA, name="refused", settings_chosen_on="fixed", budget=path)
+    planned_loop(engine)
+    assert engine.finish() is None
+    with Budget.open(path) as account:
+        assert account.status().epsilon_spent == 0
+
+
+def test_an_end_that_failed_can_be_tried_again(tmp_path: Path) -> None:
+    path = a_budget(tmp_path)
+    engine = PrivacyEngine(delta=DELTA, name="first", settings_chosen_on="fixed", budget=path)
+    take_steps(planned_loop(engine), 1)
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreError):
+        engine.finish()
+    (tmp_path / "elsewhere").rename(path)
+    certificate = engine.finish()
+    assert certificate is not None
+    assert certificate is engine.finish()
+    with Budget.open(path) as account:
+        assert account.status().runs[0].is_settled

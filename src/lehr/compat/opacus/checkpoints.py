@@ -12,6 +12,7 @@ from lehr.compat.opacus.accountants.accountant import History
 from lehr.compat.opacus.optimizers.optimizer import DPOptimizer
 from lehr.errors import DamagedFile, InvalidValue
 
+ENGINES = "engines"  # those whose steps are in a checkpoint
 _SETTINGS = ("noise_multiplier", "max_grad_norm")
 
 
@@ -36,6 +37,23 @@ def read(path: str | os.PathLike[str] | IO[bytes], **options: Any) -> dict[str, 
     if missing:
         raise DamagedFile(f"{path} is not a checkpoint of a private loop: it has no {', '.join(sorted(missing))}")
     return dict(found)
+
+
+def with_steps_since(
+    state: Mapping[str, Any], *, engine: str, taken: Mapping[tuple[float, float], int]
+) -> dict[str, Any]:
+    """The state of the accountant of a checkpoint. One that this engine did not write has none of the steps it took.
+
+    >>> state = {"privacy_accountant_state_dict": {"mechanism": "prv", "history": [(1.0, 0.1, 5)]}, "engines": ["one"]}
+    >>> with_steps_since(state, engine="other", taken={(1.0, 0.1): 2})["history"]
+    [(1.0, 0.1, 5), (1.0, 0.1, 2)]
+    >>> with_steps_since(state, engine="one", taken={(1.0, 0.1): 2})["history"]
+    [(1.0, 0.1, 5)]
+    """
+    saved = dict(state["privacy_accountant_state_dict"])
+    if engine not in state.get(ENGINES, ()):
+        saved["history"] = [*saved.get("history", []), *((*kind, steps) for kind, steps in taken.items())]
+    return saved
 
 
 def no_fewer_steps(saved: Mapping[str, Any], known: History) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 from torch.utils.data._utils.collate import default_collate
 
 from lehr import validate
@@ -83,6 +83,7 @@ class DPDataLoader(DrawnLoader):
         refuse_streams(data_loader.dataset)
         if isinstance(data_loader, DPDataLoader):
             return data_loader
+        refuse_other_order(data_loader)
         num_held = len(data_loader.dataset)  # type: ignore[arg-type]
         return cls(
             data_loader.dataset,
@@ -113,6 +114,29 @@ def shuffled(data_loader: DataLoader[Any], draws: Draws) -> DrawnLoader:
         given=data_loader.batch_sampler,
     )
     return DrawnLoader(data_loader.dataset, batches, collate_fn=data_loader.collate_fn, **options_of(data_loader))
+
+
+def refuse_other_order(data_loader: DataLoader[Any]) -> None:
+    """Draws take the place of a sampler: one that means some of the records, or some more often, must not be ignored.
+
+    >>> from torch.utils.data import SubsetRandomSampler, TensorDataset
+    >>> records = TensorDataset(torch.zeros(100, 3))
+    >>> refuse_other_order(DataLoader(records, batch_size=8, shuffle=True))
+    >>> refuse_other_order(DataLoader(records, batch_size=8, sampler=SubsetRandomSampler(range(80))))
+    Traceback (most recent call last):
+    ...
+    lehr.errors.InvalidValue: sampler must be none ...; given: 'SubsetRandomSampler'
+    """
+    batches: Any = data_loader.batch_sampler
+    sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
+    if sampler is None:  # it has no batches, which is said elsewhere
+        return
+    if type(sampler) not in (SequentialSampler, RandomSampler) or len(sampler.data_source) != len(data_loader.dataset):  # type: ignore[arg-type]
+        allowed = (
+            "none but torch's own over all records, shuffled or not: a Poisson draw would ignore it "
+            "(for some of the records give the loader torch.utils.data.Subset)"
+        )
+        raise InvalidValue("sampler", allowed=allowed, given=type(sampler).__name__)
 
 
 def batch_size_of(data_loader: DataLoader[Any]) -> int:

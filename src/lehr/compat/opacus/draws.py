@@ -14,6 +14,7 @@ on each; given: 'a step without a new batch'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lehr.errors import InvalidValue
@@ -41,6 +42,7 @@ class Draws:
         self._key = RunKey.fresh() if key is None else key
         self._drawn = 0
         self._current: Part | None = None
+        self._told: list[Callable[[], None]] = []
 
     def fresh(self) -> StepRandomness:
         """The randomness of the next draw: its coins and, when it is released, its noise."""
@@ -50,6 +52,12 @@ class Draws:
     def begin(self, part: Part) -> None:
         """The loop is given this part now. One that it was given before and did not use is gone."""
         self._current = part
+        for told in self._told:
+            told()
+
+    def when_begun(self, told: Callable[[], None]) -> None:
+        """Call this whenever the loop is given another part."""
+        self._told.append(told)
 
     def taken(self) -> Part:
         """The part that a step is taken on, once: a second look at the same records would be another release."""

@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -132,6 +133,9 @@ class PrivacyEngine:
         self._directory = None if directory is None else Path(directory)
         self._planned: Planned | None = None
         self._is_finished = False
+        self._engine = RunKey.fresh().fingerprint(b"engine")  # by which its checkpoints are known as its own
+        self._engines = {self._engine}
+        self._taken: Counter[tuple[float, float]] = Counter()
         self.certificate: Certificate | None = None
         self.accountant = create_accountant(accountant)
         self.secure_mode = validate.true_or_false(secure_mode=secure_mode)
@@ -277,15 +281,17 @@ class PrivacyEngine:
         """End the training: close the ledgers, give back what a budget reserved too much, and leave a certificate.
 
         The certificate is for all steps that were planned, however many were taken; there is none where nobody said
-        how the settings were chosen. No step can be taken afterwards. Doing so again does no harm.
+        how the settings were chosen, nor where no step was taken. No step can be taken afterwards. Doing so again does
+        no harm, and goes on where it failed before.
         """
-        if not self._is_finished:
-            self._is_finished = True
-            self.spending.close()
-            if self._planned is not None:
-                self.certificate = self._planned.certificate(shared=self._planned.settled())
-            if self.certificate is not None and self._directory is not None:
-                certificate_file.write(self._directory / "certificate.json", self.certificate, overwrite=True)
+        self._is_finished = True
+        self.spending.close()
+        if self._planned is not None and self.certificate is None:
+            shared = self._planned.settled()
+            certificate = self._planned.certificate(shared=shared) if self._planned.is_begun else None
+            if certificate is not None and self._directory is not None:
+                certificate_file.write(self._directory / "certificate.json", certificate, overwrite=True)
+            self.certificate = certificate
         return self.certificate
 
     def get_epsilon(self, delta: float) -> float:
@@ -333,6 +339,7 @@ class PrivacyEngine:
         state = dict(checkpoint_dict or {})
         state["module_state_dict"] = module.state_dict(**(module_state_dict_kwargs or {}))
         state["privacy_accountant_state_dict"] = self.accountant.state_dict()
+        state[checkpoints.ENGINES] = sorted(self._engines)
         for name, part in checkpoints.parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
             state[name] = part.state_dict()
         if optimizer is not None:
@@ -353,13 +360,14 @@ class PrivacyEngine:
         """Go on from a checkpoint, with fresh draws and fresh noise, which are charged.
 
         Steps are never forgotten: where this engine, or its directory, knows of more than the checkpoint does, they
-        stay counted. Only tensors and plain values are read from the file.
+        stay counted; and where the checkpoint is of another training, both are counted. Only tensors and plain values
+        are read from the file.
         """
         state = checkpoints.read(path, **(torch_load_kwargs or {}))
         module.load_state_dict(state["module_state_dict"], **(module_load_dict_kwargs or {}))
-        self.accountant.load_state_dict(
-            checkpoints.no_fewer_steps(state["privacy_accountant_state_dict"], self.accountant.history)
-        )
+        saved = checkpoints.with_steps_since(state, engine=self._engine, taken=self._taken)
+        self._engines |= set(state.pop(checkpoints.ENGINES, ()))
+        self.accountant.load_state_dict(checkpoints.no_fewer_steps(saved, self.accountant.history))
         for name, part in checkpoints.parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
             if name in state:
                 part.load_state_dict(state.pop(name))
@@ -445,6 +453,7 @@ class PrivacyEngine:
         if self._is_finished:
             raise InvalidValue("loop", allowed="one without steps behind finish()", given="another step")
         self.spending.charge(event, unproven=unproven)
+        self._taken[event.event.noise_multiplier, event.sampling_probability] += 1
         self.accountant.step(noise_multiplier=event.event.noise_multiplier, sample_rate=event.sampling_probability)
 
     def _tell(self, options: Options) -> None:

@@ -31,11 +31,18 @@ from lehr.sampling import PoissonSampling
 
 
 class Listener(HookedEngine):
-    """The hooked engine, which can be asked whether a backward pass was made that nobody has collected."""
+    """The hooked engine, which can be asked what it has heard that nobody has collected."""
 
     @property
     def has_backward(self) -> bool:
+        """Whether a backward pass was made."""
         return self._heard.backward_began
+
+    def refuse_parts_of_the_model(self) -> None:
+        """Only the model as a whole is tried for mixing: of its parts, put together by the loop, nothing is known."""
+        if self._heard.backward_began and not self._heard.num_passes:
+            allowed = "one that calls the model itself, which is tried for records that meet one another"
+            raise InvalidValue("loop", allowed=allowed, given="one that calls layers or methods of it")
 
 
 class PrivateSteps:
@@ -56,6 +63,7 @@ class PrivateSteps:
     ) -> None:
         self.listener, self.draws, self.sampling, self.allowed = listener, draws, sampling, allowed
         self._charge = charge
+        draws.when_begun(self._forget_pass)
         self._draw: OneDraw | None = None
         self._part: Part | None = None
         self._num_drawn = 0
@@ -106,7 +114,13 @@ class PrivateSteps:
         if self.listener.has_backward:
             self.listener.forget()
 
+    def _forget_pass(self) -> None:
+        """The loop has gone on to another batch, and will not differentiate what it ran without a backward pass."""
+        if not self.listener.has_backward:
+            self.listener.forget()
+
     def _gradients(self, part: Part, mask_B: Tensor | None) -> ContributedGradients:  # noqa: N803
+        self.listener.refuse_parts_of_the_model()
         found = self.listener.gradients(mask_B)
         if len(found.norms()) != part.num_records:
             allowed = "the one that the private data loader gave, each of its records once"

@@ -75,17 +75,24 @@ class Planned:
                 account.reserve(self._of(allowed.steps), run=promise.name)
 
     @property
+    def is_begun(self) -> bool:
+        """Whether a step was taken, now or before."""
+        return together(self._before, self.used) != NOTHING
+
+    @property
     def used(self) -> Event:
         """The steps of this training that were taken."""
         return self._of(self._allowed.used)
 
     def settled(self) -> SharedBudget | None:
-        """The budget after what was not used is given back; nothing where there is none."""
+        """The budget after what was not used is given back; nothing where there is none, or where it paid nothing."""
         if self._promise.budget is None:
             return None
         with Budget.open(self._promise.budget) as account:
-            account.settle(self._promise.name, used=self.used)
-            return issuing.shared_budget(account.status(), run=self._promise.name)
+            [ours] = (paid for paid in account.status().runs if paid.run == self._promise.name)
+            if not ours.is_settled:
+                account.settle(self._promise.name, used=self.used)
+            return issuing.shared_budget(account.status(), run=self._promise.name) if self.is_begun else None
 
     def certificate(self, *, shared: SharedBudget | None) -> Certificate | None:
         """For all that was done before and all that was allowed, however much of it was used."""

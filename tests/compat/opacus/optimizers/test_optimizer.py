@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -136,3 +137,32 @@ def test_frozen_parameters_stay_as_they_are() -> None:
     take_steps(loop, 2)
     assert torch.equal(model[0].weight, before)  # type: ignore[index]
     assert len(loop.optimizer.params) == 2
+
+
+def test_a_parameter_that_joins_the_optimizer_later_is_never_trained_without_noise() -> None:
+    loop, extra = private(), nn.Linear(3, 3).double()
+    loop.optimizer.original_optimizer.add_param_group({"params": list(extra.parameters())})
+    before = extra.weight.detach().clone()
+    inputs, targets = next(iter(loop.loader))
+    differentiate(functional.cross_entropy(extra(loop.model(inputs)), targets))
+    with pytest.raises(InvalidValue, match="2 other trainable parameters"):
+        loop.optimizer.step()
+    assert torch.equal(extra.weight, before)
+    assert len(loop.engine.accountant) == 0
+
+
+def test_a_gradient_from_before_never_moves_a_frozen_parameter() -> None:
+    model = network()
+    differentiate(functional.cross_entropy(model(records().tensors[0]), records().tensors[1]))
+    model[0].requires_grad_(False)  # type: ignore[index]
+    before = model[0].weight.detach().clone()  # type: ignore[index]
+    loop = private(model=model)
+    inputs, targets = next(iter(loop.loader))
+    differentiate(functional.cross_entropy(loop.model(inputs), targets))
+    loop.optimizer.step()
+    assert torch.equal(model[0].weight, before)  # type: ignore[index]
+
+
+def test_a_private_optimizer_is_not_copied() -> None:
+    with pytest.raises(TypeError, match="state_dict"):
+        copy.deepcopy(private().optimizer)

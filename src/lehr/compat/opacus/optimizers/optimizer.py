@@ -20,6 +20,7 @@ from lehr.compat.opacus.optimizers.clip_rules import checked_clipping, clip_rule
 from lehr.compat.opacus.private_steps import PrivateSteps, put_means
 from lehr.compat.opacus.quantile_clip import QuantileClip, QuantileRule
 from lehr.compat.opacus.spending import Allowed
+from lehr.compat.trained_parameters import refuse_other_parameters
 from lehr.errors import InvalidValue
 from lehr.interfaces import ClipRule
 from lehr.update.torch_optim import _refuse_closures
@@ -68,10 +69,12 @@ class DPOptimizer(Optimizer):
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Everything but the wrapped optimizer's step; false where the draw has further parts."""
+        refuse_other_parameters(self._module, self.original_optimizer)
         if not self._steps.collect(self.clip_rule()):
             return False
         rule = self._steps.rule
         released = self._steps.release(noise_multiplier=self.noise_multiplier)
+        self._forget_older_gradients()
         put_means(self._module, released, divisor=self.expected_batch_size if self.loss_reduction == "mean" else 1.0)
         if isinstance(rule, QuantileRule) and self._quantile is not None:
             self.max_grad_norm = self._quantile.moved(rule, released, expected_batch_size=self.expected_batch_size)
@@ -90,6 +93,12 @@ class DPOptimizer(Optimizer):
         """Clear gradients. The parts of a draw that are already added up stay until the draw is complete."""
         self._steps.forget()
         self.original_optimizer.zero_grad(set_to_none)
+
+    def _forget_older_gradients(self) -> None:
+        """An optimizer moves whatever has a gradient, frozen or not: one from before has neither clip nor noise."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def attach_step_hook(self, fn: Callable[[DPOptimizer], None]) -> None:
         """Call a function between the release and the step. Steps are counted without one."""
@@ -150,6 +159,10 @@ class DPOptimizer(Optimizer):
         if name == "original_optimizer":  # while it is being made or copied
             raise AttributeError(name)
         return getattr(self.original_optimizer, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refused: a copy would give the noise of the same steps to other sums."""
+        raise TypeError("a private optimizer is neither copied nor pickled; state_dict() has what can be kept of it")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.original_optimizer!r})"
