@@ -48,7 +48,9 @@ from lehr.reports.chart import Chart, Line
 _PAPER = "sa-dpsgd"
 _MOMENTUM = (
     "Runs have momentum 0.9, which the paper does not mention, unless it is said that they have none; its settings are "
-    "those of Tramèr and Boneh (2021), who have it."
+    "those of Tramèr and Boneh (2021), who have it. Nor does it say what a rejection does to the momentum: it is kept, "
+    "as in the code of DPSUR (Fu et al. 2024), which is by two of its three authors and others, or taken back, where a "
+    "row says so."
 )
 
 
@@ -146,7 +148,7 @@ def _free_rows(setting: Setting, outcomes: Outcomes, size: Size) -> list[tuple[C
                 printed=printed,
                 found=outcomes.of_all([*runs_of(free, scheme, size)]),
                 is_annealed=True,
-                differs="the other settings stay",
+                differs="the other settings stay; scored as SA-DPSGD above",
             )
             for name, free, scheme, printed in _FREE_SETTINGS
         ]
@@ -225,7 +227,7 @@ _TABLE3_COLUMNS = (
     Column(title="what the proven ε is"),
 )
 _PROVEN_OF_A_PLAN = "of a plan that stops there"
-_PROVEN_AFTERWARDS = "of the candidates drawn until then: known only afterwards, no guarantee"
+_PROVEN_AFTERWARDS = "of those drawn until then: no guarantee"
 
 
 def _table3_jobs(size: Size) -> list[Job]:
@@ -355,8 +357,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         about=(
             "The paper compares DPSGD with ReLU and tanh, AUTO-S and SA-DPSGD on MNIST, FashionMNIST and CIFAR-10. "
             "SA-DPSGD's published rule charges accepted candidates only, which is no guarantee: the proven ε of what "
-            "its runs may draw stands beside it. It is run with the momentum of rejected candidates kept, as its "
-            "authors' code for their next method does, and taken back. Its paper also accepts and scores on the same "
+            "its runs may draw stands beside it. It is run with the momentum of rejected candidates kept, as in the "
+            "code of DPSUR by two of its authors, and taken back. Its paper also accepts and scores on the same "
             "test records; it is run so, and once more with the test records halved. Both DPSGD and SA-DPSGD are run "
             "at a proven ε of 3, too. "
             "Free settings are printed for MNIST alone."

@@ -75,15 +75,15 @@ KEPT = Scheme(
     scored_on="seen",
     keeps_momentum=True,
     goes_on=False,
-    differs="as its authors do later, a rejection takes back the weights alone: the rejected stays in the momentum; "
-    "scored, as in the paper, on the test records that acceptance looked at, which is not a fair score",
+    differs="a rejection takes back the weights alone; scored, as in the paper, on records that acceptance looked at, "
+    "which is not a fair score",
 )
 SEEN = Scheme(
     title="SA-DPSGD, published rule, momentum taken back",
     method="sa-dpsgd",
     scored_on="seen",
     goes_on=False,
-    differs="a rejection takes the momentum back too, and leaves nothing behind; scored as the row above",
+    differs="a rejection leaves nothing behind; scored as the row above",
 )
 HALF = Scheme(
     title="SA-DPSGD, published rule, momentum taken back, scored on other records",
