@@ -28,3 +28,10 @@ def test_a_warning_points_at_the_line_of_the_user() -> None:
     with pytest.warns(UnprovenWarning) as caught:
         warn_unproven("a reason")
     assert caught[0].filename == __file__
+
+
+def test_a_caution_is_warned_of_and_breaks_no_proof() -> None:
+    notes = Notes()
+    with pytest.warns(UserWarning, match="padded"):
+        notes.caution("padded")
+    assert (list(notes), notes.unproven) == (["padded"], ())

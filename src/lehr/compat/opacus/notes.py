@@ -38,6 +38,11 @@ class Notes:
             self._notes[note] = None
             _LOG.info(note)
 
+    def caution(self, note: str) -> None:
+        """Keep the note, and warn of what the loop has to see to itself."""
+        self.add(note)
+        warnings.warn(note, UserWarning, stacklevel=_depth())
+
     def break_proof(self, reason: str) -> None:
         """From here on nothing that is counted is a guarantee, and this is why."""
         self._unproven[reason] = None

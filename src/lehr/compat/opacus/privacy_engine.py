@@ -36,7 +36,8 @@ from torch.utils.data import DataLoader
 from lehr import accounting, validate
 from lehr.accounting.calibration import Target
 from lehr.claims import Claim, Premise, Standing
-from lehr.compat.opacus import checkpoints
+from lehr.compat.each_record import some_of
+from lehr.compat.opacus import checkpoints, collation
 from lehr.compat.opacus.accountants.registry import OWN, create_accountant
 from lehr.compat.opacus.accountants.utils import deciding, noise_multiplier_within
 from lehr.compat.opacus.data_loader import DPDataLoader, shuffled
@@ -51,7 +52,7 @@ from lehr.compat.opacus.quantile_clip import QuantileClip
 from lehr.compat.opacus.spending import Allowed, Spending
 from lehr.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from lehr.compat.opacus.validators.module_validator import ModuleValidator
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, NotPrivate
 from lehr.events import Event, Gaussian, PoissonSampled, counted
 from lehr.reports import certificate_file
 from lehr.reports.certificate import Certificate, Statements
@@ -61,6 +62,10 @@ MODES = ("hooks", "functorch", "ew", "ghost")
 _SHUFFLED = (
     "batches are shuffled, and ε is counted as if they were drawn by Poisson sampling, which understates it by up to "
     "four times"
+)
+_PADDED = (
+    "collate_fn pads each record to the longest of its batch: model and loss must ignore what is padded, or a record's "
+    "gradient depends on the others, and ε does not hold"
 )
 _SEEDED = "the randomness comes from a generator of the user's own, whose seed may be known"
 
@@ -403,6 +408,7 @@ class PrivacyEngine:
         self._tell(options)
         _refuse_other_parameters(module, optimizer)
         self.validate(module=module, optimizer=optimizer, data_loader=loader)
+        self._try_collation(loader)
         listened = _listened(module, options)
         hooks = listened.hooks if isinstance(listened, GradSampleModule) else listened
         event = step_event(loader.sampling, noise_multiplier)
@@ -434,6 +440,22 @@ class PrivacyEngine:
             return listened, private, loader
         chosen = nn.CrossEntropyLoss(reduction=options.loss_reduction) if criterion is None else criterion
         return listened, private, DPLossFastGradientClipping(listened, private, chosen, options.loss_reduction), loader
+
+    def _try_collation(self, loader: DrawnLoader) -> None:
+        try:
+            records = some_of(loader.dataset, loader.batch_sampler.num_samples)
+            found = collation.tried(loader.collate_fn, records)
+        except NotPrivate:
+            raise
+        except (
+            Exception
+        ) as error:  # a file that workers open; what is wrong with the records is said when they are drawn
+            self.notes.add(f"collate_fn was not tried for records that it mixes: {error}")
+            return
+        if found is collation.Found.PADDED:
+            self.notes.caution(_PADDED)
+        if found is collation.Found.NOTHING:
+            self.notes.add(f"collate_fn was tried for records that it mixes: {found.value}")
 
     def _plan(self, allowed: Allowed | None, options: Options, *, delta: float | None, records: int) -> None:
         """Last of all, so that no budget pays for a loop that could not be made."""
