@@ -151,3 +151,21 @@ def test_rows_after_a_step_are_forgotten_and_a_cut_off_one_was_never_there(tmp_p
         assert folder.evaluations() == tuple(rows)
         folder.forget_evaluations_after(4)
         assert folder.evaluations() == tuple(rows[:2])
+
+
+def test_a_run_that_charged_nothing_is_removed_without_what_others_put_there(tmp_path: Path) -> None:
+    create(tmp_path / "run").remove()
+    assert not (tmp_path / "run").exists()
+    folder = create(tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine", encoding="utf-8")
+    folder.remove()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
+
+
+def test_a_run_that_charged_something_is_never_removed(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as folder:
+        folder.ledger.record(PoissonSampled(0.1, Gaussian(1.0)), counts={"steps": 1})
+        with pytest.raises(InvalidValue, match="charged nothing"):
+            folder.remove()
+    with RunFolder.open(tmp_path / "run") as again:
+        assert again.ledger.count("steps") == 1

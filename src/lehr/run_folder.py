@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lehr.errors import InvalidValue, StoreError
-from lehr.events import Adjacency, Event
+from lehr.events import NOTHING, Adjacency, Event
 from lehr.files import json_file, lines_file, lock, whole_file
 from lehr.ledger import Ledger
 from lehr.rng import RunKey
@@ -71,6 +71,23 @@ class RunFolder:
     def close(self) -> None:
         """Let others have it."""
         self.ledger.close()
+        os.close(self._held)
+
+    def remove(self) -> None:
+        """Close a run that never charged anything, and take away what was made for it; what others put there stays."""
+        charged = self.ledger.charged()
+        if charged != NOTHING:
+            raise InvalidValue("run", allowed="one that has charged nothing, to be removed", given=str(charged))
+        self.ledger.close()
+        files = self.files
+        with _failing_by_name(files.directory):
+            # The configuration goes first: a folder without it never began.
+            for path in (files.config, files.ledger, files.attempts, files.fingerprint, files.key, files.lock):
+                path.unlink(missing_ok=True)
+            (files.private / ".gitignore").unlink(missing_ok=True)
+            for folder in (files.private, files.checkpoints, files.directory):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
         os.close(self._held)
 
     def __enter__(self) -> Self:

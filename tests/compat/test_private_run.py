@@ -50,6 +50,12 @@ def take(run: PrivateRun, count: int) -> None:
             run.steps.release()
 
 
+def a_closed_run(folder: Path, **changed: Any) -> None:
+    run = a_run(folder, **changed)
+    take(run, 1)
+    run.close()
+
+
 def test_the_ledger_has_every_step_before_it_is_released(tmp_path: Path) -> None:
     run = a_run(tmp_path)
     take(run, 2)
@@ -121,13 +127,13 @@ def test_going_on_draws_anew_and_charges_steps_that_are_taken_again(tmp_path: Pa
 
 @pytest.mark.parametrize("changed", [{"noise_multiplier": 2.0}, {"clip_norm": 2.0}, {"clipping": AutomaticClip(1.0)}])
 def test_a_run_goes_on_as_it_began_or_not_at_all(tmp_path: Path, changed: dict[str, Any]) -> None:
-    a_run(tmp_path).close()
+    a_closed_run(tmp_path)
     with pytest.raises(InvalidValue, match="resumed as it began"):
         a_run(tmp_path, resumed_at=1, **changed)
 
 
 def test_a_folder_that_is_used_is_not_begun_in_again(tmp_path: Path) -> None:
-    a_run(tmp_path).close()
+    a_closed_run(tmp_path)
     with pytest.raises(StoreError, match="already"):
         a_run(tmp_path)
 
@@ -173,3 +179,24 @@ def test_the_optimizer_of_another_loop_is_described_and_never_built() -> None:
 
 def test_a_run_has_a_folder_of_its_own_where_none_is_named() -> None:
     assert Terms(epsilon=1.0, delta=1e-5, records=100, name="a try").where.parts[0] == "runs"
+
+
+def test_a_run_that_is_refused_before_its_first_step_leaves_nothing(tmp_path: Path) -> None:
+    where = tmp_path / "budget"
+    Budget.create(where, dataset="people", epsilon=20.0, delta=1e-3).close()
+    run = a_run(tmp_path, budget=where, name="refused")
+    run.close()
+    assert not (tmp_path / "run").exists()
+    with Budget.open(where) as account:
+        assert account.status().epsilon_spent == 0
+    a_run(tmp_path, budget=where, name="better").close()
+
+
+def test_a_run_that_took_a_step_or_went_on_or_was_ended_is_kept(tmp_path: Path) -> None:
+    a_closed_run(tmp_path)
+    a_run(tmp_path, resumed_at=1).close()
+    ended = a_run(tmp_path, directory=tmp_path / "ended")
+    ended.end(ended.model.state_dict())
+    ended.close()
+    assert (tmp_path / "run" / "config.json").exists()
+    assert (tmp_path / "ended" / "config.json").exists()

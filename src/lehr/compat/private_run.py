@@ -23,6 +23,7 @@ from lehr.claims import Claim
 from lehr.clipping.flat import FlatClip
 from lehr.compat.hooked_steps import DrawnBatches, Draws, HookedSteps
 from lehr.errors import InvalidValue
+from lehr.events import NOTHING
 from lehr.gradients.hooked import HookedEngine
 from lehr.interfaces import Clipping
 from lehr.mechanism import Mechanism, Method
@@ -158,6 +159,7 @@ class PrivateRun:
         mechanism = Mechanism.of(self.method, self.plan)
         engine = HookedEngine(model, loss_reduction=loss_reduction, num_passes=num_passes)
         self._curve = self.plan.curve()
+        self._may_be_removed = resumed_at is None
         self.folder = self._begun(num_held) if resumed_at is None else self._gone_on_with(num_held)
         try:
             self._charges = self._charges_from(resumed_at or 0)
@@ -222,6 +224,7 @@ class PrivateRun:
     def end(self, weights: Mapping[str, Tensor]) -> Certificate | None:
         """Close the ledger, and leave weights, a certificate where one can be given, and a page."""
         terms, stated = self.terms, self.terms.statements()
+        self._may_be_removed = False
         ending.close_ledger(self.folder.ledger, accepted=self.steps.step)
         shared = None if terms.budget is None else paying.settled(Path(terms.budget), self.folder.ledger)
         certificate = None
@@ -232,8 +235,17 @@ class PrivateRun:
         return certificate
 
     def close(self) -> None:
-        """Let others have the folder. Without ``end`` the run can go on later."""
-        self.folder.close()
+        """Let others have the folder. Without ``end`` the run can go on later.
+
+        One that began here and never charged a step, as where its first batch is refused, leaves nothing: its folder is
+        gone, and the budget has back what was set aside. Its name stays taken there.
+        """
+        if not self._may_be_removed or self.folder.ledger.charged() != NOTHING:
+            self.folder.close()
+            return
+        self.folder.remove()
+        if self.terms.budget is not None:
+            paying.give_back(Path(self.terms.budget), run=self.terms.name)
 
     def _charges_from(self, first_step: int) -> Charges:
         attempt = going_on(
