@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr import fit
+from lehr.clipping.flat import FlatClip
 from lehr.data import InMemory
+from lehr.distributed import Ranks, Wire, joined
+from lehr.errors import RankLost
+from lehr.interfaces import PrivateSum
 from lehr.methods.by_name import named
 from lehr.run_shape import Callback, Progress, Start
 
 PROCESSES = multiprocessing.get_context("forkserver")
-# torch loads its compiler when an optimizer first takes a step, which would take each process seconds; so does sharding.
+# torch loads its compiler when an optimizer first steps, which would take each process seconds; so does sharding.
 PROCESSES.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "tests.several_ranks"])
 STEPS = 12
 HANGS_FOR = 10
@@ -71,6 +76,16 @@ class Misbehaving:
         return cross_entropy(outputs, targets, reduction="none")
 
 
+class Unsaid:
+    """A clip of one's own that does not write down its bound."""
+
+    def __init__(self, clip_norm: float) -> None:
+        self._clip = FlatClip(clip_norm)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clip, name)
+
+
 def train(directory: Path, *, rank: int = 0, resume: bool = True, **job: Any) -> dict[str, Any]:
     """One process's part of a run."""
     torch.set_num_threads(1)
@@ -80,6 +95,8 @@ def train(directory: Path, *, rank: int = 0, resume: bool = True, **job: Any) ->
     method = job.pop("method", "dpsgd")
     settings = job.pop("settings", {}) | job.pop("settings_of_rank", {}).get(rank, {})
     settings = settings if "update" in settings else {"learning_rate": 0.5, **settings}
+    made = named(method, **settings)
+    unsaid = job.pop("unsaid_clip_norm", {}).get(rank)
     run = fit(
         nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
         job.pop("data", {}).get(rank) or records(0, 60),
@@ -88,7 +105,7 @@ def train(directory: Path, *, rank: int = 0, resume: bool = True, **job: Any) ->
         records=60,
         num_classes=3,
         delta=1e-3,
-        method=named(method, **settings),
+        method=made if unsaid is None else replace(made, clipping=Unsaid(unsaid)),
         loss_fn=Misbehaving(misbehaves, after=20),
         physical_batch=8,
         compiled=False,
@@ -131,11 +148,14 @@ def copied(prepared_run: Path, name: str) -> Path:
 def together(total: int, jobs: Sequence[tuple[Path, Job]], *, timeout: float = 60) -> list[list[Any]]:
     """What each rank says of each job: what it got, or the error in words; nothing from one that is killed."""
     meeting = jobs[0][0].with_name(f"meeting-{total}-{jobs[0][0].name}")
+    return _met(total, meeting, _rank, list(jobs), timeout)
+
+
+def _met(total: int, meeting: Path, does: Callable[..., None], *given: Any) -> list[list[Any]]:
     meeting.unlink(missing_ok=True)
     pipes = [PROCESSES.Pipe(duplex=False) for _ in range(total)]
     ranks = [
-        PROCESSES.Process(target=_rank, args=(rank, total, meeting, list(jobs), pipes[rank][1], timeout))
-        for rank in range(total)
+        PROCESSES.Process(target=does, args=(rank, total, meeting, pipes[rank][1], *given)) for rank in range(total)
     ]
     for process, (_, writing) in zip(ranks, pipes, strict=True):
         process.start()
@@ -155,7 +175,7 @@ def _all_of(reading: Any) -> list[Any]:
         return found
 
 
-def _rank(rank: int, total: int, meeting: Path, jobs: Sequence[tuple[Path, Job]], writing: Any, timeout: float) -> None:
+def _meet(rank: int, total: int, meeting: Path, timeout: float) -> None:
     dist.init_process_group(
         "gloo",
         init_method=f"file://{meeting}",
@@ -163,6 +183,10 @@ def _rank(rank: int, total: int, meeting: Path, jobs: Sequence[tuple[Path, Job]]
         world_size=total,
         timeout=timedelta(seconds=timeout),
     )
+
+
+def _rank(rank: int, total: int, meeting: Path, writing: Any, jobs: Sequence[tuple[Path, Job]], timeout: float) -> None:
+    _meet(rank, total, meeting, timeout)
     for directory, job in jobs:
         try:
             writing.send(train(directory, rank=rank, **job))
@@ -171,4 +195,31 @@ def _rank(rank: int, total: int, meeting: Path, jobs: Sequence[tuple[Path, Job]]
             break
     writing.close()
     # Without a farewell to the others: a rank that stops is simply gone.
+    os._exit(0)
+
+
+def interrupted_between_words_and_sum(meeting: Path) -> list[list[Any]]:
+    """What rank 0 makes of a sum of ten numbers that rank 1 announces, and does not come to send."""
+    return _met(2, meeting, _interrupted)
+
+
+class _Interrupted(Wire):
+    def send(self, rank: int, packed: Tensor) -> None:
+        raise KeyboardInterrupt
+
+
+def _interrupted(rank: int, total: int, meeting: Path, writing: Any) -> None:
+    _meet(rank, total, meeting, timeout=60)
+    like = PrivateSum(values={"weight": torch.ones(10)}, sensitivity=1.0)
+    try:
+        if rank == 0:
+            writing.send([share.values["weight"].tolist() for share in joined().shares(like)])
+        else:
+            wire = _Interrupted(words=None, bulk=None, device=torch.device("cpu"))
+            ranks = Ranks(number=rank, total=total, wire=wire)
+            with ranks.following():
+                ranks.give_back(like)
+    except (KeyboardInterrupt, RankLost) as error:
+        writing.send(f"{type(error).__name__}: {error}")
+    writing.close()
     os._exit(0)

@@ -25,7 +25,16 @@ from lehr.interfaces import ClipRule, Inputs, PrivateSum
 from lehr.ledger import Ledger
 from lehr.loop import Share
 from lehr.rng import RunKey
-from tests.several_ranks import STEPS, KillAt, copied, prepared, records, together, train
+from tests.several_ranks import (
+    STEPS,
+    KillAt,
+    copied,
+    interrupted_between_words_and_sum,
+    prepared,
+    records,
+    together,
+    train,
+)
 
 KEY = RunKey(bytes(range(32)))
 
@@ -230,6 +239,22 @@ def test_an_error_of_one_rank_is_told_by_its_kind_and_ends_all(tmp_path: Path) -
     assert first == ["RankLost: rank 2 stopped by ArithmeticError, of which it tells itself: the run stops"]
     assert second == ["RankLost: rank 0 stopped by RankLost, of which it tells itself"]
     assert third == ["ArithmeticError: what only this process should tell"]
+
+
+@pytest.mark.slow
+def test_what_was_in_memory_never_takes_the_place_of_a_sum_that_was_broken_off(tmp_path: Path) -> None:
+    """Words are shorter than a sum: put in its place they would leave most of it as it was, and be released with it."""
+    [first], [second] = interrupted_between_words_and_sum(tmp_path / "meeting")
+    assert first.startswith("RankLost: rank 1 is lost: its connection is closed")
+    assert second == "KeyboardInterrupt: "
+
+
+@pytest.mark.slow
+def test_a_rank_that_clips_to_another_bound_than_it_was_written_down_stops_the_run(tmp_path: Path) -> None:
+    run = prepared(tmp_path / "run", unsaid_clip_norm={0: 1.0})
+    [first], [second] = together(2, [(run, {"unsaid_clip_norm": {0: 1.0, 1: 2.0}})])
+    assert first == "InvalidValue: sum must be clipped to 1.0 on every rank; given: '2.0 on rank 1'"
+    assert second == "RankLost: rank 0 stopped by InvalidValue, of which it tells itself"
 
 
 @pytest.mark.slow

@@ -91,6 +91,14 @@ def test_a_tensor_of_a_checkpoint_belongs_to_its_parameter_unless_it_is_a_counte
     assert of("average_count", torch.tensor(3)) is None
 
 
+def test_a_parameter_may_have_a_stroke_in_its_name() -> None:
+    shapes = {"a/b.weight": torch.Size((5, 2)), "a": torch.Size((3,))}
+    of = Layout(shapes=shapes, trained=tuple(shapes), number=0, total=2).owner
+    assert of("model/a/b.weight", torch.ones(3, 2)) == of("average/a/b.weight", torch.ones(3, 2)) == "a/b.weight"
+    assert of("optimizer/a/b.weight/exp_avg", torch.ones(3, 2)) == "a/b.weight"
+    assert of("optimizer/a/exp_avg", torch.ones(2)) == "a"
+
+
 class Attending(nn.Module):
     """A layer that uses the weights of its inner layer itself, and a layer of its own."""
 
@@ -222,6 +230,14 @@ def test_an_error_of_one_rank_ends_all(tmp_path: Path) -> None:
     [first], [second] = together(2, [(prepared(tmp_path / "run"), job)])
     assert first.startswith("RankLost: ")
     assert second == "ArithmeticError: what only this process should tell"
+
+
+@pytest.mark.slow
+def test_a_rank_that_clips_to_another_bound_draws_nothing_and_ends_all_at_once(tmp_path: Path) -> None:
+    run = prepared(tmp_path / "run", unsaid_clip_norm={0: 1.0})
+    [first], [second] = together(2, [(run, {"sharded": True, "unsaid_clip_norm": {0: 1.0, 1: 2.0}})])
+    assert second == "InvalidValue: sum must be clipped to 1.0 on every rank; given: 2.0"
+    assert first.startswith("RankLost: a rank is lost while all were at work. ")  # and not for want of an answer
 
 
 @pytest.mark.slow

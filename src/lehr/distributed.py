@@ -35,6 +35,7 @@ from lehr.rng import RunKey
 BYTES_AT_ONCE = 2**28
 CHECK_WEIGHTS_EVERY = 100  # orders
 _COMPARE, _KEY, _ORDER, _OUTCOME, _STOP = "compare", "key", "order", "outcome", "stop"
+_STOPS = "The run stops; what is charged stays charged, and it can be resumed"
 _NETWORK = ("gloo", "nccl", "connection", "timed out", "broken pipe")  # in what torch says of a rank that is gone
 
 
@@ -73,7 +74,8 @@ class Wire:
 
     def send(self, rank: int, packed: Tensor) -> None:
         """Send bytes whose number the other knows."""
-        there = packed.to(self._device)
+        with self.unbroken(rank):
+            there = packed.to(self._device)
         with self._naming(rank):
             for part in torch.split(there, BYTES_AT_ONCE):
                 dist.send(part, dst=rank, group=self._bulk)
@@ -95,15 +97,26 @@ class Wire:
             value.copy_(packed.view(value.dtype).view(value.shape))
 
     @contextmanager
-    def _naming(self, rank: int) -> Iterator[None]:
+    def unbroken(self, rank: int) -> Iterator[None]:
+        """What belongs together. Where it is broken off, by Ctrl-C say, nothing more is said to that rank.
+
+        It would take whatever comes next for the rest: gloo fills the beginning of a sum with shorter words, and leaves
+        what was in memory in the rest of it. The rank learns that this process is gone when it is.
+        """
         try:
             yield
-        except (RuntimeError, ValueError) as error:  # of a closed connection, of one that was never made, of a timeout
+        except BaseException:
             self.lost.add(rank)
-            how = "it did not answer in time" if "imed out" in str(error) else "its connection is closed"
-            raise RankLost(
-                f"rank {rank} is lost: {how}. The run stops; what is charged stays charged, and it can be resumed"
-            ) from error
+            raise
+
+    @contextmanager
+    def _naming(self, rank: int) -> Iterator[None]:
+        with self.unbroken(rank):
+            try:
+                yield
+            except (RuntimeError, ValueError) as error:  # of a closed connection, or of one that was never made
+                how = "it did not answer in time" if _is_timeout(error) else "its connection is closed"
+                raise RankLost(f"rank {rank} is lost: {how}. {_STOPS}") from error
 
 
 class Ranks:
@@ -156,8 +169,8 @@ class Ranks:
         except RuntimeError as error:
             if not any(word in str(error).lower() for word in _NETWORK):
                 raise
-            stays = "what is charged stays charged, and it can be resumed"
-            raise RankLost(f"a rank is lost while all were at work. The run stops; {stays}") from error
+            how = ": it did not answer in time" if _is_timeout(error) else ""
+            raise RankLost(f"a rank is lost while all were at work{how}. {_STOPS}") from error
         self._is_side_by_side = False
 
     def take_over(self, tensors: Iterable[Tensor]) -> None:
@@ -184,7 +197,7 @@ class Ranks:
     def refuse_others_than(self, mine: Mapping[str, str], key: RunKey) -> None:
         """Refuse ranks that were given another run, before anything is spent. The key is for this alone."""
         self._say_to_all({"kind": _COMPARE, "secret": key.secret.hex()})
-        for rank, found in self._heard_from_all():
+        for rank, found in list(self._heard_from_all()):  # all of them: what is not heard now would be heard later
             differing = [name for name, digest in mine.items() if found.get(name) != digest]
             if differing:
                 allowed = "the same on every rank, in the same order"
@@ -231,26 +244,30 @@ class Ranks:
         packed = _packed([*_sent(model, is_whole=is_whole), *tensors.values()])
         self._orders += 1
         for rank in self.others:
-            self.wire.say(rank, header)
-            self._owing.add(rank)
-            self.wire.send(rank, packed)
+            with self.wire.unbroken(rank):
+                self.wire.say(rank, header)
+                self._owing.add(rank)
+                self.wire.send(rank, packed)
 
     def shares(self, like: PrivateSum) -> Iterator[PrivateSum]:
         """The sums of the others, rank by rank, so that the order in which they are added is always the same."""
         for rank in self.others:
-            told = self._heard(rank)
+            with self.wire.unbroken(rank):
+                told = self._heard(rank)
+                values = self._values(rank, like, size=told["bytes"])
+            self._owing.discard(rank)
             if told["sensitivity"] != like.sensitivity:
                 allowed = f"clipped to {like.sensitivity} on every rank"
                 raise InvalidValue("sum", allowed=allowed, given=f"{told['sensitivity']} on rank {rank}")
-            values = self._values(rank, like)
-            self._owing.discard(rank)
             yield replace(like, values=values)
 
     def finish(self, outcome: object, weights: Mapping[str, Tensor]) -> None:
         """Tell the others how it ended, and the weights at the end, unless each has its own share of them."""
-        self._say_to_all({"kind": _OUTCOME, "outcome": outcome})
-        for rank in self.others if weights else ():
-            self.wire.send(rank, _packed(weights.values()))
+        for rank in self.others:
+            with self.wire.unbroken(rank):
+                self.wire.say(rank, {"kind": _OUTCOME, "outcome": outcome})
+                if weights:
+                    self.wire.send(rank, _packed(weights.values()))
 
     def _stop(self, reason: str) -> None:
         """Tell those who are still there that it is over; a rank that is about to give back a sum is heard first."""
@@ -262,8 +279,10 @@ class Ranks:
                     self.wire.receive(rank, told["bytes"])
                 self.wire.say(rank, {"kind": _STOP, "reason": reason})
 
-    def _values(self, rank: int, like: PrivateSum) -> dict[str, Tensor]:
-        packed = self.wire.receive(rank, _bytes(like.values.values()))
+    def _values(self, rank: int, like: PrivateSum, *, size: int) -> dict[str, Tensor]:
+        if size != (own := _bytes(like.values.values())):
+            raise InvalidValue("sum", allowed=f"of {own} bytes on every rank", given=f"{size} on rank {rank}")
+        packed = self.wire.receive(rank, size)
         return dict(zip(like.values, _unpacked(packed, like.values.values()), strict=True))
 
     def tell(self, kind: str, **words: object) -> None:
@@ -298,7 +317,7 @@ class Ranks:
         except RankLost:
             raise
         except BaseException as error:
-            if self._is_side_by_side:
+            if self._is_side_by_side or 0 in self.wire.lost:
                 raise
             with suppress(RankLost):
                 self.wire.say(0, {"failed": type(error).__name__})
@@ -339,8 +358,9 @@ class Ranks:
     def give_back(self, private: PrivateSum) -> None:
         """Hand this rank's share to rank 0, which alone may release it."""
         packed = _packed(private.values.values())
-        self.answer({"sensitivity": private.sensitivity, "bytes": len(packed)})
-        self.wire.send(0, packed)
+        with self.wire.unbroken(0):
+            self.answer({"sensitivity": private.sensitivity, "bytes": len(packed)})
+            self.wire.send(0, packed)
 
     def final_weights(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights that the run ended with."""
@@ -418,6 +438,10 @@ def _wire() -> Wire:
     if "nccl" in backends:
         return Wire(words=words, bulk=None, device=device_of_rank(torch.device("cuda")))
     return Wire(words=words, bulk=words, device=torch.device("cpu"))
+
+
+def _is_timeout(error: Exception) -> bool:
+    return "imed out" in str(error)
 
 
 def _leave() -> None:

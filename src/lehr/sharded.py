@@ -34,7 +34,8 @@ from lehr.rng import RunKey, StepRandomness
 from lehr.trainee import Trainee, diverged, evaluating
 
 MODEL = "model/"
-_OF_A_PARAMETER = ("model", "average", "optimizer")  # how names of tensors in a checkpoint begin
+_OPTIMIZER = "optimizer"  # the name of what it keeps of a parameter stands behind that parameter's
+_OF_A_PARAMETER = ("model", "average", _OPTIMIZER)  # how names of tensors in a checkpoint begin
 STATE, STEP, SCORE, GATHER, FINITE = "state", "step", "score", "gather", "finite"  # what all ranks do
 CHECKPOINT, WEIGHTS = "checkpoint", "weights"  # what is gathered
 
@@ -80,7 +81,7 @@ class Layout:
     def owner(self, name: str, value: Tensor) -> str | None:
         """The parameter that a tensor of a checkpoint has the shape of; none for counters and buffers."""
         first, _, rest = name.partition("/")
-        owner = rest.partition("/")[0] if first in _OF_A_PARAMETER else ""
+        owner = rest.rpartition("/")[0] if first == _OPTIMIZER else rest if first in _OF_A_PARAMETER else ""
         return owner if owner in self.shapes and value.dim() else None
 
 
@@ -180,18 +181,22 @@ class Shards:
     def gathered(self, tensors: Mapping[str, Tensor], *, what: str) -> dict[str, Tensor]:
         """The whole of tensors of which every rank has its share, on the CPU: all of one before the next."""
         self.ranks.tell(GATHER, what=what)
-        return {name: self._whole(name, value.detach().cpu()) for name, value in tensors.items()}
+        with self.ranks.side_by_side():
+            return {name: self._whole(name, value.detach().cpu()) for name, value in tensors.items()}
 
     def hand_out(self, found: Checkpoint) -> Checkpoint:
         """Give every rank its share of a checkpoint that is whole; this one's is returned."""
         for rank in self.ranks.others:
-            share = self._share(found, rank)
-            kinds = {name: [kind(value), *value.shape] for name, value in share.tensors.items()}
-            counts = {"step": share.step, "accepted": share.accepted, "attempt": share.attempt}
-            self.ranks.wire.say(rank, {"kind": STATE, **counts, "numbers": dict(share.numbers), "tensors": kinds})
-            for value in filter(Tensor.numel, share.tensors.values()):
-                self.ranks.wire.send(rank, as_bytes(value))
+            with self.ranks.wire.unbroken(rank):
+                self._hand_to(rank, self._share(found, rank))
         return self._share(found, 0)
+
+    def _hand_to(self, rank: int, share: Checkpoint) -> None:
+        kinds = {name: [kind(value), *value.shape] for name, value in share.tensors.items()}
+        counts = {"step": share.step, "accepted": share.accepted, "attempt": share.attempt}
+        self.ranks.wire.say(rank, {"kind": STATE, **counts, "numbers": dict(share.numbers), "tensors": kinds})
+        for value in filter(Tensor.numel, share.tensors.values()):
+            self.ranks.wire.send(rank, as_bytes(value))
 
     def _whole(self, name: str, own: Tensor) -> Tensor:
         owner = self.layout.owner(name, own)
@@ -221,9 +226,10 @@ class Shards:
 
     def give(self, tensors: Mapping[str, Tensor]) -> None:
         """Hand this rank's rows to rank 0, which writes them down."""
-        for name, value in tensors.items():
-            if self.layout.owner(name, value) is not None and value.numel():
-                self.ranks.wire.send(0, as_bytes(value))
+        with self.ranks.side_by_side():
+            for name, value in tensors.items():
+                if self.layout.owner(name, value) is not None and value.numel():
+                    self.ranks.wire.send(0, as_bytes(value))
 
     def _received(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         like = torch.empty(shape, dtype=dtype)

@@ -68,6 +68,34 @@ def test_ranks_are_alike_where_settings_and_records_are_and_only_there(monkeypat
     assert _identity(planned(monkeypatch, data=swapped), KEY)["records"] != one["records"]
 
 
+def branches(names: str, *, is_training: bool = True) -> nn.Module:
+    """Two layers side by side, in this order: one that is made from a set has another in every process."""
+    model = nn.Module()
+    for name in names:
+        model.add_module(name, nn.Linear(4, 3))
+    return model.train(is_training)
+
+
+def test_ranks_whose_layers_stand_in_another_order_or_mode_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places of noise follow the order: in two orders, one number would be added to weights of two ranks."""
+    run = planned(monkeypatch)
+    found = []
+    for model in (branches("ab"), branches("ab"), branches("ba"), branches("ab", is_training=False)):
+        object.__setattr__(run, "model", model)
+        found.append(_identity(run, KEY))
+    one, twin, other_order, other_mode = found
+    assert one == twin
+    assert one["model"] not in (other_order["model"], other_mode["model"])
+
+
+def test_only_ranks_that_wait_for_one_another_need_batches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (planned(monkeypatch, physical_batch=size) for size in (4, 8))
+    assert _identity(few, KEY) == _identity(many, KEY)
+    for run in (few, many):
+        object.__setattr__(run, "is_sharded", True)
+    assert _identity(few, KEY)["physical_batch"] != _identity(many, KEY)["physical_batch"]
+
+
 def test_a_trial_of_a_search_is_not_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = planned(monkeypatch)
     object.__setattr__(run, "trial_of", "a search")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
-from torch import nn, optim
+from torch import Tensor, nn, optim
 from torch._C._distributed_c10d import HashStore
 
 from lehr import fit
 from lehr.data.private_pca import PrivatePCA
 from lehr.errors import InvalidValue
 from lehr.methods.by_name import named
-from lehr.training.sharding import COORDINATE_BY_COORDINATE
+from lehr.training.sharding import COORDINATE_BY_COORDINATE, _refuse_method
 from lehr.update.torch_optim import Update, custom
 from tests.several_ranks import copied, prepared, records, train
 
@@ -62,6 +64,21 @@ def test_what_needs_more_than_a_share_is_refused_before_there_is_a_folder(
     with pytest.raises(InvalidValue, match=f"^{name} must be"):
         asked(directory=tmp_path / "run", **changed)
     assert not (tmp_path / "run").exists()
+
+
+class Learning:
+    """A clip that remembers something of every parameter, and of nothing where there is none."""
+
+    needs_coordinates, unproven = False, None
+
+    def start(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.zeros(()) for name in parameters}
+
+
+def test_a_clip_that_learns_from_each_parameter_is_refused() -> None:
+    method: Any = SimpleNamespace(**{**vars(named("dpsgd")), "clipping": Learning(), "name": "own"})
+    with pytest.raises(InvalidValue, match="learns nothing"):
+        _refuse_method(method)
 
 
 def test_optimizers_that_look_at_a_weight_as_a_whole_are_not_on_the_list() -> None:

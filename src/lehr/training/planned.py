@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -351,25 +351,33 @@ class Planned:
 
     def _environment(self) -> dict[str, str] | None:
         """All that a bit of this run may depend on; none where that is not known."""
-        how, scored, (engine, runs), size = self.how, self.scored, self.engine, self.physical_batch
+        scored, (_, runs) = self.scored, self.engine
         if not is_known(scored.method):
             return None
+        # Weights that are spread out are run by all ranks at once, and nobody listens.
+        with nullcontext() if self.shards is None else self.ranks.side_by_side():
+            probed = self._probe()
         return attempts.environment(
-            how.device,
-            physical_batch=size,
+            self.how.device,
+            physical_batch=self.physical_batch,
             step=runs,
             mode=[layer.training for layer in self.model.modules()],
-            probe=probe(
-                self.model,
-                engine,
-                scored.method,
-                how.loss_fn,
-                look=self.look,
-                given=scored.given,
-                size=size,
-                held=None if self.shards is None else self.shards.held,
-            ),
+            probe=probed,
             **scored.given.decoded_by,
+        )
+
+    def _probe(self) -> str:
+        """What a step does to made-up records."""
+        engine, _ = self.engine
+        return probe(
+            self.model,
+            engine,
+            self.scored.method,
+            self.how.loss_fn,
+            look=self.look,
+            given=self.scored.given,
+            size=self.physical_batch,
+            held=None if self.shards is None else self.shards.held,
         )
 
     def _beforehand(self, parts: GivenRecords) -> Callable[[StepRandomness], None] | None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from lehr.clipping.unclipped import Unclipped
-from lehr.distributed import Order
+from lehr.distributed import Order, kind
 from lehr.errors import InvalidValue
 from lehr.loop import Share
 from lehr.mechanism import added
@@ -76,8 +77,18 @@ def _identity(run: Planned, key: RunKey) -> dict[str, str]:
     """What must be the same on every rank, as keyed hashes: all that is written down about the run, and its records."""
     said = {name: value for name, value in run.config.items() if name not in NOT_COMPARED}
     said["is_sharded"] = run.is_sharded
-    settings = json.dumps(said, sort_keys=True).encode()
-    return {"settings": key.fingerprint(settings), "records": run.scored.given.fingerprint(key)}
+    words: dict[str, object] = {"settings": said, "model": _in_order(run.model)}
+    if run.is_sharded:  # each batch is gathered for by all ranks, who would wait for one another in vain
+        words["physical_batch"] = run.physical_batch
+    hashed = {name: key.fingerprint(json.dumps(value, sort_keys=True).encode()) for name, value in words.items()}
+    return {**hashed, "records": run.scored.given.fingerprint(key)}
+
+
+def _in_order(model: nn.Module) -> list[list[object]]:
+    """Its layers and what they hold, in their order: tensors are sent without names, and places of noise follow it."""
+    layers = [[name, type(layer).__name__, layer.training] for name, layer in model.named_modules()]
+    held = [*model.named_parameters(), *model.named_buffers()]
+    return [*layers, *([name, kind(value), list(value.shape), value.requires_grad] for name, value in held)]
 
 
 def _outcome(done: Run) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from lehr.update.optimizers import OPTIMIZERS
 from lehr.update.torch_optim import Update
 
 AS_A_WHOLE = ("adafactor", "normalised-sgd")  # optimizers that look at a weight, or at all of them, as a whole
+_A_WEIGHT = {"weight": torch.zeros(1)}
 COORDINATE_BY_COORDINATE = tuple(name for name in OPTIMIZERS if name not in AS_A_WHOLE)
 
 
@@ -54,7 +55,7 @@ def _refuse_method(method: Method) -> None:
     if not isinstance(method.acceptance, Always):
         allowed = "one that takes every step where weights are sharded: no rank can go back alone"
         raise InvalidValue("method", allowed=allowed, given=method.name)
-    if clipping.needs_coordinates or clipping.unproven is not None or clipping.start({}):
+    if clipping.needs_coordinates or clipping.unproven is not None or clipping.start(_A_WEIGHT):
         allowed = "one that clips by norms and learns nothing where weights are sharded"
         raise InvalidValue("method", allowed=allowed, given=method.name)
     if type(method.noise) not in (IsotropicNoise, NoNoise):
@@ -114,17 +115,18 @@ class Follower:
     def _step(self, told: dict[str, Any]) -> None:
         """The step of ``Loop``, of which this rank moves its own rows."""
         trainee, mechanism, step = self._trainee, self._mechanism, told["step"]
-        clip = trainee.clip_rule(step)
-        if clip.sensitivity != told["sensitivity"]:
-            allowed = f"clipped to {told['sensitivity']} on every rank"
-            raise InvalidValue("sum", allowed=allowed, given=clip.sensitivity)
-        randomness = self._shards.at(self._key, step, told["attempt"])
-        places = mechanism.draw(len(self._share.private), randomness)
-        with self._shards.ranks.side_by_side():
+        with self._shards.ranks.side_by_side():  # rank 0 is at work too, and would not hear what goes wrong
+            clip = trainee.clip_rule(step)
+            if clip.sensitivity != told["sensitivity"]:
+                allowed = f"clipped to {told['sensitivity']} on every rank"
+                raise InvalidValue("sum", allowed=allowed, given=clip.sensitivity)
+            randomness = self._shards.at(self._key, step, told["attempt"])
+            places = mechanism.draw(len(self._share.private), randomness)
             private = added(self._share.parts(places, clip, randomness))
-        released = mechanism.release(private, trainee.noise, planned_step=told["planned_step"], randomness=randomness)
-        trainee.propose(trainee.combined(released), divisor=mechanism.divisor, step=step)
-        trainee.end_step(Taken(released=released, divisor=mechanism.divisor, is_accepted=True))
+            planned = told["planned_step"]
+            released = mechanism.release(private, trainee.noise, planned_step=planned, randomness=randomness)
+            trainee.propose(trainee.combined(released), divisor=mechanism.divisor, step=step)
+            trainee.end_step(Taken(released=released, divisor=mechanism.divisor, is_accepted=True))
 
     def _score(self, told: dict[str, Any]) -> None:
         """Run the model on what rank 0 runs it on, so that it can gather its weights. The score is rank 0's to tell."""
