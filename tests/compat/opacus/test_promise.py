@@ -213,3 +213,13 @@ def test_an_end_that_failed_can_be_tried_again(tmp_path: Path) -> None:
     assert certificate is engine.finish()
     with Budget.open(path) as account:
         assert account.status().runs[0].is_settled
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_no_budget_pays_for_a_loop_whose_loss_is_reduced_otherwise(tmp_path: Path, mode: str) -> None:
+    path = a_budget(tmp_path)
+    engine = PrivacyEngine(delta=DELTA, name="first", budget=path)
+    with pytest.raises(InvalidValue, match="reduction 'mean'"):
+        private(engine, epochs=1, grad_sample_mode=mode, criterion=torch.nn.CrossEntropyLoss(reduction="sum"))
+    with Budget.open(path) as account:
+        assert not account.status().runs

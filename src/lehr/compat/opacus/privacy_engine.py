@@ -431,15 +431,14 @@ class PrivacyEngine:
             quantile=options.quantile,
         )
         try:
+            chosen = nn.CrossEntropyLoss(reduction=options.loss_reduction) if criterion is None else criterion
+            loss = DPLossFastGradientClipping(listened, private, chosen, options.loss_reduction)
             self._plan(steps.allowed, options, delta=delta, records=loader.sampling.records)
         except BaseException:
             if listened is not module:
                 hooks.remove_hooks()
             raise
-        if options.grad_sample_mode != "ghost":
-            return listened, private, loader
-        chosen = nn.CrossEntropyLoss(reduction=options.loss_reduction) if criterion is None else criterion
-        return listened, private, DPLossFastGradientClipping(listened, private, chosen, options.loss_reduction), loader
+        return (listened, private, loss, loader) if options.grad_sample_mode == "ghost" else (listened, private, loader)
 
     def _try_collation(self, loader: DrawnLoader) -> None:
         try:

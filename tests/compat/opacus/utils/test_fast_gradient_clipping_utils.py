@@ -36,3 +36,18 @@ def test_sums_and_criteria_that_ignore_nothing() -> None:
 def test_a_criterion_that_reduces_otherwise_is_refused() -> None:
     with pytest.raises(InvalidValue, match="reduction"):
         DPLossFastGradientClipping(None, None, nn.CrossEntropyLoss(reduction="sum"))
+
+
+@pytest.mark.parametrize(
+    "criterion, given",
+    [
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0])), "weights"),
+        (nn.CrossEntropyLoss(ignore_index=1), "ignored"),
+    ],
+)
+def test_a_mean_in_which_others_decide_on_a_records_share_is_refused(criterion: nn.Module, given: str) -> None:
+    logits, targets = torch.randn(3, 2), torch.tensor([0, 1, 0])
+    private = DPLossFastGradientClipping(None, None, criterion)
+    with pytest.raises(InvalidValue, match=rf"same share.*{given}"):
+        private(logits, targets)
+    assert private(logits, targets, shape=(3, 1)).isfinite()

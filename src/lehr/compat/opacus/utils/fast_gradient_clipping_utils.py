@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lehr import validate
 from lehr.errors import InvalidValue
@@ -34,6 +34,7 @@ class DPLossFastGradientClipping:
 
     def __call__(self, *args: Any, shape: Sequence[int] | None = None, **kwargs: Any) -> Tensor:
         if shape is None:
+            self._refuse_unequal_shares(*args, **kwargs)
             loss: Tensor = self.criterion(*args, **kwargs)
             return loss
         losses = self._one_by_one(*args, **kwargs).view(shape[0], shape[1])
@@ -47,6 +48,19 @@ class DPLossFastGradientClipping:
         counted = targets.view(shape[0], shape[1]) != ignored
         by_record: Tensor = losses.sum(1) / counted.sum(1).clamp_min(1)
         return by_record.mean()
+
+    def _refuse_unequal_shares(self, *args: Any, **kwargs: Any) -> None:
+        """A mean by weights of classes, or over what is not ignored, gives each record a share that others decide."""
+        if self.loss_reduction != "mean" or not isinstance(self.criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+            return
+        targets = kwargs["target"] if "target" in kwargs else args[1]
+        if targets.is_floating_point():  # shares of classes, whose mean is over records
+            return
+        has_ignored = bool((targets == self.criterion.ignore_index).any())
+        if self.criterion.weight is not None or has_ignored:
+            allowed = "one with the same share for every record: told the shape [records, positions], or of sums"
+            given = "targets that are ignored" if has_ignored else "a mean by weights of classes"
+            raise InvalidValue("criterion", allowed=allowed, given=given)
 
     def _one_by_one(self, *args: Any, **kwargs: Any) -> Tensor:
         reduction, self.criterion.reduction = self.criterion.reduction, "none"
