@@ -544,8 +544,8 @@ RESUME = (
                 "for position, step in enumerate(range(trainee.step, charges.last_step)):",
             ),
             (
-                "randomness = self.folder.key.at(step, trainee.attempt)",
-                "randomness = self.folder.key.at(position, trainee.attempt)",
+                "planned, randomness = charges.planned(step), self._randomness(step)",
+                "planned, randomness = charges.planned(step), self._randomness(position)",
             ),
         ),
         does="a resumed run begins its random numbers from the start",
