@@ -216,17 +216,21 @@ def test_the_way_of_the_gpu_has_another_stream_for_each_part() -> None:
 def test_shares_of_the_normals_put_together_are_the_normals(count: int) -> None:
     whole = STEP.normals("noise", {"all": torch.empty(count)})["all"]
     cuts = sorted({0, 1, 3, count // 3, min(count, 65_536), count - 1, count})
-    shares = [
-        STEP.normals_between("noise", first, last, count=count, device=torch.device("cpu"))
-        for first, last in pairwise(cuts)
-    ]
+    shares = STEP.normals_between("noise", pairwise(cuts), count=count, device=torch.device("cpu"))
     assert torch.cat(shares).equal(whole)
+
+
+def test_spans_may_stand_in_any_order() -> None:
+    whole = STEP.normals("noise", {"all": torch.empty(150_000)})["all"]
+    spans = [(140_000, 150_000), (0, 0), (5, 70_000), (5, 70_000)]
+    shares = STEP.normals_between("noise", spans, count=150_000, device=torch.device("cpu"))
+    assert all(share.equal(whole[first:last]) for share, (first, last) in zip(shares, spans, strict=True))
 
 
 @pytest.mark.parametrize("first, last", [(-1, 2), (3, 2), (0, 6)])
 def test_normals_that_are_not_there_are_refused(first: int, last: int) -> None:
     with pytest.raises(InvalidValue, match="first, last"):
-        STEP.normals_between("noise", first, last, count=5, device=torch.device("cpu"))
+        STEP.normals_between("noise", [(first, last)], count=5, device=torch.device("cpu"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -234,7 +238,7 @@ def test_shares_of_a_gpus_normals_put_together_are_the_normals() -> None:
     device, count = torch.device("cuda"), 2**24 + 11
     whole = STEP.normals("noise", {"all": torch.empty(count, device=device)})["all"]
     cuts = (0, 5, 2**24 - 3, 2**24 + 4, count)
-    shares = [STEP.normals_between("noise", first, last, count=count, device=device) for first, last in pairwise(cuts)]
+    shares = STEP.normals_between("noise", pairwise(cuts), count=count, device=device)
     assert torch.cat(shares).equal(whole)
 
 

@@ -25,6 +25,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NoReturn, Self
@@ -166,28 +167,38 @@ class StepRandomness:
         """
         device = _one_device(like)
         count = sum(tensor.numel() for tensor in like.values())
-        drawn = self.normals_between(purpose, 0, count, count=count, device=device)
+        (drawn,) = self.normals_between(purpose, [(0, count)], count=count, device=device)
         parts = drawn.to(device).split_with_sizes([tensor.numel() for tensor in like.values()])
         return {name: part.view(tensor.shape) for part, (name, tensor) in zip(parts, like.items(), strict=True)}
 
-    def normals_between(self, purpose: str, first: int, last: int, *, count: int, device: torch.device) -> Tensor:
-        """Those of ``count`` standard normal numbers that stand from ``first`` to before ``last``.
+    def normals_between(
+        self, purpose: str, spans: Iterable[tuple[int, int]], *, count: int, device: torch.device
+    ) -> list[Tensor]:
+        """Of ``count`` standard normal numbers those of each span, from its first place to before its last.
+
+        Where the spans stand in rising order, no number is made twice.
 
         >>> step = RunKey(bytes(32)).at(step=0, attempt=0)
         >>> whole = step.normals("noise", {"all": torch.empty(9)})["all"]
-        >>> step.normals_between("noise", 4, 7, count=9, device=torch.device("cpu")).equal(whole[4:7])
+        >>> (found,) = step.normals_between("noise", [(4, 7)], count=9, device=torch.device("cpu"))
+        >>> found.equal(whole[4:7])
         True
         """
-        if not 0 <= first <= last <= count:
-            raise InvalidValue("first, last", allowed=f"0 <= first <= last <= {count}", given=(first, last))
         on_gpu = device.type != "cpu" and not self.key.cryptographic_on_gpu
         size, make = (_PART_NORMALS_ON_GPU, self._normals_there) if on_gpu else (_PART_WORDS, self._normals_here)
-        drawn = [torch.empty(0, dtype=torch.float64, device=device)]
-        for begin in range(size * (first // size), last, size):
-            length = min(size, count - begin)
-            made = make(purpose, begin // size, length, device)
-            drawn.append(made[max(0, first - begin) : last - begin])
-        return torch.cat(drawn)
+
+        @lru_cache(maxsize=1)
+        def made(part: int) -> Tensor:
+            return make(purpose, part, min(size, count - size * part), device)
+
+        def between(first: int, last: int) -> Tensor:
+            if not 0 <= first <= last <= count:
+                raise InvalidValue("first, last", allowed=f"0 <= first <= last <= {count}", given=(first, last))
+            parts = range(first // size, math.ceil(last / size))
+            pieces = [made(part)[max(0, first - size * part) : last - size * part] for part in parts]
+            return torch.cat([torch.empty(0, dtype=torch.float64, device=device), *pieces])
+
+        return [between(first, last) for first, last in spans]
 
     def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
         """A generator of torch for what draws by itself: augmentation, dropout.

@@ -19,6 +19,8 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -69,14 +71,19 @@ class Layout:
 
     def places(self, name: str) -> tuple[int, int]:
         """Where this rank's share of a parameter begins and ends, were all trained parameters one long vector."""
-        before = sum(self.shapes[other].numel() for other in self.trained[: self.trained.index(name)])
+        before = self._begins[name]
         width, rows = self.shapes[name][1:].numel(), self.rows(name)
         return before + width * rows.start, before + width * rows.stop
 
-    @property
+    @cached_property
     def count(self) -> int:
         """The length of that vector."""
         return sum(self.shapes[name].numel() for name in self.trained)
+
+    @cached_property
+    def _begins(self) -> dict[str, int]:
+        lengths = [self.shapes[name].numel() for name in self.trained]
+        return dict(zip(self.trained, accumulate(lengths, initial=0), strict=False))
 
     def owner(self, name: str, value: Tensor) -> str | None:
         """The parameter that a tensor of a checkpoint has the shape of; none for counters and buffers."""
@@ -93,11 +100,10 @@ class ShardRandomness(StepRandomness):
 
     def normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Of the numbers that one process would draw, those that fall on what this rank holds."""
-        return {name: self._share(purpose, name, value) for name, value in like.items()}
-
-    def _share(self, purpose: str, name: str, like: Tensor) -> Tensor:
-        first, last = self.layout.places(name)
-        return self.normals_between(purpose, first, last, count=self.layout.count, device=like.device).view(like.shape)
+        spans = [self.layout.places(name) for name in like]
+        device = next((value.device for value in like.values()), torch.device("cpu"))
+        shares = self.normals_between(purpose, spans, count=self.layout.count, device=device)
+        return {name: share.view(like[name].shape) for name, share in zip(like, shares, strict=True)}
 
 
 class Shards:

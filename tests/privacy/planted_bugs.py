@@ -411,10 +411,10 @@ NOISE = (
         where="sharded.py",
         edits=(
             (
-                "        first, last = self.layout.places(name)\n",
+                "        spans = [self.layout.places(name) for name in like]\n",
                 "        if self.layout.number:\n"
-                "            return torch.zeros_like(like, dtype=torch.float64)\n"
-                "        first, last = self.layout.places(name)\n",
+                "            return {name: torch.zeros_like(value).double() for name, value in like.items()}\n"
+                "        spans = [self.layout.places(name) for name in like]\n",
             ),
         ),
         does="where weights are sharded, only the first process adds noise, as it does where they are whole",
