@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
@@ -38,3 +40,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     word = config.getoption("--turn")
     if word:
         terminalreporter.write_line(f"Long tests that take turns: --turn={turn_named(word)} of 0 to {TURNS - 1}")
+
+
+@pytest.fixture
+def met() -> Iterator[None]:
+    """A meeting of one process."""
+    import torch.distributed as dist  # not where a test needs no torch
+    from torch._C._distributed_c10d import HashStore
+
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -123,14 +120,6 @@ def test_a_rank_whose_weights_are_not_those_of_the_first_stops_the_run() -> None
     rank._refuse_other_weights(model, None)
     with pytest.raises(RankLost, match="rank 1 has other weights"):
         rank._refuse_other_weights(nn.Linear(3, 2), fingerprint_of(model, KEY))
-
-
-@pytest.fixture
-def met() -> Iterator[None]:
-    """A meeting of one process."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("met")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
 
 from lehr.checkpoint import Checkpoint
 from lehr.clipping.flat import FlatClip
@@ -116,14 +113,6 @@ class Attending(nn.Module):
 def test_what_is_used_together_is_gathered_together() -> None:
     model = Attending()
     assert _gathered_at_once(model) == [model, model.attention, model.out]
-
-
-@pytest.fixture
-def met() -> Iterator[None]:
-    """A meeting of one process."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("met")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn, optim
-from torch._C._distributed_c10d import HashStore
 
 from lehr import fit
 from lehr.data.private_pca import PrivatePCA
@@ -20,14 +18,6 @@ from lehr.methods.by_name import named
 from lehr.training.sharding import COORDINATE_BY_COORDINATE, _refuse_method
 from lehr.update.torch_optim import Update, custom
 from tests.several_ranks import copied, prepared, records, train
-
-
-@pytest.fixture
-def met() -> Iterator[None]:
-    """A meeting of one process."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def asked(**changed: Any) -> None:
