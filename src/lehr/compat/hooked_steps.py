@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -157,9 +158,8 @@ class HookedSteps:
     def release(self) -> ReleasedSum:
         """Charge the step, and release the sum of everything that was added since the last one, with noise once."""
         num_drawn = sum(len(part.places) for part in self.parts() if part.is_counted)
-        released = self._begun().release(
-            num_drawn=num_drawn, pay=lambda: self._pays.pay(self.step), noise=self._with_noise
-        )
+        pay = partial(self._pays.pay, self.step)
+        released = self._begun().release(num_drawn=num_drawn, pay=pay, noise=self._with_noise)
         taken = Taken(released=released, divisor=self.mechanism.divisor, is_accepted=True)
         self.clipping = self.mechanism.clipping.learn(self.clipping, taken)
         self.noise = self.mechanism.noise.learn(self.noise, taken)

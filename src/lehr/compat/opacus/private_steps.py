@@ -13,6 +13,7 @@ likes, change noise and clip norm as it goes, and leave draws unused: what is ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -93,13 +94,11 @@ class PrivateSteps:
         part, draw = self._part, self._draw
         if part is None or draw is None or not part.is_last:
             raise InvalidValue("loop", allowed="one that collects the whole of a draw", given="a part of one, or none")
-        noise = _noise(noise_multiplier)
+        add = partial(_noise(noise_multiplier).release, noise_multiplier=noise_multiplier, randomness=part.randomness)
         released = draw.release(
             num_drawn=self._num_drawn,
             pay=lambda: self._pay(step_event(self.sampling, noise_multiplier)),
-            noise=lambda private, _: noise.release(
-                private, noise_multiplier=noise_multiplier, randomness=part.randomness
-            ),
+            noise=lambda private, _: add(private),
         )
         self._part = None
         return released
