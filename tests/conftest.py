@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell pytest what the mark means."""
+    """Tell pytest what the mark means, and let processes that tests start be interrupted."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs pytest in the background has it so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "in_turn(turn): a long test that every third change runs; make whole runs all")
 
 

@@ -71,13 +71,16 @@ def test_it_serves_until_it_is_interrupted_and_says_no_more_than_who_may_look(ru
     command = [sys.executable, "-c", "from lehr.cli.main import main; main()", "serve", str(runs), "--port", "0"]
     command += ["--host", "0.0.0.0", "--beyond-this-machine"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        address = next(word for word in said.split() if word.startswith("http://127.0.0.1:"))
-        with build_opener(ProxyHandler({})).open(address, timeout=30) as answer:
-            assert b">first</a>" in answer.read()
-        process.send_signal(signal.SIGINT)
-        rest, complaints = process.communicate(timeout=30)
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            address = next(word for word in said.split() if word.startswith("http://127.0.0.1:"))
+            with build_opener(ProxyHandler({})).open(address, timeout=30) as answer:
+                assert b">first</a>" in answer.read()
+            process.send_signal(signal.SIGINT)
+            rest, complaints = process.communicate(timeout=30)
+        finally:
+            process.kill()  # or whatever fails above would wait for it forever
     assert (process.returncode, rest) == (0, "")
     [warning] = complaints.splitlines()
     assert "there is no password" in warning
