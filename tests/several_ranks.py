@@ -23,6 +23,7 @@ from lehr.data import InMemory
 from lehr.distributed import Ranks, Wire, joined
 from lehr.errors import RankLost
 from lehr.interfaces import PrivateSum
+from lehr.ledger import Ledger
 from lehr.methods.by_name import named
 from lehr.run_shape import Callback, Progress, Start
 
@@ -223,3 +224,12 @@ def _interrupted(rank: int, total: int, meeting: Path, writing: Any) -> None:
         writing.send(f"{type(error).__name__}: {error}")
     writing.close()
     os._exit(0)
+
+
+def charged(run: Path) -> tuple[int, object]:
+    with Ledger.open(run / "ledger.db") as ledger:
+        return ledger.count("steps"), ledger.charged()
+
+
+def close(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return torch.allclose(torch.tensor(one["weights"]), torch.tensor(other["weights"]), rtol=1e-4, atol=1e-6)

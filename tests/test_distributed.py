@@ -19,12 +19,13 @@ from lehr.clipping.flat import FlatClip
 from lehr.distributed import ALONE, Ranks, device_of_rank, fingerprint_of, joined, refuse_wrapped
 from lehr.errors import InvalidValue, RankLost
 from lehr.interfaces import ClipRule, Inputs, PrivateSum
-from lehr.ledger import Ledger
 from lehr.loop import Share
 from lehr.rng import RunKey
 from tests.several_ranks import (
     STEPS,
     KillAt,
+    charged,
+    close,
     copied,
     interrupted_between_words_and_sum,
     prepared,
@@ -150,15 +151,6 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 RANKS = {name: (2, 4) if name in ("dpsgd", "tiny-batches") else (2,) for name in METHODS}
-
-
-def charged(run: Path) -> tuple[int, object]:
-    with Ledger.open(run / "ledger.db") as ledger:
-        return ledger.count("steps"), ledger.charged()
-
-
-def close(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return torch.allclose(torch.tensor(one["weights"]), torch.tensor(other["weights"]), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

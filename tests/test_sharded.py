@@ -15,13 +15,12 @@ from lehr.clipping.flat import FlatClip
 from lehr.distributed import Ranks
 from lehr.gradients.sharded import ShardedEngine
 from lehr.interfaces import PrivateSum
-from lehr.ledger import Ledger
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.rng import RunKey
 from lehr.sharded import Layout, ShardRandomness, Shards, _gathered_at_once, rows_of
 from lehr.update.averaging import ExponentialAverage
 from lehr.update.torch_optim import adam
-from tests.several_ranks import copied, prepared, together, train
+from tests.several_ranks import charged, close, copied, prepared, together, train
 
 KEY = RunKey(bytes(range(32)))
 SIZES = {"frozen": (3,), "first": (5, 2), "second": (2,), "third": (7, 3)}
@@ -153,15 +152,6 @@ JOBS: dict[str, dict[str, Any]] = {
     "tiny batches": {**FEW, "expected_batch_size": 2},
     "adam, averaged": {**FEW, "settings": {"update": adam(0.05)}, "averaging": ExponentialAverage(decay=0.9)},
 }
-
-
-def charged(run: Path) -> tuple[int, object]:
-    with Ledger.open(run / "ledger.db") as ledger:
-        return ledger.count("steps"), ledger.charged()
-
-
-def close(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return torch.allclose(torch.tensor(one["weights"]), torch.tensor(other["weights"]), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lehr.errors import NotPrivate
+from lehr.gradients.hooked import buffers_put_back
 from lehr.trainee import evaluating
 
 MOST_RECORDS = 6  # so many are looked at, until two of them tell enough
@@ -188,19 +189,11 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Whatever a run writes into buffers, or puts in their place, is gone afterwards."""
-    held = [
-        (layer, name, value, value.clone())
-        for layer in model.modules()
-        for name, value in layer._buffers.items()
-        if value is not None
-    ]
+    put_back = buffers_put_back(model)
     try:
         yield
     finally:
-        for layer, name, value, before in held:
-            value.copy_(before)
-            layer._buffers[name] = value
+        put_back()
 
 
 @contextmanager

@@ -313,21 +313,31 @@ def _refuse_written_buffers(model: nn.Module, first: Tensors, second: Tensors) -
             )
 
 
-@contextmanager
-def _put_back_on_error(model: nn.Module) -> Iterator[None]:
-    """The buffers as they were: what records have left in those of a model that is refused must not stay there."""
+def buffers_put_back(model: nn.Module) -> Callable[[], None]:
+    """Call what this returns, and all that was written into buffers since, or put in their place, is gone."""
     held = [
         (layer, name, value, value.clone())
         for layer in model.modules()
         for name, value in layer._buffers.items()
         if value is not None
     ]
+
+    @torch.no_grad()
+    def put_back() -> None:
+        for layer, name, value, before in held:
+            layer._buffers[name] = value.copy_(before)
+
+    return put_back
+
+
+@contextmanager
+def _put_back_on_error(model: nn.Module) -> Iterator[None]:
+    """What records have left in the buffers of a model that is refused must not stay there."""
+    put_back = buffers_put_back(model)
     try:
         yield
     except BaseException:
-        with torch.no_grad():
-            for layer, name, value, before in held:
-                layer._buffers[name] = value.copy_(before)
+        put_back()
         raise
 
 

@@ -446,10 +446,8 @@ class PrivacyEngine:
             found = collation.tried(loader.collate_fn, records)
         except NotPrivate:
             raise
-        except (
-            Exception
-        ) as error:  # a file that workers open; what is wrong with the records is said when they are drawn
-            self.notes.add(f"collate_fn was not tried for records that it mixes: {error}")
+        except Exception as error:  # such as of a file that only workers open; its words may be a record's
+            self.notes.add(f"collate_fn was not tried for records that it mixes: {type(error).__name__}")
             return
         if found is collation.Found.PADDED:
             self.notes.caution(_PADDED)
