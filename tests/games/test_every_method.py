@@ -5,9 +5,13 @@ That the same game finds faults is shown in tests/games/test_sabotaged_methods.p
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
-from lehr.auditing import Audit, Verdict
+from lehr.auditing import Audit, Verdict, gaussian_tradeoff
+from lehr.auditing.scores import pooled
+from lehr.auditing.thresholds import Corrected
 from lehr.errors import InvalidValue
 from lehr.games import step_game
 from lehr.games.every_method import TEMPERED, Contender, contenders
@@ -41,6 +45,21 @@ def test_a_claim_of_three_holds_and_the_game_comes_close_to_it(name: str) -> Non
     assert audit.verdict is Verdict.NOT_REFUTED
     assert audit.decisive.confidence == 0.95
     assert CERTIFIED[name] <= audit.decisive.epsilon <= audit.claimed_epsilon
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_many_short_runs_certify_no_more_than_is_claimed(name: str) -> None:
+    """Each run has a key of its own: a fault that shows only from one run to the next would show here."""
+    contender, method = CONTENDERS[name], CONTENDERS[name].build()
+    plan = contender.plan(epsilon=3.0, delta=1e-5, steps=20, sampling_probability=0.25)
+    planted = step_game.canaries_for(method, plan, num_canaries=64, host=contender.host())
+    keys = islice(keys_of(f"{name}, many runs"), 64)
+    played = [step_game.play(method, plan, canaries=planted, key=key) for key in keys]
+    scores = pooled([one.by_likelihood for one in played])
+    found = gaussian_tradeoff.lower_bound(scores, threshold=Corrected(tried=4), delta=plan.delta)
+    assert found.epsilon <= played[0].run.proven.epsilon <= 3.0
+    assert found.epsilon >= (0.3 if name == "agd" else 1.2)
 
 
 def test_every_method_with_noise_takes_part_and_one_network_of_tempered_sigmoids() -> None:

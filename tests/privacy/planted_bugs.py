@@ -372,6 +372,35 @@ NOISE = (
         caught_by=("noise/test_isotropic.py::test_parameters_of_one_shape_have_noise_of_their_own",),
     ),
     Planted(
+        name="choice-noise-halved",
+        where="asking.py",
+        edits=(
+            (
+                "scale = sampling.sensitivity_factor * energy.loss_clip / energy.epsilon",
+                "scale = sampling.sensitivity_factor * energy.loss_clip / energy.epsilon / 2",
+            ),
+        ),
+        does="the noisy choice of a step size has half of its noise",
+        breaks="one choice costs twice the ε that is charged for it",
+        caught_by=("privacy/test_queries_under_attack.py::test_choices_stay_below_what_is_charged_and_come_close",),
+    ),
+    Planted(
+        name="question-sensitivity-halved",
+        where="asking.py",
+        edits=(
+            (
+                "mean.clamp(-energy.loss_clip, energy.loss_clip), 2 * energy.loss_clip",
+                "mean.clamp(-energy.loss_clip, energy.loss_clip), energy.loss_clip",
+            ),
+        ),
+        does="the noise of a clipped mean loss covers half of the clip's range",
+        breaks="one record can move the mean from one end of the range to the other, past the noise",
+        caught_by=(
+            "privacy/test_queries_under_attack.py::"
+            "test_the_answers_of_a_noisy_test_stay_below_what_is_charged_and_come_close",
+        ),
+    ),
+    Planted(
         name="noise-used-twice",
         where="asking.py",
         edits=(('            purpose="energy",\n', '            purpose="noise",\n'),),
