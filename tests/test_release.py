@@ -6,7 +6,10 @@ import os
 import re
 import runpy
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,22 +19,24 @@ import lehr
 from lehr import data, networks
 from lehr.auditing import Audit
 from lehr.errors import BudgetExceeded, CertificateMismatch, DamagedFile, InvalidValue, StoreError
-from lehr.events import Repeated
+from lehr.events import Gaussian, Repeated
 from lehr.ledger import Ledger
 from lehr.mechanism import Method
 from lehr.methods.by_name import named
+from lehr.planning.budget import Budget
+from lehr.planning.plan import Plan
 from lehr.release import release
 from lehr.released_model import evaluate
 from lehr.reports import certificate_file
 from lehr.reports.audit_keeping import keep
-from lehr.reports.certificate import Statements
+from lehr.reports.certificate import Certificate
 from lehr.reports.issuing import issue
 from lehr.rng import RunKey
 from lehr.run_shape import RunFiles
 from lehr.update.averaging import ExponentialAverage
 from tests.audits import REFUTED, SUSPICIOUS, showing
-from tests.training.tiny import PUBLIC, fit_tiny
-from tests.written_runs import PLAN, certificate, configuration, small_model, write_run
+from tests.training.tiny import PUBLIC, fit_tiny, new_budget
+from tests.written_runs import PLAN, STATEMENTS, certificate, configuration, small_model, write_run
 
 
 @pytest.fixture
@@ -147,7 +152,8 @@ def test_a_run_that_is_being_trained_is_refused(run: RunFiles, to: Path) -> None
     assert run.key.exists()
 
 
-def test_without_a_certificate_the_choice_of_settings_must_be_stated(run: RunFiles, to: Path) -> None:
+def test_where_nothing_was_stated_before_the_choice_of_settings_must_be_stated_now(tmp_path: Path, to: Path) -> None:
+    run = write_run(tmp_path / "run", config=configuration(stated=None))
     run.certificate.unlink()
     with pytest.raises(InvalidValue, match="settings_chosen_on"):
         release(run.directory, to)
@@ -159,17 +165,91 @@ def test_without_a_certificate_the_choice_of_settings_must_be_stated(run: RunFil
     assert released.certificate.stated.treated_as_public == ("the number of records", "test")
 
 
-def test_a_certificate_is_not_contradicted(run: RunFiles, to: Path) -> None:
-    with pytest.raises(InvalidValue, match=r"what the run's certificate says \(public\)"):
+def test_what_was_stated_is_not_contradicted(run: RunFiles, to: Path) -> None:
+    with pytest.raises(InvalidValue, match=r"what was stated for the run \(public\)"):
         release(run.directory, to, settings_chosen_on="fixed")
 
 
-def test_a_certificate_of_less_than_the_plan_is_refused(run: RunFiles, to: Path) -> None:
-    less = issue(Repeated(PLAN.step_event, 10), delta=PLAN.delta, stated=Statements(settings_chosen_on="public"))
-    certificate_file.write(run.certificate, less, overwrite=True)
-    with pytest.raises(CertificateMismatch, match="does not cover"):
+def test_without_its_certificate_a_run_is_released_with_the_same_one(run: RunFiles, to: Path) -> None:
+    run.certificate.unlink()
+    promised = release(run.directory, to).certificate
+    assert promised is not None
+    assert replace(promised, issued_on="2026-01-31") == replace(certificate(steps_taken=40), issued_on="2026-01-31")
+
+
+OTHERS: dict[str, Callable[[], Certificate]] = {
+    "event": lambda: issue(Repeated(PLAN.step_event, 10), delta=PLAN.delta, stated=STATEMENTS),
+    "delta": lambda: issue(PLAN.event, delta=1e-3, stated=STATEMENTS),
+    "stated": lambda: issue(PLAN.event, delta=PLAN.delta, stated=replace(STATEMENTS, unit_of_privacy="one person")),
+}
+
+
+@pytest.mark.parametrize("differing", OTHERS)
+def test_a_certificate_in_the_folder_is_not_believed(differing: str, run: RunFiles, to: Path) -> None:
+    certificate_file.write(run.certificate, OTHERS[differing](), overwrite=True)
+    with pytest.raises(CertificateMismatch, match=f"is not the certificate of this run: its .*{differing}"):
         release(run.directory, to)
     assert run.key.exists()
+    assert not to.exists()
+
+
+def test_what_a_run_without_a_ledger_did_is_not_known(run: RunFiles, to: Path) -> None:
+    run.ledger.unlink()
+    with pytest.raises(StoreError, match=r"it has no ledger\.db"):
+        release(run.directory, to)
+
+
+@pytest.mark.parametrize("plan", [replace(PLAN, noise_multiplier=9.0), replace(PLAN, delta=1e-3)])
+def test_a_plan_that_is_not_the_ledgers_is_refused(plan: Plan, tmp_path: Path, to: Path) -> None:
+    run = write_run(tmp_path / "run", config=configuration(plan=plan.to_json()))
+    run.certificate.unlink()
+    with pytest.raises(CertificateMismatch, match="the ledger of another plan"):
+        release(run.directory, to)
+
+
+@pytest.fixture(scope="module")
+def chosen_privately(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was chosen after another one, which the same budget paid for."""
+    folder = tmp_path_factory.mktemp("chosen")
+    budget = new_budget(folder / "b", epsilon=30.0)
+    how: dict[str, Any] = {"budget": budget, "steps": 2, "settings_chosen_on": "private"}
+    fit_tiny(folder / "search", name="search", **{**how, "settings_chosen_on": None})
+    fit_tiny(folder / "final", name="final", **how)
+    return folder
+
+
+def test_a_run_that_a_budget_paid_for_is_released_with_what_the_budget_says(chosen_privately: Path, to: Path) -> None:
+    folder = shutil.copytree(chosen_privately, to.parent / "copy")
+    with pytest.raises(InvalidValue, match="budget must be given: the budget of 'tiny images'"):
+        release(folder / "final", to)
+    with pytest.raises(InvalidValue, match="that of 'tiny images'"):
+        Budget.create(folder / "other", dataset="others", epsilon=0.5, delta=1e-3).close()
+        release(folder / "final", to, budget=folder / "other")
+    with Budget.open(folder / "b") as budget:
+        budget.reserve(Gaussian(9.0), run="later")  # since the certificate was issued
+    promised = release(folder / "final", to, budget=folder / "b").certificate
+    assert promised is not None
+    assert promised.budget is not None
+    assert (promised.epsilon, promised.claim.claim.accountant) == (30.0, "filter")
+    assert [paid.run for paid in promised.budget.paid_for] == ["search", "final", "later"]
+
+
+def test_a_certificate_with_another_budget_is_not_believed(chosen_privately: Path, to: Path) -> None:
+    folder = shutil.copytree(chosen_privately, to.parent / "copy")
+    found = certificate_file.read(folder / "final/certificate.json")
+    assert found.budget is not None
+    cheap = issue(found.event, delta=found.delta, stated=found.stated, budget=replace(found.budget, epsilon=29.0))
+    assert cheap.epsilon == 29.0
+    certificate_file.write(folder / "final/certificate.json", cheap, overwrite=True)
+    with pytest.raises(CertificateMismatch, match="its epsilon is not"):
+        release(folder / "final", to, budget=folder / "b")
+
+
+def test_a_certificate_beside_a_model_without_privacy_is_not_released(tmp_path: Path, to: Path) -> None:
+    files = write_run(tmp_path / "run", config=configuration(plan={"noise_multiplier": 0.0}))
+    assert files.certificate.exists()
+    assert release(files.directory, to, allow_no_privacy=True).certificate is None
+    assert not (to / "certificate.json").exists()
 
 
 def test_a_certificate_that_was_made_smaller_is_refused(run: RunFiles, to: Path) -> None:
@@ -346,7 +426,7 @@ def test_the_audit_of_a_run_is_in_the_certificate_and_on_the_card(run: RunFiles,
 def test_a_certificate_that_is_issued_at_the_release_has_the_audit(run: RunFiles, to: Path) -> None:
     run.certificate.unlink()
     keep(run.directory, showing(0.1, claimed_epsilon=certificate(steps_taken=40).epsilon))
-    released = release(run.directory, to, settings_chosen_on="fixed")
+    released = release(run.directory, to)
     assert released.certificate is not None
     assert released.certificate.audit is not None
 

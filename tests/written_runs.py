@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,16 @@ from lehr.rng import RunKey
 from lehr.run_shape import Evaluation, RunFiles
 
 PLAN = Plan(noise_multiplier=2.0, expected_batch_size=16.0, records=1000, steps=40, delta=1e-5)
+STATEMENTS = Statements(
+    settings_chosen_on="public",
+    unit_of_privacy="one image",
+    records=PLAN.records,
+    treated_as_public=("the number of records",),
+)
 STATED = {
-    "settings_chosen_on": "public",
-    "unit_of_privacy": "one image",
-    "treated_as_public": ["the number of records"],
+    **asdict(STATEMENTS),
+    "treated_as_public": list(STATEMENTS.treated_as_public),
+    "released": list(STATEMENTS.released),
 }
 
 
@@ -84,8 +91,7 @@ def evaluations(
 @cache
 def certificate(*, steps_taken: int) -> Certificate:
     """What the plan of these runs promises."""
-    stated = Statements(**{**STATED, "treated_as_public": ("the number of records",)})  # type: ignore[arg-type]
-    return issue(PLAN.event, delta=PLAN.delta, stated=stated, charged=Repeated(PLAN.step_event, steps_taken))
+    return issue(PLAN.event, delta=PLAN.delta, stated=STATEMENTS, charged=Repeated(PLAN.step_event, steps_taken))
 
 
 def write_run(

@@ -7,6 +7,7 @@ A crash in between leaves a run that can be released again, to the same folder, 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -22,14 +23,15 @@ from safetensors.torch import save
 from lehr.auditing import Verdict
 from lehr.claims import Claim
 from lehr.errors import CertificateMismatch, InvalidValue, StoreError
-from lehr.events import is_part
+from lehr.events import NOTHING, counted, is_part
 from lehr.files import lock, strict_json, whole_file
 from lehr.ledger import Ledger
+from lehr.planning.budget import Budget
 from lehr.planning.search_cost import RepeatedSelection
 from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
 from lehr.reports import audit_words, certificate_file, checking, model_card
-from lehr.reports.certificate import Certificate, Statements
-from lehr.reports.issuing import issue
+from lehr.reports.certificate import Certificate, SharedBudget, Statements
+from lehr.reports.issuing import issue, shared_budget
 from lehr.reports.run_reading import RunRecord, State, read_run
 from lehr.rng import RunKey
 from lehr.run_shape import RunFiles
@@ -52,15 +54,18 @@ def release(
     to: str | os.PathLike[str],
     *,
     settings_chosen_on: str | None = None,
+    budget: str | os.PathLike[str] | None = None,
     allow_no_privacy: bool = False,
 ) -> Released:
     """Write the model of a run to the new folder ``to``, and destroy the run's key.
 
     A run that stopped before the end of its plan may be released: its certificate is for the whole plan. One that is
-    still to be resumed, and one without a certificate that holds, are refused; one about which nothing is proven, for
-    want of noise or of a theorem, is released only with ``allow_no_privacy``, and its card begins with that. Where it
-    was not stated before the run on which data its settings were chosen ("fixed", "public"), ``settings_chosen_on``
-    states it now.
+    still to be resumed is refused; one about which nothing is proven, for want of noise or of a theorem, is released
+    only with ``allow_no_privacy``, and its card begins with that. Where it was not stated before the run on which data
+    its settings were chosen ("fixed", "public"), ``settings_chosen_on`` states it now.
+
+    The certificate is computed anew from the run's ledger, its plan and the ``budget`` that paid for it, which must be
+    given where one did. A certificate in the run's folder that promises anything else is refused.
     """
     files, target = RunFiles(Path(run_directory)), Path(to)
     with _nobody_training(files):
@@ -68,10 +73,12 @@ def release(
         _refuse_unfinished(record, target)
         _refuse_refuted(record, files)
         if record.is_private:
-            record = replace(record, certificate=_certificate(record, files, settings_chosen_on))
+            record = replace(record, certificate=_certificate(record, files, settings_chosen_on, budget))
         elif not allow_no_privacy:
             allowed = f"given for a run without privacy (--allow-no-privacy): {record.no_privacy_because}"
             raise InvalidValue("allow_no_privacy", allowed=allowed, given=allow_no_privacy)
+        else:
+            record = replace(record, certificate=None)
         _put(target, _contents(record, files))
         _end(files)
     return Released(directory=target, certificate=record.certificate, published=record.published)
@@ -98,44 +105,108 @@ def _refuse_refuted(record: RunRecord, files: RunFiles) -> None:
         )
 
 
-def _certificate(record: RunRecord, files: RunFiles, settings_chosen_on: str | None) -> Certificate:
-    """A certificate that holds for the run; it is issued now where there is none."""
-    promised = record.certificate
-    if promised is None:
-        promised = _issued(record, settings_chosen_on)
-        certificate_file.write(files.certificate, promised)
-    if settings_chosen_on not in (None, promised.stated.settings_chosen_on):
-        allowed = f"what the run's certificate says ({promised.stated.settings_chosen_on})"
-        raise InvalidValue("settings_chosen_on", allowed=allowed, given=settings_chosen_on)
-    checking.check(promised)
-    if record.plan is None or promised.adjacency is not record.plan.adjacency:
-        raise CertificateMismatch("the certificate in the run's folder is for another adjacency than its plan")
-    if not is_part(record.counted_for, of=promised.event):
-        raise CertificateMismatch("the certificate in the run's folder does not cover what its plan allowed")
-    return promised
+def _certificate(
+    record: RunRecord, files: RunFiles, settings_chosen_on: str | None, budget: str | os.PathLike[str] | None
+) -> Certificate:
+    """The certificate that the ledger, the plan and the budget give. A file in the folder that differs is refused."""
+    _refuse_another_ledger(record, files)
+    made = _issued(record, _statements(record, settings_chosen_on), budget)
+    found = record.certificate
+    if found is not None:
+        _refuse_another_promise(found, made, files.certificate)
+        made = replace(made, issued_on=found.issued_on)
+    if made != found:
+        certificate_file.write(files.certificate, made, overwrite=True)
+    return made
 
 
-def _issued(record: RunRecord, settings_chosen_on: str | None) -> Certificate:
+def _refuse_another_promise(found: Certificate, made: Certificate, path: Path) -> None:
+    checking.check(found)
+    expected = _promise(made)
+    differing = [name for name, value in _promise(found).items() if value != expected[name]]
+    if not math.isclose(found.epsilon, made.epsilon, rel_tol=checking.TOLERANCE):  # another machine may have rounded
+        differing.append("epsilon")
+    if differing:
+        raise CertificateMismatch(
+            f"{path} is not the certificate of this run: its {', '.join(differing)} is not what the run's ledger, plan "
+            "and budget give; remove it, and release again"
+        )
+
+
+def _promise(certificate: Certificate) -> dict[str, object]:
+    return {
+        "event": counted(certificate.event),
+        "settings_cost": counted(certificate.settings_cost or NOTHING),
+        "delta": certificate.delta,
+        "adjacency": certificate.adjacency,
+        "stated": certificate.stated,
+    }
+
+
+def _refuse_another_ledger(record: RunRecord, files: RunFiles) -> None:
     plan = record.plan
     assert plan is not None  # a private run has one
-    settings_chosen_on = _chosen_on(record, settings_chosen_on)
-    stated = Statements(
-        settings_chosen_on=settings_chosen_on, records=plan.records, treated_as_public=tuple(_treated_as_public(record))
-    )
-    published, search = record.published, record.trial_of
+    if not files.ledger.is_file():
+        raise StoreError(f"cannot release {record.directory}: it has no {files.ledger.name}, which says what was done")
+    with Ledger.open(files.ledger) as ledger:
+        ledger.refuse_other(run=record.run, adjacency=plan.adjacency)
+        if ledger.delta != plan.delta or not is_part(plan.event, of=ledger.plan_event):
+            raise CertificateMismatch(f"{files.ledger} is the ledger of another plan than that of {files.config}")
+
+
+def _statements(record: RunRecord, settings_chosen_on: str | None) -> Statements:
+    """What a person said about the run: before it, in a certificate that was issued since, or now."""
+    plan, said = record.plan, record.config["stated"]
+    assert plan is not None
+    if said:
+        stated = certificate_file.statements_from_json(said)
+    elif record.certificate is not None:
+        stated = record.certificate.stated
+    else:
+        public = tuple(_treated_as_public(record))
+        stated = Statements(settings_chosen_on=_chosen_on(record, settings_chosen_on), treated_as_public=public)
+    if settings_chosen_on not in (None, stated.settings_chosen_on):
+        allowed = f"what was stated for the run ({stated.settings_chosen_on})"
+        raise InvalidValue("settings_chosen_on", allowed=allowed, given=settings_chosen_on)
+    return stated if stated.records is not None else replace(stated, records=plan.records)
+
+
+def _issued(record: RunRecord, stated: Statements, budget: str | os.PathLike[str] | None) -> Certificate:
+    plan = record.plan
+    assert plan is not None
+    published, search, audit = record.published, record.trial_of, record.audit
     event, cost = (record.planned, None) if search is None else search.certified(record.planned)
-    is_done = plan.limit is None and not isinstance(search, RepeatedSelection)
+    shared = _shared_budget(record, budget)
+    # A limit is not made of the events within it, nor is a selection of those of one trial; a budget says it itself.
+    is_done = plan.limit is None and not isinstance(search, RepeatedSelection) and shared is None
     return issue(
         event,
         delta=plan.delta,
         adjacency=plan.adjacency,
         stated=stated,
         settings_cost=cost,
-        # A limit is not made of the events within it, nor is a selection of those of one trial.
         charged=record.charged if is_done else None,
         published_claims=() if published is None or published.is_proven else (published,),
-        audit=None if record.audit is None else audit_words.for_certificate(record.audit),
+        budget=shared,
+        audit=None if audit is None or audit.delta != plan.delta else audit_words.for_certificate(audit),
     )
+
+
+def _shared_budget(record: RunRecord, path: str | os.PathLike[str] | None) -> SharedBudget | None:
+    """What the budget that paid for the run says now."""
+    dataset = record.config.get("budget")
+    if (path is None) != (dataset is None):
+        which = "left out: no budget" if dataset is None else f"given: the budget of {dataset!r}"
+        raise InvalidValue("budget", allowed=f"{which} paid for the run", given=path)
+    if path is None:
+        return None
+    with Budget.open(path) as account:
+        if account.dataset != dataset:
+            raise InvalidValue("budget", allowed=f"that of {dataset!r}", given=account.dataset)
+        shared = shared_budget(account.status(), run=record.run)
+    if record.trial_of is None and not is_part(record.charged, of=shared.charged):
+        raise CertificateMismatch(f"the budget paid for {shared.charged}, and the ledger says {record.charged}")
+    return shared
 
 
 def _chosen_on(record: RunRecord, stated: str | None) -> str:

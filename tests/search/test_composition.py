@@ -55,7 +55,7 @@ def test_every_trial_is_certified_for_all_of_them(done: PaidStudy) -> None:
 
 
 def test_one_of_them_is_released_with_that_certificate(done: PaidStudy, tmp_path: Path) -> None:
-    released = release(done.directory / "trials/1", tmp_path / "out")
+    released = release(done.directory / "trials/1", tmp_path / "out", budget=done.budget)
     assert released.certificate is not None
     assert counted(released.certificate.event) == counted(Repeated(done.paid.plan.step_event, 12))
     assert "among 3 trials" in (tmp_path / "out/model_card.md").read_text()

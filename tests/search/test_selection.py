@@ -175,7 +175,7 @@ def test_the_winner_is_released_with_the_certificate_of_the_search(tmp_path: Pat
     winner = begun(selection_in(tmp_path), 2).run()
     assert winner is not None
     (winner / "certificate.json").unlink()  # it can be issued again, and for nothing less
-    with pytest.raises(InvalidValue, match="settings_chosen_on must be private"):
+    with pytest.raises(InvalidValue, match=r"settings_chosen_on must be what was stated for the run \(private\)"):
         release(winner, tmp_path / "out", settings_chosen_on="fixed")
     released = release(winner, tmp_path / "out")
     assert released.certificate is not None
@@ -187,9 +187,9 @@ def test_a_certificate_of_one_run_does_not_cover_the_winner(tmp_path: Path, both
     winner = begun(selection_in(tmp_path), 1).run()
     assert winner is not None
     plan = both[1].paid.plan
-    alone = issue(plan.event, delta=1e-3, stated=Statements(settings_chosen_on="fixed"))
+    alone = issue(plan.event, delta=1e-3, stated=Statements(settings_chosen_on="fixed", records=plan.records))
     certificate_file.write(winner / "certificate.json", alone, overwrite=True)
-    with pytest.raises(CertificateMismatch, match="does not cover"):
+    with pytest.raises(CertificateMismatch, match="its event, stated, epsilon is not"):
         release(winner, tmp_path / "out")
 
 

@@ -30,6 +30,9 @@ def release(
     settings_chosen_on: Annotated[
         str | None, typer.Option(help="fixed or public: where that was not stated for the run.")
     ] = None,
+    budget: Annotated[
+        Path | None, typer.Option(metavar="BUDGET", help="The budget that paid for the run, where one did.")
+    ] = None,
     allow_no_privacy: Annotated[
         bool, typer.Option("--allow-no-privacy", help="Release a model that promises nothing.")
     ] = False,
@@ -42,7 +45,9 @@ def release(
     from lehr.release import release
 
     with answering.working("Checking the certificate, and releasing"):
-        released = release(run, to, settings_chosen_on=settings_chosen_on, allow_no_privacy=allow_no_privacy)
+        released = release(
+            run, to, settings_chosen_on=settings_chosen_on, budget=budget, allow_no_privacy=allow_no_privacy
+        )
     (_answer_program if json else _answer_person)(released)
 
 

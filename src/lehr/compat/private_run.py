@@ -31,6 +31,7 @@ from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
 from lehr.reports import run_claims
 from lehr.reports.certificate import Certificate, Statements
+from lehr.reports.promising import check_delta
 from lehr.rng import RunKey
 from lehr.run_folder import RunFolder, refuse_used
 from lehr.run_shape import FORMAT, FORMAT_VERSION, PRIVATE
@@ -75,6 +76,7 @@ class Terms:
             raise InvalidValue("epsilon", allowed="given, or noise_multiplier in its place", given=given)
         if self.stated is not None and self.settings_chosen_on is not None:
             raise InvalidValue("settings_chosen_on", allowed="left out beside stated", given=self.settings_chosen_on)
+        check_delta(self.delta, records=self.records, is_certified=self.statements() is not None)
 
     @property
     def batch(self) -> float:
@@ -109,7 +111,7 @@ class Terms:
     def statements(self) -> Statements | None:
         """What a certificate passes on; nothing where nobody said how the settings were chosen."""
         if self.settings_chosen_on is None:
-            return self.stated
+            return None if self.stated is None else self.stated.of_records(self.records)
         return Statements(
             settings_chosen_on=self.settings_chosen_on,
             records=self.records,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from lehr import validate
@@ -53,6 +53,12 @@ class Statements:
                 validate.count(**{name: getattr(self, name)})
         _lines("treated_as_public", self.treated_as_public)
         _lines("released", self.released)
+
+    def of_records(self, records: int) -> Statements:
+        """The same statements about a run of so many records; refused where they name another number."""
+        if self.records not in (None, records):
+            raise InvalidValue("stated.records", allowed=f"that of the run, {records}", given=self.records)
+        return replace(self, records=records)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +121,8 @@ class SharedBudget:
     spent_epsilon: float
     mode: str  # "filter", or "single plan" where the budget was given to one plan and is closed
     orders: tuple[float, ...]  # of the filter; fixed when the budget was opened
-    paid_for: tuple[PaidFor, ...]
+    reserved: Event  # for this run, before it began: all that it was allowed to do
+    paid_for: tuple[PaidFor, ...]  # in the order in which the runs reserved
 
     def __post_init__(self) -> None:
         one_line("dataset", self.dataset)
@@ -128,6 +135,7 @@ class SharedBudget:
             raise InvalidValue("orders", allowed=f"at most {MOST_ORDERS} numbers", given=len(self.orders))
         for order in self.orders:
             validate.positive(order=order)
+        _event("reserved", self.reserved)
 
     @property
     def charged(self) -> Event:
@@ -246,7 +254,7 @@ def _few_events(certificate: Certificate) -> None:
     events = (
         certificate.event,
         NOTHING if ex_post is None else ex_post.event,
-        NOTHING if budget is None else budget.total,
+        NOTHING if budget is None else Composed((budget.reserved, budget.total)),
     )
     given = len(distinct_events(events))
     if given > MOST_EVENTS:

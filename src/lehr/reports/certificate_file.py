@@ -29,7 +29,7 @@ from lehr.reports.certificate import (
 )
 
 FORMAT = "lehr-certificate"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # since 2, a budget says what it reserved for the run
 
 Reader = Callable[[str, object], object]  # of the field's name, for the error, and its value
 
@@ -61,6 +61,13 @@ def from_json(shape: object) -> Certificate:
     certificate = _read(Certificate, "certificate", rest)
     assert isinstance(certificate, Certificate)
     return certificate
+
+
+def statements_from_json(shape: object) -> Statements:
+    """The statements of a JSON form, as a run's configuration has them too."""
+    stated = _read(Statements, "stated", shape)
+    assert isinstance(stated, Statements)
+    return stated
 
 
 def _object(value: object) -> dict[str, object]:
@@ -171,6 +178,7 @@ _READERS: Mapping[type, Mapping[str, Reader]] = {
         "spent_epsilon": _number,
         "mode": _text,
         "orders": _list(_number),
+        "reserved": _event,
         "paid_for": _list(_part(PaidFor)),
     },
     AuditResult: {"method": _text, "epsilon_lower_bound": _number, "confidence": _number},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
+from itertools import takewhile
 
 import lehr
 from lehr import accounting
@@ -18,6 +19,7 @@ from lehr.events import (
     NOTHING,
     Adjacency,
     Event,
+    NonPrivate,
     RepeatAndSelect,
     SampledWithoutReplacement,
     counted,
@@ -34,6 +36,7 @@ from lehr.reports.certificate import (
     Statements,
     distinct_events,
 )
+from lehr.reports.promising import why_delta_is_too_large
 from lehr.reports.proof_file import sha256_of_proof
 
 PREMISES_OF_A_BUDGET = (
@@ -61,8 +64,11 @@ def mismatches(certificate: Certificate) -> tuple[str, ...]:
         _ex_post_follows,
         _published_claims_are_set_apart,
         _choice_of_settings_is_paid,
+        _everything_is_noised,
+        _delta_is_small,
         _budget_follows,
         _run_is_paid,
+        _reservation_is_admitted,
         _records_agree,
         _audit_agrees,
         _day_has_come,
@@ -114,8 +120,11 @@ def spent_epsilon(budget: SharedBudget) -> float:
     """The ε of everything that a budget paid for, counted as its mode says."""
     if budget.mode == SINGLE_PLAN:
         return accounting.bound(budget.total, delta=budget.delta, adjacency=budget.adjacency).epsilon
-    limit = RenyiFilter(epsilon=budget.epsilon, delta=budget.delta, adjacency=budget.adjacency, orders=budget.orders)
-    return limit.epsilon_spent(budget.total)
+    return _filter_of(budget).epsilon_spent(budget.total)
+
+
+def _filter_of(budget: SharedBudget) -> RenyiFilter:
+    return RenyiFilter(epsilon=budget.epsilon, delta=budget.delta, adjacency=budget.adjacency, orders=budget.orders)
 
 
 def _limit(certificate: Certificate) -> SharedBudget | None:
@@ -253,6 +262,41 @@ def _run_is_paid(certificate: Certificate) -> Iterator[str]:
         )
 
 
+def _reservation_is_admitted(certificate: Certificate) -> Iterator[str]:
+    """The event is what the budget reserved, and its filter admits that.
+
+    Where ε is the budget's limit, nothing else ties it to the event. What a run gave back may have been reserved by a
+    later one: what was charged to the runs before it, and its whole reservation, were admitted together.
+    """
+    budget = certificate.budget
+    if budget is None:
+        return
+    own = rest(certificate.event, certificate.settings_cost or NOTHING)
+    if counted(own) != counted(budget.reserved):
+        yield f"the budget reserved {budget.reserved} for the run, and the certificate is for {own}"
+    if budget.mode == FILTER:
+        before = takewhile(lambda payment: payment.run != budget.run, budget.paid_for)
+        reached = _filter_of(budget).epsilon_spent(together(*(payment.event for payment in before), budget.reserved))
+        if not reached <= budget.epsilon:
+            yield f"the filter of the budget of epsilon {budget.epsilon:g} does not admit what was reserved: {reached:g}"
+
+
+def _everything_is_noised(certificate: Certificate) -> Iterator[str]:
+    budget = certificate.budget
+    others = () if budget is None else (budget.reserved, budget.total)
+    for event in distinct_events([certificate.event, *others]):
+        if isinstance(event, NonPrivate):
+            yield f"something was released without noise: {event.reason}"
+
+
+def _delta_is_small(certificate: Certificate) -> Iterator[str]:
+    records = certificate.stated.records
+    if records is None:
+        yield "the number of records is not stated, without which nobody can tell whether delta is small enough"
+    elif (reason := why_delta_is_too_large(certificate.delta, records=records)) is not None:
+        yield reason
+
+
 def _records_agree(certificate: Certificate) -> Iterator[str]:
     stated = certificate.stated.records
     sampled = {
@@ -284,4 +328,6 @@ def _epsilon_follows(name: str, stated: float, recomputed: float) -> Iterator[st
 
 
 def _selects(event: Event) -> bool:
-    return any(isinstance(atom, RepeatAndSelect) for atom in counted(event))
+    """Whether all of it is a selection. One beside other events chose nothing about those."""
+    atoms = counted(event)
+    return bool(atoms) and all(isinstance(atom, RepeatAndSelect) for atom in atoms)

@@ -51,7 +51,8 @@ def issue(
     """The certificate of a plan's event, at its largest number of steps, whatever number was taken.
 
     ``charged`` is what the run's ledger says was done: it must be part of the event, and its ε is shown as ex post.
-    Where a ``budget`` is given, it is what the budget charged for the run, and need not be said again.
+    Where a ``budget`` is given, it is what the budget charged for the run, and need not be said again; the event must
+    be what the budget reserved for the run.
     ``settings_cost`` is what was done to the private records to choose the settings; it is added to the event. Where
     they were chosen on private data within a ``budget`` that paid for that too, the guarantee is the budget's limit.
     """
@@ -109,9 +110,17 @@ def shared_budget(status: BudgetStatus, *, run: str) -> SharedBudget:
         spent_epsilon=0.0,
         mode=status.mode,
         orders=status.orders,
+        reserved=_reserved(status, run),
         paid_for=tuple(PaidFor(run=paid.run, event=paid.charged) for paid in status.runs),
     )
     return replace(budget, spent_epsilon=rounded_up(spent_epsilon(budget), digits=DIGITS))
+
+
+def _reserved(status: BudgetStatus, run: str) -> Event:
+    for paid in status.runs:
+        if paid.run == run:
+            return paid.reserved
+    raise InvalidValue("run", allowed=f"one of {sorted(paid.run for paid in status.runs)}", given=run)
 
 
 def _with(event: Event, settings_cost: Event | None) -> Event:

@@ -11,7 +11,6 @@ from itertools import chain
 
 from lehr import accounting
 from lehr.claims import Claim, Standing
-from lehr.planning.budget import FILTER
 from lehr.planning.extrapolation import Prediction
 from lehr.planning.plan import Plan
 from lehr.reports import audit_page, page_frame, prediction_page, run_charts, run_claims, run_cost
@@ -91,16 +90,13 @@ def promised(record: RunRecord) -> Claim | None:
 
 
 def is_uncertified(record: RunRecord) -> bool:
-    """Whether no certificate is there, or one that promises more than the run can: that of another run.
-
-    A budget that is kept as a filter gives back what was not used, and nothing else does.
-    """
+    """Whether no certificate is there, or one that promises more than the run can: that of another run."""
     if record.certificate is None:
         return True
     own, given = record.proven, record.certificate.claim.claim
     if own is None or (given.delta, given.adjacency) != (own.delta, own.adjacency):
         return True
-    return given.accountant != FILTER and given.epsilon < own.epsilon * (1 - _SAME_TO)
+    return given.epsilon < own.epsilon * (1 - _SAME_TO)
 
 
 def _promise(record: RunRecord, claim: Claim | None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from lehr.events import Adjacency, RepeatAndSelect, counted, rest
 from lehr.planning.budget import FILTER
 from lehr.planning.search_cost import composition_in_words, selection_in_words
 from lehr.reports.certificate import Certificate, PaidFor, StatedClaim
+from lehr.reports.promising import delta_caution
 from lehr.reports.rounding import at_most, at_most_times, exactly, rounded_up
 
 WIDTH = 80
@@ -87,6 +88,9 @@ def _how_well(certificate: Certificate) -> Iterable[str]:
         adjacency=certificate.adjacency,
         unit=certificate.stated.unit_of_privacy,
     )
+    records = certificate.stated.records
+    if records is not None and (caution := delta_caution(certificate.delta, records=records)) is not None:
+        yield f"Caution: {caution}."
     if certificate.claim.claim.accountant == FILTER:
         yield "This is the limit of the budget below, for everything that it paid for together, however it was chosen."
     else:

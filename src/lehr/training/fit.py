@@ -272,7 +272,7 @@ def _statements(stated: Statements | None, settings_chosen_on: str | None, score
     if stated is not None and settings_chosen_on is not None:
         raise InvalidValue("settings_chosen_on", allowed="left out beside stated", given=settings_chosen_on)
     if settings_chosen_on is None:
-        return stated
+        return None if stated is None else stated.of_records(scored.given.records)
     return Statements(
         settings_chosen_on=settings_chosen_on,
         records=scored.given.records,

@@ -17,6 +17,7 @@ from lehr.events import NOTHING, Adjacency, Event, Repeated, together
 from lehr.planning.budget import Budget
 from lehr.reports import issuing
 from lehr.reports.certificate import Certificate, SharedBudget, Statements
+from lehr.reports.promising import check_delta
 
 NEIGHBOURS = Adjacency.ADD_OR_REMOVE_ONE
 
@@ -51,7 +52,7 @@ class Promise:
     def statements(self, *, records: int) -> Statements | None:
         """What a certificate passes on."""
         if self.settings_chosen_on is None:
-            return self.stated
+            return None if self.stated is None else self.stated.of_records(records)
         return Statements(
             settings_chosen_on=self.settings_chosen_on,
             records=records,
@@ -66,7 +67,7 @@ class Planned:
         self._promise, self._allowed, self._before, self._records = promise, allowed, before, records
         self._delta = promise.delta if delta is None else delta
         if promise.is_certified:
-            validate.delta(delta=self._delta)
+            check_delta(validate.delta(delta=self._delta), records=records, is_certified=True)
             self.certificate(shared=None)  # that there can be one is seen before a record is
         if promise.budget is not None:
             _refuse_unpaid(before)
