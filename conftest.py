@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +11,13 @@ import pytest
 # Looking for examples loads every module, and these cannot be loaded without Triton.
 NEED_TRITON = ["src/lehr/gradients/kernels/triton_kernels.py", "tests/gradients/kernels/twins.py"]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
+
+
+@pytest.fixture(autouse=True)
+def _no_fits_before() -> None:
+    """Tests train on the same few records with all kinds of settings, which is no search of theirs."""
+    if "lehr.training.earlier_fits" in sys.modules:  # nothing is loaded for it
+        sys.modules["lehr.training.earlier_fits"].forget()
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,15 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import clone  # type: ignore[import-untyped]
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+from sklearn.model_selection import GridSearchCV  # type: ignore[import-untyped]
 from sklearn.utils.estimator_checks import parametrize_with_checks  # type: ignore[import-untyped]
 from torch import nn
 
-from lehr.compat.classifier import LehrClassifier, ReadFromPrivateData
-from lehr.errors import InvalidValue
+from lehr.compat.classifier import LehrClassifier
+from lehr.errors import CertificateMismatch, InvalidValue
 from lehr.ledger import Ledger
 from lehr.methods.auto_s import auto_s
+from lehr.release import release
 
 NOISE_IS_FRESH = "two fits have different noise, whatever the seed: the same noise would cancel between neighbours"
 EXPECTED_FAILURES = {
@@ -66,13 +67,63 @@ def test_two_fits_with_one_random_state_have_the_same_first_weights_and_other_no
 
 
 @pytest.mark.parametrize("left_out", ["records", "classes"])
-def test_what_is_read_from_private_data_is_warned_of_unless_it_is_said_to_be_public(left_out: str) -> None:
+def test_what_would_be_read_from_private_data_must_be_stated_or_said_to_be_public(left_out: str) -> None:
     inputs, labels = some_records()
-    with pytest.warns(ReadFromPrivateData, match=left_out):
+    with pytest.raises(InvalidValue, match=f"{left_out} must be .*'public'"):
         a_classifier(**{left_out: None}).fit(inputs, labels)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        a_classifier(**{left_out: "public"}).fit(inputs, labels)
+    certificate = a_classifier(**{left_out: "public", "settings_chosen_on": "fixed"}).fit(inputs, labels).certificate_
+    assert certificate is not None
+    said = {"records": "the number of records", "classes": "the labels that there are"}
+    assert said[left_out] in certificate.stated.treated_as_public
+    assert ("the labels that there are" in certificate.stated.treated_as_public) == (left_out == "classes")
+
+
+@pytest.mark.parametrize("stated", [19, 181, 600])
+def test_a_number_of_records_that_is_far_from_those_held_is_refused_without_saying_how_many_they_are(
+    stated: int,
+) -> None:
+    with pytest.raises(InvalidValue, match="records must be within a factor of 3") as caught:
+        a_classifier(records=stated).fit(*some_records())
+    assert "60" not in str(caught.value).replace(str(stated), "")
+
+
+def test_a_delta_that_protects_nobody_is_not_certified_and_warned_of() -> None:
+    with pytest.raises(InvalidValue, match=r"delta must be at most 0\.01 for a certificate"):
+        a_classifier(delta=0.1, settings_chosen_on="fixed").fit(*some_records())
+    with pytest.warns(UserWarning, match="allows 6 of them to be published"):
+        a_classifier(delta=0.1).fit(*some_records())
+
+
+NO_CERTIFICATE = pytest.warns(UserWarning, match="there is no certificate: this process has trained on these records")
+
+
+def test_what_a_grid_search_chooses_has_no_certificate() -> None:
+    search = GridSearchCV(a_classifier(settings_chosen_on="fixed"), {"learning_rate": [0.1, 0.5]}, cv=2)
+    with NO_CERTIFICATE:
+        search.fit(*some_records())
+    assert search.best_estimator_.certificate_ is None
+
+
+def test_clones_count_as_fitted_for_they_may_have_been_in_other_processes() -> None:
+    classifier = a_classifier(settings_chosen_on="fixed")
+    assert clone(classifier).fit(*some_records()).certificate_ is not None
+    last = [clone(classifier) for _ in range(3)][-1]
+    with NO_CERTIFICATE:
+        assert clone(last).fit(*some_records()).certificate_ is None
+
+
+def test_settings_that_follow_other_fits_on_the_same_records_are_not_fixed(tmp_path: Path) -> None:
+    inputs, labels = some_records()
+    a_classifier(learning_rate=0.1).fit(inputs[:40], labels[:40])
+    with NO_CERTIFICATE:
+        later = a_classifier(settings_chosen_on="fixed", directory=tmp_path / "run").fit(inputs, labels)
+    assert later.certificate_ is None
+    with pytest.raises(InvalidValue, match=r"what was stated for the run \(private\)"):
+        release(tmp_path / "run", tmp_path / "model", settings_chosen_on="fixed")
+    with pytest.raises(CertificateMismatch, match="neither an event nor a budget pays for that"):
+        release(tmp_path / "run", tmp_path / "model")
+    other = a_classifier(settings_chosen_on="fixed").fit(inputs + 5, labels)  # of nobody above
+    assert other.certificate_ is not None
 
 
 def test_the_number_of_records_that_is_counted_with_is_the_stated_one() -> None:

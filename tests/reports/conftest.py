@@ -64,6 +64,7 @@ def filled() -> Certificate:
             spent_epsilon=2.75,
             mode="filter",
             orders=(8.0, 9.5),
+            reserved=RUN,
             paid_for=(PaidFor(run="first", event=RUN), PaidFor(run="search", event=Gaussian(4.0))),
         ),
         assumptions=(IDEAL_ARITHMETIC.statement, IDEAL_RANDOMNESS.statement, TRUE_RECORD_COUNT.statement),

@@ -11,14 +11,18 @@ from lehr.errors import CertificateMismatch
 from lehr.events import (
     NOTHING,
     Adjacency,
+    Composed,
     Event,
     Gaussian,
+    NonPrivate,
     PoissonSampled,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
+    counted,
 )
 from lehr.planning.budget import FILTER, SINGLE_PLAN
+from lehr.reports import wording
 from lehr.reports.certificate import AuditResult, Certificate, ExPost, PaidFor, SharedBudget, StatedClaim, Statements
 from lehr.reports.checking import assumed_in, check, mismatches, spent_epsilon
 from lehr.reports.issuing import issue
@@ -40,6 +44,7 @@ def _budget(*, mode: str = FILTER, epsilon: float = 3.0, run: str = "first", **p
         spent_epsilon=0.0,
         mode=mode,
         orders=(8.0, 9.5),
+        reserved=RUN,
         paid_for=tuple(PaidFor(run=name, event=event) for name, event in (paid_for or PAID_FOR).items()),
     )
     return replace(budget, spent_epsilon=spent_epsilon(budget))
@@ -59,7 +64,7 @@ def honest() -> Certificate:
     return issue(
         RUN,
         delta=1e-5,
-        stated=Statements(settings_chosen_on="fixed"),
+        stated=Statements(settings_chosen_on="fixed", records=60_000),
         budget=_budget(),
         audit=AuditResult(method="canaries", epsilon_lower_bound=0.5, confidence=0.95),
         published_claims=[published],
@@ -145,11 +150,11 @@ FORGERIES: dict[str, tuple[Change, str]] = {
         "calls itself proven",
     ),
     "settings on private data for free": (
-        lambda c: replace(c, stated=Statements(settings_chosen_on="private")),
+        lambda c: replace(c, stated=Statements(settings_chosen_on="private", records=60_000)),
         "epsilon is stated as",
     ),
     "a cost of settings that is not counted": (
-        lambda c: replace(c, stated=Statements(settings_chosen_on="private"), settings_cost=Gaussian(4.0)),
+        lambda c: replace(c, stated=Statements(settings_chosen_on="private", records=60_000), settings_cost=Gaussian(4.0)),
         "is not part of the events",
     ),
     "a cost of settings that were fixed": (lambda c: replace(c, settings_cost=STEP), "and yet have a privacy cost"),
@@ -239,14 +244,63 @@ def test_a_budget_given_to_one_plan_is_counted_tightly(honest: Certificate) -> N
     check(replace(honest, budget=single))  # charged in full, though the run stopped early
 
 
-def test_a_certificate_may_leave_the_number_of_records_unsaid() -> None:
+def test_the_number_of_records_must_be_stated() -> None:
     certificate = _without_replacement(records=1000)
     check(certificate)
-    check(replace(certificate, stated=Statements(settings_chosen_on="fixed")))
+    [mismatch] = mismatches(replace(certificate, stated=replace(certificate.stated, records=None)))
+    assert "the number of records is not stated" in mismatch
+
+
+@pytest.mark.parametrize("records, delta, holds", [(500, 0.1, False), (500, 0.01, True), (60_000, 1e-3, False)])
+def test_a_delta_that_would_allow_many_records_to_be_published_is_refused(
+    records: int, delta: float, holds: bool
+) -> None:
+    stated = Statements(settings_chosen_on="fixed", records=records)
+    if holds:
+        assert "Caution" in wording.page(issue(RUN, delta=delta, stated=stated))
+        return
+    with pytest.raises(CertificateMismatch, match="the largest that is certified"):
+        issue(RUN, delta=delta, stated=stated)
+
+
+MANY = Repeated(PoissonSampled(0.02, Gaussian(2.0)), 10**6)  # ε of more than 100
+IN_LIMIT_MODE: dict[str, tuple[Event, Event, str]] = {
+    "more than was reserved": (MANY, STEP, "the budget reserved"),
+    "more than the filter admits": (MANY, MANY, "does not admit what was reserved"),
+    "something without noise": (Composed((STEP, NonPrivate("all"))), Composed((STEP, NonPrivate("all"))), "without noise"),
+    "a selection without noise": (
+        Composed((STEP, RepeatAndSelect(NonPrivate("all"), mean=2.0))),
+        Composed((STEP, RepeatAndSelect(NonPrivate("all"), mean=2.0))),
+        "does not admit",
+    ),
+    "a small selection beside it": (Composed((MANY, RepeatAndSelect(Gaussian(90.0), mean=1.0))), MANY, "reserved"),
+}
+
+
+@pytest.mark.parametrize("name", IN_LIMIT_MODE)
+def test_where_the_guarantee_is_a_limit_the_event_is_what_was_reserved_within_it(name: str) -> None:
+    event, reserved, complaint = IN_LIMIT_MODE[name]
+    stated = Statements(settings_chosen_on="private", records=60_000)
+    honest = replace(_budget(first=STEP, search=STEP), reserved=STEP)
+    certificate = issue(STEP, delta=1e-5, stated=stated, budget=honest)
+    assert certificate.claim.claim.accountant == FILTER
+    forged = replace(certificate, event=event, budget=replace(honest, reserved=reserved))
+    assert any(complaint in mismatch for mismatch in mismatches(forged))
+    with pytest.raises(CertificateMismatch):
+        issue(event, delta=1e-5, stated=stated, budget=replace(honest, reserved=reserved))
+
+
+def test_what_a_run_gave_back_and_a_later_one_reserved_does_not_count_twice() -> None:
+    most = 5400  # of these steps the budget admits, and not 5900
+    stated = Statements(settings_chosen_on="private", records=60_000)
+    paid = {"search": Repeated(STEP, 400), "first": Repeated(STEP, 100), "later": Repeated(STEP, 4900)}
+    budget = replace(_budget(**paid), reserved=Repeated(STEP, 5000))
+    check(issue(Repeated(STEP, 5000), delta=1e-5, stated=stated, budget=budget))
+    assert sum(sum(counted(event).values()) for event in paid.values()) == most
 
 
 def test_the_budget_pays_for_choosing_the_settings_too() -> None:
-    stated = Statements(settings_chosen_on="private")
+    stated = Statements(settings_chosen_on="private", records=60_000)
     budget = _budget(first=Repeated(STEP, 500), search=Gaussian(20.0))
     certificate = issue(RUN, delta=1e-5, stated=stated, settings_cost=Gaussian(20.0), budget=budget)
     check(certificate)
@@ -255,7 +309,7 @@ def test_the_budget_pays_for_choosing_the_settings_too() -> None:
 
 
 def test_a_run_chosen_after_a_private_search_is_guaranteed_the_limit_of_its_budget() -> None:
-    stated = Statements(settings_chosen_on="private")
+    stated = Statements(settings_chosen_on="private", records=60_000)
     budget = _budget(first=Repeated(STEP, 500), search=Repeated(STEP, 300))
     certificate = issue(RUN, delta=1e-6, stated=stated, budget=budget)
     assert (certificate.epsilon, certificate.delta) == (budget.epsilon, budget.delta)
@@ -263,12 +317,12 @@ def test_a_run_chosen_after_a_private_search_is_guaranteed_the_limit_of_its_budg
     for words in ("the budget paid for everything", "the limit and the orders of the budget were fixed before"):
         assert any(words in assumption for assumption in certificate.assumptions)
     check(certificate)
-    tight = issue(RUN, delta=1e-5, stated=Statements(settings_chosen_on="fixed"), budget=budget)
+    tight = issue(RUN, delta=1e-5, stated=Statements(settings_chosen_on="fixed", records=60_000), budget=budget)
     forgeries = (
         _with_epsilon(certificate, 2.9),
         replace(_with_claim(certificate, delta=1e-6), delta=1e-6),
         replace(tight, stated=stated),
-        replace(certificate, stated=Statements(settings_chosen_on="fixed")),
+        replace(certificate, stated=Statements(settings_chosen_on="fixed", records=60_000)),
     )
     for forged in forgeries:
         assert mismatches(forged)
@@ -281,7 +335,7 @@ def test_a_run_chosen_after_a_private_search_is_guaranteed_the_limit_of_its_budg
 )
 def test_a_private_search_that_no_budget_paid_for_is_not_certified(budget: SharedBudget | None) -> None:
     with pytest.raises(CertificateMismatch, match="neither an event nor a budget pays for that"):
-        issue(RUN, delta=1e-5, stated=Statements(settings_chosen_on="private"), budget=budget)
+        issue(RUN, delta=1e-5, stated=Statements(settings_chosen_on="private", records=60_000), budget=budget)
 
 
 def test_another_proof_under_another_version_names_the_version(honest: Certificate) -> None:

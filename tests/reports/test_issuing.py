@@ -18,7 +18,7 @@ from lehr.reports.issuing import issue, issued_again, shared_budget
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
 RUN = Repeated(STEP, 2000)
-FIXED = Statements(settings_chosen_on="fixed")
+FIXED = Statements(settings_chosen_on="fixed", records=1000)
 
 
 def test_the_certified_epsilon_is_the_bound_rounded_up() -> None:

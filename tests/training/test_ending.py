@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_certificate_is_for_all_that_the_plan_allowed_whatever_was_done() -> None:
     done = Repeated(PLAN.step_event, 2)
-    made = ending.certificate_for(ALLOWANCE, PLAN, Statements(settings_chosen_on="fixed"), charged=done)
+    made = ending.certificate_for(ALLOWANCE, PLAN, Statements(settings_chosen_on="fixed", records=40), charged=done)
     assert counted(made.event) == {PLAN.step_event: 5, Gaussian(20.0): 3}
     assert made.ex_post is not None
     assert made.ex_post.epsilon < made.epsilon
@@ -37,7 +37,7 @@ def test_a_certificate_is_for_all_that_the_plan_allowed_whatever_was_done() -> N
 def test_more_than_the_plan_allowed_is_not_certified() -> None:
     done = Repeated(PLAN.step_event, 6)
     with pytest.raises(CertificateMismatch):
-        ending.certificate_for(ALLOWANCE, PLAN, Statements(settings_chosen_on="fixed"), charged=done)
+        ending.certificate_for(ALLOWANCE, PLAN, Statements(settings_chosen_on="fixed", records=40), charged=done)
 
 
 def test_writing_the_end_again_does_no_harm(run: Run) -> None:

@@ -122,6 +122,7 @@ def show(file: CertificateFile, json: Json = False) -> None:
 def check(file: CertificateFile, json: Json = False) -> None:
     """Recompute a certificate from its events; exit code 1 where it says anything else."""
     from lehr.reports import certificate_file
+    from lehr.reports.promising import delta_caution
 
     certificate = certificate_file.read(file)
     found = _mismatches(certificate)
@@ -134,6 +135,9 @@ def check(file: CertificateFile, json: Json = False) -> None:
             f"The certificate holds: ε = {at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}."
         )
         answering.line("That its events took place, and what it states about the data, is the word of its issuer.")
+        records = certificate.stated.records
+        if records is not None and (caution := delta_caution(certificate.delta, records=records)) is not None:
+            answering.line(f"Caution: {caution}.")
     _refuse(file, found)
 
 

@@ -150,6 +150,8 @@ def _answer_program(
 
 
 def _answer_person(plan: Plan, bound: Bound) -> None:
+    from lehr.reports.promising import delta_caution
+
     rows = {
         "ε": f"{at_most(bound.epsilon)}  at δ = {exactly(plan.delta)}, {plan.adjacency.value}",
         "noise multiplier": exactly(plan.noise_multiplier),
@@ -158,6 +160,8 @@ def _answer_person(plan: Plan, bound: Bound) -> None:
         "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",
         "counted by": bound.accountant,
     }
+    if (caution := delta_caution(plan.delta, records=plan.records)) is not None:
+        rows["caution"] = caution
     rows |= {f"not {other.accountant}": other.reason for other in bound.passed_over}
     answering.facts("Plan", rows)
 

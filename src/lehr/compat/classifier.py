@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -31,17 +30,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 from torch import nn
 
 from lehr import networks
-from lehr.data import InMemory
+from lehr.data import InMemory, overlap
 from lehr.errors import InvalidValue
 from lehr.mechanism import Method
 from lehr.methods.dpsgd import dpsgd
+from lehr.reports.certificate import Statements
+from lehr.training import earlier_fits
 from lehr.training.fit import fit
 
 PUBLIC = "public"
-
-
-class ReadFromPrivateData(UserWarning):
-    """A number or a list that was taken from private records, and is treated as public."""
 
 
 class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -49,7 +46,7 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     ``records`` is the number of records and ``classes`` the labels that there can be, both as you know them without
     looking at the data: whether a record is there changes the one, and a label that a single person has the other.
-    Left out, they are read from the data with a warning; ``"public"`` says that this is meant, and warns no more.
+    ``"public"`` reads them from the data, and says that they may be: the certificate names them as treated as public.
 
     The noise is found from ``epsilon``, ``expected_batch_size`` and ``steps``, with sane numbers where these are
     left out; ``epsilon=None`` is for a ``noise_multiplier`` and ``steps`` of your own: ``epsilon_`` then says the cost.
@@ -60,8 +57,8 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     ``method`` is that of ``lehr.fit``; left out it is DPSGD with ``learning_rate``, ``clip_norm`` and ``momentum``. The
     folder of the run is kept where ``directory`` names one. There is a ``certificate_`` where ``settings_chosen_on``
-    says how the settings were chosen; a search over settings on the same records, such as scikit-learn's
-    ``GridSearchCV``, costs privacy for every fit, and what it chooses is "private".
+    says how the settings were chosen, and none where this process has seen other fits on the same records with other
+    settings, or several clones, such as scikit-learn's ``GridSearchCV`` makes: every fit of a search costs privacy.
 
     After ``fit``: ``classes_``, ``n_features_in_``, ``module_``, ``epsilon_`` (proven, for all that the plan allowed),
     ``delta_``, ``plan_``, ``certificate_`` and ``n_iter_``, the number of steps.
@@ -117,10 +114,13 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         targets = np.searchsorted(self.classes_, labels)
         records = self._stated_records(len(inputs))
         module, network = self._module()
+        held = InMemory(torch.from_numpy(inputs), torch.from_numpy(targets).long())
+        if self._siblings > 1:  # they may have been fitted in other processes
+            earlier_fits.note(earlier_fits.Fit(records=overlap.sketch(held), settings="those of other clones"))
         with _folder(self.directory) as directory:
             run = fit(
                 module,
-                InMemory(torch.from_numpy(inputs), torch.from_numpy(targets).long()),
+                held,
                 epsilon=self.epsilon,
                 delta=self.delta,
                 method=self.method or self._dpsgd(),
@@ -132,7 +132,7 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 directory=directory,
                 name=self.name,
                 network=network,
-                settings_chosen_on=self.settings_chosen_on,
+                stated=self._statements(records),
                 budget=self.budget,
                 device=self.device,
                 silent=True,
@@ -170,11 +170,33 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         return _float32(inputs), np.asarray(labels)
 
+    @property
+    def _siblings(self) -> int:
+        """How many clones were made of this estimator, or of the one that it was cloned from."""
+        return len(getattr(self, "_clones", ()))
+
+    def __sklearn_clone__(self) -> Self:
+        made: Self = super().__sklearn_clone__()
+        self._clones: list[int] = getattr(self, "_clones", [])
+        self._clones.append(id(made))
+        made._clones = self._clones
+        return made
+
+    def _statements(self, records: int) -> Statements | None:
+        if self.settings_chosen_on is None:
+            return None
+        labels = ("the labels that there are",) if isinstance(self.classes, str) else ()
+        return Statements(
+            settings_chosen_on=self.settings_chosen_on,
+            records=records,
+            treated_as_public=("the number of records", *labels),
+        )
+
     def _stated_classes(self, labels: NDArray[Any]) -> NDArray[Any]:
-        if isinstance(self.classes, str) and self.classes != PUBLIC:
-            raise InvalidValue("classes", allowed=f"a list of labels, {PUBLIC!r} or left out", given=self.classes)
-        if self.classes is None or isinstance(self.classes, str):
-            self._warn("classes", self.classes)
+        if self.classes is None or (isinstance(self.classes, str) and self.classes != PUBLIC):
+            allowed = f"the labels that there can be, or {PUBLIC!r} where those in y are no secret"
+            raise InvalidValue("classes", allowed=allowed, given=self.classes)
+        if isinstance(self.classes, str):
             return np.unique(labels)
         stated = np.unique(np.asarray(list(self.classes)))
         if not np.isin(labels, stated).all():
@@ -182,19 +204,10 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return stated
 
     def _stated_records(self, num_held: int) -> int:
-        if isinstance(self.records, str) and self.records != PUBLIC:
-            raise InvalidValue("records", allowed=f"a number, {PUBLIC!r} or left out", given=self.records)
-        if self.records is None or isinstance(self.records, str):
-            self._warn("records", self.records)
-            return num_held
-        return self.records
-
-    def _warn(self, name: str, given: object) -> None:
-        if given is None:
-            reason = (
-                f"{name} was read from the private data, and is treated as public: state it, or say {name}='public'"
-            )
-            warnings.warn(reason, ReadFromPrivateData, stacklevel=4)
+        if self.records is None or (isinstance(self.records, str) and self.records != PUBLIC):
+            allowed = f"how many records there are, or {PUBLIC!r} where the length of X is no secret"
+            raise InvalidValue("records", allowed=allowed, given=self.records)
+        return num_held if isinstance(self.records, str) else self.records
 
     def _dpsgd(self) -> Method:
         return dpsgd(learning_rate=self.learning_rate, clip_norm=self.clip_norm, momentum=self.momentum)

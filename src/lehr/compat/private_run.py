@@ -22,6 +22,7 @@ from lehr.attempts import Allowance, Charges, going_on
 from lehr.claims import Claim
 from lehr.clipping.flat import FlatClip
 from lehr.compat.hooked_steps import DrawnBatches, Draws, HookedSteps
+from lehr.data.checking import check_count
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING
 from lehr.gradients.hooked import HookedEngine
@@ -155,6 +156,7 @@ class PrivateRun:
 
         Where a run goes on, every further step is charged: a loop that is not Lehr's never repeats itself to the bit.
         """
+        check_count(stated=terms.records, held=num_held)
         self.terms, self.plan, self.model, self._door = terms, terms.plan(steps=steps), model, door
         self._optimizer = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         self.allowance = Allowance(plan=self.plan)

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from lehr import validate
 from lehr.data.in_memory import InMemory
-from lehr.errors import BadRecord
+from lehr.errors import BadRecord, InvalidValue
 from lehr.interfaces import Records
 
+MOST_OFF = 3  # enough for a rounded number, and for the halves of a cross-validation
 _CHUNK = 4096
 
 
@@ -35,6 +36,16 @@ def check(records: Records, *, num_classes: int | None) -> None:
             _refuse(_not_finite(tensor), first=first, reason=f"its {name} holds a NaN or an infinity")
         for name, labels in () if num_classes is None else _parts("label", targets):
             _refuse_bad_labels(name, labels, first=first, num_classes=num_classes or 0)
+
+
+def check_count(*, stated: int, held: int) -> None:
+    """Refuse a stated number of records that is several times the number held, or a fraction of it.
+
+    That is a slip, and batches would be as many times too small or too large. The number held is not in the error.
+    """
+    if not held <= MOST_OFF * stated <= MOST_OFF**2 * held:
+        allowed = f"within a factor of {MOST_OFF} of how many there are"
+        raise InvalidValue("records", allowed=allowed, given=stated)
 
 
 def _chunks(records: Records) -> Iterator[tuple[int, Any, Any]]:

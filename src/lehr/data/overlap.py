@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Iterator
 
 from lehr.data.record_set import RecordSet
@@ -35,6 +36,12 @@ def is_mostly_in(part: RecordSet, whole: RecordSet) -> bool:
         return False
     looked_at = part.spread(_LOOKED_AT) if isinstance(part, StreamedFolder) else part
     return 2 * len(overlap(whole, looked_at)) > len(looked_at)
+
+
+def sketch(records: RecordSet) -> frozenset[bytes]:
+    """The smallest hashes of the records' inputs: two sets share about as many of them as they share records."""
+    looked_at = records.spread(_LOOKED_AT) if isinstance(records, StreamedFolder) else records
+    return frozenset(heapq.nsmallest(_LOOKED_AT, set(_digests(looked_at))))
 
 
 def _digests(records: RecordSet) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 >>> from lehr.events import Gaussian, PoissonSampled, Repeated
 >>> run = Repeated(PoissonSampled(512 / 60_000, Gaussian(1.23)), 4698)
->>> certificate = issue(run, delta=1e-5, stated=Statements(settings_chosen_on="fixed"))
+>>> certificate = issue(run, delta=1e-5, stated=Statements(settings_chosen_on="fixed", records=60_000))
 >>> round(certificate.epsilon, 3), certificate.claim.kind
 (2.366, 'proven')
 """

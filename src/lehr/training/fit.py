@@ -13,7 +13,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,12 +27,14 @@ from torch.nn.functional import cross_entropy
 
 from lehr import networks, schedules
 from lehr.data import Preparation
+from lehr.data import overlap
 from lehr.data.augmentation import Augmentation
 from lehr.data.augmentation import named as augmentation_named
 from lehr.data.private_pca import PrivatePCA
 from lehr.distributed import device_of_rank, joined, refuse_wrapped
 from lehr.errors import InvalidValue
 from lehr.events import NOTHING
+from lehr.files import strict_json
 from lehr.gradients.batches import LossFn
 from lehr.mechanism import Method
 from lehr.methods import by_name
@@ -38,8 +42,10 @@ from lehr.planning.plan import Plan
 from lehr.planning.search_cost import Trial
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
+from lehr.run_folder import read_config
 from lehr.run_shape import PRIVATE, Callback
 from lehr.schedules import CONSTANT, Schedule
+from lehr.training import describing, earlier_fits
 from lehr.training.ending import Run
 from lehr.training.given_records import given_records
 from lehr.training.how import How
@@ -189,6 +195,14 @@ def fit(
         if isinstance(noise_schedule, Mapping)
         else noise_schedule,
     )
+    where = Path(directory) if directory is not None else _new_directory(name or f"{chosen.name} on {given.name}")
+    fitted = earlier_fits.Fit(
+        records=overlap.sketch(given.private),
+        settings=_settings(chosen, plan, model, network, how),
+        budget=None if budget is None else Path(budget).resolve(),
+    )
+    said = _statements(stated, settings_chosen_on, scored)
+    is_choice = said is not None and _is_choice(said, fitted, declared=declared, resumed=where if resume else None)
     run = Planned(
         name=name or f"{chosen.name} on {given.name}",
         model=model,
@@ -196,14 +210,16 @@ def fit(
         how=how,
         scored=scored,
         plan=plan,
-        stated=_statements(stated, settings_chosen_on, scored),
+        stated=replace(said, settings_chosen_on="private") if said is not None and is_choice else said,
+        is_withheld=is_choice,
         budget=None if budget is None or ranks.number else Path(budget),  # the first pays for all
         private_pca=pca,
         trial_of=trial_of,
         ranks=ranks,
         is_sharded=sharded,
     )
-    where = Path(directory) if directory is not None else _new_directory(run.name)
+    if declared == PRIVATE:
+        earlier_fits.note(fitted)
     told = tuple(callbacks) if silent else (*callbacks, progress_for(sys.stderr, quiet=quiet))
     return trained(run, where, resume=resume, callbacks=told)
 
@@ -265,6 +281,32 @@ def _averaging(given: Averaging | Mapping[str, Any] | None) -> Averaging:
 def _new_directory(run: str) -> Path:
     moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{moment}-{run.replace(' ', '-').replace('/', '-')}"
+
+
+def _settings(
+    method: Method, plan: Plan, model: nn.Module, network: tuple[str, Mapping[str, Any]] | None, how: How
+) -> str:
+    words = describing.model_words(model, how.loss_fn, *(network or (None, {})))
+    return strict_json.dumps([describing.method_words(method), plan.to_json(), words, how.to_json()])
+
+
+def _is_choice(
+    stated: Statements, fitted: earlier_fits.Fit, *, declared: str, resumed: Path | None
+) -> bool:
+    """Whether this process has seen that the settings were chosen on the records, whatever is stated."""
+    if declared != PRIVATE or stated.settings_chosen_on == "private":
+        return False
+    if resumed is not None:
+        before = read_config(resumed)["stated"]
+        return bool(before) and before["settings_chosen_on"] == "private"
+    if not earlier_fits.is_choice(fitted):
+        return False
+    warnings.warn(
+        "there is no certificate: this process has trained on these records before, with other settings, so that the "
+        f"settings are not {stated.settings_chosen_on!r}; give every fit the same budget=, or search with `lehr search`",
+        stacklevel=3,
+    )
+    return True
 
 
 def _statements(stated: Statements | None, settings_chosen_on: str | None, scored: Scored) -> Statements | None:

@@ -61,6 +61,7 @@ class Planned:
     plan: Plan
     stated: Statements | None
     budget: Path | None
+    is_withheld: bool = False  # no certificate, though one was asked for: the settings were seen to be chosen on records
     private_pca: PrivatePCA | None = None
     trial_of: Trial | None = None  # the search that this run is a trial of; it has reserved for all of them
     ranks: Ranks = ALONE
@@ -117,8 +118,8 @@ class Planned:
 
     @property
     def is_certifiable(self) -> bool:
-        """Whether anything can be promised: not without a theorem, and not where nobody is protected."""
-        return math.isfinite(self.proven_claim.epsilon) and self.promises_nothing is None
+        """Whether there can be a certificate: not without a theorem, and not where nobody is protected."""
+        return math.isfinite(self.proven_claim.epsilon) and self.promises_nothing is None and not self.is_withheld
 
     @property
     def promises_nothing(self) -> str | None:
