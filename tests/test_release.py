@@ -222,8 +222,8 @@ def test_a_run_that_a_budget_paid_for_is_released_with_what_the_budget_says(chos
     folder = shutil.copytree(chosen_privately, to.parent / "copy")
     with pytest.raises(InvalidValue, match="budget must be given: the budget of 'tiny images'"):
         release(folder / "final", to)
+    Budget.create(folder / "other", dataset="others", epsilon=0.5, delta=1e-3).close()
     with pytest.raises(InvalidValue, match="that of 'tiny images'"):
-        Budget.create(folder / "other", dataset="others", epsilon=0.5, delta=1e-3).close()
         release(folder / "final", to, budget=folder / "other")
     with Budget.open(folder / "b") as budget:
         budget.reserve(Gaussian(9.0), run="later")  # since the certificate was issued

@@ -864,6 +864,76 @@ RANKS = (
     ),
 )
 
+CERTIFICATES = (
+    Planted(
+        name="limit-not-recomputed",
+        where="reports/checking.py",
+        edits=(("        if not reached <= budget.epsilon:\n", "        if False:\n"),),
+        does="where a certificate's ε is the limit of a budget, the event need not be within that limit",
+        breaks="a million steps are certified at the ε of one",
+        caught_by=(
+            "reports/test_checking.py::test_where_the_guarantee_is_a_limit_the_event_is_what_was_reserved_within_it",
+        ),
+    ),
+    Planted(
+        name="reservation-not-compared",
+        where="reports/checking.py",
+        edits=(("    if counted(own) != counted(budget.reserved):\n", "    if False:\n"),),
+        does="a certificate may be for another event than the budget reserved",
+        breaks="the budget admitted something else, and its limit says nothing about this",
+        caught_by=(
+            "reports/test_checking.py::test_where_the_guarantee_is_a_limit_the_event_is_what_was_reserved_within_it",
+        ),
+    ),
+    Planted(
+        name="certificate-in-the-folder-believed",
+        where="release.py",
+        edits=(("        _refuse_another_promise(found, made, files.certificate)\n", "        return found\n"),),
+        does="a release takes the certificate that lies in the run's folder",
+        breaks="whoever puts a smaller ε there has it on the model's card",
+        caught_by=("test_release.py::test_a_certificate_in_the_folder_is_not_believed",),
+    ),
+    Planted(
+        name="any-delta-certified",
+        where="reports/promising.py",
+        edits=(("    if delta <= largest_delta(records):\n", "    if True:\n"),),
+        does="a certificate is issued whatever δ is",
+        breaks="with δ = 0.1, every tenth record could be published as it is, and ε would not tell",
+        caught_by=("reports/test_checking.py::test_a_delta_that_would_allow_many_records_to_be_published_is_refused",),
+    ),
+    Planted(
+        name="labels-read-from-the-records",
+        where="compat/classifier.py",
+        edits=(
+            (
+                "        if self.classes is None or (isinstance(self.classes, str) and self.classes != PUBLIC):\n",
+                "        if isinstance(self.classes, str) and self.classes != PUBLIC:\n",
+            ),
+            (
+                "        if isinstance(self.classes, str):\n            return np.unique(labels)\n",
+                "        if self.classes is None or isinstance(self.classes, str):\n"
+                "            return np.unique(labels)\n",
+            ),
+        ),
+        does="the classes that a model tells apart are those of its private labels",
+        breaks="a label that one person alone has is an output of the model: no noise hides it",
+        caught_by=(
+            "compat/test_classifier.py::test_what_would_be_read_from_private_data_must_be_stated_or_said_to_be_public",
+        ),
+    ),
+    Planted(
+        name="search-certified-as-fixed",
+        where="training/earlier_fits.py",
+        edits=(("        earlier.settings != fit.settings\n", "        False\n"),),
+        does="the last fit of a search has the certificate of one whose settings were fixed beforehand",
+        breaks="which settings won tells of the records, and the fits before it cost as much again, each",
+        caught_by=(
+            "training/test_earlier_fits.py::test_a_loop_over_settings_ends_without_a_certificate",
+            "compat/test_classifier.py::test_what_a_grid_search_chooses_has_no_certificate",
+        ),
+    ),
+)
+
 EVERY = {
     "Sampler": SAMPLER,
     "Clip": CLIP,
@@ -873,6 +943,7 @@ EVERY = {
     "Resume": RESUME,
     "Accounting": ACCOUNTING,
     "Shaped noise": SHAPED,
+    "Certificates": CERTIFICATES,
 }
 BUGS = {bug.name: bug for bugs in EVERY.values() for bug in bugs}
 

@@ -238,12 +238,15 @@ def test_a_certificate_in_the_folder_of_a_run_that_promises_nothing_promises_not
     assert "ε =" not in page.words
 
 
-def test_a_certificate_that_promises_more_than_the_run_is_another_runs_and_is_not_believed(record: RunRecord) -> None:
+@pytest.mark.parametrize("accountant", ["pld", "filter"])
+def test_a_certificate_that_promises_more_than_the_run_is_another_runs_and_is_not_believed(
+    record: RunRecord, accountant: str
+) -> None:
     certificate = record.certificate
     assert certificate is not None
     assert record.proven is not None
     assert promised(record) == certificate.claim.claim
-    better = replace(certificate.claim.claim, epsilon=record.proven.epsilon / 2)
+    better = replace(certificate.claim.claim, epsilon=record.proven.epsilon / 2, accountant=accountant)
     foreign = replace(record, certificate=replace(certificate, claim=replace(certificate.claim, claim=better)))
     assert promised(foreign) == record.proven
     assert "it is another run's" in Page(render(foreign)).words

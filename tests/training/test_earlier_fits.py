@@ -20,7 +20,10 @@ BEFORE = Fit(records=RECORDS, settings="a")
         (BEFORE, False),
         (Fit(records=RECORDS, settings="b"), True),
         (Fit(records=frozenset(list(RECORDS)[:50]), settings="b"), True),
-        (Fit(records=frozenset([b"other", *list(RECORDS)[:1], *(bytes([200, n]) for n in range(98))]), settings="b"), False),
+        (
+            Fit(records=frozenset([b"other", *list(RECORDS)[:1], *(bytes([200, n]) for n in range(98))]), settings="b"),
+            False,
+        ),
         (Fit(records=RECORDS, settings="b", budget=Path("b")), True),
     ],
     ids=["the same again", "other settings", "half of the records", "hardly any of them", "not paid by its budget"],
@@ -44,7 +47,9 @@ def test_a_loop_over_settings_ends_without_a_certificate(tmp_path: Path) -> None
         later = fit_tiny(tmp_path / "2", noise_multiplier=3.0, settings_chosen_on="fixed")
     assert later.certificate is None
     other = images(len(PRIVATE[0]), seed=9)
-    assert fit_tiny(tmp_path / "3", data=other, noise_multiplier=3.0, settings_chosen_on="fixed").certificate is not None
+    assert (
+        fit_tiny(tmp_path / "3", data=other, noise_multiplier=3.0, settings_chosen_on="fixed").certificate is not None
+    )
 
 
 def test_fits_that_one_budget_pays_for_keep_their_certificates(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def _reservation_is_admitted(certificate: Certificate) -> Iterator[str]:
         before = takewhile(lambda payment: payment.run != budget.run, budget.paid_for)
         reached = _filter_of(budget).epsilon_spent(together(*(payment.event for payment in before), budget.reserved))
         if not reached <= budget.epsilon:
-            yield f"the filter of the budget of epsilon {budget.epsilon:g} does not admit what was reserved: {reached:g}"
+            yield f"the filter of the budget of epsilon {budget.epsilon:g} does not admit the reservation: {reached:g}"
 
 
 def _everything_is_noised(certificate: Certificate) -> Iterator[str]:

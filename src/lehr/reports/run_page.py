@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from lehr import accounting
@@ -43,6 +44,7 @@ def render(record: RunRecord, *, prediction: Prediction | None = None, position:
         "mechanism": [*run_charts.noise([drawn]), *run_charts.clip([drawn])],
         "classes": [*run_charts.classes([drawn])],
     }
+    believed = replace(record, certificate=None) if is_uncertified(record) else record
     audit = None if record.audit is None else audit_page.part(record.audit)
     predicted = None if prediction is None else prediction_page.part(prediction, record)
     return page_frame.render(
@@ -57,7 +59,7 @@ def render(record: RunRecord, *, prediction: Prediction | None = None, position:
         position=position,
         audit=audit,
         prediction=predicted,
-        cost=run_cost.rows(record),
+        cost=run_cost.rows(believed),
         run=record.run,
         epsilon=math.inf if claim is None else claim.epsilon,
         delta=None if claim is None else claim.delta,
@@ -66,7 +68,7 @@ def render(record: RunRecord, *, prediction: Prediction | None = None, position:
         is_completed=record.state in (State.COMPLETED, State.ACCEPTED, State.SPENT),
         published=record.published,
         published_because="" if record.published is None else run_claims.because(record.published),
-        standing=_standing(record),
+        standing=_standing(believed),
         milestones=thinned(record.evaluations, most=MILESTONES),
         num_evaluations=len(record.evaluations),
         places=drawn.places,
@@ -75,7 +77,7 @@ def render(record: RunRecord, *, prediction: Prediction | None = None, position:
         claim=claim,
         assumed=[] if claim is None else [p.statement for p in claim.premises if p.standing is Standing.ASSUMED],
         has_spent=claim is not None and record.trial_of is None,
-        certificate=record.certificate,
+        certificate=believed.certificate,
         library_version=str(record.config.get("library_version", "")),
         created_on=str(record.config.get("created_on", "")),
         version=accounting.version(),

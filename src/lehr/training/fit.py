@@ -26,8 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lehr import networks, schedules
-from lehr.data import Preparation
-from lehr.data import overlap
+from lehr.data import Preparation, overlap
 from lehr.data.augmentation import Augmentation
 from lehr.data.augmentation import named as augmentation_named
 from lehr.data.private_pca import PrivatePCA
@@ -290,9 +289,7 @@ def _settings(
     return strict_json.dumps([describing.method_words(method), plan.to_json(), words, how.to_json()])
 
 
-def _is_choice(
-    stated: Statements, fitted: earlier_fits.Fit, *, declared: str, resumed: Path | None
-) -> bool:
+def _is_choice(stated: Statements, fitted: earlier_fits.Fit, *, declared: str, resumed: Path | None) -> bool:
     """Whether this process has seen that the settings were chosen on the records, whatever is stated."""
     if declared != PRIVATE or stated.settings_chosen_on == "private":
         return False
@@ -302,8 +299,8 @@ def _is_choice(
     if not earlier_fits.is_choice(fitted):
         return False
     warnings.warn(
-        "there is no certificate: this process has trained on these records before, with other settings, so that the "
-        f"settings are not {stated.settings_chosen_on!r}; give every fit the same budget=, or search with `lehr search`",
+        "there is no certificate: this process has trained on these records before, with other settings, so that these "
+        f"are not {stated.settings_chosen_on!r}; give every fit the same budget=, or use `lehr search`",
         stacklevel=3,
     )
     return True

@@ -61,7 +61,9 @@ class Planned:
     plan: Plan
     stated: Statements | None
     budget: Path | None
-    is_withheld: bool = False  # no certificate, though one was asked for: the settings were seen to be chosen on records
+    is_withheld: bool = (
+        False  # no certificate, though one was asked for: the settings were seen to be chosen on records
+    )
     private_pca: PrivatePCA | None = None
     trial_of: Trial | None = None  # the search that this run is a trial of; it has reserved for all of them
     ranks: Ranks = ALONE

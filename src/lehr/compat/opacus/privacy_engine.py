@@ -56,6 +56,7 @@ from lehr.errors import InvalidValue, NotPrivate
 from lehr.events import Event, Gaussian, PoissonSampled, counted
 from lehr.reports import certificate_file
 from lehr.reports.certificate import Certificate, Statements
+from lehr.reports.promising import check_delta
 from lehr.rng import KEY_BYTES, RunKey
 
 MODES = ("hooks", "functorch", "ew", "ghost")
@@ -456,6 +457,9 @@ class PrivacyEngine:
 
     def _plan(self, allowed: Allowed | None, options: Options, *, delta: float | None, records: int) -> None:
         """Last of all, so that no budget pays for a loop that could not be made."""
+        stated = self._promise.delta if delta is None else delta
+        if stated is not None:
+            check_delta(stated, records=records, is_certified=self._promise.is_certified)
         if not self._promise.is_asked:
             return
         if allowed is None:

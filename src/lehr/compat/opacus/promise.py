@@ -17,7 +17,6 @@ from lehr.events import NOTHING, Adjacency, Event, Repeated, together
 from lehr.planning.budget import Budget
 from lehr.reports import issuing
 from lehr.reports.certificate import Certificate, SharedBudget, Statements
-from lehr.reports.promising import check_delta
 
 NEIGHBOURS = Adjacency.ADD_OR_REMOVE_ONE
 
@@ -67,7 +66,7 @@ class Planned:
         self._promise, self._allowed, self._before, self._records = promise, allowed, before, records
         self._delta = promise.delta if delta is None else delta
         if promise.is_certified:
-            check_delta(validate.delta(delta=self._delta), records=records, is_certified=True)
+            validate.delta(delta=self._delta)
             self.certificate(shared=None)  # that there can be one is seen before a record is
         if promise.budget is not None:
             _refuse_unpaid(before)
