@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from lehr.cli.main import app
 from lehr.files import json_file
 from lehr.planning.plan import Plan
+from lehr.training import earlier_fits
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]
@@ -24,6 +25,7 @@ def lehr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("COLUMNS", "80")
 
     def run(*arguments: str, code: int = 0) -> Result:
+        earlier_fits.forget()  # a command is a process of its own
         result = CliRunner().invoke(app, list(arguments))
         assert result.exit_code == code, f"{result.exit_code}: {result.stdout}{result.stderr}{result.exception!r}"
         return result

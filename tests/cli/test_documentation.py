@@ -14,6 +14,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from lehr.cli.main import app
+from lehr.training import earlier_fits
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (
@@ -49,6 +50,7 @@ def _help_pages(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
 def _run(line: str) -> tuple[int, str]:
     words = shlex.split(line)
     assert words[0] == "lehr"
+    earlier_fits.forget()  # a command is a process of its own
     result = CliRunner().invoke(app, words[1:])
     return result.exit_code, result.output
 

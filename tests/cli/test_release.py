@@ -40,7 +40,7 @@ def test_a_run_that_is_not_over_is_an_unusable_file(lehr: Run, tmp_path: Path) -
 
 
 def test_what_was_never_stated_can_be_stated_now(lehr: Run, tmp_path: Path) -> None:
-    files = write_run(tmp_path / "run")
+    files = write_run(tmp_path / "run", config=configuration(stated=None))
     files.certificate.unlink()
     assert "--settings-chosen-on" in lehr("release", "run", "--to", "model", code=2).stderr
     lehr("release", "run", "--to", "model", "--settings-chosen-on", "fixed")

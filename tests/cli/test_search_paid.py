@@ -63,7 +63,7 @@ def test_a_selection_says_its_price_first_and_its_winner_last(lehr: Run, asked: 
     with Budget.open(tmp_path / "b") as account:
         assert [run.run for run in account.status().runs] == ["a search"]
     assert lehr("certificate", "check", "ours/winner/certificate.json").exit_code == 0
-    lehr("release", "ours/winner", "--to", "out")
+    lehr("release", "ours/winner", "--to", "out", "--budget", "b")
 
 
 def test_a_program_is_told_of_the_winner_alone(lehr_json: RunJson, lehr: Run, asked: str) -> None:

@@ -29,6 +29,7 @@ from lehr import networks, schedules
 from lehr.data import Preparation, overlap
 from lehr.data.augmentation import Augmentation
 from lehr.data.augmentation import named as augmentation_named
+from lehr.data.checking import check_count
 from lehr.data.private_pca import PrivatePCA
 from lehr.distributed import device_of_rank, joined, refuse_wrapped
 from lehr.errors import InvalidValue
@@ -41,6 +42,7 @@ from lehr.planning.plan import Plan
 from lehr.planning.search_cost import Trial
 from lehr.reports.certificate import Statements
 from lehr.reports.progress import progress_for
+from lehr.reports.promising import check_delta
 from lehr.run_folder import read_config
 from lehr.run_shape import PRIVATE, Callback
 from lehr.schedules import CONSTANT, Schedule
@@ -155,6 +157,7 @@ def fit(
         dtype=torch.float32 if isinstance(model, str) else _dtype(model),
         declared=declared,
     )
+    check_count(stated=given.records, held=len(given.private))
     if isinstance(model, str):
         network = (model, {"num_classes": given.num_classes})
         model = networks.build(model, num_classes=given.num_classes)
@@ -201,6 +204,8 @@ def fit(
         budget=None if budget is None else Path(budget).resolve(),
     )
     said = _statements(stated, settings_chosen_on, scored)
+    if declared == PRIVATE and plan.noise_multiplier:
+        check_delta(plan.delta, records=given.records, is_certified=said is not None)
     is_choice = said is not None and _is_choice(said, fitted, declared=declared, resumed=where if resume else None)
     run = Planned(
         name=name or f"{chosen.name} on {given.name}",

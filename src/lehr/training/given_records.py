@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from lehr import validate
 from lehr.data import DataSet, InMemory, Preparation, load
-from lehr.data.checking import check, check_count
+from lehr.data.checking import check
 from lehr.data.decoding import versions
 from lehr.data.from_dataset import in_memory
 from lehr.data.overlap import is_mostly_in, overlap
@@ -120,7 +120,6 @@ def given_records(
         public=None if public is None else _checked(public, num_classes, "public", dtype),
         declared=validate.one_of(DECLARED, declared=declared),
     )
-    check_count(stated=found.records, held=len(found.private))
     _refuse_other_shapes(found)
     _refuse_overlap(found)
     return found

@@ -77,7 +77,6 @@ class Planned:
         self._refuse_a_budget_for_what_is_not_known()
         self._refuse_to_simulate_with_private_records()
         self._refuse_an_unfit_trial()
-        self._check_delta()
         engines.try_every_rule(self.scored.method.clipping, self.plan.steps)
         self.model.to(self._tried_on)
         given = self.scored.given
@@ -443,11 +442,6 @@ class Planned:
             raise InvalidValue("declared", allowed=allowed, given=PRIVATE)
         if self.budget is not None:
             raise InvalidValue("budget", allowed="left out for a simulation", given=str(self.budget))
-
-    def _check_delta(self) -> None:
-        given = self.scored.given
-        if given.declared == PRIVATE and self.plan.noise_multiplier:
-            promising.check_delta(self.plan.delta, records=given.records, is_certified=self.stated is not None)
 
     def _refuse_an_unfit_trial(self) -> None:
         """A trial is paid for by its search, on private records, and has chosen its settings there."""
