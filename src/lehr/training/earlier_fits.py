@@ -16,7 +16,7 @@ class Fit:
     """A fit: a sketch of its records (``lehr.data.overlap``), its settings, and the budget that pays for it."""
 
     records: frozenset[bytes]
-    settings: str
+    settings: object
     budget: Path | None = None
 
 

@@ -157,7 +157,8 @@ def fit(
         dtype=torch.float32 if isinstance(model, str) else _dtype(model),
         declared=declared,
     )
-    check_count(stated=given.records, held=len(given.private))
+    if not resume:  # then they must be the very same records
+        check_count(stated=given.records, held=len(given.private))
     if isinstance(model, str):
         network = (model, {"num_classes": given.num_classes})
         model = networks.build(model, num_classes=given.num_classes)
@@ -289,9 +290,9 @@ def _new_directory(run: str) -> Path:
 
 def _settings(
     method: Method, plan: Plan, model: nn.Module, network: tuple[str, Mapping[str, Any]] | None, how: How
-) -> str:
+) -> object:
     words = describing.model_words(model, how.loss_fn, *(network or (None, {})))
-    return strict_json.dumps([describing.method_words(method), plan.to_json(), words, how.to_json()])
+    return strict_json.loads(strict_json.dumps([describing.method_words(method), plan.to_json(), words, how.to_json()]))
 
 
 def _is_choice(stated: Statements, fitted: earlier_fits.Fit, *, declared: str, resumed: Path | None) -> bool:
