@@ -8,8 +8,8 @@ from lehr.errors import UnsupportedEvent
 from lehr.events import Adjacency, Atom, Event, Gaussian, NonPrivate, PoissonSampled, counted
 
 SMALLEST_NOISE = 1e-3  # less counts as none
-SMALLEST_PROBABILITY = 1e-12
-LARGEST_NOISE_PER_PROBABILITY = 1e11
+SMALLEST_PROBABILITY = 1e-20
+LARGEST_NOISE = 1e11
 
 
 class GaussianStep(NamedTuple):
@@ -30,9 +30,8 @@ def gaussian_steps(event: Event, *, adjacency: Adjacency, accountant: str) -> di
 
 def _within_range(step: GaussianStep) -> GaussianStep:
     """The nearest step that arithmetic can take and that loses no less: more sampling, or less noise."""
-    probability = max(step.sampling_probability, SMALLEST_PROBABILITY)
-    sigma = min(step.noise_multiplier, probability * LARGEST_NOISE_PER_PROBABILITY)
-    return GaussianStep(probability, sigma if sigma >= SMALLEST_NOISE else 0.0)
+    sigma = min(step.noise_multiplier, LARGEST_NOISE)
+    return GaussianStep(max(step.sampling_probability, SMALLEST_PROBABILITY), sigma if sigma >= SMALLEST_NOISE else 0.0)
 
 
 def _gaussian_step(atom: Atom, adjacency: Adjacency, accountant: str) -> GaussianStep:

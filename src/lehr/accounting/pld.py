@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from lehr.accounting import tilted
+from lehr.accounting import rare, tilted
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
 from lehr.accounting.gaussian_steps import GaussianStep, gaussian_steps
 from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
@@ -30,6 +30,12 @@ LARGEST_STEPS = 10**8  # beyond it the rounding of the transform is no longer fa
 MOST_DIFFERENT_STEPS = 2 * MOST_LEVELS  # each has a grid of its own
 SMALLEST_DELTA = 1e-200  # below it the masses that decide leave the range of a double
 LARGEST_DELTA = 0.5  # a larger one counts as this, which can only raise ε
+SMALLEST_PROBABILITY = 1e-12  # of a transform, whose rounding would hide a smaller one
+LARGEST_NOISE_PER_PROBABILITY = 1e11  # the same
+MOST_PAIRED_STEPS = 8  # different ones that are composed pair by pair
+PRECISE_BY_PAIRS = 0.1  # ε that they give to within 0.3 %; for a larger one a transform is more precise
+TOO_RARE = 1e-9  # a sampling probability at which a transform is slow, and its rounding exceeds what decides
+RARELY = 0.1  # expected uses of a record in all steps up to which they are composed pair by pair
 LARGEST_LOSS = 500.0  # of one step; beyond it e^loss leaves the range of a double
 
 
@@ -67,6 +73,12 @@ class PldAccountant:
         fewer = with_fewer_levels(others)
         steps = _with_one_unsampled(gaussian_steps(composed(fewer), adjacency=adjacency, accountant=self.name))
         self._refuse_out_of_reach(pure, steps, delta, most)
+        by_pairs = None
+        if not pure and most * sum(count * step.sampling_probability for step, count in steps.items()) <= RARELY:
+            few = composed(with_fewer_levels(others, most=MOST_PAIRED_STEPS))
+            by_pairs = _by_pairs(gaussian_steps(few, adjacency=adjacency, accountant=self.name), delta, most)
+            if by_pairs(most) < PRECISE_BY_PAIRS or all(step.sampling_probability < TOO_RARE for step in steps):
+                return by_pairs
         removing, adding = (_losses(pure, steps, direction, delta) for direction in Direction)
         if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
@@ -75,7 +87,8 @@ class PldAccountant:
         on_removing = compose(removing)
         on_adding = compose(adding, larger=on_removing) if steps else on_removing
         simple_sum = math.inf if steps else math.fsum(count * epsilon for epsilon, count in pure.items())
-        return partial(_larger, on_removing, on_adding, simple_sum, most)
+        by_transform = partial(_larger, on_removing, on_adding, simple_sum, most)
+        return by_transform if by_pairs is None else lambda repeats: min(by_pairs(repeats), by_transform(repeats))
 
     def _refuse_out_of_reach(
         self, pure: Mapping[float, int], steps: Mapping[GaussianStep, int], delta: float, most: int
@@ -98,6 +111,25 @@ def _parted(counts: Mapping[Atom, int]) -> tuple[dict[float, int], dict[Atom, in
     """The ε's of what is private without a δ, with their counts, and everything else."""
     pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
     return pure, {atom: count for atom, count in counts.items() if not isinstance(atom, PureDP)}
+
+
+def _for_a_transform(step: GaussianStep) -> GaussianStep:
+    """The nearest step that a transform can take and that loses no less: more sampling, or less noise."""
+    probability = max(step.sampling_probability, SMALLEST_PROBABILITY)
+    return GaussianStep(probability, min(step.noise_multiplier, probability * LARGEST_NOISE_PER_PROBABILITY))
+
+
+def _by_pairs(steps: Mapping[GaussianStep, int], delta: float, most: int) -> Callable[[int], float]:
+    """ε by ``rare``, with less noise where its rounding asks for that."""
+    quieter = [
+        (step._replace(noise_multiplier=min(step.noise_multiplier, rare.LARGEST_NOISE)), count)
+        for step, count in steps.items()
+    ]
+    removing, adding = (
+        rare.repeated([(_loss(step, direction, delta), count) for step, count in quieter], delta=delta, most=most)
+        for direction in Direction
+    )
+    return lambda repeats: max(removing(repeats), adding(repeats))
 
 
 def _squared_mu(steps: Mapping[GaussianStep, int]) -> float:
@@ -139,7 +171,7 @@ def _losses(
     pure: Mapping[float, int], steps: Mapping[GaussianStep, int], direction: Direction, delta: float
 ) -> list[tuple[Loss, int]]:
     return [
-        *((_loss(step, direction, delta), count) for step, count in steps.items()),
+        *((_loss(_for_a_transform(step), direction, delta), count) for step, count in steps.items()),
         *((RandomisedResponseLoss(epsilon), count) for epsilon, count in pure.items()),
     ]
 

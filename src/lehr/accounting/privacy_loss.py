@@ -29,6 +29,7 @@ _LOG_TAIL_PER_DELTA = (
 )  # of the mass called infinitely lossy in a step: below δ·1e-15, so below δ·1e-8 in 10⁷ steps
 _GRIDS_KEPT = 6  # queries for one step at several counts share them; a fine one has millions of points
 _NEAR_ONE = 0.7  # of a logarithm: within it, differences from one are computed as such
+_LARGEST_EXPONENT = 700.0  # of a double, nearly
 _OVERFLOW_GUARD = 30.0  # beyond this exponent e^x − 1 and e^x are the same double
 
 
@@ -94,6 +95,8 @@ class SampledGaussianLoss:
         self._losses = log_ratio if removing else -log_ratio
         self.largest = float(self._losses.max())
         self.smallest = float(self._losses.min())
+        typical_outcomes = np.array([0.5 - noise_multiplier, 0.5 + noise_multiplier])
+        self.typical = float(np.abs(_log_ratio(typical_outcomes, sampling_probability, noise_multiplier)).max())
         self._log_moments: dict[float, float] = {}
         self._grids: dict[float, GridLoss] = {}
 
@@ -117,19 +120,25 @@ class SampledGaussianLoss:
             self._grids[spacing] = self._discretise(spacing)
         return self._grids[spacing]
 
-    def _discretise(self, spacing: float) -> GridLoss:
-        first, last = math.floor(self.smallest / spacing), math.ceil(self.largest / spacing)
-        losses = np.arange(first, last + 1, dtype=np.float64) * spacing
-        upper, lower, below, beyond = self._interval_masses(losses)
-        to_right = np.clip((upper - np.exp(losses[:-1]) * lower) / -math.expm1(-spacing), 0.0, upper)
+    def on_points(self, losses: Floats) -> tuple[Floats, float]:
+        """Masses at these rising losses, rounded so that every ε from them is a bound, and the mass beyond them."""
+        upper, excess, below, beyond = self._interval_masses(losses)
+        to_right = np.clip(excess / -np.expm1(-np.diff(losses)), 0.0, upper)
         masses = np.zeros(len(losses))
         masses[1:] = to_right
         masses[:-1] += upper - to_right
         masses[0] += below
-        return GridLoss(spacing, first, masses, beyond)
+        return masses, beyond
+
+    def _discretise(self, spacing: float) -> GridLoss:
+        first, last = math.floor(self.smallest / spacing), math.ceil(self.largest / spacing)
+        return GridLoss(spacing, first, *self.on_points(np.arange(first, last + 1, dtype=np.float64) * spacing))
 
     def _interval_masses(self, losses: Floats) -> tuple[Floats, Floats, float, float]:
-        """Upper and lower probability of each interval between losses, and the upper one below and beyond them."""
+        """Of each interval [l, l + h]: its upper probability U and U − e^l·(its lower one); U below and beyond all.
+
+        The upper and the lower law differ by q·(present − absent) only, which keeps a tiny q out of the rounding.
+        """
         q, sigma = self.sampling_probability, self.noise_multiplier
         removing = self.direction is Direction.REMOVE
         outcomes = _outcome_of_log_ratio(losses if removing else -losses, q, sigma)
@@ -140,8 +149,18 @@ class SampledGaussianLoss:
         if removing:
             below = (1 - q) * special.ndtr(lowest / sigma) + q * special.ndtr((lowest - 1) / sigma)
             beyond = (1 - q) * special.ndtr(-highest / sigma) + q * special.ndtr((1 - highest) / sigma)
-            return mixture, absent, float(below), float(beyond)
-        return absent, mixture, float(special.ndtr(-lowest / sigma)), float(special.ndtr(highest / sigma))
+            return mixture, q * (present - absent) - np.expm1(losses[:-1]) * absent, float(below), float(beyond)
+        excess = q * (absent - present) - np.expm1(losses[:-1]) * mixture
+        return absent, excess, float(special.ndtr(-lowest / sigma)), float(special.ndtr(highest / sigma))
+
+
+def split(losses: Floats, masses: Floats, points: Floats) -> Floats:
+    """Each mass shared by the two points next to its loss, so that neither its sum nor that of e^(−loss) changes."""
+    left = np.clip(np.searchsorted(points, losses, side="right") - 1, 0, len(points) - 2)
+    share = np.clip(np.expm1(points[left] - losses) / np.expm1(points[left] - points[left + 1]), 0.0, 1.0)
+    to_right = share * masses
+    size = len(points)
+    return np.bincount(left, masses - to_right, size) + np.bincount(left + 1, to_right, size)
 
 
 def _log_ratio(outcomes: Floats, q: float, sigma: float) -> Floats:
@@ -149,7 +168,7 @@ def _log_ratio(outcomes: Floats, q: float, sigma: float) -> Floats:
     exponent = (2 * outcomes - 1) / (2 * sigma**2)
     if q == 1:
         return exponent
-    near_one = np.log1p(q * np.expm1(np.minimum(exponent, _OVERFLOW_GUARD)))
+    near_one = np.log1p(q * np.expm1(np.minimum(exponent, _LARGEST_EXPONENT)))
     elsewhere = np.logaddexp(math.log1p(-q), math.log(q) + exponent)
     return np.where(np.abs(near_one) < _NEAR_ONE, near_one, elsewhere)
 
