@@ -6,6 +6,7 @@ import logging
 import math
 
 import dp_accounting
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import rdp
@@ -217,3 +218,57 @@ def test_an_order_that_is_asked_for_alone_is_as_among_others() -> None:
     for order in (1.7, 8.0, 64.0):
         alone = renyi_divergences(step, (order,), ADD_OR_REMOVE, only_these=True)
         assert alone[0] == renyi_divergences(step, FRACTIONAL_ORDERS, ADD_OR_REMOVE)[FRACTIONAL_ORDERS.index(order)]
+
+
+def _theorem_27(share: float, sigma: float, largest: int) -> list[mpmath.mpf]:
+    """Divergences at the whole orders from 2 to ``largest`` by the alternating sums of the theorem, in many digits."""
+    with mpmath.workdps(60 + largest + round(2 * largest * max(0.0, math.log10(sigma)))):
+        moments = [mpmath.exp(mpmath.mpf(i * (i - 1)) / (2 * mpmath.mpf(sigma) ** 2)) for i in range(largest + 2)]
+        sums = [
+            mpmath.fsum((-1) ** (i + j) * mpmath.binomial(j, i) * moments[i] for i in range(j + 1))
+            for j in range(largest + 2)
+        ]
+        terms = [
+            mpmath.mpf(share) ** j * min(4 * mpmath.sqrt(sums[j - j % 2] * sums[j + j % 2]), 2 * moments[j])
+            for j in range(2, largest + 1)
+        ]
+        return [
+            mpmath.log1p(mpmath.fsum(mpmath.binomial(order, j) * terms[j - 2] for j in range(2, order + 1)))
+            / (order - 1)
+            for order in range(2, largest + 1)
+        ]
+
+
+@pytest.mark.parametrize("sigma", [0.3, 0.9, 3.0, 30.0, 1000.0, 1e5])
+@pytest.mark.parametrize("share", [0.5, 0.01, 1e-5])
+def test_without_replacement_no_divergence_is_below_the_theorem(sigma: float, share: float) -> None:
+    records = 10**6
+    event = SampledWithoutReplacement(records, round(share * records), Gaussian(sigma))
+    largest = 64
+    exact = _theorem_27(share, sigma, largest)
+    found = renyi_divergences(event, tuple(float(order) for order in range(2, largest + 1)), REPLACE, only_these=True)
+    for order, value, truth in zip(range(2, largest + 1), found.tolist(), exact, strict=True):
+        assert truth <= value <= truth * (1 + 2e-9), (order, value)
+    between = renyi_divergences(event, (1.5, 2.5, 33.3), REPLACE, only_these=True)
+    for order, value in zip((1.5, 2.5, 33.3), between.tolist(), strict=True):
+        low, high = math.floor(order), math.ceil(order)
+        weighted = [(w - 1) * exact[w - 2] if w > 1 else 0 for w in (low, high)]
+        assert value >= ((high - order) * weighted[0] + (order - low) * weighted[1]) / (order - 1) * (1 - 1e-15)
+
+
+@pytest.mark.parametrize("base", [PureDP(1e-9), Gaussian(1e9), PoissonSampled(1e-8, Gaussian(50.0)), PureDP(0.0)])
+@pytest.mark.parametrize("mean", [1.0, 5.0, 1e6])
+def test_poisson_selection_of_a_base_that_costs_almost_nothing_has_an_answer(base: Event, mean: float) -> None:
+    found = RDP_BALLE20.epsilon(RepeatAndSelect(base, mean=mean, shape=None), delta=1e-5, adjacency=ADD_OR_REMOVE)
+    assert 0 <= found < 1
+
+
+@pytest.mark.parametrize("shape, mean", [(0.0, 30.0), (0.5, 7.0), (1.0, 30.0), (3.0, 4.0)])
+def test_selection_agrees_with_dp_accounting(shape: float, mean: float) -> None:
+    run = dp_accounting.SelfComposedDpEvent(
+        dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.2)), 100
+    )
+    reference = rdp.RdpAccountant(list(FRACTIONAL_ORDERS))
+    reference.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(run, mean, shape))
+    event = RepeatAndSelect(Repeated(PoissonSampled(0.01, Gaussian(1.2)), 100), mean, shape)
+    assert renyi_divergences(event, FRACTIONAL_ORDERS, ADD_OR_REMOVE) == pytest.approx(reference.rdp, rel=1e-8)

@@ -1,4 +1,4 @@
-"""Rényi differential privacy: divergences from dp-accounting, and two ways to turn them into (ε, δ).
+"""Rényi differential privacy: divergences of single events, and two ways to turn them into (ε, δ).
 
 ``mironov17`` is the classic rule over the whole orders 2 … 64, which SA-DPSGD and many papers use; ``balle20`` is the
 tighter one, over fractional orders too. Both hold for the same events, among them two that no tight accountant counts
@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import dp_accounting
 import numpy as np
-from dp_accounting import dp_event, rdp
+from dp_accounting import rdp
 from numpy.typing import NDArray
 from scipy import special
 
@@ -47,9 +47,10 @@ FRACTIONAL_ORDERS = tuple(
     sorted({*WHOLE_ORDERS, *(1 + tenths / 10 for tenths in range(1, 100)), *(96.0, 128.0, 192.0, 256.0, 512.0, 1024.0)})
 )
 
-_LARGEST_ORDER_WITHOUT_REPLACEMENT = 256.0  # dp-accounting's work grows as the square of the order
+_LARGEST_ORDER_WITHOUT_REPLACEMENT = 256.0  # the work grows as the square of the order
 _LARGEST_NOISE = 1e6  # more counts as this much
 _SERIES_CUT_OFF = math.exp(-29.0)  # dp-accounting ends the series of a fractional order at terms of e⁻³⁰ of the sum
+_SELECTION_ROUNDING = 1e-12
 _ROUNDING_UNIT = 1e-15  # about five units in the last place of a double near one
 
 
@@ -134,10 +135,15 @@ def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tup
         return tuple(atom.divergence if order <= atom.order else math.inf for order in orders)
     if isinstance(atom, PureDP):
         return tuple(randomised_response_divergences(atom.epsilon, np.asarray(orders)).tolist())
+    if isinstance(atom, RepeatAndSelect):
+        return tuple(_selection_divergences(atom, orders, adjacency).tolist())
+    if isinstance(atom, SampledWithoutReplacement) and atom.sample_size < atom.records:
+        sigma = min(atom.event.noise_multiplier, _LARGEST_NOISE)
+        return tuple(_without_replacement(atom.sample_size / atom.records, sigma, np.asarray(orders)).tolist())
     with _quiet_dp_accounting():
         reference = rdp.RdpAccountant(list(orders), _RELATION[adjacency])
         reference.compose(_reference_event(atom))
-    return tuple(_rounded_up(atom, np.asarray(orders), np.asarray(reference.rdp, dtype=float)).tolist())
+    return tuple(_rounded_up(np.asarray(orders), np.asarray(reference.rdp, dtype=float)).tolist())
 
 
 def _orders_computed(atom: Atom, orders: tuple[float, ...], *, only_these: bool) -> tuple[float, ...]:
@@ -153,7 +159,7 @@ def _orders_computed(atom: Atom, orders: tuple[float, ...], *, only_these: bool)
     return tuple(sorted(computed))
 
 
-def _rounded_up(atom: Atom, orders: Floats, divergences: Floats) -> Floats:
+def _rounded_up(orders: Floats, divergences: Floats) -> Floats:
     """Never below the truth: the series is a log of a sum with binomial terms of size e^log Γ(order + 1).
 
     Where the true value is smaller than the rounding of those terms, dp-accounting may return zero or less. The series
@@ -161,18 +167,82 @@ def _rounded_up(atom: Atom, orders: Floats, divergences: Floats) -> Floats:
     """
     slack = _ROUNDING_UNIT * (1 + special.gammaln(orders + 1)) / (orders - 1)
     slack += np.where(orders % 1 == 0, 0.0, _SERIES_CUT_OFF / (orders - 1))
-    if isinstance(atom, RepeatAndSelect):
-        slack = _roundings(atom) * slack.max()
     return np.where(np.isnan(divergences), math.inf, np.maximum(divergences, 0.0) + slack)
 
 
-def _roundings(event: Event) -> float:
-    """How many roundings of a single step a divergence can hold."""
-    if isinstance(event, RepeatAndSelect):  # adds the inner divergences of two orders, the second up to 1 + shape times
-        return (2 + (event.shape or 0.0)) * sum(
-            count * _roundings(atom) for atom, count in counted(event.event).items()
-        )
-    return 1.0
+def _without_replacement(share: float, sigma: float, orders: Floats) -> Floats:
+    """Theorem 27 of Wang, Balle & Kasiviswanathan (2019) at whole orders; between them log A is convex in the order."""
+    largest = math.ceil(orders.max())
+    differences = _log_differences(1 / sigma**2, largest + 1)
+    log_terms = np.full(largest + 1, -math.inf)
+    for j in range(2, largest + 1):
+        mixed = math.log(4) + (differences[j - j % 2] + differences[j + j % 2]) / 2
+        log_terms[j] = j * math.log(share) + min(mixed, math.log(2) + j * (j - 1) / (2 * sigma**2))
+    log_a = np.zeros(largest + 1)
+    for order in range(2, largest + 1):
+        log_sum = special.logsumexp(log_terms[: order + 1] + _log_binomials(order))
+        rounding = _ROUNDING_UNIT * (order + 2) * (10 + np.abs(log_terms[2 : order + 1]).max())
+        log_a[order] = np.logaddexp(0.0, log_sum) * (1 + rounding)
+    below = np.floor(orders).astype(int)
+    above = np.ceil(orders).astype(int)
+    return np.asarray((log_a[below] + (orders - below) * (log_a[above] - log_a[below])) / (orders - 1))
+
+
+def _log_differences(precision: float, largest: int) -> Floats:
+    """log D(l) for D(l) = Σ_i (−1)^(l−i)·C(l, i)·e^(i·(i−1)·precision/2), from positive terms alone.
+
+    With u = e^precision: D(l + 1) = (u^l − 1)·D(l) + Σ_(k<l) C(l, k)·u^k·(u − 1)^(l−k)·D(k).
+    """
+    found = np.full(largest + 1, -math.inf)
+    found[0] = 0.0
+    log_step = _log_expm1(precision)
+    for length in range(1, largest):
+        k = np.arange(length)
+        terms = _log_binomials(length)[:-1] + k * precision + (length - k) * log_step + found[:length]
+        found[length + 1] = special.logsumexp([*terms, _log_expm1(length * precision) + found[length]])
+    return found
+
+
+@lru_cache(maxsize=512)
+def _log_binomials(order: int) -> Floats:
+    return np.array([math.log(math.comb(order, j)) for j in range(order + 1)])
+
+
+def _log_expm1(value: float) -> float:
+    return value + math.log(-math.expm1(-value))
+
+
+def _selection_divergences(atom: RepeatAndSelect, orders: tuple[float, ...], adjacency: Adjacency) -> Floats:
+    """Theorems 2 and 6 of Papernot & Steinke (2022), from the divergences of one run at the same orders."""
+    at = np.asarray(orders)
+    of_one_run = renyi_divergences(atom.event, orders, adjacency, only_these=True)
+    if atom.shape is None:
+        extra = atom.mean * np.array([_delta_at(math.log1p(1 / (order - 1)), at, of_one_run) for order in orders])
+    else:
+        log_gamma = _log_gamma(math.log(atom.mean), atom.shape)
+        extra = (1 + atom.shape) * np.min((1 - 1 / at) * of_one_run - log_gamma / at)
+    found = (of_one_run + extra + math.log(atom.mean) / (at - 1)) * (1 + _SELECTION_ROUNDING)
+    return np.asarray(np.minimum.accumulate(found[::-1])[::-1])  # a divergence never falls with its order
+
+
+def _delta_at(epsilon: float, orders: Floats, divergences: Floats) -> float:
+    """δ of one run at ε: the conversions of ``balle20`` and ``_is_within_delta``, solved for δ."""
+    with np.errstate(over="ignore"):
+        log_deltas = (orders - 1) * (divergences - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+        return float(min(np.exp(log_deltas.min()), np.sqrt(-np.expm1(-divergences.min()))))
+
+
+def _log_gamma(log_mean: float, shape: float) -> float:
+    """log γ of the truncated negative binomial law with this mean, from below: bisection on t = −log γ.
+
+    The mean, shape·(e^t − 1)/(1 − e^(−shape·t)), or (e^t − 1)/t at shape 0, grows with t and is at least (e^t − 1)/t.
+    """
+    low, high = 0.0, 2 * log_mean + 2
+    for _ in range(80):
+        t = (low + high) / 2
+        log_tail = math.log(-math.expm1(-shape * t) / shape) if shape * t > 1e-12 else math.log(t)
+        low, high = (t, high) if _log_expm1(t) - log_tail < log_mean else (low, t)
+    return -(high + _SELECTION_ROUNDING)
 
 
 def _is_within_delta(divergences: Floats, delta: float) -> bool:
@@ -203,41 +273,26 @@ def _is_without_noise(atom: Atom) -> bool:
             return atom.noise_multiplier < SMALLEST_NOISE
         case PoissonSampled() | SampledWithoutReplacement():
             return atom.event.noise_multiplier < SMALLEST_NOISE
-        case RepeatAndSelect():
-            return any(_is_without_noise(part) or _is_beyond_selection(part) for part in counted(atom.event))
-        case PureDP() | RenyiLimit():
+        case PureDP() | RenyiLimit() | RepeatAndSelect():
             return False
         case NonPrivate():
             return True
 
 
-def _is_beyond_selection(atom: Atom) -> bool:
-    return isinstance(atom, PureDP) and atom.epsilon > 1 / SMALLEST_NOISE
-
-
-def _reference_event(event: Event) -> dp_accounting.DpEvent:
+def _reference_event(atom: Atom) -> dp_accounting.DpEvent:
     """The same event in dp-accounting's words; where arithmetic cannot follow, the nearest one that loses no less."""
-    match event:
+    match atom:
         case Gaussian():
-            return dp_accounting.GaussianDpEvent(min(event.noise_multiplier, _LARGEST_NOISE))
+            return dp_accounting.GaussianDpEvent(min(atom.noise_multiplier, _LARGEST_NOISE))
         case Laplace():
-            return dp_accounting.LaplaceDpEvent(min(event.noise_multiplier, _LARGEST_NOISE))
-        case PureDP():  # only within a selection; order·ε²/2 bounds its divergence, and is that of Gaussian noise 1/ε
-            return dp_accounting.GaussianDpEvent(1 / max(event.epsilon, 1 / _LARGEST_NOISE))
+            return dp_accounting.LaplaceDpEvent(min(atom.noise_multiplier, _LARGEST_NOISE))
         case PoissonSampled():
-            probability = max(event.sampling_probability, SMALLEST_PROBABILITY)
-            return dp_accounting.PoissonSampledDpEvent(probability, _reference_event(event.event))
-        case SampledWithoutReplacement():
-            inner = _reference_event(event.event)
-            return dp_accounting.SampledWithoutReplacementDpEvent(event.records, event.sample_size, inner)
-        case RepeatAndSelect():
-            shape = math.inf if event.shape is None else event.shape
-            return dp_event.RepeatAndSelectDpEvent(_reference_event(event.event), event.mean, shape)
+            probability = max(atom.sampling_probability, SMALLEST_PROBABILITY)
+            return dp_accounting.PoissonSampledDpEvent(probability, _reference_event(atom.event))
+        case SampledWithoutReplacement():  # of all records: no sampling
+            return _reference_event(atom.event)
         case _:
-            parts = counted(event).items()
-            return dp_accounting.ComposedDpEvent(
-                [dp_accounting.SelfComposedDpEvent(_reference_event(atom), count) for atom, count in parts]
-            )
+            raise AssertionError(f"{atom} has divergences of its own")
 
 
 _RELATION = {
