@@ -38,11 +38,11 @@ from lehr.methods.dpsur import dpsur
 from lehr.methods.sa_dpsgd import sa_dpsgd
 from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
-from lehr.rng import RunKey
+from lehr.rng import RunKey, StepRandomness
 from lehr.run_folder import RunFolder
 from lehr.run_shape import COMPLETED, Callback, End, Evaluation, Progress
 from lehr.schedules import LinearDecay
-from lehr.scoring import NoisyScore, PublicScore
+from lehr.scoring import NoisyScore, PublicScore, Score
 from lehr.update.averaging import ExponentialAverage, NoAverage
 from lehr.update.torch_optim import sgd
 
@@ -336,6 +336,90 @@ def test_scores_that_a_run_begun_anew_cannot_pay_for_are_left_out(tmp_path: Path
     assert len(loop.rows) == 3
 
 
+@pytest.mark.parametrize("evaluate_every", [2, 100])
+def test_every_score_on_private_records_is_charged_also_where_a_run_ends_early(
+    tmp_path: Path, evaluate_every: int
+) -> None:
+    scored: list[int] = []
+
+    class Noting(NoisyScore):
+        def score(self, model: nn.Module, randomness: StepRandomness) -> Score:
+            scored.append(randomness.step)
+            return super().score(model, randomness)
+
+    scorer = Noting(
+        records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs, noise_multiplier=5.0, stated_records=10
+    )
+    method = sa_dpsgd(clip_norm=1.0, initial_inverse_temperature=1e9, rejection_threshold=2, cooling="floored")
+    for enough in (1, 2, 3):
+        plan = replace(PLAN, steps=9, stops_at_accepted=enough)
+        allowance = Allowance(plan=plan, score_event=scorer.event, evaluate_every=evaluate_every)
+        path = tmp_path / str(enough)
+        _, end = run(path, training(plan=plan, method=method, scorer=scorer, allowance=allowance))
+        assert end.step < 9
+        assert len(scored) == counted(charged(path)).get(scorer.event, 0)
+        run(path, training(plan=plan, method=method, scorer=scorer, allowance=allowance))
+        assert len(scored) == counted(charged(path)).get(scorer.event, 0)
+        scored.clear()
+
+
+@pytest.mark.parametrize("first", [0, 999, 65_535])
+def test_every_step_of_a_long_run_has_randomness_of_its_own(tmp_path: Path, first: int) -> None:
+    given = training()
+    with folder(tmp_path / "run", given) as opened:
+        loop = Loop(given, opened)
+        steps = [0, 1, *range(first, first + 4), 2 * first + 1]
+        zeros = PrivateSum(values={"weight": torch.zeros(3)}, sensitivity=1.0)
+        release = given.mechanism.release
+        noises, draws = {}, {}
+        for step in steps:
+            randomness = loop._randomness(step)
+            noise = release(zeros, loop.trainee.noise, planned_step=0, randomness=randomness).values["weight"]
+            noises[tuple(noise.tolist())] = step
+            draws[tuple(randomness.uniforms("sampling", 2).tolist())] = step
+        assert len(noises) == len(draws) == len(set(steps))
+
+
+class Deaf(IsotropicNoise):
+    """Noise alone: what is released is the same whatever the records are."""
+
+    def release(self, private: PrivateSum, **more: Any) -> ReleasedSum:
+        zeros = {name: torch.zeros_like(value) for name, value in private.values.items()}
+        return super().release(replace(private, values=zeros), **more)
+
+
+@pytest.mark.parametrize("clipping", [FlatClip(1.0), with_schedule(FlatClip(1.0), LinearDecay(steps=5, last=0.5))])
+def test_all_that_a_run_tells_follows_from_what_was_released(tmp_path: Path, clipping: Any) -> None:
+    """Where the released sums are the same, nothing that is written or told may differ with the records."""
+    told: dict[str, list[str]] = {"one": [], "other": []}
+
+    class Listening(Callback):
+        def __init__(self, heard: list[str]) -> None:
+            self.heard = heard
+
+        def stepped(self, progress: Progress) -> None:
+            self.heard.append(repr(progress))
+
+        def evaluated(self, evaluation: Evaluation) -> None:
+            self.heard.append(repr(evaluation))
+
+        def ended(self, end: End) -> None:
+            self.heard.append(repr(end))
+
+    others = InMemory(torch.full((41, 3), 7.0, dtype=torch.float64), torch.ones(41, dtype=torch.int64))
+    found = {}
+    for name, records in (("one", RECORDS), ("other", others)):
+        method = Method(name="deaf", clipping=clipping, noise=Deaf(), update=sgd(0.5, momentum=0.9))
+        loop, _ = run(tmp_path / name, training(method=method, private=records), [Listening(told[name])])
+        with RunFolder.open(tmp_path / name) as opened:
+            entries = [replace(entry, at="") for entry in opened.ledger.entries()]
+        state = loop.trainee.checkpoint()
+        tensors = {key: value.tolist() for key, value in state.tensors.items()}
+        found[name] = ((tmp_path / name / "metrics.jsonl").read_bytes(), entries, state.numbers, tensors)
+    assert told["one"] == told["other"]
+    assert found["one"] == found["other"]
+
+
 def test_a_run_that_diverges_stops_with_its_budget_accounted(tmp_path: Path) -> None:
     method = Method(name="wild", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(1e308, momentum=0.9))
     with pytest.raises(Diverged, match="learning rate"):
@@ -540,6 +624,31 @@ def test_every_question_is_charged_with_its_step(tmp_path: Path, name: str) -> N
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", training(plan=plan, method=method), [StopAt(2)])
     assert counted(charged(tmp_path / "run")) == counted(together(*[plan.step_event] * 2))
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_no_stream_of_random_numbers_is_used_for_two_things(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Two values with the same noise, or a draw by the numbers of another one, are not what is charged."""
+    used: Counter[tuple[str | int, ...]] = Counter()
+    derived = RunKey._derived
+
+    def noting(key: RunKey, kind: str, *names: str | int) -> Any:
+        used[kind, *names] += 1
+        return derived(key, kind, *names)
+
+    monkeypatch.setattr(RunKey, "_derived", noting)
+    method = STATEFUL[name]
+    plan = plan_of(method)
+    scorer = NoisyScore(
+        records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs, noise_multiplier=5.0, stated_records=10
+    )
+    allowance = Allowance(plan=plan, score_event=scorer.event, evaluate_every=1)
+    run(tmp_path / "run", training(plan=plan, method=method, scorer=scorer, allowance=allowance))
+    random = {named: count for named, count in used.items() if named[0] in ("normals", "uniforms")}
+    assert sum(random.values()) >= 3 * plan.steps  # the draw, the noise and the score of each step
+    assert set(random.values()) == {1}
 
 
 def test_a_run_that_stops_at_so_many_accepted_stops_there_and_charges_what_it_took(tmp_path: Path) -> None:

@@ -100,6 +100,63 @@ def test_normals_of_another_place_are_independent(other: dict[str, object]) -> N
     assert abs(correlation(one.square(), two.square())) < 4
 
 
+# Numbers that a shortened counter would confuse: neighbours, those that differ in one bit, and large ones.
+FAR = sorted({0, *range(990, 1012), *(max(0, 2**b + d) for b in range(60) for d in (-1, 0, 1, 5)), 10**6, 10**12})
+
+
+@pytest.mark.parametrize("name", ["step", "attempt"])
+@pytest.mark.parametrize("kind", ["uniforms", "normals", "normals of a GPU", "seed", "generator"])
+def test_no_two_steps_and_no_two_attempts_of_the_longest_run_share_a_number(name: str, kind: str) -> None:
+    cpu = torch.device("cpu")
+
+    def drawn(randomness: rng.StepRandomness) -> object:
+        match kind:
+            case "uniforms":
+                return tuple(randomness.uniforms("sampling", 2).tolist())
+            case "normals":
+                return tuple(randomness.normals("noise", {"weight": torch.empty(2)})["weight"].tolist())
+            case "normals of a GPU":
+                return tuple(randomness._normals_there("noise", 0, 2, cpu).tolist())
+            case "seed":
+                return randomness.seed("dropout")
+            case _:
+                return tuple(torch.rand(2, generator=randomness.generator("dropout", cpu)).tolist())
+
+    found = [drawn(KEY.at(**{"step": 7, "attempt": 7} | {name: number})) for number in FAR]
+    assert len(set(found)) == len(FAR)
+
+
+def test_all_64_bits_of_a_gpus_seed_vary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps 32 bits of a seed on a CPU and all 64 on a GPU, so what it is seeded with is looked at."""
+    seeds: list[int] = []
+
+    class Seeded(torch.Generator):
+        def manual_seed(self, seed: int) -> torch.Generator:
+            seeds.append(seed)
+            return super().manual_seed(seed)
+
+    monkeypatch.setattr(rng.torch, "Generator", Seeded)
+    for step in range(64):
+        KEY.at(step, 0)._normals_there("noise", 0, 1, torch.device("cpu"))
+        KEY.at(step, 0)._normals_there("noise", 1, 1, torch.device("cpu"))
+        KEY.at(step, 0).generator("dropout", "cpu")
+    for made in (seeds[0::3], seeds[1::3], seeds[2::3]):
+        assert len(set(made)) == 64
+        ever_set, always_set = (np.bitwise_or.reduce, np.bitwise_and.reduce)
+        assert int(ever_set(np.array(made, dtype=np.uint64))) == 2**64 - 1
+        assert int(always_set(np.array(made, dtype=np.uint64))) == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_all_64_bits_of_a_seed_reach_the_generator_of_a_gpu() -> None:
+    seeds = [KEY.at(step, 0).generator("dropout", "cuda").initial_seed() % 2**64 for step in range(64)]
+    assert seeds == [KEY.at(step, 0).seed("dropout") for step in range(64)]
+    assert int(np.bitwise_or.reduce(np.array(seeds, dtype=np.uint64))) == 2**64 - 1
+    low, high = (torch.Generator("cuda").manual_seed(seed) for seed in (5, 5 + 2**40))
+    drawn = [torch.randn(4, generator=made, device="cuda").tolist() for made in (low, high)]
+    assert drawn[0] != drawn[1]
+
+
 def test_normals_of_two_names_are_one_stream_in_the_order_given() -> None:
     shapes = {"weight": torch.empty(40, 5), "bias": torch.empty(7), "scale": torch.empty(())}
     found = STEP.normals("noise", shapes)
@@ -159,6 +216,15 @@ def test_laws_close_to_the_normal_one_are_found_out(million: NDArray[np.float64]
     assert stats.kstest(million + 0.02, stats.norm.cdf).pvalue < 1e-6
     assert tails(np.clip(million, -4, 4)) < 1e-6
     assert tails(million * np.sqrt(1.1)) < 1e-6
+
+
+@pytest.mark.parametrize("on_gpu", [False, True], ids=["cpu", "the way of a GPU"])
+def test_the_far_tails_of_the_normals_are_there(on_gpu: bool) -> None:
+    """Of four million some 27 lie beyond 4.5: noise that is cut off there tells apart what ideal noise hides."""
+    step, count = KEY.at(step=5, attempt=0), 4_000_000
+    found = (step._normals_there("noise", 0, count, torch.device("cpu")) if on_gpu else normals(count, step=5)).numpy()
+    assert tails(found) > 1e-3
+    assert tails(np.clip(found, -4.5, 4.5)) < 1e-6
 
 
 def test_uniform_numbers_follow_the_uniform_law_and_never_reach_its_ends() -> None:

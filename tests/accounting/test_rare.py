@@ -7,6 +7,7 @@ import time
 import mpmath
 import pytest
 
+from lehr.accounting import rare
 from lehr.accounting.accountant import bound
 from lehr.accounting.pld import PLD
 from lehr.accounting.privacy_loss import Direction, SampledGaussianLoss
@@ -103,3 +104,14 @@ def test_a_tiny_probability_has_a_small_epsilon_at_once(
     started = time.process_time()
     assert bound(Repeated(PoissonSampled(probability, Gaussian(sigma)), steps), delta=delta).epsilon < 1e-8
     assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize("limit, value", [("LARGEST_LOSS", 2.0), ("LARGEST_LOSS", 4.0), ("_NEGLIGIBLE", 0.1)])
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_masses_that_are_left_out_are_counted_as_lost(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: float, count: int
+) -> None:
+    event, delta = Repeated(PoissonSampled(1e-4, Gaussian(0.5)), count), 1e-6
+    whole = PLD.epsilon(event, delta=delta, adjacency=ADD_OR_REMOVE)
+    monkeypatch.setattr(rare, limit, value)
+    assert PLD.epsilon(event, delta=delta, adjacency=ADD_OR_REMOVE) >= whole * (1 - 1e-4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from lehr.accounting import tilted
+from lehr.accounting import privacy_loss, tilted, window
 from lehr.accounting.gaussian_mechanism import gaussian_epsilon
 from lehr.accounting.privacy_loss import Direction, SampledGaussianLoss
 from lehr.accounting.window import Parts
@@ -76,3 +76,26 @@ def test_a_finer_tolerance_never_raises_epsilon_by_much() -> None:
     coarse, fine = (_epsilon([(loss, 300)], delta=1e-6, tolerance=tolerance) for tolerance in (1e-2, 1e-6))
     assert fine <= coarse * (1 + 1e-9)
     assert coarse <= fine * 1.02
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("tail", [0.9, 0.1])
+def test_a_window_that_is_too_narrow_makes_epsilon_larger_and_never_smaller(
+    monkeypatch: pytest.MonkeyPatch, direction: Direction, tail: float
+) -> None:
+    """The mass beyond it has to be counted as lost."""
+    for module in (tilted, window):
+        monkeypatch.setattr(module, "LOG_TILTED_TAIL", math.log(tail))
+    for sigma, steps, delta in ((1.0, 40, 1e-2), (2.0, 200, 1e-5), (3.0, 200, 1e-5)):
+        found = _epsilon([(_loss(1.0, sigma, delta, direction), steps)], delta=delta, tolerance=1e-5)
+        assert found >= gaussian_epsilon(steps / sigma**2, delta=delta) * (1 - 2e-9), (sigma, steps, delta)
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_masses_that_the_grid_calls_infinitely_lossy_are_counted(
+    monkeypatch: pytest.MonkeyPatch, direction: Direction
+) -> None:
+    monkeypatch.setattr(privacy_loss, "_LOG_TAIL_PER_DELTA", -5.0)
+    for sigma, steps, delta in ((2.0, 10, 1e-5), (5.0, 50, 1e-3), (1.0, 3, 1e-8)):
+        found = _epsilon([(_loss(1.0, sigma, delta, direction), steps)], delta=delta, tolerance=1e-5)
+        assert found >= gaussian_epsilon(steps / sigma**2, delta=delta) * (1 - 2e-9), (sigma, steps, delta)

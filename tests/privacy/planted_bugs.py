@@ -450,6 +450,79 @@ NOISE = (
         breaks="the rows of all other processes are released as they are",
         caught_by=("test_sharded.py::test_a_share_of_a_sum_is_released_with_the_noise_of_the_whole",),
     ),
+    Planted(
+        name="score-has-the-noise-of-its-step",
+        where="scoring.py",
+        edits=(('randomness=randomness, purpose="score"', 'randomness=randomness, purpose="noise"'),),
+        does="a score on private records has the same noise as the sum of its step",
+        breaks="whoever knows one of the two values takes the noise off the other",
+        caught_by=("test_loop.py::test_no_stream_of_random_numbers_is_used_for_two_things",),
+    ),
+    Planted(
+        name="seeds-of-32-bits",
+        where="rng.py",
+        edits=(('part).digest(8), "little")', 'part).digest(4), "little")'),),
+        does="a generator on a GPU is seeded with 32 bits",
+        breaks="all seeds can be tried: whoever finds the right one takes the noise off",
+        caught_by=("test_rng.py::test_all_64_bits_of_a_gpus_seed_vary",),
+    ),
+    Planted(
+        name="noise-repeats-after-65536-steps",
+        where="rng.py",
+        edits=(("self.step, self.attempt, part)", "self.step % 65_536, self.attempt, part)"),),
+        does="the step is counted in 16 bits where random numbers are made",
+        breaks="two sums have the same noise: their difference has none",
+        caught_by=(
+            "test_rng.py::test_no_two_steps_and_no_two_attempts_of_the_longest_run_share_a_number",
+            "test_loop.py::test_every_step_of_a_long_run_has_randomness_of_its_own",
+        ),
+    ),
+    Planted(
+        name="two-steps-share-their-noise",
+        where="rng.py",
+        edits=(
+            (
+                "self.step, self.attempt, part)",
+                "self.step if self.step < 1000 else self.step // 2 * 2, self.attempt, part)",
+            ),
+        ),
+        does="from step 1000 on, two steps have the same random numbers",
+        breaks="the difference of the two sums has no noise",
+        caught_by=(
+            "test_rng.py::test_no_two_steps_and_no_two_attempts_of_the_longest_run_share_a_number",
+            "test_loop.py::test_every_step_of_a_long_run_has_randomness_of_its_own",
+        ),
+    ),
+    Planted(
+        name="noise-cut-off",
+        where="rng.py",
+        edits=(
+            (
+                "return _box_muller(_uniforms(words))[:length].to(device)",
+                "return _box_muller(_uniforms(words))[:length].clamp(-4.5, 4.5).to(device)",
+            ),
+        ),
+        does="noise never exceeds 4.5 standard deviations",
+        breaks="a value further from one sum than that cannot have come from it, which is certain knowledge",
+        caught_by=(
+            "test_rng.py::test_the_far_tails_of_the_normals_are_there",
+            "noise/test_isotropic.py::test_the_far_tails_of_the_noise_are_there",
+        ),
+    ),
+    Planted(
+        name="norm-in-the-metrics",
+        where="loop.py",
+        edits=(
+            (
+                'clip_norm = {"clip_norm": private.sensitivity} if is_public else {}',
+                "norm = math.hypot(*(float(value.norm()) for value in private.values.values()))\n"
+                '        clip_norm = {"clip_norm": private.sensitivity * (1 + 1e-8 * norm)} if is_public else {}',
+            ),
+        ),
+        does="the norm of the sum before its noise stands in the last digits of what the metrics say about the clip",
+        breaks="what is computed from private records leaves without noise",
+        caught_by=("test_loop.py::test_all_that_a_run_tells_follows_from_what_was_released",),
+    ),
 )
 
 ACCUMULATION = (
@@ -733,6 +806,64 @@ ACCOUNTING = (
         caught_by=(
             "planning/test_published.py::test_a_broken_rule_gives_a_number_with_its_reason_and_where_it_is_shown",
         ),
+    ),
+    Planted(
+        name="early-end-scored-for-free",
+        where="loop.py",
+        edits=(
+            (
+                "if scorer is None or self.training.allowance.is_scored_privately or not step:",
+                "if scorer is None or not step:",
+            ),
+        ),
+        does="a run that ends early is scored on private records once more, which is not charged",
+        breaks="a score is released that nobody paid for",
+        caught_by=("test_loop.py::test_every_score_on_private_records_is_charged_also_where_a_run_ends_early",),
+    ),
+    Planted(
+        name="mass-beyond-the-window-forgotten",
+        where="accounting/tilted.py",
+        edits=(("lost = self._beyond_window(repeats) + infinite", "lost = infinite"),),
+        does="losses above the window of a transform are taken for none",
+        breaks="ε is too small, by as much as the window is too narrow",
+        caught_by=(
+            "accounting/test_tilted.py::test_a_window_that_is_too_narrow_makes_epsilon_larger_and_never_smaller",
+        ),
+    ),
+    Planted(
+        name="infinite-losses-forgotten",
+        where="accounting/tilted.py",
+        edits=(("lost = self._beyond_window(repeats) + infinite", "lost = self._beyond_window(repeats)"),),
+        does="the mass that a grid calls infinitely lossy is not taken off δ",
+        breaks="ε is too small",
+        caught_by=("accounting/test_tilted.py::test_masses_that_the_grid_calls_infinitely_lossy_are_counted",),
+    ),
+    Planted(
+        name="shortened-law-forgets",
+        where="accounting/rare.py",
+        edits=(("law.infinite_mass + float(law.masses[last:].sum())", "law.infinite_mass"),),
+        does="masses that are cut off a law of rare losses are forgotten",
+        breaks="ε is too small",
+        caught_by=("accounting/test_rare.py::test_masses_that_are_left_out_are_counted_as_lost",),
+    ),
+    Planted(
+        name="cancelling-differences",
+        where="accounting/rdp.py",
+        edits=(
+            (
+                "    found = np.full(largest + 1, -math.inf)\n    found[0] = 0.0\n    log_step",
+                "    moments = [math.exp(min(i * (i - 1) * precision / 2, 300)) for i in range(largest + 1)]\n"
+                "    signed = [\n"
+                "        math.fsum((-1) ** (i + n) * math.comb(n, i) * moments[i] for i in range(n + 1))\n"
+                "        for n in range(largest + 1)\n"
+                "    ]\n"
+                "    return np.log(np.maximum(signed, 1e-300))\n"
+                "    found = np.full(largest + 1, -math.inf)\n    found[0] = 0.0\n    log_step",
+            ),
+        ),
+        does="sampling without replacement is counted by alternating sums, which cancel",
+        breaks="the divergence lies below the theorem's where there is much noise",
+        caught_by=("accounting/test_rdp.py::test_without_replacement_no_divergence_is_below_the_theorem",),
     ),
 )
 
