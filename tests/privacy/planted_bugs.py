@@ -47,6 +47,22 @@ SAMPLER = (
         ),
     ),
     Planted(
+        name="part-of-a-record-uncharged",
+        where="sampling/poisson.py",
+        edits=(
+            (
+                "return PoissonSampled(sampling_probability=self.sampling_probability, event=released)",
+                "probability = max(1, math.floor(self.expected_batch_size)) / self.records\n"
+                "        return PoissonSampled(sampling_probability=probability, event=released)",
+            ),
+        ),
+        does="an expected batch that is no whole number is charged as the whole number below",
+        breaks="records are drawn more often than is charged",
+        caught_by=(
+            "sampling/test_poisson.py::test_a_batch_that_is_no_whole_number_is_drawn_as_often_as_its_event_says",
+        ),
+    ),
+    Planted(
         name="same-draw-every-step",
         where="loop.py",
         edits=(

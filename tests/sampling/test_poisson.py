@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy import stats
 from torch import Tensor
 
 from lehr.errors import InvalidValue
@@ -82,6 +83,14 @@ def test_the_probability_of_the_event_is_the_one_that_draws() -> None:
     assert sampling.event(Gaussian(1.23)) == PoissonSampled(512 / 60_000, Gaussian(1.23))
     assert sampling.adjacency is Adjacency.ADD_OR_REMOVE_ONE
     assert sampling.event(Gaussian(0.0)) == PoissonSampled(512 / 60_000, Gaussian(0.0))
+
+
+@pytest.mark.parametrize("expected_batch_size", [0.3, 1.9, 7.5])
+def test_a_batch_that_is_no_whole_number_is_drawn_as_often_as_its_event_says(expected_batch_size: float) -> None:
+    sampling = PoissonSampling(expected_batch_size=expected_batch_size, records=100)
+    charged, steps = sampling.event(Gaussian(1.0)).sampling_probability, 2000
+    drawn = sum(len(sampling.draw(100, KEY.at(step, 0))) for step in range(steps))
+    assert stats.binomtest(drawn, 100 * steps, charged).pvalue > ACCEPTED
 
 
 def test_the_probability_comes_from_the_records_stated_and_not_from_those_held() -> None:

@@ -159,8 +159,8 @@ def split(losses: Floats, masses: Floats, points: Floats) -> Floats:
     left = np.clip(np.searchsorted(points, losses, side="right") - 1, 0, len(points) - 2)
     share = np.clip(np.expm1(points[left] - losses) / np.expm1(points[left] - points[left + 1]), 0.0, 1.0)
     to_right = share * masses
-    size = len(points)
-    return np.bincount(left, masses - to_right, size) + np.bincount(left + 1, to_right, size)
+    shared = (np.bincount(left, masses - to_right, len(points)), np.bincount(left + 1, to_right, len(points)))
+    return np.asarray(shared[0] + shared[1], dtype=np.float64)
 
 
 def _log_ratio(outcomes: Floats, q: float, sigma: float) -> Floats:
