@@ -357,9 +357,9 @@ def test_every_score_on_private_records_is_charged_also_where_a_run_ends_early(
         path = tmp_path / str(enough)
         _, end = run(path, training(plan=plan, method=method, scorer=scorer, allowance=allowance))
         assert end.step < 9
-        assert len(scored) == counted(charged(path)).get(scorer.event, 0)
+        assert len(scored) == Counter[Event](counted(charged(path)))[scorer.event]
         run(path, training(plan=plan, method=method, scorer=scorer, allowance=allowance))
-        assert len(scored) == counted(charged(path)).get(scorer.event, 0)
+        assert len(scored) == Counter[Event](counted(charged(path)))[scorer.event]
         scored.clear()
 
 

@@ -135,7 +135,7 @@ def test_all_64_bits_of_a_gpus_seed_vary(monkeypatch: pytest.MonkeyPatch) -> Non
             seeds.append(seed)
             return super().manual_seed(seed)
 
-    monkeypatch.setattr(rng.torch, "Generator", Seeded)
+    monkeypatch.setattr(torch, "Generator", Seeded)
     for step in range(64):
         KEY.at(step, 0)._normals_there("noise", 0, 1, torch.device("cpu"))
         KEY.at(step, 0)._normals_there("noise", 1, 1, torch.device("cpu"))

@@ -250,10 +250,12 @@ def test_without_replacement_no_divergence_is_below_the_theorem(sigma: float, sh
     for order, value, truth in zip(range(2, largest + 1), found.tolist(), exact, strict=True):
         assert truth <= value <= truth * (1 + 2e-9), (order, value)
     between = renyi_divergences(event, (1.5, 2.5, 33.3), REPLACE, only_these=True)
-    for order, value in zip((1.5, 2.5, 33.3), between.tolist(), strict=True):
-        low, high = math.floor(order), math.ceil(order)
+    for fractional, value in zip((1.5, 2.5, 33.3), between.tolist(), strict=True):
+        low, high = math.floor(fractional), math.ceil(fractional)
         weighted = [(w - 1) * exact[w - 2] if w > 1 else 0 for w in (low, high)]
-        assert value >= ((high - order) * weighted[0] + (order - low) * weighted[1]) / (order - 1) * (1 - 1e-15)
+        assert value >= ((high - fractional) * weighted[0] + (fractional - low) * weighted[1]) / (fractional - 1) * (
+            1 - 1e-15
+        )
 
 
 @pytest.mark.parametrize("base", [PureDP(1e-9), Gaussian(1e9), PoissonSampled(1e-8, Gaussian(50.0)), PureDP(0.0)])

@@ -220,7 +220,7 @@ def _selection_divergences(atom: RepeatAndSelect, orders: tuple[float, ...], adj
         extra = atom.mean * np.array([_delta_at(math.log1p(1 / (order - 1)), at, of_one_run) for order in orders])
     else:
         log_gamma = _log_gamma(math.log(atom.mean), atom.shape)
-        extra = (1 + atom.shape) * np.min((1 - 1 / at) * of_one_run - log_gamma / at)
+        extra = np.asarray((1 + atom.shape) * np.min((1 - 1 / at) * of_one_run - log_gamma / at))
     found = (of_one_run + extra + math.log(atom.mean) / (at - 1)) * (1 + _SELECTION_ROUNDING)
     return np.asarray(np.minimum.accumulate(found[::-1])[::-1])  # a divergence never falls with its order
 
