@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from lehr.errors import InvalidValue, StoreError
 from lehr.events import NOTHING, Adjacency, Event
-from lehr.files import json_file, lines_file, lock, whole_file
+from lehr.files import json_file, lines_file, lock, new_folder, whole_file
 from lehr.ledger import Ledger
 from lehr.rng import RunKey
 from lehr.run_shape import Evaluation, RunFiles, config_from_json
 
 Fingerprint = Callable[[RunKey], str]
+_LOCK = str(RunFiles(Path()).lock)
 
 
 class RunFolder:
@@ -23,7 +24,8 @@ class RunFolder:
 
     def __init__(self, files: RunFiles, *, held: int, key: RunKey, ledger: Ledger, config: Mapping[str, Any]) -> None:
         self.files, self.key, self.ledger, self.config = files, key, ledger, config
-        self._held = held
+        self._held: int | None = held
+        self._made_for_it: list[Path] = []  # the folders above it, where this process has created it
 
     @classmethod
     def create(
@@ -37,19 +39,22 @@ class RunFolder:
         adjacency: Adjacency,
         fingerprint: Fingerprint,
     ) -> Self:
-        """Make the folder of a new run. The configuration is written last: a folder without it never began."""
-        files = RunFiles(directory)
+        """Make the folder of a new run. It appears whole: a process that is killed before leaves none."""
         refuse_used(directory)
-        with _failing_by_name(directory):
-            files.checkpoints.mkdir(parents=True)
-            files.private.mkdir(mode=0o700)
-        _write_private(files.private / ".gitignore", "*\n")  # a run may lie in somebody's repository
-        key.save(files.key)
-        _write_private(files.fingerprint, fingerprint(key))
-        run = str(config["run"])
-        Ledger.create(files.ledger, run=run, plan_event=plan_event, delta=delta, adjacency=adjacency).close()
-        json_file.write(files.config, config)
-        return cls.open(directory)
+        made_for_it = [parent for parent in directory.parents if not parent.exists()]
+        with new_folder.made(directory, locked_by=_LOCK) as beside:
+            files = RunFiles(beside)
+            with _failing_by_name(directory):
+                files.checkpoints.mkdir()
+            _write_private(files.private / ".gitignore", "*\n")  # a run may lie in somebody's repository
+            key.save(files.key)
+            _write_private(files.fingerprint, fingerprint(key))
+            run = str(config["run"])
+            Ledger.create(files.ledger, run=run, plan_event=plan_event, delta=delta, adjacency=adjacency).close()
+            json_file.write(files.config, config)
+        folder = cls.open(directory)
+        folder._made_for_it = made_for_it
+        return folder
 
     @classmethod
     def open(cls, directory: Path) -> Self:
@@ -68,10 +73,17 @@ class RunFolder:
             os.close(held)
             raise
 
+    @property
+    def run_id(self) -> str:
+        """What tells this run from every other, of the same name too. It is public: nobody learns the key from it."""
+        return self.key.fingerprint(b"run")
+
     def close(self) -> None:
-        """Let others have it."""
+        """Let others have it. Closing twice does no harm."""
         self.ledger.close()
-        os.close(self._held)
+        if self._held is not None:
+            os.close(self._held)
+        self._held = None
 
     def remove(self) -> None:
         """Close a run that never charged anything, and take away what was made for it; what others put there stays."""
@@ -80,15 +92,21 @@ class RunFolder:
             raise InvalidValue("run", allowed="one that has charged nothing, to be removed", given=str(charged))
         self.ledger.close()
         files = self.files
-        with _failing_by_name(files.directory):
-            # The configuration goes first: a folder without it never began.
-            for path in (files.config, files.ledger, files.attempts, files.fingerprint, files.key, files.lock):
-                path.unlink(missing_ok=True)
-            (files.private / ".gitignore").unlink(missing_ok=True)
-            for folder in (files.private, files.checkpoints, files.directory):
-                if not any(folder.iterdir()):
-                    folder.rmdir()
-        os.close(self._held)
+        ours = (files.config, files.ledger, files.attempts, files.fingerprint, files.key, files.private / ".gitignore")
+        folders = (files.private, files.checkpoints, files.directory)
+        if {*files.directory.rglob("*")} <= {*ours, *folders, files.lock}:
+            new_folder.remove(files.directory, locked_by=_LOCK)
+        else:
+            with _failing_by_name(files.directory):
+                for path in (*ours, files.lock):
+                    path.unlink(missing_ok=True)
+                for folder in folders:
+                    if not any(folder.iterdir()):
+                        folder.rmdir()
+        with suppress(OSError):  # others have put something there
+            for folder in self._made_for_it:
+                folder.rmdir()
+        self.close()
 
     def __enter__(self) -> Self:
         return self

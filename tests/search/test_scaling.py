@@ -99,8 +99,7 @@ def test_a_run_that_was_killed_goes_on_and_one_that_never_began_begins(tmp_path:
     (tmp_path / "cheap" / ".0123.part").touch()
     with pytest.raises(KeyboardInterrupt):
         asked.predict(**HOW, callbacks=[_Killed(at=2)])
-    (tmp_path / "cheap" / "batch-32-seed-0" / "private").mkdir(parents=True)
-    (tmp_path / "cheap" / "batch-32-seed-0" / ".4567.part").touch()
+    (tmp_path / "cheap" / ".batch-32-seed-0.part" / "private").mkdir(parents=True)  # killed while it was made
     again = _Killed(at=None)
     assert len(asked.predict(**HOW, callbacks=[again]).runs) == 3
     assert again.first_steps == [1, 0]  # the step that was cut short is taken again

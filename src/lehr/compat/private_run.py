@@ -34,7 +34,7 @@ from lehr.reports import run_claims
 from lehr.reports.certificate import Certificate, Statements
 from lehr.reports.promising import check_delta
 from lehr.rng import RunKey
-from lehr.run_folder import RunFolder, refuse_used
+from lehr.run_folder import RunFolder
 from lehr.run_shape import FORMAT, FORMAT_VERSION, PRIVATE
 from lehr.schedules import CONSTANT, Schedule
 from lehr.training import describing, ending, paying
@@ -244,12 +244,12 @@ class PrivateRun:
         One that began here and never charged a step, as where its first batch is refused, leaves nothing: its folder is
         gone, and the budget has back what was set aside. Its name stays taken there.
         """
-        if not self._may_be_removed or self.folder.ledger.charged() != NOTHING:
-            self.folder.close()
-            return
-        self.folder.remove()
-        if self.terms.budget is not None:
-            paying.give_back(Path(self.terms.budget), run=self.terms.name)
+        with self.folder:
+            if not self._may_be_removed or self.folder.ledger.charged() != NOTHING:
+                return
+            if self.terms.budget is not None:
+                paying.settled(Path(self.terms.budget), self.folder.ledger)  # which no step can be charged to any more
+            self.folder.remove()
 
     def _charges_from(self, first_step: int) -> Charges:
         attempt = going_on(
@@ -263,24 +263,17 @@ class PrivateRun:
         return Charges(self.folder.ledger, self.allowance, attempt)
 
     def _begun(self, num_held: int) -> RunFolder:
-        where, budget = self.terms.where, self.terms.budget
-        refuse_used(where)
-        if budget is not None:
-            paying.reserve(Path(budget), self.allowance, self.plan, run=self.terms.name)
-        try:
-            return RunFolder.create(
-                where,
-                config=self._config(),
-                key=RunKey.fresh(),
-                plan_event=self.allowance.event,
-                delta=self.plan.delta,
-                adjacency=self.plan.adjacency,
-                fingerprint=_fingerprint(num_held),
-            )
-        except BaseException:
-            if budget is not None:
-                paying.give_back(Path(budget), run=self.terms.name)
-            raise
+        folder = RunFolder.create(
+            self.terms.where,
+            config=self._config(),
+            key=RunKey.fresh(),
+            plan_event=self.allowance.event,
+            delta=self.plan.delta,
+            adjacency=self.plan.adjacency,
+            fingerprint=_fingerprint(num_held),
+        )
+        budget = None if self.terms.budget is None else Path(self.terms.budget)
+        return paying.reserved(budget, folder)
 
     def _gone_on_with(self, num_held: int) -> RunFolder:
         if self.terms.directory is None:
@@ -290,7 +283,7 @@ class PrivateRun:
             folder.refuse_other(config=self._config(), fingerprint=_fingerprint(num_held))
             folder.ledger.refuse_other(run=self.terms.name, plan_event=self.allowance.event)
             if self.terms.budget is not None:
-                paying.refuse_other_budget(Path(self.terms.budget), folder.ledger)
+                paying.refuse_unpaid(Path(self.terms.budget), folder)
         except BaseException:
             folder.close()
             raise

@@ -69,6 +69,7 @@ class RunStatus:
     used: Event = NOTHING
     is_settled: bool = False
     whole_budget_epsilon: float | None = None  # the ε of the tight accountant, where the run took the whole budget
+    run_id: str | None = field(default=None, compare=False)  # random: which run of this name reserved
 
     @property
     def charged(self) -> Event:
@@ -132,14 +133,17 @@ class Budget(FileBacked):
         }
         return cls(AppendOnlyFile.create(path, BUDGET_FORMAT, kind="opened", body=body))
 
-    def reserve(self, event: Event, *, run: str, whole_budget: bool = False) -> Reservation:
+    def reserve(self, event: Event, *, run: str, whole_budget: bool = False, run_id: str | None = None) -> Reservation:
         """Set aside all that a run may do, before it touches a record; refused where that would pass the limit.
 
-        With ``whole_budget`` the tight accountant decides and admits more, but the budget must be unused, and this run
-        is the last that it pays for.
+        A run that can be resumed has a random ``run_id``, by which it finds its own reservation again. With
+        ``whole_budget`` the tight accountant decides and admits more, but the budget must be unused, and this run is
+        the last that it pays for.
         """
         a_name(run=run)
         _something(event=event)
+        if run_id is not None:
+            validate.text(run_id=run_id)
         # The first look at an event is slow and the second is not; the file is not locked during the first.
         epsilon = self._tight_epsilon(event) if whole_budget else None
         if not whole_budget:
@@ -148,7 +152,7 @@ class Budget(FileBacked):
             books = self._books(transaction.rows)
             books.refuse_taken(run)
             if self._admits(event, books, epsilon):
-                body = {"run": run, "event": to_json(event), "whole_budget_epsilon": epsilon}
+                body = {"run": run, "event": to_json(event), "whole_budget_epsilon": epsilon, "run_id": run_id}
                 transaction.append("reserved", body)
                 return Reservation(run=run, event=event, whole_budget=whole_budget)
         raise BudgetExceeded(self._refusal(event, run, books, epsilon))
@@ -312,11 +316,16 @@ class _Books:
             return self.charged == NOTHING and whole_budget_epsilon <= self.limit
         return True
 
-    def reserving(self, run: str, event: Event, whole_budget_epsilon: float | None) -> RunStatus:
+    def reserving(self, run: str, event: Event, whole_budget_epsilon: float | None, run_id: object) -> RunStatus:
         self.refuse_taken(a_name(run=run))
         if not self.is_open_to(whole_budget_epsilon):
             raise BudgetExceeded(f"the run {run!r} cannot follow what was reserved before it")
-        return RunStatus(run=run, reserved=_something(event=event), whole_budget_epsilon=whole_budget_epsilon)
+        return RunStatus(
+            run=run,
+            reserved=_something(event=event),
+            whole_budget_epsilon=whole_budget_epsilon,
+            run_id=None if run_id is None else validate.text(run_id=run_id),
+        )
 
     def spending(self, run: str, event: Event) -> RunStatus:
         found = self.of_unsettled(run)
@@ -345,7 +354,7 @@ def _after_row(row: Row, books: _Books) -> RunStatus:
         case "reserved":
             epsilon = content["whole_budget_epsilon"]
             whole = None if epsilon is None else validate.non_negative(whole_budget_epsilon=epsilon)
-            return books.reserving(run, from_json(content["event"]), whole)
+            return books.reserving(run, from_json(content["event"]), whole, content.get("run_id"))
         case "spent":
             return books.spending(run, from_json(content["event"]))
         case "settled":

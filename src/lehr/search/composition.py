@@ -6,6 +6,7 @@ certificate of each is for all of them. ``price.json`` in its folder says so.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,22 +14,22 @@ from typing import Any
 
 from lehr.append_only import a_name
 from lehr.errors import InvalidValue, StoreError
-from lehr.files import json_file, strict_json
+from lehr.files import json_file, new_folder, strict_json
 from lehr.planning import search_cost
 from lehr.planning.search_cost import Composition
 from lehr.reports.search_rows import Row, SearchCallback
 from lehr.rng import RunKey
-from lehr.run_folder import differences
+from lehr.run_folder import differences, refuse_used
 from lehr.run_shape import PRIVATE, RunFiles
 from lehr.search import paying
 from lehr.search import storage as storages
 from lehr.search.certifying import certify
 from lehr.search.checking import refuse_unfit_records
-from lehr.search.new_folder import new_folder
 from lehr.search.paid import PaidSearch
 from lehr.search.study import Study
 from lehr.search.terms import Terms
 
+LOCK = "locks/begin"
 NAME = "search"  # of the study within its folder, which has no other
 
 
@@ -75,10 +76,13 @@ class PaidStudy:
             self._begin(path)
         self._refuse_lost_trials()
         kept, asked = json_file.read(path, strict_json.a_table), strict_json.loads(strict_json.dumps(self._asked()))
+        run_id = kept.pop("run_id", None)
         if differing := differences(kept, strict_json.a_table(asked)):
             raise InvalidValue("search", allowed=f"gone on with as it began ({path})", given="; ".join(differing))
         if self.budget is not None:
-            paying.refuse_unreserved(self.budget, self.paid, name=self.name)
+            if not (self.directory / "trials").exists():
+                paying.reserve(self.budget, self.paid, name=self.name, run_id=run_id)
+            paying.refuse_unreserved(self.budget, self.paid, name=self.name, run_id=run_id)
         rows = study.run(told)
         for row in rows if self.budget is not None else ():
             run = RunFiles(study.trial_directory(row.number))
@@ -90,11 +94,14 @@ class PaidStudy:
         self.paid.claim()
         self.paid.refuse_other_events(RunKey.fresh().at(0, 0).generator("settings looked at", "cpu"))
         refuse_unfit_records(self.paid.search, data_dir=(self.how or {}).get("data_dir"))
-        with new_folder(self.directory):
-            if self.budget is not None:
-                paying.reserve(self.budget, self.paid, name=self.name)
-            _ = self.study.study  # its database is there from now on
-            json_file.write(path, self._asked())
+        refuse_used(self.directory)
+        run_id = secrets.token_hex(16)
+        with new_folder.made(self.directory, locked_by=LOCK) as beside:
+            _ = replace(self.study, directory=beside).study  # its database is there from now on
+            json_file.write(beside / path.name, {**self._asked(), "run_id": run_id})
+        if self.budget is not None:
+            with new_folder.removed_if_refused(self.directory, locked_by=LOCK):
+                paying.reserve(self.budget, self.paid, name=self.name, run_id=run_id)
 
     def _refuse_lost_trials(self) -> None:
         """Without the database nobody knows which trials were made: all of them would be made again, unpaid."""

@@ -11,37 +11,43 @@ from pathlib import Path
 
 from lehr.errors import BudgetExceeded, InvalidValue
 from lehr.events import NOTHING, Event
-from lehr.planning.budget import Budget
+from lehr.planning.budget import Budget, RunStatus
 from lehr.planning.search_cost import Composition, RepeatedSelection
 from lehr.reports import issuing
 from lehr.reports.certificate import SharedBudget
 from lehr.search.paid import PaidSearch
 
 
-def reserve(budget: Path, paid: PaidSearch, *, name: str) -> None:
-    """Set the whole search aside; refused, with what would fit, where the budget has not that much left."""
+def reserve(budget: Path, paid: PaidSearch, *, name: str, run_id: str) -> None:
+    """Set the whole search aside, if that is not done; refused, with what would fit, where there is not that much left.
+
+    It is for a search of which no trial began: a process may have been killed at any point of this, and does it again.
+    """
     with Budget.open(budget) as account:
-        _refuse_unfit(account, paid, name)
-        _refuse_too_much(account, paid, name)
-        done: list[str] = []
+        known = _known(account, paid, name, run_id)
+        if not known:
+            _refuse_other_adjacency(account, paid)
+            _refuse_too_much(account, paid, name)
+        entries = _entries(paid, name)
         try:
-            for run, event in _entries(paid, name).items():
-                account.reserve(event, run=run)
-                done.append(run)
+            for run, event in entries.items():
+                if run not in known:
+                    account.reserve(event, run=run, run_id=run_id)
         except BudgetExceeded:  # another process has reserved since it was looked
-            for run in done:
+            for run in _known(account, paid, name, run_id):
                 account.settle(run, used=NOTHING)
             raise
-        for run, event in _entries(paid, name).items():
-            account.settle(run, used=event)
+        for run, status in _known(account, paid, name, run_id).items():
+            if not status.is_settled:
+                account.settle(run, used=entries[run])
 
 
-def refuse_unreserved(budget: Path, paid: PaidSearch, *, name: str) -> None:
-    """Refuse to go on with a search that the budget has not set aside."""
+def refuse_unreserved(budget: Path, paid: PaidSearch, *, name: str, run_id: str | None) -> None:
+    """Refuse to go on with a search that the budget has not set aside, or has given back."""
     with Budget.open(budget) as account:
-        for run, event in _entries(paid, name).items():
-            if account.reservation(run).event != event:
-                raise InvalidValue("budget", allowed=f"one that has reserved {event} for {run!r}", given=str(budget))
+        if missing := _entries(paid, name).keys() - _known(account, paid, name, run_id).keys():
+            allowed = f"one that has reserved for {', '.join(map(repr, sorted(missing)))}"
+            raise InvalidValue("budget", allowed=allowed, given=str(budget))
 
 
 def shared(budget: Path, *, name: str) -> SharedBudget:
@@ -63,14 +69,24 @@ def _entries(paid: PaidSearch, name: str) -> dict[str, Event]:
     return {name: event} | ({} if cost is None else {f"{name}, the other trials": cost})
 
 
-def _refuse_unfit(account: Budget, paid: PaidSearch, name: str) -> None:
-    status = account.status()
-    if status.adjacency is not paid.plan.adjacency:
-        allowed = f"that of the budget, {status.adjacency.value}"
-        raise InvalidValue("adjacency", allowed=allowed, given=paid.plan.adjacency.value)
-    if taken := {run.run for run in status.runs} & _entries(paid, name).keys():
+def _known(account: Budget, paid: PaidSearch, name: str, run_id: str | None) -> dict[str, RunStatus]:
+    """What of the search the budget has set aside; refused where another has its name, or it was given back."""
+    entries = _entries(paid, name)
+    found = {run.run: run for run in account.status().runs if run.run in entries}
+    if taken := [run for run, status in found.items() if status.run_id != run_id]:
         allowed = "one that the budget has not seen yet: each search has its own"
         raise InvalidValue("name", allowed=allowed, given=", ".join(sorted(taken)))
+    for run, status in found.items():
+        if status.charged != entries[run]:
+            allowed = f"one that has reserved {entries[run]} for {run!r}"
+            raise InvalidValue("budget", allowed=allowed, given=f"one that has {status.charged}")
+    return found
+
+
+def _refuse_other_adjacency(account: Budget, paid: PaidSearch) -> None:
+    if (counted_by := account.status().adjacency) is not paid.plan.adjacency:
+        allowed = f"that of the budget, {counted_by.value}"
+        raise InvalidValue("adjacency", allowed=allowed, given=paid.plan.adjacency.value)
 
 
 def _refuse_too_much(account: Budget, paid: PaidSearch, name: str) -> None:

@@ -12,7 +12,6 @@ The records must be declared public or synthetic: a simulated run protects nobod
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,8 +32,6 @@ from lehr.reports.simulation_progress import SimulationProgress
 from lehr.run_shape import DECLARED, PRIVATE, Callback, Evaluation, RunFiles
 
 FORMAT, FORMAT_VERSION = "lehr simulations", 1
-# What RunFolder.create makes before it writes the configuration, with which a run begins.
-_BEFORE_IT_BEGINS = {"checkpoints", "private", "ledger.db", "ledger.db-journal", "ledger.db-wal", "ledger.db-shm"}
 _NOT_KEPT = ("npz", "folder", "streamed", "workers")  # where records are and how they are read is not written down
 
 
@@ -106,14 +103,15 @@ class Scaling:
     def _run(self, number: int, asked: Asked, shown: SimulationProgress, **how: Any) -> RunRecord:
         where = self.directory / asked.folder
         plan = simulate(self.reference, expected_batch_size=asked.batch)
-        if _is_begun(where) and (record := read_run(where)).state is State.COMPLETED:
+        is_begun = RunFiles(where).config.exists()
+        if is_begun and (record := read_run(where)).state is State.COMPLETED:
             shown.passed_over(number, asked.words, accuracy=_last(record, plan).accuracy)
             return record
         shown.coming(number, asked.words)
         self.configuration.with_plan(plan).train(
             seed=asked.seed,
             directory=where,
-            resume=_is_begun(where),
+            resume=is_begun,
             name=f"simulation by {asked.words}",
             **how,
         )
@@ -192,15 +190,6 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-def _is_begun(where: Path) -> bool:
-    """Whether a run is there. What was left by one that was killed before it began is taken away."""
-    if RunFiles(where).config.exists():
-        return True
-    if where.is_dir() and _names(where) <= _BEFORE_IT_BEGINS:
-        shutil.rmtree(where)
-    return False
 
 
 def _names(directory: Path) -> set[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -26,18 +27,17 @@ from typing import Any
 from lehr import validate
 from lehr.append_only import AppendOnlyFile, a_name
 from lehr.errors import InvalidValue
-from lehr.files import json_file, lines_file, lock, strict_json, whole_file
+from lehr.files import json_file, lines_file, lock, new_folder, strict_json, whole_file
 from lehr.ledger import LEDGER_FORMAT
 from lehr.planning import search_cost
 from lehr.planning.search_cost import RepeatedSelection
 from lehr.rng import RunKey
-from lehr.run_folder import differences
+from lehr.run_folder import differences, refuse_used
 from lehr.run_shape import RunFiles
 from lehr.search import paying
 from lehr.search.asked import ACCURACY
 from lehr.search.certifying import certify
 from lehr.search.checking import refuse_unfit_records
-from lehr.search.new_folder import new_folder
 from lehr.search.objective import Outcome, tried
 from lehr.search.paid import PaidSearch
 
@@ -150,32 +150,39 @@ class Selection:
         return files.winner if files.winner.is_dir() else None
 
     def _begin(self) -> None:
-        """Make the folder and reserve the whole search. What was asked for is written last: without it none began."""
-        files, key = self.files, RunKey.fresh()
+        """Make the folder, whole or not at all, and reserve the whole search."""
+        key = RunKey.fresh()
         self.paid.claim()
         self.paid.refuse_other_events(key.at(0, 0).generator("settings looked at", "cpu"))
         refuse_unfit_records(self.paid.search, data_dir=(self.how or {}).get("data_dir"))
-        with new_folder(self.directory):
-            files.private.mkdir(mode=0o700)
+        refuse_used(self.directory)
+        locked_by = str(SelectionFiles(Path()).lock)
+        with new_folder.made(self.directory, locked_by=locked_by) as beside:
+            files = SelectionFiles(beside)
             whole_file.write_private(files.private / ".gitignore", "*\n")
             key.save(files.key)
-            if self.budget is not None:
-                paying.reserve(self.budget, self.paid, name=self.name)
             begun_at = datetime.now(UTC).isoformat(timespec="minutes")
-            json_file.write(files.asked, {**self._asked(), "begun_at": begun_at})
+            run_id = secrets.token_hex(16)
+            json_file.write(files.asked, {**self._asked(), "begun_at": begun_at, "run_id": run_id})
+        if self.budget is not None:
+            with new_folder.removed_if_refused(self.directory, locked_by=locked_by):
+                paying.reserve(self.budget, self.paid, name=self.name, run_id=run_id)
 
     def _refuse_other(self) -> str:
         """When the search began; one that was begun as another is refused."""
         files = self.files
         kept = json_file.read(files.asked, strict_json.a_table)
         begun_at = validate.text(begun_at=kept.pop("begun_at", None))
+        run_id = kept.pop("run_id", None)
         asked = strict_json.loads(strict_json.dumps(self._asked()))
         assert isinstance(asked, dict)
         if differing := differences(kept, asked):
             allowed = f"gone on with as it began ({files.asked})"
             raise InvalidValue("search", allowed=allowed, given="; ".join(differing))
         if self.budget is not None and files.private.is_dir():
-            paying.refuse_unreserved(self.budget, self.paid, name=self.name)
+            if not files.standing.exists() and not files.trial.exists():
+                paying.reserve(self.budget, self.paid, name=self.name, run_id=run_id)
+            paying.refuse_unreserved(self.budget, self.paid, name=self.name, run_id=run_id)
         return begun_at
 
     def _asked(self) -> dict[str, object]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,7 +36,7 @@ from lehr.planning.search_cost import Paid, Trial, refuse_what_is_not_searched
 from lehr.reports import promising
 from lehr.reports.certificate import Statements
 from lehr.rng import RunKey, StepRandomness
-from lehr.run_folder import RunFolder, refuse_used
+from lehr.run_folder import RunFolder
 from lehr.run_shape import PRIVATE, Callback, End, Start
 from lehr.sharded import Shards
 from lehr.training import describing, ending, engines, paying, projecting, sharding, trying
@@ -219,26 +218,19 @@ class Planned:
         )
 
     def begun(self, where: Path) -> RunFolder:
-        """A new folder for the run; what it may cost is reserved first, where there is a budget."""
-        key, config = RunKey.fresh(cryptographic_on_gpu=self.how.cryptographic_on_gpu), self.config
+        """A new folder for the run, for which all that it may cost is reserved, where there is a budget."""
+        key = RunKey.fresh(cryptographic_on_gpu=self.how.cryptographic_on_gpu)
         self.scored.split(key)
-        with _made(where):
-            if self.budget is not None:
-                paying.reserve(self.budget, self.allowance, self.plan, run=self.name)
-            try:
-                return RunFolder.create(
-                    where,
-                    config=config,
-                    key=key,
-                    plan_event=self.allowance.event,
-                    delta=self.plan.delta,
-                    adjacency=self.plan.adjacency,
-                    fingerprint=self.scored.given.fingerprint,
-                )
-            except BaseException:
-                if self.budget is not None:
-                    paying.give_back(self.budget, run=self.name)
-                raise
+        folder = RunFolder.create(
+            where,
+            config=self.config,
+            key=key,
+            plan_event=self.allowance.event,
+            delta=self.plan.delta,
+            adjacency=self.plan.adjacency,
+            fingerprint=self.scored.given.fingerprint,
+        )
+        return paying.reserved(self.budget, folder)
 
     def resumed(self, where: Path) -> RunFolder:
         """The folder of the run that is resumed; of another model, plan, method or data it is refused."""
@@ -247,7 +239,7 @@ class Planned:
             folder.refuse_other(config=self.config, fingerprint=self.scored.given.fingerprint)
             folder.ledger.refuse_other(run=self.name, plan_event=self.allowance.event, adjacency=self.plan.adjacency)
             if self.budget is not None:
-                paying.refuse_other_budget(self.budget, folder.ledger)
+                paying.refuse_unpaid(self.budget, folder)
         except BaseException:
             folder.close()
             raise
@@ -475,25 +467,6 @@ class Planned:
 def _split_digest(split: Split | None, key: RunKey) -> str:
     """Who is in which part, as a keyed hash: ranks that differ in it would sum other records than were drawn."""
     return "" if split is None else key.fingerprint(split.parts.numpy().data)
-
-
-@contextmanager
-def _made(where: Path) -> Iterator[None]:
-    """A new folder that can be written to; it is taken away again where it stays empty."""
-    refuse_used(where)
-    missing = [folder for folder in (where, *where.parents) if not folder.exists()]
-    try:
-        where.mkdir(parents=True, exist_ok=True)
-        if not os.access(where, os.W_OK | os.X_OK):
-            raise StoreError(f"cannot use {where}: nothing can be written there")
-        yield
-    except BaseException as error:
-        with suppress(OSError):
-            for folder in missing:
-                folder.rmdir()
-        if isinstance(error, OSError):
-            raise StoreError(f"cannot use {where}: {error.strerror}") from error
-        raise
 
 
 def _epsilon_of(plan: Plan, whole: float) -> Callable[[Event], float]:

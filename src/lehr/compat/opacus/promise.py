@@ -6,6 +6,7 @@ planned, all of them are reserved in the budget, and what was not used is given 
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,8 @@ class Planned:
             _refuse_unpaid(before)
             with Budget.open(promise.budget) as account:
                 _refuse_other_neighbours(account)
-                account.reserve(self._of(allowed.steps), run=promise.name)
+                # An id that nobody keeps: no run in a folder takes this reservation for its own.
+                account.reserve(self._of(allowed.steps), run=promise.name, run_id=secrets.token_hex(16))
 
     @property
     def is_begun(self) -> bool:
