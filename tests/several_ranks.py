@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -222,6 +223,32 @@ def _interrupted(rank: int, total: int, meeting: Path, writing: Any) -> None:
                 ranks.give_back(like)
     except (KeyboardInterrupt, RankLost) as error:
         writing.send(f"{type(error).__name__}: {error}")
+    writing.close()
+    os._exit(0)
+
+
+def interrupted_while_others_work(meeting: Path, who: int, busy_with: str) -> list[list[Any]]:
+    """What becomes of an interrupt of one rank while the other waits for it elsewhere; and after how many seconds."""
+    return _met(2, meeting, _interrupted_alone, who, busy_with)
+
+
+def _interrupted_alone(rank: int, total: int, meeting: Path, writing: Any, who: int, busy_with: str) -> None:
+    _meet(rank, total, meeting, timeout=30)
+    ranks = joined()
+    began = time.monotonic()
+    try:
+        with ranks.following() if rank else ranks.leading():
+            if rank == who:
+                raise KeyboardInterrupt
+            if busy_with == "a collective":
+                with ranks.side_by_side():
+                    dist.all_reduce(torch.ones(1))
+            elif busy_with == "sending words":
+                ranks.wire.say(who, "words")
+            else:
+                ranks.wire.receive(who, 8)
+    except (KeyboardInterrupt, RankLost) as error:
+        writing.send((type(error).__name__, time.monotonic() - began))
     writing.close()
     os._exit(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from lehr.clipping.flat import FlatClip
-from lehr.distributed import ALONE, Ranks, device_of_rank, fingerprint_of, joined, refuse_wrapped
+from lehr.distributed import ALONE, Order, Ranks, device_of_rank, fingerprint_of, joined, refuse_wrapped
 from lehr.errors import InvalidValue, RankLost
 from lehr.interfaces import ClipRule, Inputs, PrivateSum
 from lehr.loop import Share
@@ -28,6 +29,7 @@ from tests.several_ranks import (
     close,
     copied,
     interrupted_between_words_and_sum,
+    interrupted_while_others_work,
     prepared,
     records,
     together,
@@ -228,6 +230,51 @@ def test_what_was_in_memory_never_takes_the_place_of_a_sum_that_was_broken_off(t
     [first], [second] = interrupted_between_words_and_sum(tmp_path / "meeting")
     assert first.startswith("RankLost: rank 1 is lost: its connection is closed")
     assert second == "KeyboardInterrupt: "
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("busy_with", ["a collective", "sending words", "receiving a sum"])
+@pytest.mark.parametrize("who", [0, 1])
+def test_an_interrupted_rank_does_not_wait_for_others_who_do_not_listen(
+    who: int, busy_with: str, tmp_path: Path
+) -> None:
+    said = interrupted_while_others_work(tmp_path / "meeting", who, busy_with)
+    [(interrupted, seconds)], [(other, others_seconds)] = said[who], said[1 - who]
+    assert (interrupted, other) == ("KeyboardInterrupt", "RankLost")
+    assert max(seconds, others_seconds) < 20
+
+
+class _Dropping:
+    """Where an exception is dropped, as in the callbacks that Python calls while it collects garbage."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_drops_ends_the_run_before_the_next_step() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), ALONE.leading():
+        _Dropping()
+        reached.append("the next step")
+        ALONE.order(Order(step=0, attempt=0, clipping={}), nn.Linear(1, 1))
+        reached.append("too far")
+    assert reached == ["the next step"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with ALONE.leading():
+        ALONE.order(Order(step=0, attempt=0, clipping={}), nn.Linear(1, 1))  # it is over
+
+
+def test_who_handles_interrupts_themselves_goes_on_to_do_so() -> None:
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        with ALONE.leading():
+            signal.raise_signal(signal.SIGINT)
+            ALONE.tell("nobody")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [signal.SIGINT]
 
 
 @pytest.mark.slow

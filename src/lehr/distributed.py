@@ -18,9 +18,13 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
@@ -35,6 +39,9 @@ from lehr.rng import RunKey
 BYTES_AT_ONCE = 2**28
 CHECK_WEIGHTS_EVERY = 100  # orders
 _COMPARE, _KEY, _ORDER, _OUTCOME, _STOP = "compare", "key", "order", "outcome", "stop"
+_WORDS, _BULK = 0, 1  # tags: what is heard as words was never sent as a part of a sum, nor the other way round
+# A rank that stops tells the others, who may not be listening, and wait for it elsewhere: it must not wait for them.
+_FAREWELL = timedelta(seconds=5)
 _STOPS = "The run stops; what is charged stays charged, and it can be resumed"
 _NETWORK = ("gloo", "nccl", "connection", "timed out", "broken pipe")  # in what torch says of a rank that is gone
 
@@ -56,20 +63,20 @@ class Wire:
         self._words, self._bulk, self._device = words, bulk, device
         self.lost: set[int] = set()
 
-    def say(self, rank: int, said: object) -> None:
-        """Send something that JSON can hold."""
+    def say(self, rank: int, said: object, *, within: timedelta | None = None) -> None:
+        """Send something that JSON can hold. Where that takes longer, gloo closes the connections to all ranks."""
         content = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8)
         with self._naming(rank):
-            dist.send(torch.tensor([len(content)]), dst=rank, group=self._words)
-            dist.send(content, dst=rank, group=self._words)
+            for part in (torch.tensor([len(content)]), content):
+                _wait(dist.isend(part, dst=rank, group=self._words, tag=_WORDS), within)
 
-    def hear(self, rank: int) -> Any:
+    def hear(self, rank: int, *, within: timedelta | None = None) -> Any:
         """What a rank says."""
         size = torch.zeros(1, dtype=torch.int64)
         with self._naming(rank):
-            dist.recv(size, src=rank, group=self._words)
+            _wait(dist.irecv(size, src=rank, group=self._words, tag=_WORDS), within)
             content = torch.empty(int(size), dtype=torch.uint8)
-            dist.recv(content, src=rank, group=self._words)
+            _wait(dist.irecv(content, src=rank, group=self._words, tag=_WORDS), within)
         return json.loads(bytes(content.numpy()))
 
     def send(self, rank: int, packed: Tensor) -> None:
@@ -78,14 +85,14 @@ class Wire:
             there = packed.to(self._device)
         with self._naming(rank):
             for part in torch.split(there, BYTES_AT_ONCE):
-                dist.send(part, dst=rank, group=self._bulk)
+                dist.send(part, dst=rank, group=self._bulk, tag=_BULK)
 
-    def receive(self, rank: int, size: int) -> Tensor:
+    def receive(self, rank: int, size: int, *, within: timedelta | None = None) -> Tensor:
         """So many bytes from a rank."""
         packed = torch.empty(size, dtype=torch.uint8, device=self._device)
         with self._naming(rank):
             for part in torch.split(packed, BYTES_AT_ONCE):
-                dist.recv(part, src=rank, group=self._bulk)
+                _wait(dist.irecv(part, src=rank, group=self._bulk, tag=_BULK), within)
         return packed
 
     def spread(self, value: Tensor) -> None:
@@ -188,11 +195,12 @@ class Ranks:
     @contextmanager
     def leading(self) -> Iterator[None]:
         """Whatever ends rank 0 ends the others."""
-        try:
-            yield
-        except BaseException as error:
-            self._stop(type(error).__name__)
-            raise
+        with _interrupts_noted():
+            try:
+                yield
+            except BaseException as error:
+                self._stop(type(error).__name__)
+                raise
 
     def refuse_others_than(self, mine: Mapping[str, str], key: RunKey) -> None:
         """Refuse ranks that were given another run, before anything is spent. The key is for this alone."""
@@ -226,6 +234,7 @@ class Ranks:
 
     def order(self, order: Order, model: nn.Module) -> None:
         """Let the others begin with their shares of a sum."""
+        _raise_noted()
         if self.total == 1:
             return
         assert self._key is not None
@@ -275,9 +284,9 @@ class Ranks:
             with suppress(RankLost, InvalidValue):
                 if rank in self.wire.lost:
                     continue
-                if rank in self._owing and "failed" not in (told := self.wire.hear(rank)):
-                    self.wire.receive(rank, told["bytes"])
-                self.wire.say(rank, {"kind": _STOP, "reason": reason})
+                if rank in self._owing and "failed" not in (told := self.wire.hear(rank, within=_FAREWELL)):
+                    self.wire.receive(rank, told["bytes"], within=_FAREWELL)
+                self.wire.say(rank, {"kind": _STOP, "reason": reason}, within=_FAREWELL)
 
     def _values(self, rank: int, like: PrivateSum, *, size: int) -> dict[str, Tensor]:
         if size != (own := _bytes(like.values.values())):
@@ -287,6 +296,7 @@ class Ranks:
 
     def tell(self, kind: str, **words: object) -> None:
         """Let the others do something that all ranks do."""
+        _raise_noted()
         self._say_to_all({"kind": kind, **words})
 
     def answers(self) -> Iterator[tuple[int, Any]]:
@@ -312,16 +322,17 @@ class Ranks:
     @contextmanager
     def following(self) -> Iterator[None]:
         """What goes wrong here is told to rank 0, by its kind alone."""
-        try:
-            yield
-        except RankLost:
-            raise
-        except BaseException as error:
-            if self._is_side_by_side or 0 in self.wire.lost:
+        with _interrupts_noted():
+            try:
+                yield
+            except RankLost:
                 raise
-            with suppress(RankLost):
-                self.wire.say(0, {"failed": type(error).__name__})
-            raise
+            except BaseException as error:
+                if self._is_side_by_side or 0 in self.wire.lost:
+                    raise
+                with suppress(RankLost):
+                    self.wire.say(0, {"failed": type(error).__name__}, within=_FAREWELL)
+                raise
 
     def comparing_key(self) -> RunKey:
         """The key that what this rank was given is compared by."""
@@ -373,6 +384,7 @@ class Ranks:
 
     def _told(self, *expected: str) -> dict[str, Any]:
         told: dict[str, Any] = self.wire.hear(0)
+        _raise_noted()
         if told["kind"] not in expected:
             raise RankLost(f"rank 0 stopped by {told.get('reason', told['kind'])}, of which it tells itself")
         return told
@@ -384,6 +396,39 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+_noted = threading.Event()
+
+
+@contextmanager
+def _interrupts_noted() -> Iterator[None]:
+    """Note Ctrl-C besides raising it, and raise it again before the next step if it was lost.
+
+    It is lost where Python happens to be in the callback of a weak reference or in a destructor, as while it collects
+    garbage: what is raised there is printed and dropped.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # whoever has a handler of their own decides what becomes of it
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        _noted.set()
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+        _raise_noted()
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _noted.clear()
+
+
+def _raise_noted() -> None:
+    if _noted.is_set():
+        raise KeyboardInterrupt
 
 
 def joined() -> Ranks:
@@ -438,6 +483,10 @@ def _wire() -> Wire:
     if "nccl" in backends:
         return Wire(words=words, bulk=None, device=device_of_rank(torch.device("cuda")))
     return Wire(words=words, bulk=words, device=torch.device("cpu"))
+
+
+def _wait(work: Any, within: timedelta | None) -> None:
+    work.wait() if within is None else work.wait(within)
 
 
 def _is_timeout(error: Exception) -> bool:
