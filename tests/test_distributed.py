@@ -254,11 +254,16 @@ class _Dropping:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_python_drops_ends_the_run_before_the_next_step() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), ALONE.leading():
-        _Dropping()
-        reached.append("the next step")
-        ALONE.order(Order(step=0, attempt=0, clipping={}), nn.Linear(1, 1))
-        reached.append("too far")
+
+    def run() -> None:
+        with ALONE.leading():
+            _Dropping()
+            reached.append("the next step")
+            ALONE.order(Order(step=0, attempt=0, clipping={}), nn.Linear(1, 1))
+            reached.append("too far")
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
     assert reached == ["the next step"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with ALONE.leading():

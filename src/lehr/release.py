@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from lehr.auditing import Verdict
 from lehr.claims import Claim
 from lehr.errors import CertificateMismatch, InvalidValue, StoreError
 from lehr.events import NOTHING, counted, is_part
-from lehr.files import lock, strict_json, whole_file
+from lehr.files import lock, new_folder, strict_json, whole_file
 from lehr.ledger import Ledger
 from lehr.planning.budget import Budget
 from lehr.planning.search_cost import RepeatedSelection
@@ -253,19 +252,9 @@ def _put(target: Path, contents: Mapping[str, bytes]) -> None:
             return
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise StoreError(f"cannot release to {target}: it is there already and not an empty folder")
-        parent = target.resolve().parent
-        parent.mkdir(parents=True, exist_ok=True)
-        temporary = parent / f".{secrets.token_hex(8)}.part"
-        try:
-            temporary.mkdir()
+        with new_folder.made(target) as beside:
             for name, content in contents.items():
-                _write(temporary / name, content)
-            whole_file.flush_folder(temporary)
-            temporary.rename(target.resolve())
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        whole_file.flush_folder(parent)
+                _write(beside / name, content)
 
 
 def _holds(target: Path, contents: Mapping[str, bytes]) -> bool:

@@ -17,11 +17,11 @@ from lehr.files import lock, whole_file
 
 
 @contextmanager
-def made(directory: Path, *, locked_by: str) -> Iterator[Path]:
+def made(directory: Path, *, locked_by: str | None = None) -> Iterator[Path]:
     """The hidden folder to fill; at the end it becomes ``directory``, which must not exist or be empty.
 
-    The lock is the file ``locked_by`` in it, in a folder for its owner alone: another process that makes the same
-    folder meanwhile is refused.
+    ``locked_by`` is a file in it, in a folder for its owner alone, that is locked meanwhile: another process that makes
+    the same folder is refused.
     """
     place = Path(os.path.realpath(directory))  # a link stays a link
     beside = _hidden(place)
@@ -30,9 +30,11 @@ def made(directory: Path, *, locked_by: str) -> Iterator[Path]:
         place.parent.mkdir(parents=True, exist_ok=True)
         _remove_left_over(place, locked_by)
         beside.mkdir()
-        (beside / locked_by).parent.mkdir(mode=0o700, exist_ok=True)
-        held = lock.taken(beside / locked_by, for_what=str(directory))
+        held = None
         try:
+            if locked_by is not None:
+                (beside / locked_by).parent.mkdir(mode=0o700, exist_ok=True)
+                held = lock.taken(beside / locked_by, for_what=str(directory))
             yield beside
             for folder in (beside, *filter(Path.is_dir, beside.rglob("*"))):
                 whole_file.flush_folder(folder)
@@ -41,7 +43,8 @@ def made(directory: Path, *, locked_by: str) -> Iterator[Path]:
             shutil.rmtree(beside, ignore_errors=True)
             raise
         finally:
-            os.close(held)
+            if held is not None:
+                os.close(held)
         whole_file.flush_folder(place.parent)
     except BaseException as error:
         with suppress(OSError):
@@ -73,10 +76,10 @@ def removed_if_refused(directory: Path, *, locked_by: str) -> Iterator[None]:
         raise
 
 
-def _remove_left_over(place: Path, locked_by: str) -> None:
+def _remove_left_over(place: Path, locked_by: str | None) -> None:
     """Remove what a killed process left of a folder that it made or removed; refused while a process is at it."""
     beside = _hidden(place)
-    if (beside / locked_by).parent.is_dir():
+    if locked_by is not None and (beside / locked_by).parent.is_dir():
         os.close(lock.taken(beside / locked_by, for_what=str(place)))
     if beside.exists():
         shutil.rmtree(beside)
