@@ -596,6 +596,50 @@ ACCUMULATION = (
 
 RESUME = (
     Planted(
+        name="given-back-and-resumed",
+        where="training/paying.py",
+        edits=(("if paid.is_settled and not (", "if not paid.is_settled and not ("),),
+        does="a run goes on although the budget was given back what it had reserved",
+        breaks="its steps are charged to nobody, and others may have spent what was given back",
+        caught_by=("training/test_paying.py::test_a_run_whose_reservation_was_given_back_does_not_go_on",),
+    ),
+    Planted(
+        name="interrupted-and-given-back",
+        where="training/paying.py",
+        edits=(
+            (
+                "        folder.close()\n        raise\n    return folder",
+                "        with Budget.open(budget) as account:  # type: ignore[arg-type]\n"
+                "            if _paid(account, folder.ledger.run) is not None:\n"
+                "                account.settle(folder.ledger.run, used=NOTHING)\n"
+                "        folder.close()\n        raise\n    return folder",
+            ),
+            (
+                "paid is None and is_untouched:",
+                "is_untouched:\n            if paid is not None:\n                return",
+            ),
+        ),
+        does="a run that is interrupted while it begins gives back what it reserved, and can be resumed all the same",
+        breaks="all of its steps are charged to nobody",
+        caught_by=("training/test_planned.py::test_a_run_that_is_interrupted_while_it_begins_is_never_free",),
+    ),
+    Planted(
+        name="reservation-of-a-namesake",
+        where="training/paying.py",
+        edits=(("if paid is None or (paid.run_id != folder.run_id and (", "if paid is None or (False and ("),),
+        does="a run takes the reservation of another run of the same name for its own",
+        breaks="two runs are trained and one is paid for",
+        caught_by=("training/test_paying.py::test_a_reservation_of_another_run_of_the_same_name_pays_for_nothing",),
+    ),
+    Planted(
+        name="search-given-back-and-resumed",
+        where="search/paying.py",
+        edits=(("if status.charged != entries[run]:", "if status.reserved != entries[run]:"),),
+        does="a search goes on although the budget was given back what it had reserved",
+        breaks="its trials are charged to nobody",
+        caught_by=("search/test_paying.py::test_a_search_whose_reservation_was_given_back_does_not_go_on",),
+    ),
+    Planted(
         name="attempt-not-renewed",
         where="attempts.py",
         edits=(

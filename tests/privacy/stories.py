@@ -1,4 +1,4 @@
-"""The stories that faults are put into: a run, one in somebody else's loop, one that takes no step, and two searches."""
+"""The stories that faults are put into: a run, one in another loop, one that takes no step, and two searches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEPS = 3
 
 
 def told_in(root: Path, names: list[str]) -> dict[str, Story]:
-    """These stories, or all, prepared as far as they can be before a fork; each has a folder below the root, with a budget."""
+    """These stories, or all, prepared as far as they can be before a fork, each in a folder with a budget."""
     torch.set_num_threads(1)
     RunKey.fresh = classmethod(lambda cls, **named: cls(bytes(range(32)), **named))  # type: ignore[method-assign, assignment]
     makers: dict[str, Callable[[], Story]] = {

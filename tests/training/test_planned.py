@@ -23,6 +23,7 @@ from lehr.planning.plan import Plan
 from lehr.planning.search_cost import RepeatedSelection, Trial
 from lehr.reports import certificate_file
 from lehr.reports.run_reading import read_run
+from lehr.run_folder import RunFolder
 from lehr.run_shape import Callback, End, Evaluation, Progress
 from tests.training.tiny import PRIVATE, PUBLIC, TEST, fit_tiny, linear, new_budget
 
@@ -203,6 +204,27 @@ def test_a_run_that_a_budget_pays_for_is_resumed_with_it_and_with_no_other(tmp_p
     fit_tiny(tmp_path / "run", resume=True, budget=budget)
     with Budget.open(budget) as account:
         assert [paid.is_settled for paid in account.status().runs] == [True]
+
+
+@pytest.mark.parametrize("where", [(RunFolder, "open"), (Budget, "reserve")], ids=["folder", "budget"])
+def test_a_run_that_is_interrupted_while_it_begins_is_never_free(
+    where: tuple[Any, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget, reserve = new_budget(tmp_path / "budget"), Budget.reserve
+
+    def interrupted(*given: Any, **named: Any) -> None:
+        if where[0] is Budget:  # when it is on the disk
+            reserve(*given, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fit_tiny(tmp_path / "run", budget=budget)
+    run = fit_tiny(tmp_path / "run", budget=budget, resume=True)
+    with Budget.open(budget) as account:
+        [paid] = account.status().runs
+    assert counted(paid.charged) == {run.plan.step_event: 5}
 
 
 def test_an_error_about_a_record_does_not_reach_the_callbacks(tmp_path: Path) -> None:
