@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +286,7 @@ def test_the_first_weights_follow_from_the_seed_and_nothing_else_does(here: Path
         ("[data]\nbatch = 3", InvalidValue, r"key of \[data\] must be one of"),
         ("[training]\nloss = 3", InvalidValue, r"key of \[training\] must be one of"),
         ("[data\n", StoreError, r"cannot use .*it is not TOML"),
-        ("\udcff", StoreError, r"cannot use .*it is not TOML"),
+        ("\udcff", StoreError, r"cannot read .*it is not UTF-8"),
     ],
 )
 def test_a_file_that_says_something_unknown_is_refused_by_name(
@@ -301,6 +302,19 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         Configuration.read(tmp_path / "run.toml")
     with pytest.raises(StoreError, match="has no run that began"):
         Configuration.of_run(tmp_path)
+
+
+def test_a_run_that_does_not_say_what_its_records_are_is_one_of_private_records(here: Path) -> None:
+    train(Configuration.read(Path("run.toml")))
+    path = here / "run" / "config.json"
+    shape = config("run")
+    shape["data"].pop("declared")
+    path.write_text(json.dumps(shape))
+    assert "declared" not in Configuration.of_run(here / "run").data
+    for section, key in (("data", "preparation"), ("model", "arguments"), ("method", "settings")):
+        path.write_text(json.dumps(shape | {section: shape[section] | {key: 3}}))
+        with pytest.raises(InvalidValue, match=f"{key} must be an object"):
+            Configuration.of_run(here / "run")
 
 
 @pytest.mark.parametrize(
@@ -320,6 +334,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"data": {"mean": [0.5]}}, "std must be a list of numbers"),
         ({"data": {"records": "many"}}, "records must be a whole number"),
         ({"model": {"network": "big_cnn"}}, "network must be one of"),
+        ({"model": {"name": "big_cnn"}}, "argument of small_cnn must be one of"),
+        ({"model": {"network": ["small_cnn"]}}, "network must be one of"),
+        ({"privacy": {"sampling": [math.inf]}}, "sampling must be one of"),
         ({"model": {"depth": 3}}, "argument of small_cnn must be one of"),
         ({"model": {"image_side": 16}}, "model must be one that takes records of shape"),
         ({"model": {"num_classes": 4}}, "model must be one with 10 outputs"),

@@ -438,3 +438,10 @@ def test_what_an_attack_has_found_is_not_passed_over(audit: Audit, run: RunFiles
         release(run.directory, to)
     assert not to.exists()
     assert run.key.exists()
+
+
+def test_a_target_that_is_a_loop_of_links_is_refused_and_the_run_stays(run: RunFiles, to: Path) -> None:
+    to.symlink_to(to.name)
+    with pytest.raises(StoreError, match="cannot release to"):
+        release(run.directory, to)
+    assert run.key.exists()

@@ -276,3 +276,11 @@ def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(DamagedFile, match=r"1\.bias"):
         load(folder, small_model())
+
+
+def test_a_network_that_the_weights_are_not_of_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    arguments = {"image_side": 100_000, "in_channels": 1, "num_classes": 3}  # eighty gigabytes
+    config = configuration(model={"network": "small_cnn", "arguments": arguments})
+    release(write_run(tmp_path / "run", config=config).directory, tmp_path / "model")
+    with pytest.raises(InvalidValue, match=r"the network that the weights are of|bytes of small_cnn must be at most"):
+        load(tmp_path / "model")

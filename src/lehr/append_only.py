@@ -50,6 +50,7 @@ from lehr import validate
 from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError
 
 LOCK_PATIENCE_S = 30.0
+LARGEST_BYTES = 1024**3  # of a file, whose rows are all held in memory: millions of charges
 
 
 class Journal(Enum):
@@ -381,6 +382,12 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
     if not stat.S_ISREG(found.st_mode):
         raise ForeignFile(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}")
+    if found.st_size > LARGEST_BYTES:
+        raise StoreError(f"{path} cannot be opened: it has {found.st_size:,} bytes, more than {LARGEST_BYTES:,}")
+    for ending in ("-wal", "-shm", "-journal"):  # SQLite opens them too, and would wait for the writer of a pipe
+        beside = Path(os.path.realpath(path) + ending)
+        if os.path.lexists(beside) and not beside.is_file():
+            raise StoreError(f"{path} cannot be opened: {beside.name} beside it is not a regular file")
     if not found.st_size:
         raise ForeignFile(f"{path} is empty; if its creation was interrupted, create it again")
 

@@ -66,7 +66,7 @@ def _seal(key: RunKey, header: str, tensors: Mapping[str, Tensor]) -> str:
 def read(path: Path, key: RunKey) -> Checkpoint:
     """The checkpoint in a file. Nothing in it is ever run."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with whole_file.opened(path, at_most=whole_file.LARGEST_TENSORS), safe_open(path, framework="pt") as file:
             seal, _, text = (file.metadata() or {})[FORMAT].partition(" ")
             header = strict_json.loads(text)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -39,6 +39,7 @@ from lehr.data.record_set import RecordSet
 from lehr.data.streamed_folder import WORKERS, among
 from lehr.errors import InvalidValue, StoreError
 from lehr.events import NOTHING
+from lehr.files import strict_json, whole_file
 from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.networks.by_name import default_for
@@ -123,15 +124,18 @@ class Configuration:
     def of_run(cls, directory: Path) -> Self:
         """The configuration that a run was begun with; where its records are is not written down in it."""
         config = read_config(directory)
-        if config["model"]["network"] is None:
+        if config["model"].get("network") is None:
             raise InvalidValue("run", allowed="one of a network that Lehr can build by its name", given=str(directory))
-        data, plan, training = config["data"], config["plan"], config["training"]
+        parts = {"data": "preparation", "model": "arguments", "method": "settings"}
+        parts = {table: strict_json.an_object(part, config[table].get(part)) for table, part in parts.items()}
+        training = dict(config["training"])
+        stated = _said(**{key: config["data"].get(key) for key in ("name", "declared", "records", "num_classes")})
         return cls(
-            data={key: data[key] for key in ("name", "declared", "records", "num_classes")} | data["preparation"],
-            model={"network": config["model"]["network"], **config["model"]["arguments"]},
-            method={"name": config["method"]["name"], **config["method"]["settings"]},
-            privacy=_said(stated=config["stated"], private_pca=training.pop("private_pca", None)),
-            plan=Plan.from_json(plan),
+            data=stated | parts["data"],
+            model={"network": config["model"]["network"]} | parts["model"],
+            method={"name": config["method"]["name"]} | parts["method"],
+            privacy=_said(stated=config.get("stated"), private_pca=training.pop("private_pca", None)),
+            plan=Plan.from_json(config.get("plan")),
             training=_said(**training),
         )
 
@@ -352,13 +356,13 @@ class Configuration:
 
 def read_tables(path: Path) -> dict[str, Any]:
     """What a TOML file says."""
+    text = whole_file.read(path)
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        read = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a plain ValueError: an integer of thousands of digits
         raise StoreError(f"cannot use {path}: it is not TOML: {error}") from error
+    strict_json.refuse_depth(read)
+    return read
 
 
 def _said(**words: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from lehr.files import lock, new_folder, strict_json, whole_file
 from lehr.ledger import Ledger
 from lehr.planning.budget import Budget
 from lehr.planning.search_cost import RepeatedSelection
-from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, read_weights
+from lehr.released_model import FIELDS, FORMAT, FORMAT_VERSION, ReleasedFiles, config_from_json, read_weights
 from lehr.reports import audit_words, certificate_file, checking, model_card
 from lehr.reports.certificate import Certificate, SharedBudget, Statements
 from lehr.reports.issuing import issue, shared_budget
@@ -70,6 +70,7 @@ def release(
     with _nobody_training(files):
         record = read_run(files.directory)
         _refuse_unfinished(record, target)
+        _refuse_unreadable(record)
         _refuse_refuted(record, files)
         if record.is_private:
             record = replace(record, certificate=_certificate(record, files, settings_chosen_on, budget))
@@ -91,8 +92,16 @@ def public_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_unfinished(record: RunRecord, target: Path) -> None:
     if record.state is State.GOING_ON:
         raise StoreError(f"cannot release {record.directory}: the run is not over (resume it to its end)")
-    if target.resolve().is_relative_to(record.directory.resolve()):
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(record.directory)):
         raise InvalidValue("to", allowed="a folder outside the run's own", given=str(target))
+
+
+def _refuse_unreadable(record: RunRecord) -> None:
+    """A model that was released could not be used where its configuration is not one of a released model."""
+    try:
+        config_from_json(public_config(record.config))
+    except InvalidValue as error:
+        raise StoreError(f"cannot release {record.directory}: {error}") from error
 
 
 def _refuse_refuted(record: RunRecord, files: RunFiles) -> None:
@@ -260,7 +269,15 @@ def _put(target: Path, contents: Mapping[str, bytes]) -> None:
 def _holds(target: Path, contents: Mapping[str, bytes]) -> bool:
     if not target.is_dir() or {path.name for path in target.iterdir()} != set(contents):
         return False
-    return all((target / name).read_bytes() == content for name, content in contents.items())
+    # Of another file, or of something that is no file, no more is read than tells the two apart.
+    return all(_is_same(target / name, content) for name, content in contents.items())
+
+
+def _is_same(path: Path, content: bytes) -> bool:
+    try:
+        return whole_file.read_bytes(path, at_most=len(content)) == content
+    except StoreError:
+        return False
 
 
 def _write(path: Path, content: bytes) -> None:

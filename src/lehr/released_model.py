@@ -27,7 +27,7 @@ from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation, named
 from lehr.data.checking import check
 from lehr.errors import DamagedFile, InvalidValue, StoreError
-from lehr.files import json_file, strict_json
+from lehr.files import json_file, strict_json, whole_file
 from lehr.interfaces import Records
 from lehr.voting import Ballot, Tally, tally
 
@@ -90,10 +90,14 @@ def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> n
     filled and returned.
     """
     files = _files(directory)
-    config = read_config(files)
-    network = _network(config["model"]) if model is None else model
-    _fill(network, read_weights(files.model))
-    return network.eval()
+    described, weights = read_config(files)["model"], read_weights(files.model)
+    if model is None:
+        with torch.device("meta"):  # which takes no memory: a network is made only where the weights are its own
+            _refuse_other_weights(_network(described), weights)
+        model = _network(described)
+    _refuse_other_weights(model, weights)
+    model.load_state_dict(weights)
+    return model.eval()
 
 
 def evaluate(
@@ -160,13 +164,14 @@ def read_config(files: ReleasedFiles) -> dict[str, Any]:
     """The configuration of a released model; ``StoreError`` where it is not one."""
     if not files.config.is_file():
         raise StoreError(f"cannot use {files.directory}: it is not a released model (there is no {files.config.name})")
-    return json_file.read(files.config, _config)
+    return json_file.read(files.config, config_from_json)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors in a file, all of them finite."""
     try:
-        weights = load_file(path)
+        with whole_file.opened(path, at_most=whole_file.LARGEST_TENSORS):
+            weights = load_file(path)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
@@ -262,7 +267,8 @@ def _files(directory: str | os.PathLike[str]) -> ReleasedFiles:
     return ReleasedFiles(Path(directory))
 
 
-def _config(shape: object) -> dict[str, Any]:
+def config_from_json(shape: object) -> dict[str, Any]:
+    """What config.json of a released model holds, checked as far as the model is built and fed by it."""
     if isinstance(shape, dict) and shape.get("format") == run_shape.FORMAT:
         raise InvalidValue("model", allowed="a released one", given="a run, which `lehr release` makes a model of")
     given = strict_json.fields("configuration", shape, FIELDS)
@@ -271,20 +277,14 @@ def _config(shape: object) -> dict[str, Any]:
     version = given["format_version"]
     if type(version) is not int or version != FORMAT_VERSION:
         raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
-    data, model = _an_object("data", given["data"]), _an_object("model", given["model"])
+    data, model = strict_json.an_object("data", given["data"]), strict_json.an_object("model", given["model"])
     validate.count(num_classes=data.get("num_classes"))
     strict_json.list_of("shape", data.get("shape"), lambda length: validate.count(length=length))
     Preparation.from_json(data.get("preparation"))
     if model.get("network") is not None:
         validate.text(network=model["network"])
-        _an_object("arguments", model.get("arguments"))
+        strict_json.an_object("arguments", model.get("arguments"))
     return given
-
-
-def _an_object(name: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidValue(name, allowed="an object", given=value)
-    return value
 
 
 def _network(described: Mapping[str, Any]) -> nn.Module:
@@ -297,11 +297,10 @@ def _network(described: Mapping[str, Any]) -> nn.Module:
         raise InvalidValue("arguments", allowed=f"those of {described['network']}", given=str(error)) from error
 
 
-def _fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def _refuse_other_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     wrong = list(_differences(model.state_dict(), weights))
     if wrong:
         raise InvalidValue("model", allowed="the network that the weights are of", given="; ".join(wrong[:5]))
-    model.load_state_dict(dict(weights))
 
 
 def _differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Iterator[str]:

@@ -45,6 +45,8 @@ def test_every_type_of_number_is_read(tmp_path: Path, kind: int, code: str) -> N
         pytest.param(bytes([0, 0, 0x08, 255]) + bytes(4 * 255), id="too many axes"),
         pytest.param(idx_bytes(2**32 - 1, numbers=b"1"), id="a size below zero"),
         pytest.param(idx_bytes(2**31, 2**31, 2**31, numbers=b"1"), id="more than any memory"),
+        pytest.param(idx_bytes(0, 2**32 - 1, 2**32 - 1, numbers=b""), id="no records, each larger than any memory"),
+        pytest.param(idx_bytes(2**32 - 1, 0, numbers=b""), id="billions of records with nothing in them"),
     ],
 )
 def test_a_hostile_file_is_refused_by_name(tmp_path: Path, damaged: bytes) -> None:

@@ -75,6 +75,11 @@ PROMISES = member(INPUTS).replace(b"(3, 1, 2, 2), ", b"(99999999999,)")
         pytest.param(member(np.zeros(3, dtype="U5")), id="texts"),
         pytest.param(member(np.zeros(3, dtype="u1,f4")), id="mixed"),
         pytest.param(member(5), id="no record axis"),
+        pytest.param(member(INPUTS).replace(b"}", b"{"), id="a header that is never closed"),
+        pytest.param(member(INPUTS).replace(b"(3, 1, 2, 2)", b"(0, 10**22,)"), id="a length that is computed"),
+        pytest.param(member(np.zeros((0, 7))).replace(b"(0, 7), ", b"(0, 9" + b"9" * 20 + b"), "), id="no records"),
+        pytest.param(member(np.zeros((3, 0))), id="records with nothing in them"),
+        pytest.param(b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", id="a header of four gigabytes"),
     ],
 )
 def test_a_hostile_member_is_refused_by_the_name_of_the_file(tmp_path: Path, content: bytes) -> None:
@@ -87,6 +92,21 @@ def test_a_decompression_bomb_is_not_unfolded(tmp_path: Path) -> None:
     assert path.stat().st_size < 10**5
     with pytest.raises(StoreError, match="promises 10,000,000 bytes, more than 1,000"):
         npz.read(path, at_most=1000)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_that_unfolds_without_a_limit_is_refused(tmp_path: Path, compression: int) -> None:
+    path = archive(tmp_path / "a.npz", compression, inputs=member(INPUTS), targets=member(TARGETS))
+    with pytest.raises(StoreError, match="neither stored as it is nor deflated"):
+        npz.read(path)
+
+
+def test_a_list_of_members_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as written:
+        for number in range(500):
+            written.writestr(f"{number:010}" * 1000, b"")
+    with pytest.raises(StoreError, match="list of members is longer"):
+        npz.read(tmp_path / "a.npz")
 
 
 def test_what_is_no_archive_or_a_damaged_one_is_refused(tmp_path: Path) -> None:

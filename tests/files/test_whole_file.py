@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lehr.errors import StoreError
-from lehr.files import whole_file
+from lehr.files import lines_file, whole_file
 from lehr.planning.budget import Budget
 
 
@@ -97,3 +97,29 @@ def test_what_is_private_is_for_its_owner_alone_also_where_it_replaces_something
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("what", ["/dev/zero", "/dev/full", "pipe", "folder", "too large"])
+def test_only_a_regular_file_within_the_limit_is_read(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "file.json"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    elif what == "too large":
+        path.touch()
+        os.truncate(path, 1024**4)  # it takes no room, and would take a terabyte of memory
+    else:
+        path.symlink_to(what)
+    for read in (whole_file.read, lines_file.read):
+        with pytest.raises(StoreError, match=r"not a regular file|more than the .* that are allowed"):
+            read(path)
+
+
+def test_a_limit_is_the_most_that_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(10))
+    assert len(whole_file.read_bytes(tmp_path / "file", at_most=10)) == 10
+    with pytest.raises(StoreError, match="it has 10 bytes, more than the 9"):
+        whole_file.read_bytes(tmp_path / "file", at_most=9)
+    with pytest.raises(StoreError, match="more than the 9 bytes"):  # one whose size the system does not tell
+        whole_file.read_bytes("/proc/self/status", at_most=9)

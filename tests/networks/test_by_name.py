@@ -63,6 +63,10 @@ def test_for_what_is_no_square_image_a_network_must_be_named(shape: tuple[int, .
         ("small_cnn", {"activation": nn.ReLU}, "activation must be one of"),
         ("small_cnn", {"num_classes": "ten"}, "arguments of small_cnn must be such that it can be built"),
         ("small_cnn", {"num_classes": -1}, "arguments of small_cnn must be such that it can be built"),
+        ("small_cnn", {"name": "big_cnn"}, "argument of small_cnn must be one of"),
+        ("small_cnn", {"image_side": 10**9}, "(bytes|arguments) of small_cnn must be"),
+        ("vision_transformer", {"depth": 10**12}, "depth must be at most"),
+        ("nf_resnet", {"num_blocks": [10**12]}, "depth must be at most"),
         ("small_cnn", {"image_side": 2}, "image_side must be a whole number >= 4; given: 2"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,7 +73,7 @@ def _compare(runs: list[Path], *, to: Path | None, prediction: Path | None, over
     from lehr.reports import compare_page
     from lehr.reports.run_reading import read_run
 
-    if len({run.resolve() for run in runs}) != len(runs) or len(runs) < 2:
+    if len({os.path.realpath(run) for run in runs}) != len(runs) or len(runs) < 2:
         raise InvalidValue("runs", allowed="two or more with --compare, each once", given=[*map(str, runs)])
     if prediction is not None:
         raise InvalidValue("prediction", allowed="left out with --compare", given=str(prediction))

@@ -7,15 +7,18 @@ after the number of bytes that its reader expects, and every failure is a ``Stor
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from lehr.errors import StoreError
+from lehr.files import whole_file
 
-LARGEST = 2 * 1024**3
+LARGEST = 2 * 1024**3  # bytes of one array, or of all images of a folder
+LARGEST_FILE = 3 * LARGEST  # bytes of a file as it is stored: an .npz holds two arrays
 _CHUNK = 1024**2
 _GZIP = b"\x1f\x8b"
 
@@ -23,7 +26,7 @@ _GZIP = b"\x1f\x8b"
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The file as a stream of its uncompressed bytes. Whether it is compressed is seen from it, not from its name."""
-    with failing_by_name(path), open(path, "rb") as file:
+    with failing_by_name(path), whole_file.opened(path, at_most=LARGEST_FILE) as file:
         compressed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
         if not compressed:
@@ -50,6 +53,19 @@ def chunks(stream: IO[bytes], *, at_most: int) -> Iterator[bytes]:
     while left > 0 and (chunk := stream.read(min(left, _CHUNK))):
         left -= len(chunk)
         yield chunk
+
+
+def array_bytes(shape: Sequence[int], itemsize: int, *, path: Path, at_most: int) -> int:
+    """How many bytes an array of this shape has. One that is too large is refused, and one of empty records too.
+
+    Records without a number in them take no byte, so that a few bytes could promise any number of them.
+    """
+    if 0 in shape[1:]:
+        raise StoreError(f"cannot read {path}: it promises records with nothing in them, of shape {tuple(shape)}")
+    promised = math.prod(length or 1 for length in shape) * itemsize
+    if promised > at_most:
+        raise StoreError(f"cannot read {path}: its header promises {promised:,} bytes, more than {at_most:,}")
+    return math.prod(shape) * itemsize
 
 
 def exactly(stream: IO[bytes], num_bytes: int, *, path: Path) -> bytearray:

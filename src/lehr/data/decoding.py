@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BytesIO
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
 MODES = {1: "L", 3: "RGB"}
-_MOST_PIXELS = 64 * 1024**2
+MOST_PIXELS = 64 * 1024**2
+_PIXELS_A_BYTE, _FEW_PIXELS = 10_000, 1024**2  # no format of ours holds more in a byte, but for images of one colour
 MOST_BYTES = 1024**3
 _STANDARD_ERROR = 2
 _ONE_AT_A_TIME = threading.Lock()  # two that silence the process would not give back what they found
@@ -41,17 +41,19 @@ class Listed(NamedTuple):
     changed_at: int  # nanoseconds
 
 
-def pixels_of(file: Path | IO[bytes], *, channels: int, scaled: Scaled) -> Pixels:
+def pixels_of(file: IO[bytes], *, channels: int, scaled: Scaled) -> Pixels:
     """The image, scaled, as bytes of shape CHW. A decoder of a hostile file can fail in any way."""
     from PIL import Image
 
+    most_pixels = min(MOST_PIXELS, max(_FEW_PIXELS, _PIXELS_A_BYTE * file.seek(0, os.SEEK_END)))
+    file.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the metadata of one file or another
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(file, formats=_FORMATS) as image:
             width, height = image.size
-            if width * height > _MOST_PIXELS:
-                raise ValueError(f"{width} × {height} pixels, more than {_MOST_PIXELS:,}")
+            if width * height > most_pixels:
+                raise ValueError(f"{width} × {height} pixels, more than {most_pixels:,} for a file of its size")
             converted = scaled(image.convert(MODES[channels]))
     rows = np.array(converted, dtype=np.uint8).reshape(converted.height, converted.width, channels)
     return rows.transpose(2, 0, 1)
@@ -82,7 +84,8 @@ def pixels_of_listed(file: Listed, *, side: int, channels: int) -> Pixels | None
 
 
 def _content(file: Listed) -> bytes:
-    with open(file.path, "rb") as opened:
+    # Were it a pipe by now, opening it would wait for a writer.
+    with open(file.path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
         about = os.fstat(opened.fileno())
         content = opened.read(file.num_bytes + 1)
     if (about.st_size, about.st_mtime_ns, len(content)) != (file.num_bytes, file.changed_at, file.num_bytes):

@@ -126,8 +126,8 @@ def class_names(folder: Path) -> tuple[str, ...]:
     """The folders directly below, in the order of their names; hidden ones are passed over."""
     try:
         return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
-    except OSError as error:
-        raise StoreError(f"cannot read {folder}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        raise StoreError(f"cannot read {folder}: {getattr(error, 'strerror', error)}") from error
 
 
 def images_below(folder: Path) -> list[Path]:

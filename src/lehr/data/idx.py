@@ -6,7 +6,6 @@ the numbers follow, big-endian. What the header promises is compared with what i
 
 from __future__ import annotations
 
-import math
 import struct
 from pathlib import Path
 
@@ -27,9 +26,7 @@ def read(path: Path, *, at_most: int = content.LARGEST) -> NDArray[np.generic]:
         num_axes = _checked_head(head, path=path)[1]
         sizes = bytes(stream.read(4 * num_axes))
         kind, shape = _promised(head + sizes, path=path)
-        num_bytes = math.prod(shape) * kind.itemsize
-        if num_bytes > at_most:
-            raise StoreError(f"cannot read {path}: its header promises {num_bytes:,} bytes, more than {at_most:,}")
+        num_bytes = content.array_bytes(shape, kind.itemsize, path=path, at_most=at_most)
         return _array(content.exactly(stream, num_bytes, path=path), kind, shape)
 
 
@@ -38,7 +35,7 @@ def parsed(whole: bytearray, *, path: Path) -> NDArray[np.generic]:
     num_axes = _checked_head(bytes(whole[:4]), path=path)[1]
     start = 4 + 4 * num_axes
     kind, shape = _promised(bytes(whole[:start]), path=path)
-    if len(whole) - start != math.prod(shape) * kind.itemsize:
+    if len(whole) - start != content.array_bytes(shape, kind.itemsize, path=path, at_most=content.LARGEST):
         raise StoreError(f"cannot read {path}: it holds {len(whole) - start:,} bytes, not the promised shape {shape}")
     return _array(whole[start:], kind, shape)
 

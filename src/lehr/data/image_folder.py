@@ -12,10 +12,11 @@ from torch import Tensor
 
 from lehr import validate
 from lehr.data.content import LARGEST
-from lehr.data.decoding import MODES, pixels_of
+from lehr.data.decoding import MODES, MOST_BYTES, MOST_PIXELS, pixels_of
 from lehr.data.file_list import class_names, images_below
 from lehr.data.in_memory import InMemory
 from lehr.errors import BadRecord, InvalidValue, StoreError
+from lehr.files import whole_file
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,15 +39,23 @@ def read(
     for colour or 1 for grey. A file that is no image by its name is passed over; one that cannot be decoded raises
     ``BadRecord`` with its path.
     """
-    if channels not in MODES:
+    if channels not in tuple(MODES):  # which a list is not either
         raise InvalidValue("channels", allowed="1 or 3", given=channels)
-    checked = None if size is None else (validate.count(height=size[0]), validate.count(width=size[1]))
+    checked = None if size is None else checked_size(*size)
     classes = class_names(folder)
     files = [(path, label) for label, name in enumerate(classes) for path in images_below(folder / name)]
     if not files:
         raise StoreError(f"cannot read {folder}: it has no images in folders named after their classes")
     images = _stacked([path for path, _ in files], size=checked, channels=channels, at_most=at_most)
     return ImageFolder(InMemory(images, torch.tensor([label for _, label in files])), classes)
+
+
+def checked_size(height: object, width: object) -> tuple[int, int]:
+    """The size that images are scaled to, with no more pixels than an image may have that is read."""
+    size = validate.count(height=height), validate.count(width=width)
+    if size[0] * size[1] > MOST_PIXELS:
+        raise InvalidValue("size", allowed=f"of at most {MOST_PIXELS:,} pixels", given=f"{height} × {width}")
+    return size
 
 
 def _stacked(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: int, at_most: int) -> Tensor:
@@ -65,7 +74,8 @@ def _stacked(paths: Sequence[Path], *, size: tuple[int, int] | None, channels: i
 
 def _decoded(path: Path, *, size: tuple[int, int] | None, channels: int) -> Tensor:
     try:
-        return torch.from_numpy(pixels_of(path, channels=channels, scaled=lambda image: _scaled(image, size)))
+        with whole_file.opened(path, at_most=MOST_BYTES) as file:
+            return torch.from_numpy(pixels_of(file, channels=channels, scaled=lambda image: _scaled(image, size)))
     except Exception as error:  # a decoder of a hostile file can fail in any way
         raise BadRecord(path, reason=f"it cannot be decoded as an image ({error})") from error
 

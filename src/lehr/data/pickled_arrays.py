@@ -57,7 +57,7 @@ def loads(content: bytes | bytearray) -> object:
         return _plain(machine.stack.pop())
     except InvalidValue:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError, DeprecationWarning) as error:
         raise InvalidValue("pickle", allowed="whole and well formed", given=str(error)) from error
 
 

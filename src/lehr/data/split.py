@@ -15,12 +15,13 @@ from typing import Self
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from torch import Tensor
 
 from lehr import validate
+from lehr.data import content, npz
 from lehr.data.record_set import RecordSet
 from lehr.errors import DamagedFile, InvalidValue, StoreError
+from lehr.files import whole_file
 from lehr.rng import RunKey
 
 PRIVATE, PUBLIC, TEST = 0, 1, 2
@@ -67,12 +68,11 @@ class Split:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The split in a file that ``save`` wrote."""
         try:
-            parts = npy.read_array(io.BytesIO(Path(path).read_bytes()), allow_pickle=False)
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, EOFError, MemoryError) as error:
+            with whole_file.opened(path, at_most=content.LARGEST_FILE) as file:
+                parts = npz.read_array(file, path=Path(path), at_most=content.LARGEST)
+        except ValueError as error:
             raise DamagedFile(f"cannot read {path}: it is not a split ({error})") from error
-        if parts.dtype != np.uint8 or parts.ndim != 1 or (parts > TEST).any():
+        if parts.dtype != np.uint8 or parts.ndim != 1 or not np.isin(parts, (PRIVATE, PUBLIC, TEST)).all():
             raise DamagedFile(f"cannot read {path}: it is not a split")
         return cls(torch.from_numpy(parts))
 

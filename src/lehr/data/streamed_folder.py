@@ -24,6 +24,7 @@ from lehr import validate
 from lehr.data.decoders import Decoders, Job, Wait, WorkerLost
 from lehr.data.decoding import MODES
 from lehr.data.file_list import FileList, Numbers, listed
+from lehr.data.image_folder import checked_size
 from lehr.errors import BadRecord, InvalidValue, StoreError
 
 WORKERS = 4
@@ -191,11 +192,11 @@ def read(folder: Path, *, image_side: int, channels: int = 3, workers: int = WOR
 
 def among(files: FileList, *, image_side: int, channels: int = 3, decoders: Decoders) -> StreamedFolder:
     """All records of a list, decoded by processes that other folders may use as well."""
-    if channels not in MODES:
+    if channels not in tuple(MODES):
         raise InvalidValue("channels", allowed="1 or 3", given=channels)
     return StreamedFolder(
         files=files,
-        image_side=validate.count(image_side=image_side),
+        image_side=checked_size(validate.count(image_side=image_side), image_side)[0],
         channels=channels,
         decoders=decoders,
         places=torch.arange(len(files)),

@@ -1,7 +1,8 @@
-"""JSON lines that are only ever added to. A line that a crash cut off is not there."""
+"""JSON lines that are only ever added to, ``LARGEST`` bytes at most. A line that a crash cut off is not there."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ from typing import BinaryIO
 
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.files import strict_json, whole_file
+
+LARGEST = 256 * 1024**2  # bytes of all lines together
 
 
 def append(path: Path, shape: Mapping[str, object], *, mode: int = 0o644) -> None:
@@ -48,6 +51,8 @@ def _line(shape: Mapping[str, object]) -> bytes:
 def _drop_cut_off_line(file: BinaryIO) -> None:
     """Go to where the next line begins; the new one would otherwise go on with one that a crash cut off."""
     end = file.seek(0, os.SEEK_END)
+    if end > LARGEST:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     if end:
         file.seek(end - 1)
         if file.read(1) != b"\n":
@@ -58,13 +63,9 @@ def _drop_cut_off_line(file: BinaryIO) -> None:
 
 def _whole_lines(path: Path) -> list[bytes]:
     """The lines, as bytes: a crash may have cut a letter in two."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return []
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    return content.split(b"\n")[:-1]
+    return whole_file.read_bytes(path, at_most=LARGEST).split(b"\n")[:-1]
 
 
 def _value(path: Path, number: int, line: bytes) -> object:

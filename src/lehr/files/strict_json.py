@@ -42,7 +42,7 @@ def loads(text: str) -> object:
         raise _too_deep() from error
     except ValueError as error:  # not JSON, or an integer of thousands of digits
         raise InvalidValue("JSON", allowed="well formed", given=str(error)) from error
-    _refuse_depth(value, DEEPEST)
+    refuse_depth(value)
     return value
 
 
@@ -54,6 +54,13 @@ def fields(name: str, shape: object, expected: Collection[str]) -> dict[str, obj
     wrong += [f"unknown: {key}" for key in shape if key not in expected]
     if wrong:
         raise InvalidValue(name, allowed="an object with the fields " + ", ".join(expected), given="; ".join(wrong))
+    return shape
+
+
+def an_object(name: str, shape: object) -> dict[str, Any]:
+    """An object, whatever its fields."""
+    if not isinstance(shape, dict):
+        raise InvalidValue(name, allowed="an object", given=shape)
     return shape
 
 
@@ -79,17 +86,18 @@ def _finite(value: object) -> object:
     return INFINITY if isinstance(value, float) and value == math.inf else value
 
 
-def _refuse_depth(value: object, levels_left: int) -> None:
+def refuse_depth(value: object, levels_left: int = DEEPEST) -> None:
+    """Raise ``InvalidValue`` where lists and mappings are nested deeper than ``DEEPEST`` levels."""
     if not isinstance(value, dict | list):
         return
     if levels_left == 0:
         raise _too_deep()
     for item in value.values() if isinstance(value, dict) else value:
-        _refuse_depth(item, levels_left - 1)
+        refuse_depth(item, levels_left - 1)
 
 
 def _too_deep() -> InvalidValue:
-    return InvalidValue("JSON", allowed=f"nested at most {DEEPEST} levels deep", given="more levels")
+    return InvalidValue("file", allowed=f"nested at most {DEEPEST} levels deep", given="more levels")
 
 
 def _refuse_constant(word: str) -> NoReturn:

@@ -1,8 +1,11 @@
-"""A file that appears whole or not at all, and a reading that names the file when it fails.
+"""A file that appears whole or not at all, and bounded reading that names the file when it fails.
 
 What is written goes to a new file in the same folder, is flushed to the disk, and then takes the name in one step: a
 crash or a full disk leaves what stood there before. Another file is replaced only where that is asked for, and a
 database (a budget, a ledger) never.
+
+Only regular files are read, and only up to a limit that the reader states: a device never ends, a pipe may never begin,
+and a sparse file may be larger than the memory.
 """
 
 from __future__ import annotations
@@ -12,9 +15,13 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
 
 from lehr.errors import StoreError
 
+LARGEST_TEXT = 16 * 1024**2  # bytes of a configuration, a certificate, a plan: JSON takes twenty times as much memory
+LARGEST_TENSORS = 256 * 1024**3  # bytes of the weights of a model, or of a checkpoint
 _DATABASE = b"SQLite format 3\0"
 
 
@@ -52,12 +59,45 @@ def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> str:
-    """The text of a UTF-8 file. Raises ``StoreError`` where there is none to read."""
+    """The text of a UTF-8 file of at most ``LARGEST_TEXT`` bytes. Raises ``StoreError`` where there is none to read."""
     try:
-        with _failing_by_name("read", path):
-            return Path(path).read_text(encoding="utf-8")
+        return read_bytes(path, at_most=LARGEST_TEXT).decode()
     except UnicodeDecodeError as error:
         raise StoreError(f"cannot read {path}: it is not UTF-8 text") from error
+
+
+def read_bytes(path: str | os.PathLike[str], *, at_most: int) -> bytes:
+    """The content of a regular file of at most so many bytes. Raises ``StoreError`` where there is none to read."""
+    with opened(path, at_most=at_most) as file:
+        content = file.read(at_most + 1)
+    if len(content) > at_most:  # it has grown, or it is one that the system makes up as it is read
+        raise StoreError(f"cannot read {path}: it has more than the {at_most:,} bytes that are allowed")
+    return content
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str], *, at_most: int) -> Iterator[BinaryIO]:
+    """A regular file of at most so many bytes, open for reading. Raises ``StoreError`` for everything else."""
+    with open(_regular(path, at_most=at_most), "rb") as file:
+        try:
+            yield file
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _regular(path: str | os.PathLike[str], *, at_most: int) -> int:
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        raise StoreError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+    about = os.fstat(descriptor)
+    if S_ISREG(about.st_mode) and about.st_size <= at_most:
+        return descriptor
+    os.close(descriptor)
+    if not S_ISREG(about.st_mode):
+        raise StoreError(f"cannot read {path}: it is not a regular file")
+    raise StoreError(f"cannot read {path}: it has {about.st_size:,} bytes, more than the {at_most:,} that are allowed")
 
 
 def is_database(path: str | os.PathLike[str]) -> bool:

@@ -42,7 +42,7 @@ METHODS: Mapping[str, Callable[..., Method]] = MappingProxyType(
 )
 
 
-def named(name: str, **settings: object) -> Method:
+def named(name: str, /, **settings: object) -> Method:
     """The method of this name. Schedules, an update and an energy may be given in their JSON forms.
 
     ``accounting="published"`` counts as the method's paper does, beside what is proven.

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import torch
 from torch import nn
 
 from lehr import validate
@@ -46,9 +47,12 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     }
 )
 
+LARGEST = 64 * 1024**3  # bytes of weights and buffers
+DEEPEST = 1000  # layers
 
-def build(name: str, **arguments: object) -> nn.Module:
-    """The network of this name, with fresh weights from torch's generator."""
+
+def build(name: str, /, **arguments: object) -> nn.Module:
+    """The network of this name, with fresh weights from torch's generator, of ``LARGEST`` bytes at most."""
     function = NETWORKS[validate.one_of(NETWORKS, network=name)]
     known = inspect.signature(function).parameters
     for argument in arguments:
@@ -58,13 +62,28 @@ def build(name: str, **arguments: object) -> nn.Module:
     if "activation" in arguments:
         arguments = {**arguments, "activation": activation_named(arguments["activation"])}
     try:
+        _refuse_deep(arguments.get("depth"), *_listed(arguments.get("num_blocks")))
+        with torch.device("meta"):  # which takes no memory
+            num_bytes = sum(each.nbytes for each in function(**arguments).state_dict().values())
+        if num_bytes > LARGEST:
+            raise InvalidValue(f"bytes of {name}", allowed=f"at most {LARGEST:,}", given=num_bytes)
         return function(**arguments)
-    except (TypeError, ValueError, RuntimeError) as error:  # whatever torch says of a number that is none
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # what torch says of a number that is none
         if isinstance(error, InvalidValue):
             raise
         raise InvalidValue(
             f"arguments of {name}", allowed=f"such that it can be built ({error})", given=said
         ) from error
+
+
+def _refuse_deep(*counts: object) -> None:
+    for count in counts:
+        if isinstance(count, int) and count > DEEPEST:
+            raise InvalidValue("depth", allowed=f"at most {DEEPEST}", given=count)
+
+
+def _listed(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def default_for(shape: Sequence[int], *, num_classes: int) -> tuple[str, dict[str, object]]:

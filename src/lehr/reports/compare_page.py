@@ -99,7 +99,7 @@ def row(run: Drawn) -> Row:
 
 
 def _folder(record: RunRecord) -> str:
-    return record.directory.name or record.directory.resolve().name
+    return record.directory.name or record.directory.absolute().name
 
 
 def _label(record: RunRecord) -> str:

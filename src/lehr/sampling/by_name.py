@@ -25,7 +25,7 @@ def adjacency_of(sampling: str) -> Adjacency:
     lehr.errors.InvalidValue: sampling must be one of poisson, without-replacement: shuffled epochs have no accountant \
 here, and counting them as Poisson sampling understates ε, by up to four times in published runs; given: 'shuffled'
     """
-    if sampling not in SAMPLERS:
+    if sampling not in tuple(SAMPLERS):  # a file may say a list, which a dict cannot be asked for
         raise InvalidValue("sampling", allowed="one of " + ", ".join(SAMPLERS) + _reason(sampling), given=sampling)
     return SAMPLERS[sampling].adjacency
 

@@ -6,6 +6,8 @@ SQLite serves processes of one machine. Machines share a study over ``postgresql
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import optuna
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from lehr.errors import InvalidValue, StoreError
+from lehr.errors import InvalidValue, LehrError, StoreError
 
 FILE = "study.db"
 SECONDS_TO_WAIT = 120  # for other processes that write to the same file
@@ -46,6 +48,17 @@ def opened(url: str) -> optuna.storages.RDBStorage:
     except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise StoreError(f"cannot use {shown(url)}: {reason}") from error
+
+
+@contextmanager
+def reading(what: object) -> Iterator[None]:
+    """Turn whatever Optuna makes of a database that somebody has changed into a ``StoreError``."""
+    try:
+        yield
+    except LehrError:
+        raise
+    except Exception as error:
+        raise StoreError(f"cannot use {what}: its database is damaged ({type(error).__name__}: {error})") from error
 
 
 def _settings(url: str) -> dict[str, Any]:

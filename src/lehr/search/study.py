@@ -65,7 +65,7 @@ class Study:
         for callback in told:
             callback.began(self.rows(), trials=self.search.trials, score=self.search.score)
         try:
-            while (claim := claims.next(limit=self.search.trials)) is not None:
+            while (claim := self._next(claims)) is not None:
                 self._work_on(claim, told)
         finally:
             for callback in told:
@@ -74,7 +74,8 @@ class Study:
 
     def rows(self) -> list[Row]:
         """The trials so far, those left out that failed: others took their places."""
-        return [self._row(trial) for trial in self.study.get_trials(deepcopy=False) if counts(trial)]
+        with storages.reading(self.directory):
+            return [self._row(trial) for trial in self.study.get_trials(deepcopy=False) if counts(trial)]
 
     def trial_directory(self, number: int) -> Path:
         """Where the run of a trial is."""
@@ -88,7 +89,7 @@ class Study:
     @cached_property
     def study(self) -> optuna.Study:
         """The study in its database, made where there is none yet; one of another search is refused."""
-        with turn(self.directory):
+        with turn(self.directory), storages.reading(self.directory):
             study = optuna.create_study(
                 storage=self.storage,
                 study_name=self.name,
@@ -106,12 +107,12 @@ class Study:
     def _sign(self, study: optuna.Study) -> None:
         """Write down what is searched for, or refuse to go on with something else."""
         asked = strict_json.loads(strict_json.dumps({**self.search.to_json(), "terms": self.terms.words}))
-        before = study.user_attrs.get(ASKED)
+        before, _ = study.user_attrs.get(ASKED), study.get_trials()
         if before is None:
             seed = RunKey.fresh_attempt() if self.search.seed is None else self.search.seed
             study.set_user_attr(SEED, seed)
             study.set_user_attr(ASKED, asked)
-        elif differing := differences(before, strict_json.a_table(asked)):
+        elif differing := differences(strict_json.a_table(before), strict_json.a_table(asked)):
             allowed = f"gone on with as it began, or another folder than {self.directory}"
             raise InvalidValue("study", allowed=allowed, given="; ".join(differing))
 
@@ -135,9 +136,14 @@ class Study:
             raise StoreError(f"{self.directory} belongs to the study {kept.get('study')!r}: name another folder")
         return validate.text(folder=kept.get("folder"))
 
+    def _next(self, claims: Claims) -> Claim | None:
+        with storages.reading(self.directory):
+            return claims.next(limit=self.search.trials)
+
     def _work_on(self, claim: Claim, told: Sequence[SearchCallback]) -> None:
         try:
-            trial, parameters = self._given(claim)
+            with storages.reading(self.directory):
+                trial, parameters = self._given(claim)
             for callback in told:
                 callback.trying(claim.number, parameters)
             self._tell(claim, self._tried(claim, trial, parameters, told))

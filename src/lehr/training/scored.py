@@ -40,7 +40,7 @@ class Scored:
     beforehand: Event = NOTHING  # what is done once to the private records, before the first step
 
     def __post_init__(self) -> None:
-        if self.held_out_fraction:
+        if validate.non_negative(held_out_fraction=self.held_out_fraction):
             validate.delta(held_out_fraction=self.held_out_fraction)
             validate.positive(held_out_noise_multiplier=self.noise_multiplier)
         if self.held_out_fraction and self.given.test is not None:
