@@ -1125,6 +1125,41 @@ CERTIFICATES = (
     ),
 )
 
+OPACUS = "compat/opacus"
+INTEGRATIONS = (
+    Planted(
+        name="mixing-on-the-second-axis-unseen",
+        where=f"{OPACUS}/private_steps.py",
+        edits=(("outputs = turned_like(outputs, more, num_positions=num_positions(inputs))", "pass"),),
+        does="of a model with batch_first=False, outputs are not tried for records that meet on the second axis",
+        breaks="the loss of a record depends on the others behind the last layer, where no clip bounds it",
+        caught_by=(f"{OPACUS}/test_records_first.py::test_records_that_meet_on_the_second_axis_are_refused",),
+    ),
+    Planted(
+        name="second-optimizer-uncharged",
+        where=f"{OPACUS}/private_steps.py",
+        edits=(("        if self._listener.is_counted:", "        if False:"),),
+        does="an optimizer that was built by hand steps on a model whose engine counts only its own optimizer's steps",
+        breaks="its steps are charged to nobody, and ε is that of the others",
+        caught_by=(
+            f"{OPACUS}/optimizers/test_optimizer.py::test_none_is_built_by_hand_over_a_model_whose_steps_are_counted",
+        ),
+    ),
+    Planted(
+        name="grad-sampler-sees-the-batch",
+        where=f"{OPACUS}/grad_sample/utils.py",
+        edits=(
+            (
+                "[function(layer, [inputs], grads) for inputs, grads in zip(*views, strict=True)]",
+                "[function(layer, [site.inputs.flatten(0, 1)], site.output_grads.flatten(0, 1)) for _ in range(1)]",
+            ),
+        ),
+        does="a grad sampler of the user's own is given all records at once",
+        breaks="what it returns for one record may be made of all of them, and the clip bounds none",
+        caught_by=(f"{OPACUS}/grad_sample/test_utils.py::test_a_grad_sampler_that_mixes_records_cannot",),
+    ),
+)
+
 EVERY = {
     "Sampler": SAMPLER,
     "Clip": CLIP,
@@ -1135,6 +1170,7 @@ EVERY = {
     "Accounting": ACCOUNTING,
     "Shaped noise": SHAPED,
     "Certificates": CERTIFICATES,
+    "Integrations": INTEGRATIONS,
 }
 BUGS = {bug.name: bug for bugs in EVERY.values() for bug in bugs}
 

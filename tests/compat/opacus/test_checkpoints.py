@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,11 +39,25 @@ def test_open_files_are_read_and_written() -> None:
     assert "optimizer_state_dict" not in loop.engine.load_checkpoint(path=file, module=loop.model)
 
 
-def test_noise_and_clip_norm_go_on_where_they_were() -> None:
-    loop, later = private(noise_multiplier=2.0), private()
+ADAPTIVE = {
+    "clipping": "adaptive",
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.01,
+    "unclipped_num_std": 2.0,
+}
+
+
+@pytest.mark.parametrize("options, clip_norm", [({}, 1.0), (ADAPTIVE, 0.4)], ids=["flat", "adaptive"])
+def test_noise_stays_as_it_was_told_and_only_what_was_learnt_goes_on(options: dict[str, Any], clip_norm: float) -> None:
+    loop, later = private(noise_multiplier=2.0, **options), private(**options)
     loop.optimizer.max_grad_norm = 0.4
-    checkpoints.put_settings(later.optimizer, checkpoints.settings_of(loop.optimizer))
-    assert (later.optimizer.noise_multiplier, later.optimizer.max_grad_norm) == (2.0, 0.4)
+    file = io.BytesIO()
+    loop.engine.save_checkpoint(path=file, module=loop.model, optimizer=loop.optimizer)
+    file.seek(0)
+    later.engine.load_checkpoint(path=file, module=later.model, optimizer=later.optimizer)
+    assert (later.optimizer.noise_multiplier, later.optimizer.max_grad_norm) == (1.0, clip_norm)
 
 
 def test_the_steps_of_another_training_are_counted_beside_ones_own() -> None:

@@ -55,7 +55,7 @@ def test_a_loader_that_draws_already_stays_as_it_is() -> None:
     assert DPDataLoader.from_data_loader(loader) is loader
 
 
-@pytest.mark.parametrize("wrong", [{"generator": torch.Generator()}, {"distributed": True}, {"batch_first": False}])
+@pytest.mark.parametrize("wrong", [{"generator": torch.Generator()}, {"distributed": True}])
 def test_what_would_undo_the_draws_or_is_missing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         DPDataLoader(RECORDS, sample_rate=0.1, **wrong)

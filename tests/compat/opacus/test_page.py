@@ -15,7 +15,7 @@ import pytest
 import lehr.compat.opacus
 
 PAGE = Path(__file__).parents[3] / "docs" / "opacus.md"
-ROW = re.compile(r"^\| (?P<names>.+?) \| (?P<how>same|better|missing) \|(?P<what>.*)\|$", flags=re.MULTILINE)
+ROW = re.compile(r"^\| (?P<names>.+?) \| (?P<how>same|better|missing|refused) \|(?P<what>.*)\|$", flags=re.MULTILINE)
 
 
 def rows() -> dict[str, str]:

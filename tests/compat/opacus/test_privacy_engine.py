@@ -22,6 +22,7 @@ from lehr.compat.opacus.validators.errors import UnsupportedModuleError
 from lehr.errors import BudgetExceeded, InvalidValue
 from lehr.events import Gaussian, PoissonSampled, Repeated
 from tests.compat.opacus.loops import (
+    FEATURES,
     RECORDS,
     clipped_mean,
     differentiate,
@@ -483,3 +484,31 @@ def test_epsilon_is_close_to_opacuss_for_the_same_history() -> None:
         one.accountant.history = [(1.0, 0.01, 200)]
     assert engine.get_epsilon(delta=1e-5) == pytest.approx(theirs.get_epsilon(delta=1e-5), abs=0.02)
     assert engine.get_epsilon(delta=1e-5) <= theirs.get_epsilon(delta=1e-5)
+
+
+def test_a_discriminator_is_run_twice_for_one_loss() -> None:
+    """Of a record and the image that is made up beside it, both gradients are one record's and clipped together."""
+    model = nn.Linear(FEATURES, 1).double()
+    inputs = records()[:8][0]
+    made_up = torch.randn(8, FEATURES, dtype=torch.float64)
+    wanted = torch.zeros(FEATURES, dtype=torch.float64)
+    for record in range(8):
+        weight = torch.autograd.grad((model(inputs[record]) - model(made_up[record])).sum(), [*model.parameters()])
+        whole = torch.cat([part.flatten() for part in weight])
+        wanted += weight[0][0] * min(1.0, 0.1 / float(whole.norm()))
+    options: Any = {"poisson_sampling": False, "accept_unproven": True, "noise_multiplier": 0.0, "max_grad_norm": 0.1}
+    with pytest.warns(UnprovenWarning):
+        loop = private(model=model, num_passes=2, batch_size=8, **options)
+    batch, _ = next(iter(loop.loader))
+    assert torch.equal(batch, inputs)
+    differentiate((loop.model(batch) - loop.model(made_up)).mean())
+    loop.optimizer.step()
+    assert torch.allclose(grads_of(model)[0][0], wanted / 8, atol=1e-12)
+
+
+def test_a_second_pass_that_was_not_stated_is_refused() -> None:
+    loop = private()
+    inputs, _ = next(iter(loop.loader))
+    loop.model(inputs)
+    with pytest.raises(InvalidValue, match="num_passes"):
+        loop.model(inputs)

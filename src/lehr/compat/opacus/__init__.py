@@ -5,12 +5,13 @@
 Names stand where Opacus 1.6 has them, below this package instead of ``opacus``, and the common ones here as well. What
 is the same, what is better and what is missing: ``docs/opacus.md``.
 
-- ``privacy_engine``: ``PrivacyEngine``; over ``private_steps`` (what a step does), ``draws`` and ``drawn_loader``
-  (which records it is about), ``collation`` (whether they are kept apart), ``spending`` (what it costs), ``promise``,
-  ``checkpoints`` and ``notes``
+- ``privacy_engine``: ``PrivacyEngine``; over ``private_steps`` (what a step does), ``records_first`` (where its records
+  stand), ``draws`` and ``drawn_loader`` (which records it is about), ``collation`` (whether they are kept apart),
+  ``spending`` (what it costs), ``promise``, ``checkpoints`` and ``notes``
 - ``data_loader``, ``optimizers``, ``grad_sample``, ``validators``, ``layers``, ``schedulers``, ``accountants``,
   ``utils``: what Opacus has under these names
 - ``quantile_clip``: adaptive clipping
+- ``distributed``, ``lightning``: names that can be imported, and say what to use instead
 """
 
 from lehr.compat.opacus.accountants import create_accountant, register_accountant

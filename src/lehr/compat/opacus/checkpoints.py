@@ -13,7 +13,7 @@ from lehr.compat.opacus.optimizers.optimizer import DPOptimizer
 from lehr.errors import DamagedFile, InvalidValue
 
 ENGINES = "engines"  # those whose steps are in a checkpoint
-_SETTINGS = ("noise_multiplier", "max_grad_norm")
+CLIP_NORM = "adaptive_clip_norm"  # where it is what adaptive clipping has learnt
 
 
 def parts(optimizer: Any, noise_scheduler: Any, grad_clip_scheduler: Any) -> dict[str, Any]:
@@ -70,18 +70,6 @@ def no_fewer_steps(saved: Mapping[str, Any], known: History) -> dict[str, Any]:
             taken[kind] = taken.get(kind, 0) + steps
         counts = {kind: max(counts.get(kind, 0), taken.get(kind, 0)) for kind in {**counts, **taken}}
     return {**saved, "history": [(*kind, steps) for kind, steps in counts.items()]}
-
-
-def settings_of(optimizer: DPOptimizer) -> dict[str, Any]:
-    """What schedules, and adaptive clipping, have changed."""
-    return {name: getattr(optimizer, name) for name in _SETTINGS}
-
-
-def put_settings(optimizer: DPOptimizer, settings: Mapping[str, Any]) -> None:
-    """Go on with the clip norm of the checkpoint and, where none is planned, with its noise."""
-    for name in set(_SETTINGS) & set(settings):
-        if name != "noise_multiplier" or optimizer.allowed is None:
-            setattr(optimizer, name, settings[name])
 
 
 def use_up(optimizer: DPOptimizer, history: History) -> None:

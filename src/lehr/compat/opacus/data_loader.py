@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 from torch.utils.data._utils.collate import default_collate
 
 from lehr import validate
+from lehr.compat.opacus.distributed import INSTEAD
 from lehr.compat.opacus.drawn_loader import DrawnBatches, DrawnLoader, WithEmpty, options_of, refuse_streams
 from lehr.compat.opacus.draws import Draws
 from lehr.errors import InvalidValue
@@ -50,7 +51,7 @@ class DPDataLoader(DrawnLoader):
         **options: Any,
     ) -> None:
         refuse_streams(dataset)
-        _refuse(generator=generator, distributed=distributed, batch_first=batch_first)
+        _refuse(generator=generator, distributed=distributed)
         num_held = len(dataset)  # type: ignore[arg-type]
         self.sample_rate = validate.probability(sample_rate=sample_rate)
         expected = self.sample_rate * num_held if expected_batch_size is None else expected_batch_size
@@ -62,7 +63,9 @@ class DPDataLoader(DrawnLoader):
             steps=int(1 / self.sample_rate) if steps is None else steps,
             shows_made_up=rand_on_empty,
         )
-        collate = WithEmpty(collate_fn or default_collate, dataset, shows_made_up=rand_on_empty)
+        collate = WithEmpty(
+            collate_fn or default_collate, dataset, shows_made_up=rand_on_empty, batch_first=batch_first
+        )
         super().__init__(dataset, batches, collate_fn=collate, **options)
 
     @classmethod
@@ -148,10 +151,8 @@ def batch_size_of(data_loader: DataLoader[Any]) -> int:
     return min(validate.count(batch_size=batch_size), len(data_loader.dataset))  # type: ignore[arg-type]
 
 
-def _refuse(*, generator: object, distributed: bool, batch_first: bool) -> None:
+def _refuse(*, generator: object, distributed: bool) -> None:
     if generator is not None:
         raise InvalidValue("generator", allowed=_KEYED, given=type(generator).__name__)
     if distributed:
-        raise InvalidValue("distributed", allowed="False: see lehr.distributed for several processes", given=True)
-    if not batch_first:
-        raise InvalidValue("batch_first", allowed="True: the record axis comes first", given=False)
+        raise InvalidValue("distributed", allowed=f"False: part {INSTEAD}", given=True)

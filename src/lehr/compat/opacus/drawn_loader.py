@@ -120,13 +120,20 @@ class WithEmpty:
     of zeros instead, for models that cannot run on nothing.
     """
 
-    def __init__(self, collate: Callable[[list[Any]], Any], dataset: Dataset[Any], *, shows_made_up: bool) -> None:
-        self.collate, self.dataset, self.shows_made_up = collate, dataset, shows_made_up
+    def __init__(
+        self,
+        collate: Callable[[list[Any]], Any],
+        dataset: Dataset[Any],
+        *,
+        shows_made_up: bool,
+        batch_first: bool = True,
+    ) -> None:
+        self.collate, self.dataset, self.shows_made_up, self.batch_first = collate, dataset, shows_made_up, batch_first
 
     def __call__(self, records: list[Any]) -> Any:
         if records:
             return self.collate(records)
-        return _emptied(self.collate([self.dataset[0]]), rows=int(self.shows_made_up))
+        return _emptied(self.collate([self.dataset[0]]), rows=int(self.shows_made_up), first=self.batch_first)
 
 
 def refuse_streams(dataset: Dataset[Any]) -> None:
@@ -153,16 +160,21 @@ def _parts(places: list[int], size: int) -> list[list[int]]:
     return [places[first : first + size] for first in range(0, len(places), size)] or [[]]
 
 
-def _emptied(batch: Any, *, rows: int) -> Any:
+def _emptied(batch: Any, *, rows: int, first: bool) -> Any:
+    def emptied(value: Any) -> Any:
+        return _emptied(value, rows=rows, first=first)
+
     if isinstance(batch, Tensor):
-        return torch.zeros((rows, *batch.shape[1:]), dtype=batch.dtype)
+        shape = list(batch.shape)
+        shape[0 if first or batch.dim() < 2 else 1] = rows
+        return torch.zeros(shape, dtype=batch.dtype)
     if isinstance(batch, dict) or hasattr(batch, "items"):
-        emptied = {name: _emptied(value, rows=rows) for name, value in batch.items()}
-        return emptied if type(batch) is dict else type(batch)(emptied)
+        named = {name: emptied(value) for name, value in batch.items()}
+        return named if type(batch) is dict else type(batch)(named)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_emptied(value, rows=rows) for value in batch))
+        return type(batch)(*map(emptied, batch))
     if isinstance(batch, list | tuple):
         is_by_record = all(isinstance(value, str | bytes) for value in batch)
-        return type(batch)([] if is_by_record else [_emptied(value, rows=rows) for value in batch])
+        return type(batch)([] if is_by_record else map(emptied, batch))
     allowed = "one of tensors, dictionaries, lists and tuples, of which an empty one can be made"
     raise InvalidValue("batch", allowed=allowed, given=type(batch).__name__)

@@ -17,8 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from lehr.errors import InvalidValue
-from lehr.rng import RunKey, StepRandomness
+from lehr.rng import KEY_BYTES, RunKey, StepRandomness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,14 @@ class Part:
     num_records: int
     is_last: bool
     is_made_up: bool = False
+
+
+def run_key(generator: torch.Generator | None, *, secure: bool) -> RunKey:
+    """A key of the system's entropy; or of a generator, which is for tests alone, since its seed may be known."""
+    if generator is None:
+        return RunKey.fresh(cryptographic_on_gpu=secure)
+    drawn = torch.randint(0, 256, (KEY_BYTES,), generator=generator, device=generator.device)
+    return RunKey(bytes(drawn.tolist()), cryptographic_on_gpu=secure)
 
 
 class Draws:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -36,19 +36,22 @@ from torch.utils.data import DataLoader
 from lehr import accounting, validate
 from lehr.accounting.calibration import Target
 from lehr.claims import Claim, Premise, Standing
+from lehr.clipping.clip_norm import LARGEST_CLIP_NORM
 from lehr.compat.each_record import some_of
 from lehr.compat.opacus import checkpoints, collation
 from lehr.compat.opacus.accountants.registry import OWN, create_accountant
 from lehr.compat.opacus.accountants.utils import deciding, noise_multiplier_within
 from lehr.compat.opacus.data_loader import DPDataLoader, shuffled
+from lehr.compat.opacus.distributed import INSTEAD
 from lehr.compat.opacus.drawn_loader import DrawnLoader
-from lehr.compat.opacus.draws import Draws
+from lehr.compat.opacus.draws import Draws, run_key
 from lehr.compat.opacus.grad_sample.grad_sample_module import GradSampleHooks, GradSampleModule
 from lehr.compat.opacus.notes import Notes, warn_unproven
 from lehr.compat.opacus.optimizers.optimizer import DPOptimizer
 from lehr.compat.opacus.private_steps import PrivateSteps, step_event
 from lehr.compat.opacus.promise import Planned, Promise
 from lehr.compat.opacus.quantile_clip import QuantileClip
+from lehr.compat.opacus.records_first import records_first
 from lehr.compat.opacus.spending import Allowed, Spending
 from lehr.compat.opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from lehr.compat.opacus.validators.module_validator import ModuleValidator
@@ -57,7 +60,7 @@ from lehr.events import Event, Gaussian, PoissonSampled, counted
 from lehr.reports import certificate_file
 from lehr.reports.certificate import Certificate, Statements
 from lehr.reports.promising import check_delta
-from lehr.rng import KEY_BYTES, RunKey
+from lehr.rng import RunKey
 
 MODES = ("hooks", "functorch", "ew", "ghost")
 _SHUFFLED = (
@@ -84,17 +87,38 @@ class Options:
     grad_sample_mode: str
     wrap_model: bool
     rand_on_empty: bool
+    num_passes: int
     accept_unproven: bool
-    quantile: QuantileClip | None
+    target_unclipped_quantile: float | None
+    clipbound_learning_rate: float | None
+    max_clipbound: float | None
+    min_clipbound: float | None
+    unclipped_num_std: float | None
 
     def __post_init__(self) -> None:
         validate.true_or_false(poisson_sampling=self.poisson_sampling)
         if self.grad_sample_mode not in MODES:
             allowed = f"one of {', '.join(MODES)}, which are the same engine here"
             raise InvalidValue("grad_sample_mode", allowed=allowed, given=self.grad_sample_mode)
+        validate.count(num_passes=self.num_passes)
+        _ = self.quantile  # what is wrong with it is said now
         if self.unproven and not self.accept_unproven:
             allowed = "True, since this asks for what is no guarantee: " + "; ".join(self.unproven)
             raise InvalidValue("accept_unproven", allowed=allowed, given=self.accept_unproven)
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> Options:
+        """Those of the arguments of a call that are options."""
+        return cls(**{field.name: arguments[field.name] for field in fields(cls)})
+
+    @property
+    def quantile(self) -> QuantileClip | None:
+        """The settings of adaptive clipping: all, or none."""
+        settings = {field.name: getattr(self, field.name) for field in fields(QuantileClip)}
+        missing = sorted(name for name, value in settings.items() if value is None)
+        if missing and len(missing) < len(settings):
+            raise InvalidValue("adaptive clipping", allowed="all of its settings, or none", given=f"without {missing}")
+        return None if missing else QuantileClip(**settings)
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -172,6 +196,7 @@ class PrivacyEngine:
         grad_sample_mode: str = "hooks",
         wrap_model: bool = True,
         rand_on_empty: bool = False,
+        num_passes: int = 1,
         accept_unproven: bool = False,
         epochs: int | None = None,
         target_unclipped_quantile: float | None = None,
@@ -183,33 +208,16 @@ class PrivacyEngine:
         """Model, optimizer and data loader of a private loop; in the mode "ghost" the criterion before the loader.
 
         ``clipping`` is "flat", "per_layer", "automatic" (Bu et al. 2023) or "adaptive" (Andrew et al. 2021), which
-        needs the last five arguments. ``accept_unproven`` lets shuffled batches (``poisson_sampling=False``) and a
-        ``noise_generator`` through; nothing that is then counted is a guarantee. Where ``epochs`` are given, they are
-        the plan, and a step behind the last of them is refused.
+        needs the last five arguments. ``num_passes`` is how often the model is run over the same records for one loss,
+        as the discriminator of a GAN or a Siamese network is. ``accept_unproven`` lets shuffled batches
+        (``poisson_sampling=False``) and a ``noise_generator`` through; nothing that is then counted is a guarantee.
+        Where ``epochs`` are given, they are the plan, and a step behind the last of them is refused.
         """
-        options = Options(
-            max_grad_norm=max_grad_norm,
-            batch_first=batch_first,
-            loss_reduction=loss_reduction,
-            poisson_sampling=poisson_sampling,
-            clipping=clipping,
-            noise_generator=noise_generator,
-            grad_sample_mode=grad_sample_mode,
-            wrap_model=wrap_model,
-            rand_on_empty=rand_on_empty,
-            accept_unproven=accept_unproven,
-            quantile=_quantile(
-                target_unclipped_quantile=target_unclipped_quantile,
-                clipbound_learning_rate=clipbound_learning_rate,
-                max_clipbound=max_clipbound,
-                min_clipbound=min_clipbound,
-                unclipped_num_std=unclipped_num_std,
-            ),
-        )
-        loader = self._loader(data_loader, options)
+        told = Options.among(locals())
+        loader = self._loader(data_loader, told)
         steps = None if epochs is None else validate.count(epochs=epochs) * loader.batch_sampler.steps
         return self._made(
-            module, optimizer, criterion, loader, options, noise_multiplier=noise_multiplier, planned_steps=steps
+            module, optimizer, criterion, loader, told, noise_multiplier=noise_multiplier, planned_steps=steps
         )
 
     def make_private_with_epsilon(
@@ -232,6 +240,7 @@ class PrivacyEngine:
         wrap_model: bool = True,
         rand_on_empty: bool = False,
         epsilon_tolerance: float = 0.01,
+        num_passes: int = 1,
         accept_unproven: bool = False,
         target_unclipped_quantile: float | None = None,
         clipbound_learning_rate: float | None = None,
@@ -244,27 +253,9 @@ class PrivacyEngine:
         What this engine has spent before is counted in. A step behind the last of the epochs is refused, since it would
         pass the target; and so is one with other noise than was planned.
         """
-        options = Options(
-            max_grad_norm=max_grad_norm,
-            batch_first=batch_first,
-            loss_reduction=loss_reduction,
-            poisson_sampling=poisson_sampling,
-            clipping=clipping,
-            noise_generator=noise_generator,
-            grad_sample_mode=grad_sample_mode,
-            wrap_model=wrap_model,
-            rand_on_empty=rand_on_empty,
-            accept_unproven=accept_unproven,
-            quantile=_quantile(
-                target_unclipped_quantile=target_unclipped_quantile,
-                clipbound_learning_rate=clipbound_learning_rate,
-                max_clipbound=max_clipbound,
-                min_clipbound=min_clipbound,
-                unclipped_num_std=unclipped_num_std,
-            ),
-        )
+        told = Options.among(locals())
         validate.positive(epsilon_tolerance=epsilon_tolerance)
-        loader = self._loader(data_loader, options)
+        loader = self._loader(data_loader, told)
         steps = validate.count(epochs=epochs) * loader.batch_sampler.steps
         noise_multiplier = noise_multiplier_within(
             Target(target_epsilon, target_delta, accountant=deciding(self.accountant.mechanism())),
@@ -277,7 +268,7 @@ class PrivacyEngine:
             optimizer,
             criterion,
             loader,
-            options,
+            told,
             noise_multiplier=noise_multiplier,
             planned_steps=steps,
             delta=target_delta,
@@ -348,8 +339,8 @@ class PrivacyEngine:
         state[checkpoints.ENGINES] = sorted(self._engines)
         for name, part in checkpoints.parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
             state[name] = part.state_dict()
-        if optimizer is not None:
-            state["optimizer_settings"] = checkpoints.settings_of(optimizer)
+        if optimizer is not None and optimizer.clipping == "adaptive":
+            state[checkpoints.CLIP_NORM] = optimizer.max_grad_norm
         torch.save(state, path, **(torch_save_kwargs or {}))
 
     def load_checkpoint(
@@ -367,7 +358,8 @@ class PrivacyEngine:
 
         Steps are never forgotten: where this engine, or its directory, knows of more than the checkpoint does, they
         stay counted; and where the checkpoint is of another training, both are counted. Only tensors and plain values
-        are read from the file.
+        are read from the file. Noise multiplier and clip norm stay as ``make_private`` was told them, moved on by the
+        schedulers; the clip norm of adaptive clipping goes on where it was.
         """
         state = checkpoints.read(path, **(torch_load_kwargs or {}))
         module.load_state_dict(state["module_state_dict"], **(module_load_dict_kwargs or {}))
@@ -379,13 +371,13 @@ class PrivacyEngine:
                 part.load_state_dict(state.pop(name))
         if optimizer is not None:
             checkpoints.use_up(optimizer, self.accountant.history)
-            checkpoints.put_settings(optimizer, state.pop("optimizer_settings", {}))
+            optimizer.max_grad_norm = state.pop(checkpoints.CLIP_NORM, optimizer.max_grad_norm)
         if self._planned is not None:
             self._planned.refuse_other(self.accountant.event())
         return state
 
     def _loader(self, data_loader: DataLoader[Any], options: Options) -> DrawnLoader:
-        draws = Draws(_key(options.noise_generator, secure=self.secure_mode))
+        draws = Draws(run_key(options.noise_generator, secure=self.secure_mode))
         if not options.poisson_sampling:
             return shuffled(data_loader, draws)
         if data_loader.generator is not None:
@@ -409,7 +401,7 @@ class PrivacyEngine:
         self._tell(options)
         _refuse_other_parameters(module, optimizer)
         self.validate(module=module, optimizer=optimizer, data_loader=loader)
-        self._try_collation(loader)
+        self._try_collation(loader, batch_first=options.batch_first)
         listened = _listened(module, options)
         hooks = listened.hooks if isinstance(listened, GradSampleModule) else listened
         event = step_event(loader.sampling, noise_multiplier)
@@ -420,18 +412,17 @@ class PrivacyEngine:
             charge=partial(self._charge, unproven="; ".join(options.unproven) or None),
             allowed=None if planned_steps is None else Allowed(event, steps=planned_steps),
         )
-        private = DPOptimizer(
-            optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
-            module=hooks._module,
-            steps=steps,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=options.max_grad_norm,
-            expected_batch_size=loader.sampling.expected_batch_size,
-            loss_reduction=options.loss_reduction,
-            clipping=options.clipping,
-            quantile=options.quantile,
-        )
         try:
+            private = DPOptimizer(
+                optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
+                steps=steps,
+                noise_multiplier=noise_multiplier,
+                max_grad_norm=options.max_grad_norm,
+                expected_batch_size=loader.sampling.expected_batch_size,
+                loss_reduction=options.loss_reduction,
+                clipping=options.clipping,
+                quantile=options.quantile,
+            )
             chosen = nn.CrossEntropyLoss(reduction=options.loss_reduction) if criterion is None else criterion
             loss = DPLossFastGradientClipping(listened, private, chosen, options.loss_reduction)
             self._plan(steps.allowed, options, delta=delta, records=loader.sampling.records)
@@ -439,12 +430,15 @@ class PrivacyEngine:
             if listened is not module:
                 hooks.remove_hooks()
             raise
+        hooks.listener.is_counted = True
         return (listened, private, loss, loader) if options.grad_sample_mode == "ghost" else (listened, private, loader)
 
-    def _try_collation(self, loader: DrawnLoader) -> None:
+    def _try_collation(self, loader: DrawnLoader, *, batch_first: bool) -> None:
         try:
             records = some_of(loader.dataset, loader.batch_sampler.num_samples)
-            found = collation.tried(loader.collate_fn, records)
+            found = collation.tried(
+                loader.collate_fn if batch_first else partial(_records_first, loader.collate_fn), records
+            )
         except NotPrivate:
             raise
         except Exception as error:  # such as of a file that only workers open; its words may be a record's
@@ -487,6 +481,13 @@ class PrivacyEngine:
             self.notes.add(
                 f"grad_sample_mode={mode!r}: all modes are the one engine, which stores no record's gradient"
             )
+        largest = (
+            options.max_grad_norm if isinstance(options.max_grad_norm, int | float) else max(options.max_grad_norm)
+        )
+        if largest > LARGEST_CLIP_NORM:
+            self.notes.add(
+                f"max_grad_norm above {LARGEST_CLIP_NORM:g}: clipped at, and noise for, {LARGEST_CLIP_NORM:g}"
+            )
         if self.secure_mode:
             self.notes.add("secure_mode: noise always comes from SHAKE-128; now on a GPU too")
 
@@ -502,35 +503,26 @@ class PrivacyEngine:
 
 def _listened(module: nn.Module, options: Options) -> GradSampleModule | GradSampleHooks:
     """The model, wrapped or not; one that is wrapped already stays as it is."""
+    told = {name: getattr(options, name) for name in ("batch_first", "loss_reduction", "num_passes")}
     if isinstance(module, GradSampleModule):
-        if module.loss_reduction != options.loss_reduction:
-            allowed = f"wrapped for the loss reduction {options.loss_reduction!r}, or not wrapped yet"
-            raise InvalidValue("module", allowed=allowed, given=module.loss_reduction)
+        for name, value in told.items():
+            if getattr(module, name) != value:
+                allowed = f"wrapped for {name}={value!r}, or not wrapped yet"
+                raise InvalidValue("module", allowed=allowed, given=getattr(module, name))
         return module
-    kind = GradSampleModule if options.wrap_model else GradSampleHooks
-    return kind(module, batch_first=options.batch_first, loss_reduction=options.loss_reduction)
+    return (GradSampleModule if options.wrap_model else GradSampleHooks)(module, **told)
 
 
 def _refuse_other_parameters(module: nn.Module, optimizer: Optimizer) -> None:
     if isinstance(module, DistributedDataParallel):
-        allowed = "the model of one process; lehr.distributed trains on several"
+        allowed = f"the model itself, as an argument {INSTEAD}"
         raise InvalidValue("module", allowed=allowed, given="DistributedDataParallel")
     own = {id(parameter) for parameter in module.parameters()}
     groups = (group["params"] for group in optimizer.param_groups)
     if not all(id(parameter) in own for parameter in chain.from_iterable(groups)):
-        raise InvalidValue("optimizer", allowed="one over parameters of the module", given="others among them")
+        given = "Module parameters are different than optimizer Parameters"  # the words that Opacus has for it
+        raise InvalidValue("optimizer", allowed="one over parameters of the module", given=given)
 
 
-def _key(noise_generator: torch.Generator | None, *, secure: bool) -> RunKey:
-    if noise_generator is None:
-        return RunKey.fresh(cryptographic_on_gpu=secure)
-    drawn = torch.randint(0, 256, (KEY_BYTES,), generator=noise_generator, device=noise_generator.device)
-    return RunKey(bytes(drawn.tolist()), cryptographic_on_gpu=secure)
-
-
-def _quantile(**settings: float | None) -> QuantileClip | None:
-    given = {name: value for name, value in settings.items() if value is not None}
-    if given and len(given) < len(settings):
-        missing = sorted(set(settings) - set(given))
-        raise InvalidValue("adaptive clipping", allowed="all of its settings, or none", given=f"without {missing}")
-    return QuantileClip(**given) if given else None
+def _records_first(collate: Any, records: list[Any]) -> Any:
+    return records_first(collate(records))

@@ -14,25 +14,93 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lehr import validate
 from lehr.compat.one_draw import OneDraw
 from lehr.compat.opacus.draws import Draws, Part
+from lehr.compat.opacus.records_first import RecordsFirst, needed, num_positions, one_record_more, turned_like
 from lehr.compat.opacus.spending import Allowed
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, NotPrivate
 from lehr.events import PoissonSampled
 from lehr.gradients.contributed import ContributedGradients
+from lehr.gradients.heard import Heard
 from lehr.gradients.hooked import HookedEngine
-from lehr.interfaces import ClipRule, ReleasedSum
+from lehr.gradients.listening import Listening
+from lehr.interfaces import ClipRule, ReleasedSum, Tensors
 from lehr.noise import IsotropicNoise, NoNoise
+from lehr.rng import RunKey
 from lehr.sampling import PoissonSampling
+
+_LISTENERS: WeakSet[Listener] = WeakSet()
 
 
 class Listener(HookedEngine):
-    """The hooked engine, which can be asked what it has heard that nobody has collected."""
+    """The hooked engine, which can be asked what it has heard that nobody has collected.
+
+    Without ``batch_first`` the records are on the second axis of the model's inputs. ``model`` is what the engine runs.
+    Where it ``is_counted``, a ``PrivacyEngine`` charges every step that is taken on what it hears.
+    """
+
+    is_counted = False
+
+    def __init__(self, module: nn.Module, *, batch_first: bool = True, **options: Any) -> None:
+        self._first = RecordsFirst(module, batch_first=batch_first) if needed(module, batch_first=batch_first) else None
+        self.model = self._first or module
+        super().__init__(self.model, **options)
+        _LISTENERS.add(self)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the model is listened to."""
+        return bool(self._undo)
+
+    @property
+    def num_records(self) -> int:
+        """How many records the model was run on, and nobody has collected."""
+        return self._heard.num_images or 0
+
+    def _listen(self) -> None:
+        """Listen to the layers, and let the loop call the model as it does."""
+        without_rule = self._layers.without_rule()
+        if self._first is not None and not self._first.batch_first and without_rule:
+            reason = f"no layer rule knows the parameter {min(without_rule)}, nor where its records are"
+            raise NotPrivate(layer="a model with batch_first=False", reason=reason, instead="the records first")
+        super()._listen()
+        if self._first is not None:
+            self._listen_at_entrance(self._first)
+
+    def _listen_at_entrance(self, first: RecordsFirst) -> None:
+        module = first.module
+        first.inner = vars(module).get("forward")
+
+        def enter(_: Heard, *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = first.as_taken(*args, **kwargs)
+            return first(*args, **kwargs)
+
+        def leave() -> None:
+            vars(module).pop("forward")
+            if first.inner is not None:
+                vars(module)["forward"], first.inner = first.inner, None
+
+        vars(module)["forward"] = Listening(module, lambda: self._heard, enter)
+        self._undo.append(leave)
+
+    def _heard_apart(self, values: Tensors, inputs: Any) -> Any:
+        """Outputs are turned too, to what is longer with a record more."""
+        outputs, *others = super()._heard_apart(values, inputs)
+        if self._first is not None:
+            more, *_ = super()._heard_apart(values, one_record_more(inputs))
+            outputs = turned_like(outputs, more, num_positions=num_positions(inputs))
+        return outputs, *others
+
+    def _replace_forward(self, layer: nn.Module, run: Any) -> None:
+        super()._replace_forward(layer, run if self._first is None else self._first.on_records_first(layer, run))
 
     @property
     def has_backward(self) -> bool:
@@ -44,6 +112,34 @@ class Listener(HookedEngine):
         if self._heard.backward_began and not self._heard.num_passes:
             allowed = "one that calls the model itself, which is tried for records that meet one another"
             raise InvalidValue("loop", allowed=allowed, given="one that calls layers or methods of it")
+
+
+class OwnBatches(Draws):
+    """The batches of a loop without a private loader. Each backward pass counts as a draw; which records it had, and
+    how they were chosen, nobody knows.
+    """
+
+    def __init__(self, listener: Listener, key: RunKey) -> None:
+        super().__init__(key)
+        self._listener = listener
+
+    def taken(self) -> Part:
+        if self._listener.is_counted:
+            allowed = "the one that make_private returned: it counts every step on this model"
+            raise InvalidValue("optimizer", allowed=allowed, given="one that was built by hand")
+        return Part(randomness=self.fresh(), num_records=self._listener.num_records, is_last=True)
+
+
+def steps_without_loader(optimizer: Optimizer, *, key: RunKey) -> PrivateSteps:
+    """Steps of an optimizer over the parameters of a ``GradSampleModule``, which are noised and charged to nobody."""
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for listener in _LISTENERS:
+        if listener.is_attached and trained <= {id(parameter) for parameter in listener.model.parameters()}:
+            everybody = PoissonSampling(expected_batch_size=1, records=1)
+            return PrivateSteps(
+                listener, draws=OwnBatches(listener, key), sampling=everybody, charge=lambda event: None
+            )
+    raise InvalidValue("optimizer", allowed="one over the parameters of a GradSampleModule", given="others")
 
 
 class PrivateSteps:

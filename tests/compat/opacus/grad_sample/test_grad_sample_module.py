@@ -83,7 +83,7 @@ def test_two_batches_in_one_step_are_refused() -> None:
         loop.model.allow_grad_accumulation()
 
 
-@pytest.mark.parametrize("wrong", [{"batch_first": False}, {"strict": False}, {"loss_reduction": "none"}])
+@pytest.mark.parametrize("wrong", [{"strict": False}, {"loss_reduction": "none"}])
 def test_what_is_not_offered_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         GradSampleHooks(Named(), **wrong)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import pytest
 from torch import nn
 
 from lehr.clipping import AutomaticClip, FlatClip, PerLayerClip
+from lehr.clipping.clip_norm import LARGEST_CLIP_NORM
 from lehr.compat.opacus.optimizers.clip_rules import checked_clipping, clip_rule
 from lehr.errors import InvalidValue
 from tests.compat.opacus.loops import private, take_steps
@@ -50,3 +51,9 @@ def test_loops_are_clipped_and_charged_the_same_way(clipping: str, norms: Any) -
     loop = private(clipping=clipping, max_grad_norm=norms)
     take_steps(loop, 2)
     assert loop.engine.accountant.history == [(1.0, 0.2, 2)]
+
+
+def test_a_norm_that_means_no_clipping_is_the_largest_that_arithmetic_allows() -> None:
+    for clipping, norm in (("flat", 1e20), ("automatic", float("inf")), ("per_layer", 1e20)):
+        rule = clip_rule(clipping, norm, model=MODEL, noise_multiplier=1.0, quantile=None)
+        assert rule.sensitivity == LARGEST_CLIP_NORM

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lehr.compat.opacus import DPOptimizer, PrivacyEngine
+from lehr.compat.opacus import DPOptimizer, GradSampleModule, PrivacyEngine, UnprovenWarning
 from lehr.errors import InvalidValue
-from tests.compat.opacus.loops import differentiate, network, private, records, take_step, take_steps
+from tests.compat.opacus.loops import clipped_mean, differentiate, network, private, records, take_step, take_steps
 
 
 def test_noise_has_the_stated_standard_deviation() -> None:
@@ -166,3 +166,73 @@ def test_a_gradient_from_before_never_moves_a_frozen_parameter() -> None:
 def test_a_private_optimizer_is_not_copied() -> None:
     with pytest.raises(TypeError, match="state_dict"):
         copy.deepcopy(private().optimizer)
+
+
+def by_hand(**options: Any) -> tuple[Any, DPOptimizer]:
+    model = GradSampleModule(nn.Linear(6, 3).double())
+    settings: Any = {"noise_multiplier": 0.0, "max_grad_norm": 0.5, "expected_batch_size": 10, "accept_unproven": True}
+    return model, hand_built(torch.optim.SGD(model.parameters(), lr=0.0), **{**settings, **options})
+
+
+def hand_built(optimizer: torch.optim.Optimizer, **settings: Any) -> DPOptimizer:
+    with pytest.warns(UnprovenWarning, match="built by hand"):
+        return DPOptimizer(optimizer, **settings)
+
+
+def test_one_that_was_built_by_hand_needs_the_switch() -> None:
+    settings: Any = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": 4}
+    with pytest.raises(InvalidValue, match="accept_unproven"):
+        DPOptimizer(torch.optim.SGD(GradSampleModule(network()).parameters(), lr=0.1), **settings)
+
+
+def test_one_that_was_built_by_hand_clips_every_record_and_divides_by_the_batch_size() -> None:
+    model, optimizer = by_hand()
+    inputs, targets = records()[:10]
+    differentiate(functional.cross_entropy(model(inputs), targets))
+    optimizer.step()
+    expected = clipped_mean(model.to_standard_module(), inputs, targets, clip_norm=0.5, divisor=10)
+    for parameter, wanted in zip(model.parameters(), expected, strict=True):
+        assert torch.allclose(parameter.grad, wanted, atol=1e-12)
+
+
+def test_one_that_was_built_by_hand_adds_fresh_noise_to_every_batch_and_takes_each_once() -> None:
+    model, optimizer = by_hand(noise_multiplier=2.0)
+    noise = []
+    for _ in range(300):
+        differentiate(functional.cross_entropy(model(torch.zeros(4, 6).double()), torch.zeros(4, dtype=torch.long)))
+        optimizer.step()
+        noise.append(model.weight.grad.flatten())
+    assert float(torch.cat(noise).std()) == pytest.approx(2.0 * 0.5 / 10, rel=0.06)
+    assert not torch.equal(noise[0], noise[1])
+    with pytest.raises(InvalidValue, match="backward"):
+        optimizer.step()
+
+
+def test_one_that_was_built_by_hand_repeats_its_noise_only_with_a_generator() -> None:
+    found = []
+    for generator in (torch.Generator().manual_seed(1), torch.Generator().manual_seed(1), None):
+        model, optimizer = by_hand(noise_multiplier=1.0, generator=generator)
+        differentiate(model(torch.zeros(4, 6).double()).mean())
+        optimizer.step()
+        found.append(model.weight.grad)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_parameters_that_nobody_listens_to_are_refused() -> None:
+    model = network()
+    settings: Any = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": 4, "accept_unproven": True}
+    optimizer = hand_built(torch.optim.SGD(model.parameters(), lr=0.1), **settings)
+    differentiate(functional.cross_entropy(model(records()[:4][0]), records()[:4][1]))
+    with pytest.raises(InvalidValue, match="GradSampleModule"):
+        optimizer.step()
+
+
+def test_none_is_built_by_hand_over_a_model_whose_steps_are_counted() -> None:
+    loop = private()
+    settings: Any = {"noise_multiplier": 0.0, "max_grad_norm": 1.0, "expected_batch_size": 4, "accept_unproven": True}
+    other = hand_built(loop.optimizer.original_optimizer, **settings)
+    inputs, targets = next(iter(loop.loader))
+    differentiate(functional.cross_entropy(loop.model(inputs), targets))
+    with pytest.raises(InvalidValue, match="make_private"):
+        other.step()

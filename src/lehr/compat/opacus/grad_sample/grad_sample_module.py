@@ -13,9 +13,23 @@ import torch
 from torch import nn
 
 from lehr.compat.opacus.private_steps import Listener
-from lehr.errors import InvalidValue
+from lehr.compat.opacus.validators.errors import NotSupported
+from lehr.errors import InvalidValue, NotPrivate
 
 _PREFIX = "_module."
+# What the wrapper has of the hooks, and not of the model.
+_OF_HOOKS = (
+    "allow_grad_accumulation",
+    "batch_first",
+    "cleanup",
+    "disable_hooks",
+    "enable_hooks",
+    "forbid_grad_accumulation",
+    "hooks_enabled",
+    "loss_reduction",
+    "num_passes",
+    "remove_hooks",
+)
 
 
 class GradSampleHooks:
@@ -29,14 +43,31 @@ class GradSampleHooks:
         loss_reduction: str = "mean",
         strict: bool = True,
         force_functorch: bool = False,
+        num_passes: int = 1,
     ) -> None:
-        if not batch_first:
-            raise InvalidValue("batch_first", allowed="True: the record axis comes first", given=batch_first)
         if not strict:
             raise InvalidValue("strict", allowed="True: what cannot be private is refused", given=strict)
-        self._module, self.batch_first, self.loss_reduction = m, batch_first, loss_reduction
-        self.listener = Listener(m, loss_reduction=loss_reduction)
-        self.listener.attach()
+        self._module = m
+        self.batch_first, self.loss_reduction, self.num_passes = batch_first, loss_reduction, num_passes
+        try:
+            self.listener = Listener(m, batch_first=batch_first, loss_reduction=loss_reduction, num_passes=num_passes)
+            self.listener.attach()
+        except NotPrivate as error:
+            raise NotSupported(layer=error.layer, reason=error.reason, instead=error.instead) from None
+
+    @property
+    def hooks_enabled(self) -> bool:
+        """Whether the model is listened to."""
+        return self.listener.is_attached
+
+    def disable_hooks(self) -> None:
+        """Stop to listen. A private optimizer refuses a step on what it has not heard."""
+        self.listener.detach()
+
+    def enable_hooks(self) -> None:
+        """Listen again."""
+        if not self.hooks_enabled:
+            self.listener.attach()
 
     def remove_hooks(self) -> None:
         """Leave the model as it was found."""
@@ -61,30 +92,12 @@ class GradSampleModule(nn.Module):
     In eval mode no graph is made. What the model has, the wrapper has: methods, layers, attributes.
     """
 
-    def __init__(
-        self,
-        m: nn.Module,
-        *,
-        batch_first: bool = True,
-        loss_reduction: str = "mean",
-        strict: bool = True,
-        force_functorch: bool = False,
-    ) -> None:
+    def __init__(self, m: nn.Module, **options: Any) -> None:
         super().__init__()
-        hooks = GradSampleHooks(
-            m, batch_first=batch_first, loss_reduction=loss_reduction, strict=strict, force_functorch=force_functorch
-        )
+        hooks = GradSampleHooks(m, **options)
         self._module = m
         self.hooks = hooks
         self.train(m.training)
-
-    @property
-    def batch_first(self) -> bool:
-        return self.hooks.batch_first
-
-    @property
-    def loss_reduction(self) -> str:
-        return self.hooks.loss_reduction
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.training:
@@ -96,9 +109,9 @@ class GradSampleModule(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "_module":  # while it is being made or copied
+            if name in ("_module", "hooks"):  # while it is being made or copied
                 raise
-            return getattr(self._module, name)
+            return getattr(self.hooks if name in _OF_HOOKS else self._module, name)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load weights that were saved from the wrapper, here or by Opacus, or from the model itself."""
@@ -107,23 +120,8 @@ class GradSampleModule(nn.Module):
 
     def to_standard_module(self) -> nn.Module:
         """The model itself, which nobody listens to any more."""
-        self.cleanup()
-        return self._module
-
-    def cleanup(self) -> None:
-        """Stop to listen."""
         self.hooks.cleanup()
-
-    def remove_hooks(self) -> None:
-        """Stop to listen."""
-        self.hooks.remove_hooks()
-
-    def forbid_grad_accumulation(self) -> None:
-        """Two batches in one step are always refused."""
-
-    def allow_grad_accumulation(self) -> None:
-        """Refused: two draws in one step are not what a step is counted as."""
-        self.hooks.allow_grad_accumulation()
+        return self._module
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._module!r})"

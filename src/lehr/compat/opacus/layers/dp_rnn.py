@@ -25,7 +25,7 @@ State: TypeAlias = tuple[Tensor, ...]  # hidden numbers, and for an LSTM its cel
 Cell: TypeAlias = Callable[[Tensor, Tensor, State], State]
 
 # Packed sequences are padded to a multiple of this, so that the shape of one record's part does not follow the others'.
-_PADDED_TO = 16
+PADDED_TO = 16
 
 
 class DPRNN(nn.RNN):
@@ -107,7 +107,7 @@ def _forward(layer: nn.RNNBase, tap: Tap, inputs: Tensor | PackedSequence, hx: A
 def _records_first(layer: nn.RNNBase, inputs: Tensor | PackedSequence) -> _Sequences:
     if isinstance(inputs, PackedSequence):
         num_positions = len(inputs.batch_sizes)
-        padded = -(-num_positions // _PADDED_TO) * _PADDED_TO
+        padded = -(-num_positions // PADDED_TO) * PADDED_TO
         values, lengths = pad_packed_sequence(inputs, batch_first=True, total_length=padded)
         positions = torch.arange(padded, device=values.device)
         return _Sequences(values, positions < lengths.to(values.device).unsqueeze(1), num_positions)

@@ -9,6 +9,7 @@ from torch import nn
 
 from lehr import validate
 from lehr.clipping import AutomaticClip, FlatClip, PerLayerClip
+from lehr.clipping.clip_norm import LARGEST_CLIP_NORM
 from lehr.compat.opacus.quantile_clip import QuantileClip
 from lehr.errors import InvalidValue
 from lehr.gradients.batches import trainable
@@ -21,18 +22,28 @@ def clip_rule(
     clipping: str,
     max_grad_norm: float | Sequence[float],
     *,
-    model: nn.Module,
+    model: nn.Module | None,
     noise_multiplier: float,
     quantile: QuantileClip | None,
 ) -> ClipRule:
-    """The rule of one step."""
-    if clipping == "per_layer":
+    """The rule of one step. A norm beyond what arithmetic allows means "do not clip", and is the largest allowed.
+
+    Clip and noise follow from the same number, so that a smaller one is as private. ``model`` is for "per_layer".
+    """
+    max_grad_norm = _within_range(max_grad_norm)
+    if clipping == "per_layer" and model is not None:
         return _per_layer(max_grad_norm, model)
     if not isinstance(max_grad_norm, int | float):
         raise InvalidValue("max_grad_norm", allowed=f"one number for {clipping} clipping", given=max_grad_norm)
     if clipping == "adaptive" and quantile is not None:
         return quantile.rule(clip_norm=max_grad_norm, noise_multiplier=noise_multiplier)
     return AutomaticClip(max_grad_norm) if clipping == "automatic" else FlatClip(max_grad_norm)
+
+
+def _within_range(max_grad_norm: float | Sequence[float]) -> float | Sequence[float]:
+    if isinstance(max_grad_norm, int | float):
+        return min(max_grad_norm, LARGEST_CLIP_NORM)
+    return [min(norm, LARGEST_CLIP_NORM) for norm in max_grad_norm]
 
 
 def checked_clipping(clipping: str, quantile: QuantileClip | None) -> str:

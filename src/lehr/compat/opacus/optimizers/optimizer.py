@@ -9,6 +9,7 @@ step, adds noise once, writes the mean into every ``.grad``, and lets the wrappe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lehr import validate
+from lehr.compat.opacus.draws import run_key
+from lehr.compat.opacus.notes import warn_unproven
 from lehr.compat.opacus.optimizers.clip_rules import checked_clipping, clip_rule
-from lehr.compat.opacus.private_steps import PrivateSteps, put_means
+from lehr.compat.opacus.private_steps import PrivateSteps, put_means, steps_without_loader
 from lehr.compat.opacus.quantile_clip import QuantileClip, QuantileRule
 from lehr.compat.opacus.spending import Allowed
 from lehr.compat.trained_parameters import refuse_other_parameters
@@ -30,21 +33,27 @@ class DPOptimizer(Optimizer):
     """Wraps any optimizer of torch that takes one gradient a step.
 
     ``noise_multiplier`` and ``max_grad_norm`` may be changed between steps, by the schedulers or by hand, as long as
-    what decides is public: each step is charged with the noise that it has. It is made by ``PrivacyEngine``.
+    what decides is public: each step is charged with the noise that it has. ``PrivacyEngine`` makes it, with ``steps``.
+
+    Built by hand over the parameters of a ``GradSampleModule``, it clips and adds noise to the batches that the loop
+    brings. Nobody knows how they were drawn, so nothing is counted, unless a step hook does, nor proven: that needs
+    ``accept_unproven``. A ``generator`` makes the noise repeatable, for tests.
     """
 
     def __init__(
         self,
         optimizer: Optimizer,
         *,
-        module: nn.Module,
-        steps: PrivateSteps,
         noise_multiplier: float,
         max_grad_norm: float | Sequence[float],
         expected_batch_size: float,
         loss_reduction: str = "mean",
+        generator: torch.Generator | None = None,
+        secure_mode: bool = False,
         clipping: str = "flat",
         quantile: QuantileClip | None = None,
+        steps: PrivateSteps | None = None,
+        accept_unproven: bool = False,
     ) -> None:
         _refuse_closures(optimizer)
         self.original_optimizer = optimizer
@@ -54,28 +63,43 @@ class DPOptimizer(Optimizer):
         self.loss_reduction = loss_reduction
         self.clipping = checked_clipping(clipping, quantile)
         self.step_hook: Callable[[DPOptimizer], None] | None = None
-        self._module, self._steps, self._quantile = module, steps, quantile
-        self.clip_rule()  # what is wrong with it is said now
+        self._quantile, self._generator, self._secure_mode = quantile, generator, secure_mode
+        if steps is None and not accept_unproven:
+            allowed = "True for an optimizer that make_private did not make: its batches are not known, nor counted"
+            raise InvalidValue("accept_unproven", allowed=allowed, given=accept_unproven)
+        if steps is None:
+            warn_unproven("nobody knows how the batches of an optimizer that was built by hand are drawn")
+        else:
+            self._steps = steps
+        if steps is not None or clipping != "per_layer":
+            self.clip_rule()  # what is wrong with it is said now
+
+    @cached_property
+    def _steps(self) -> PrivateSteps:
+        """Those of an optimizer that was built by hand begin with its first use."""
+        key = run_key(self._generator, secure=self._secure_mode)
+        return steps_without_loader(self.original_optimizer, key=key)
 
     def clip_rule(self) -> ClipRule:
         """The rule that the next draw is clipped by."""
         return clip_rule(
             self.clipping,
             self.max_grad_norm,
-            model=self._module,
+            model=self._steps.listener.model if self.clipping == "per_layer" else None,
             noise_multiplier=self.noise_multiplier,
             quantile=self._quantile,
         )
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Everything but the wrapped optimizer's step; false where the draw has further parts."""
-        refuse_other_parameters(self._module, self.original_optimizer)
+        model = self._steps.listener.model
+        refuse_other_parameters(model, self.original_optimizer)
         if not self._steps.collect(self.clip_rule()):
             return False
         rule = self._steps.rule
         released = self._steps.release(noise_multiplier=self.noise_multiplier)
         self._forget_older_gradients()
-        put_means(self._module, released, divisor=self.expected_batch_size if self.loss_reduction == "mean" else 1.0)
+        put_means(model, released, divisor=self.expected_batch_size if self.loss_reduction == "mean" else 1.0)
         if isinstance(rule, QuantileRule) and self._quantile is not None:
             self.max_grad_norm = self._quantile.moved(rule, released, expected_batch_size=self.expected_batch_size)
         if self.step_hook is not None:

@@ -19,6 +19,7 @@ class Schedule:
             allowed = f"one with {self.attribute}, as PrivacyEngine returns it"
             raise InvalidValue("optimizer", allowed=allowed, given=type(optimizer).__name__)
         self.optimizer, self.last_epoch = optimizer, last_epoch
+        self.base: float = getattr(optimizer, self.attribute)
         self.step()
 
     def next_value(self, now: float) -> float:
@@ -29,18 +30,25 @@ class Schedule:
         """One epoch more."""
         self.last_epoch += 1
         value = self.next_value(getattr(self.optimizer, self.attribute))
-        setattr(self.optimizer, self.attribute, validate.positive(**{self.attribute: value}))
+        # Without noise nothing is private, which every such step is charged as; without a clip norm nothing is defined.
+        check = validate.non_negative if self.attribute == "noise_multiplier" else validate.positive
+        setattr(self.optimizer, self.attribute, check(**{self.attribute: value}))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and functions."""
-        return {name: value for name, value in vars(self).items() if name != "optimizer" and not callable(value)}
+        """Everything but the optimizer, the value that it began with, and functions."""
+        left_out = ("optimizer", "base")
+        return {name: value for name, value in vars(self).items() if name not in left_out and not callable(value)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What a schedule of the same kind has saved."""
+        """What a schedule of the same kind has saved. The optimizer gets the value that it would have had then."""
         unknown = sorted(set(state_dict) - set(self.state_dict()))
         if unknown:
             raise InvalidValue("state_dict", allowed=f"one with {sorted(self.state_dict())}", given=unknown)
         vars(self).update(state_dict)
+        steps, self.last_epoch = self.last_epoch + 1, -1
+        setattr(self.optimizer, self.attribute, self.base)
+        for _ in range(steps):
+            self.step()
 
 
 class Exponential(Schedule):
@@ -70,8 +78,7 @@ class ByFunction(Schedule):
 
     def __init__(self, optimizer: Any, *, function: Callable[[int], float], last_epoch: int = -1) -> None:
         self.function = function
-        self.base = getattr(optimizer, self.attribute, None)
         super().__init__(optimizer, last_epoch=last_epoch)
 
     def next_value(self, now: float) -> float:
-        return float(self.base or 0) * self.function(self.last_epoch)
+        return self.base * self.function(self.last_epoch)

@@ -10,7 +10,7 @@ UnsupportedError
 
 from __future__ import annotations
 
-from lehr.errors import LehrError
+from lehr.errors import LehrError, NotPrivate
 
 
 class UnsupportedError(LehrError, ValueError):
@@ -35,3 +35,7 @@ class ShouldReplaceModuleError(UnsupportedModuleError):
 
 class IllegalModuleConfigurationError(UnsupportedModuleError):
     """A layer that can be trained privately when it is set up otherwise."""
+
+
+class NotSupported(NotPrivate, NotImplementedError):
+    """What ``GradSampleModule`` raises for a model that cannot be trained privately."""
