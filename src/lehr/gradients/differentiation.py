@@ -5,6 +5,7 @@ Axes: B records, K views of one record.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.layers import Layers
 from lehr.gradients.precision import margin, narrow, widen
 from lehr.gradients.reading import Manner, Outlet, Reading
+from lehr.gradients.record_axis import Trace, as_traced, why_not_apart
 from lehr.interfaces import Inputs, Tensors
 
 
@@ -52,6 +54,44 @@ class Differentiation:
         mask_B: Tensor,  # noqa: N803
     ) -> ContributedGradients:
         """Of every record; traceable as one graph."""
+        heard, tap_grads, copy_grads = self._heard(reading, parameters, buffers, inputs, targets, mask_B)
+        sites = reading.sites(heard, tap_grads, mask_B.shape[0])
+        contributions = self._layers.contributions(reading.places, sites, {**parameters, **buffers}, copied=copy_grads)
+        return ContributedGradients(contributions, mask_B=mask_B, margin=self.margin(parameters))
+
+    def why_not_together(
+        self, reading: Reading, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any, *, num_records: int
+    ) -> str | None:
+        """Why it is not proven that a batch of so many records, run together, keeps them apart; None where it is.
+
+        What is read of a record, the inputs of layers and the gradients of their outputs, must be a function of this
+        record: so the forward pass, the loss and the backward pass are followed. Only shapes of the batch are used.
+        """
+
+        def compute(trace: Trace) -> Iterator[tuple[str, Tensor]]:
+            given = (
+                {name: trace.public(value, name) for name, value in values.items()} for values in (parameters, buffers)
+            )
+            batch = batches.each(trace.records, (inputs, targets))
+            everyone = torch.ones(trace.num_records, dtype=torch.bool, device=first_device(parameters))
+            heard, grads, _ = self._heard(reading, *given, *batch, everyone)
+            for key, place in reading.places.items():
+                yield place.layer, heard[key]
+                yield place.layer, grads[key]
+
+        sizes = [size for leaf in batches.leaves((inputs, targets)) for size in leaf.shape[1:]]
+        return why_not_apart(compute, self._layers.model, num_records=num_records, sizes=sizes)
+
+    def _heard(
+        self,
+        reading: Reading,
+        parameters: Tensors,
+        buffers: Tensors,
+        inputs: Inputs,
+        targets: Any,
+        mask_B: Tensor,  # noqa: N803
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """What goes into every place, and the gradients of what leaves it and of the copies."""
         num_records = mask_B.shape[0]
         values = self._as_run({**parameters, **buffers}, reading.manner)
         taps = reading.taps(num_records, device=mask_B.device)
@@ -65,9 +105,7 @@ class Differentiation:
         losses, pullback, heard = vjp(run, taps, copies, has_aux=True)  # type: ignore[misc]
         # A record's loss is the mean over its views, and so is its gradient.
         tap_grads, copy_grads = pullback(torch.full_like(losses, 1 / self._views))
-        sites = reading.sites(heard, tap_grads, num_records)
-        contributions = self._layers.contributions(reading.places, sites, {**parameters, **buffers}, copied=copy_grads)
-        return ContributedGradients(contributions, mask_B=mask_B, margin=self.margin(parameters))
+        return heard, tap_grads, copy_grads
 
     def margin(self, parameters: Tensors) -> float:
         """See ``RecordGradients``."""
@@ -102,7 +140,9 @@ class Differentiation:
         def model(*args: Any, **kwargs: Any) -> Any:
             return self._layers.called(values, args, kwargs)
 
-        losses = self._loss_fn(widen(batches.call(model, narrow(inputs, self._dtype))), targets)
+        with as_traced():
+            outputs = batches.call(model, narrow(inputs, self._dtype))
+        losses = self._loss_fn(widen(outputs), targets)
         return batches.one_each(losses, num_records=batches.leaves(inputs)[0].shape[0])
 
     def _as_run(self, values: Tensors, manner: Manner) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ Axes: B records, K views of one record.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ from lehr.gradients.reading import Manner, Reading
 from lehr.gradients.replay import Replayed
 from lehr.gradients.trial import Trial
 from lehr.interfaces import ClipRule, Inputs, PrivateSum, Tensors
+
+LOG = logging.getLogger("lehr")
 
 
 class GhostEngine:
@@ -70,6 +73,8 @@ class GhostEngine:
             own.__dict__.update({name: value for name, value in known.items() if isinstance(value, Tensor)})
         self._changes = 0
         self._manners: dict[Any, Manner] = {}
+        self._alone: dict[Any, Manner] = {}
+        self._together: dict[Any, bool] = {}
         self._readings: dict[Any, Reading] = {}
         self._steps: dict[Any, Callable[..., dict[str, Tensor]]] = {}
 
@@ -80,7 +85,7 @@ class GhostEngine:
             return self._of_no_record()
         with torch.no_grad():
             values = self._values()
-            reading = self._reading(values, inputs, targets)
+            reading = self._reading(values, inputs, targets, arguments[2].shape[0])
             return self._differentiation.gradients(reading, *values, *arguments)
 
     def private_sum(self, clip: ClipRule, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> PrivateSum:  # noqa: N803
@@ -89,8 +94,9 @@ class GhostEngine:
         if not arguments[2].shape[0]:
             return clip(self.gradients(inputs, targets, mask_B))
         values = self._values()
-        reading = self._reading(values, inputs, targets)
-        step = self._step(reading, clip, self._physical_batch or arguments[2].shape[0])
+        num_records = self._physical_batch or arguments[2].shape[0]
+        reading = self._reading(values, inputs, targets, num_records)
+        step = self._step(reading, clip, num_records)
         total: dict[str, Tensor] | None = None
         with torch.no_grad():
             for part in physical_batches(arguments, size=self._physical_batch):
@@ -154,11 +160,12 @@ class GhostEngine:
         parameters = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
         return parameters, dict(self._model.named_buffers())
 
-    def _reading(self, values: tuple[Tensors, Tensors], inputs: Inputs, targets: Any) -> Reading:
-        """How to read batches of this shape.
+    def _reading(self, values: tuple[Tensors, Tensors], inputs: Inputs, targets: Any, num_records: int) -> Reading:
+        """How to read batches of this shape, of so many records at once.
 
         How the model is run is found out at the first one, on made-up records, and again after a setting was changed:
-        it may decide which layers are used, and what is used behind their backs.
+        it may decide which layers are used, and what is used behind their backs. Records are run together only where
+        that is proven to keep them apart; otherwise each is run alone.
         """
         way = self._way(inputs, targets)
         if way not in self._manners:
@@ -167,9 +174,27 @@ class GhostEngine:
             values = self._values()
             way = self._way(inputs, targets)  # a model that notes something when it is run was changed by the trial
             self._manners[way] = manner
-        key = (way, tuple(tuple(leaf.shape[1:]) for leaf in batches.leaves((inputs, targets))))
+        shapes = tuple(tuple(leaf.shape[1:]) for leaf in batches.leaves((inputs, targets)))
+        reading = self._read(self._manners[way], (way, shapes), values, inputs, targets)
+        if reading.manner.is_record_by_record:
+            return reading
+        size = (way, shapes, num_records)
+        if size not in self._together:
+            why = self._differentiation.why_not_together(reading, *values, inputs, targets, num_records=num_records)
+            self._together[size] = why is None
+            if why is not None and way not in self._alone:
+                LOG.warning("records are not proven to be kept apart: each is run alone, which is slower (%s)", why)
+                trial = Trial(self._model, self._layers, self._loss_fn, views=self._views)
+                self._alone[way] = trial.manner(*values, inputs, targets, why_alone=why)
+        if self._together[size]:
+            return reading
+        return self._read(self._alone[way], (way, shapes, "alone"), values, inputs, targets)
+
+    def _read(
+        self, manner: Manner, key: Any, values: tuple[Tensors, Tensors], inputs: Inputs, targets: Any
+    ) -> Reading:
         if key not in self._readings:
-            self._readings[key] = self._differentiation.reading(self._manners[way], *values, inputs, targets)
+            self._readings[key] = self._differentiation.reading(manner, *values, inputs, targets)
         return self._readings[key]
 
     def _way(self, inputs: Inputs, targets: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr.errors import InvalidValue, NotPrivate
+from lehr.errors import InvalidValue, LehrError, NotPrivate
 from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
 from lehr.gradients.calling import Called
@@ -35,6 +35,7 @@ from lehr.interfaces import Inputs, Tensors
 
 LOG = logging.getLogger("lehr")
 _RECORDS = 2
+_DRAWS = 20  # of a model that draws random numbers in evaluation too: whether they make a difference
 # Of a parameter's gradient, or of a hundredth of the whole one where that is more.
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 _ROUGH = 5e-2  # for half precision
@@ -62,14 +63,21 @@ class Trial:
         self._views = views
         self._plain = model  # whose layers report to nobody
         self._called = Called(model)
+        self._why_alone: str | None = None
         self._differentiation = Differentiation(layers, loss_fn, views=views, dtype=None)
 
-    def manner(self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> Manner:
-        """The fastest manner in which the model's gradients come out right, for batches that look like this one."""
+    def manner(
+        self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any, *, why_alone: str | None = None
+    ) -> Manner:
+        """The fastest manner in which the model's gradients come out right, for batches that look like this one.
+
+        ``why_alone`` says why it must be one in which each record is run alone.
+        """
         copied = tuple(sorted(self._layers.without_rule()))
         if copied:
             LOG.warning("no layer rule for %s: their gradients are stored record by record", ", ".join(copied))
-        manner = Manner(copied, bool(copied))
+        manner = Manner(copied, bool(copied) or why_alone is not None, why_alone is None)
+        self._why_alone = why_alone
         # In inference mode nothing could be differentiated, and what is tried here has to be.
         with torch.inference_mode(False), batches.random_numbers_apart(first_device(parameters)):
             for attempt in ATTEMPTS:
@@ -111,7 +119,18 @@ class Trial:
                     LOG.info("cannot be run together: %s", error)
             manner = replace(manner, is_record_by_record=True, is_channels_last=False)
             LOG.warning("the model cannot be run on several records at once: each is run alone, which is slower")
-        return manner, wrong_in(manner)
+        try:
+            return manner, wrong_in(manner)
+        except LehrError:
+            raise
+        except Exception as error:
+            if self._why_alone is None:
+                raise
+            raise NotPrivate(
+                layer=described("", self._plain),
+                reason=f"records are not proven to be kept apart ({self._why_alone}), and none can be run alone: {error}",
+                instead="operations that do not look at other records, nor at values to decide what is run",
+            ) from error
 
     def _expected(
         self, attempt: MadeUp, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
@@ -125,7 +144,14 @@ class Trial:
         for flags in (given, [False] * len(given)):
             with _flags(self._plain, flags):
                 try:
-                    once, again = (self._alone(attempt, parameters, buffers, inputs, targets) for _ in range(2))
+                    before = _generators(parameters)
+                    once = self._alone(attempt, parameters, buffers, inputs, targets)
+                    is_random = _generators(parameters) != before
+                    is_last = flags is not given
+                    again = [
+                        self._alone(attempt, parameters, buffers, inputs, targets)
+                        for _ in range(_DRAWS if is_random and is_last else 1)
+                    ]
                 except (InvalidValue, NotPrivate):
                     raise
                 except Exception as error:
@@ -134,7 +160,9 @@ class Trial:
                 if not all(grad.isfinite().all() for record in once for grad in record.values()):
                     return flags, None
                 self._refuse_mixed(attempt, {**parameters, **buffers}, inputs)
-                pairs = zip(once, again, strict=True)
+                if is_random and not is_last:
+                    continue  # two draws that are the same by chance say nothing
+                pairs = [pair for other in again for pair in zip(once, other, strict=True)]
                 if not any(_differing(some, others) for some, others in pairs):
                     return flags, once
         return flags, None
@@ -203,6 +231,13 @@ class Trial:
             found = [gradients.weighted_sum(weights) for weights in torch.eye(_RECORDS, device=every.device)]
         pairs = zip(expected, found, strict=True)
         return {name for some, others in pairs for name in _differing(some, others)}
+
+
+def _generators(values: Tensors) -> list[bytes]:
+    """The states of the generators that a model may draw from."""
+    device = first_device(values)
+    states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return [state.numpy().tobytes() for state in states]
 
 
 def _values(attempt: MadeUp, parameters: Tensors, buffers: Tensors) -> tuple[Tensors, Tensors]:
