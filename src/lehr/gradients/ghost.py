@@ -190,9 +190,7 @@ class GhostEngine:
             return reading
         return self._read(self._alone[way], (way, shapes, "alone"), values, inputs, targets)
 
-    def _read(
-        self, manner: Manner, key: Any, values: tuple[Tensors, Tensors], inputs: Inputs, targets: Any
-    ) -> Reading:
+    def _read(self, manner: Manner, key: Any, values: tuple[Tensors, Tensors], inputs: Inputs, targets: Any) -> Reading:
         if key not in self._readings:
             self._readings[key] = self._differentiation.reading(manner, *values, inputs, targets)
         return self._readings[key]

@@ -36,6 +36,7 @@ from lehr.gradients.made_up import ATTEMPTS, MadeUp
 from lehr.gradients.masks import checked_mask
 from lehr.gradients.mixing import Run, Sites, other_number, refuse_mixed_images, run_apart
 from lehr.gradients.precision import margin
+from lehr.gradients.record_axis import Trace, why_not_apart
 from lehr.gradients.refusals import described, refuse_what_cannot_be_private
 from lehr.interfaces import Site, Tensors
 
@@ -66,6 +67,7 @@ class HookedEngine:
         self._without_rule = _leaves_with(model, self._layers.without_rule())
         self._tried: set[Any] = set()
         self._tried_alone: set[Any] = set()
+        self._proven: set[Any] = set()
         self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> HookedEngine:
@@ -172,15 +174,19 @@ class HookedEngine:
         buffers are as they were before.
         """
         way = self._way(inputs)
-        if way in self._tried:
+        shapes = (way, num_images, tuple(leaf.shape for leaf in batches.leaves(inputs)))
+        if way in self._tried and shapes in self._proven:
             yield
             return
         with _put_back_on_error(self._model):
             refuse_what_cannot_be_private(self._model)
             yield
             if num_images >= 2 * self._views:
-                self._try_for_mixing(num_images, inputs)
-                self._tried.add(way)
+                if way not in self._tried:
+                    self._try_for_mixing(num_images, inputs)
+                    self._tried.add(way)
+                self._prove_apart(num_images, inputs)
+                self._proven.add(shapes)
             elif way not in self._tried_alone and num_images:
                 self._try_alone(num_images, inputs)
                 self._tried_alone.add(way)
@@ -195,6 +201,49 @@ class HookedEngine:
         reason = f"it cannot be seen on made-up records whether it keeps records apart ({says_nothing})"
         instead = "the materialised engine, which runs every record alone"
         raise NotPrivate(layer=described("", self._model), reason=reason, instead=instead)
+
+    def _prove_apart(self, num_images: int, inputs: Any) -> None:
+        """For every shape of a batch, of which no number is looked at: what each layer is given and gives back."""
+
+        def compute(trace: Trace) -> Iterator[tuple[str, Tensor]]:
+            def made_up(leaf: Tensor) -> Tensor:
+                has_records = leaf.shape[:1] == (num_images,)
+                return trace.records(leaf, rows=trace.num_records * self._views) if has_records else trace.public(leaf)
+
+            parameters = self._model.named_parameters()
+            values = {name: Parameter(trace.public(p, name), p.requires_grad) for name, p in parameters}
+            buffers = {name: trace.public(buffer, name) for name, buffer in self._model.named_buffers()}
+            heard, self._heard = self._heard, Heard()
+            try:
+                yield from self._followed(trace, {**values, **buffers}, batches.each(made_up, inputs))
+            finally:
+                self._heard = heard
+
+        sizes = [size for leaf in batches.leaves(inputs) for size in leaf.shape[1:]]
+        num_records = self._num_records(num_images)
+        why = why_not_apart(compute, self._model, num_records=num_records, sizes=sizes)
+        if why is not None:
+            instead = (
+                "keep the record axis first and apart, or use the materialised engine, which runs every record alone"
+            )
+            reason = f"it is not proven to keep records apart ({why})"
+            raise NotPrivate(layer=described("", self._model), reason=reason, instead=instead)
+
+    def _followed(self, trace: Trace, values: Tensors, inputs: Any) -> Iterator[tuple[str, Tensor]]:
+        """One pass, and one back from whatever a loss may ask of each record's outputs."""
+        called = Called(BareWithBuffers(self._model))
+        with torch.enable_grad():
+            outputs, _ = called({f"layer.{name}": value for name, value in values.items()}, *inputs)
+            found = batches.leaves(outputs)
+            asked = [(output, trace.like(output)) for output in found if output.requires_grad and output.dim()]
+            asked = [(output, grads) for output, grads in asked if grads is not None]
+            if asked:
+                torch.autograd.backward(*zip(*asked, strict=True))
+        for key, passage in self._heard.passages.items():
+            yield passage.place.layer, passage.inputs
+            if key in self._heard.output_grads:
+                yield passage.place.layer, self._heard.output_grads[key]
+        yield from self._heard.own_grads.items()
 
     def _try_alone(self, num_images: int, inputs: Any) -> None:
         """A record that is alone in its batch meets no other one there, but could leave something in a buffer."""
@@ -215,7 +264,7 @@ class HookedEngine:
         run, left = self._leaving_buffers(attempt)
         says_nothing = refuse_mixed_images(self._model, run, batch, few=few)
         if says_nothing is None:
-            _refuse_written_buffers(self._model, *left[1:])
+            _refuse_written_buffers(self._model, *left[:2])  # those of each image alone
         return says_nothing
 
     def _leaving_buffers(self, attempt: MadeUp) -> tuple[Run, list[Tensors]]:

@@ -28,12 +28,23 @@ class MadeUp:
     def batch(self, inputs: Any, *, num_images: int, rows: Sequence[int]) -> Any:
         """These rows, each 0 or 1, of the two images, in the shapes and types that a batch has."""
 
-        def made_up(leaf: Tensor) -> Tensor:
+        def made_up(leaf: Tensor, pair: Tensor) -> Tensor:
             if leaf.shape[:1] == (num_images,):
-                return self.pair(leaf)[list(rows)].to(leaf.device)
+                return pair[list(rows)].to(leaf.device)
             return self._typed(leaf) if leaf.is_floating_point() else leaf
 
-        return pytree.tree_map_only(Tensor, made_up, inputs)
+        return pytree.tree_map(
+            lambda *both: made_up(*both) if isinstance(both[0], Tensor) else both[0], inputs, self.pairs(inputs)
+        )
+
+    def pairs(self, batch: Any) -> Any:
+        """Both images of everything that a batch consists of: no two parts of an image are alike."""
+        leaves, structure = pytree.tree_flatten(batch)
+        made = [
+            self.pair(leaf, at=at) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+            for at, leaf in enumerate(leaves)
+        ]
+        return pytree.tree_unflatten(made, structure)
 
     def values(self, model: nn.Module) -> dict[str, Tensor]:
         """Weights a little away from where they are, since a gain of zero hides what stands behind it; and buffers."""
@@ -50,16 +61,16 @@ class MadeUp:
     def _typed(self, values: Tensor) -> Tensor:
         return values.double() if self.is_wide and values.is_floating_point() else values
 
-    def pair(self, leaf: Tensor) -> Tensor:
-        """Both images, in the shape that an image of this batch has."""
+    def pair(self, leaf: Tensor, *, at: int = 0) -> Tensor:
+        """Both images, in the shape that an image of this batch has; ``at`` is the place of this part in an image."""
         shape = (2, *leaf.shape[1:])
         if leaf.is_floating_point():
-            drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            drawn = torch.randn(shape, generator=torch.Generator().manual_seed(at), dtype=torch.float64)
             drawn = drawn.abs().clamp(_EDGE, 1 - _EDGE) if self.is_positive else drawn
             return drawn if self.is_wide else drawn.to(leaf.dtype)
         if leaf.dtype is torch.bool:
             return _masks(shape, value=not self.is_positive)
-        words = torch.arange(2) + int(self.is_positive)
+        words = (torch.arange(2) + at) % 2 + int(self.is_positive)
         return words.to(leaf.dtype).reshape(2, *(1 for _ in shape[1:])).expand(shape).clone()
 
 

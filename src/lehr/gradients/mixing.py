@@ -48,23 +48,29 @@ def other_number(num_images: int) -> int:
 
 def refuse_mixed_images(model: nn.Module, run: Run, batch: Callable[[Sequence[int]], Any], *, few: int) -> str | None:
     """The same for two images, of which ``batch(rows)`` makes a batch: each of its ``few`` rows is image 0 or 1."""
-    choices = ([0, *[1] * (few - 1)], [0] * few, [1] * few)
+    orders = ([0, *[1] * (few - 1)], [1, *[0] * (few - 1)])  # a model that sorts its batch leaves one of them as it is
     try:
-        both, *alone = (run_apart(model, run, batch(rows)) for rows in choices)
+        alone = [run_apart(model, run, batch([image] * few)) for image in (0, 1)]
+        mixed = [run_apart(model, run, batch(rows)) for rows in orders]
     except Exception as error:  # what is wrong with the model itself is said where it is run on its own records
         return f"it cannot be run on them: {error}"
-    for path, values in both[1]:
+    for path, values in mixed[0][1]:
         if values.shape[:1] != (few,):
             _refuse(
                 model, path, f"the record axis does not come first in its input: {few} records give {[*values.shape]}"
             )
-    for row, other in enumerate(alone):
-        for (path, values), (_, others) in zip(both[1], other[1], strict=True):
-            if not _close(values[row], others[row]):
-                _refuse(model, path, "what it is given of one record changes with the other records of the batch")
-        if not _agree(both[0], other[0], row, few):
-            _refuse(model, "", "what it gives for one record changes with the other records of the batch")
+    for rows, both in zip(orders, mixed, strict=True):
+        for row in (0, 1):
+            _refuse_unlike(model, both, alone[rows[row]], row, few)
     return _says_nothing(*alone, few=few)
+
+
+def _refuse_unlike(model: nn.Module, both: tuple[Any, Sites], other: tuple[Any, Sites], row: int, few: int) -> None:
+    for (path, values), (_, others) in zip(both[1], other[1], strict=True):
+        if not _close(values[row], others[row]):
+            _refuse(model, path, "what it is given of one record changes with the other records of the batch")
+    if not _agree(both[0], other[0], row, few):
+        _refuse(model, "", "what it gives for one record changes with the other records of the batch")
 
 
 def _says_nothing(first: tuple[Any, Sites], second: tuple[Any, Sites], *, few: int) -> str | None:

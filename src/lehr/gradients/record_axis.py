@@ -92,7 +92,8 @@ def why_not_apart(compute: Computation, model: nn.Module, *, num_records: int, s
 
     ``compute(trace)`` runs the computation on ``trace.num_records`` records, made by ``trace.records``, with weights
     and buffers from ``trace.public``. It returns every tensor that is read record by record, each with a name: there
-    the records must come first. ``sizes`` are other lengths in the batch. The model's attributes are put back.
+    the records must come first. ``sizes`` are other lengths in the batch. The model's attributes are put back. A batch
+    of one record has nobody to be mixed with: its operations are not compared with those of larger ones.
     """
     taken = {num_records, *sizes}
     reference = next((prime for prime in _PRIMES if not any(size % prime == 0 for size in taken)), _PRIMES[-1])
@@ -121,7 +122,8 @@ def _prove(compute: Computation, model: nn.Module, reference: int, num_records: 
             if first is not None and depends is not None and first.names != trace.names:
                 raise _NotProven(f"{depends} runs other operations where values of the records are different")
             first = first or trace
-            _refuse_difference(trace, _run(compute, model, num_records, given, hints=trace))
+            if num_records > 1:
+                _refuse_difference(trace, _run(compute, model, num_records, given, hints=trace))
         if not waiting:
             break
     if waiting or first is None:
@@ -145,10 +147,9 @@ def _run(
         # nothing in the message is of a record.
         why = (str(error).strip().splitlines() or [""])[0]
         raise _NotProven(f"it cannot be followed without values ({type(error).__name__}: {why[:160]})") from error
-    if num_records > 1:
-        for name, tensor in results:
-            trace.refuse_unless_first(name, tensor)
-        trace.refuse_written()
+    for name, tensor in results:
+        trace.refuse_unless_first(name, tensor)
+    trace.refuse_written()
     return trace
 
 
@@ -203,11 +204,20 @@ class Trace(TorchDispatchMode):
 
     def like(self, tensor: Tensor) -> Tensor | None:
         """Numbers that belong to the same records as those of this tensor; None where it holds no records."""
-        if isinstance(self.state(tensor), Public):
+        state = self.state(tensor)
+        if isinstance(state, Public):
             return None
+        if isinstance(state, Mixed):
+            if tensor.shape[0] % self.num_records:
+                return None  # a summary beside the outputs of records
+            raise _NotProven(f"what it gives for one record depends on others: {state.reason}")
         with self._off():
             made = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        self._write_fresh(made, Mixed("") if self.num_records == 1 else self.axis(tensor), "")
+        try:
+            axis = self.axis(tensor)
+        except _Mixes as error:
+            raise _NotProven(f"what it gives for one record depends on others: {error}") from error
+        self._write_fresh(made, axis or Public(), "")
         return made
 
     def public(self, tensor: Tensor, name: str = "an input without a record axis") -> Tensor:
@@ -272,8 +282,6 @@ class Trace(TorchDispatchMode):
 
     def _results(self, op: _Op, states: list[State]) -> list[Result]:
         mixed = next((state for state in states if isinstance(state, Mixed)), None)
-        if self.num_records == 1:
-            mixed = Mixed("")  # there is nothing to be mixed with: only the log is of use
         if mixed is not None and op.kind not in _SHAPE_ONLY:
             return [mixed for _ in op.outputs]
         if op.drawn is not None:
@@ -290,8 +298,6 @@ class Trace(TorchDispatchMode):
 
         Such a tensor is followed as if it held records, so that what is done to each part by itself stays apart.
         """
-        if self.num_records == 1:
-            return False
         is_drawn = op.is_random and op.kind in _DRAWS and len(op.fresh) == 1 and self._are_even(op)
         found: list[Axis | None] = []
         if is_drawn:
@@ -509,7 +515,7 @@ class Trace(TorchDispatchMode):
         axes = []
         for tensor in tensors:
             try:
-                axes.append(op.axis(tensor) or op.checked.get(id(tensor)) if self.num_records > 1 else None)
+                axes.append(op.axis(tensor) or op.checked.get(id(tensor)))
             except _Mixes:
                 axes.append(None)
         entry = _Entry(
@@ -563,7 +569,7 @@ def _is_scaled(first: _Entry, second: _Entry, count: int, other: int) -> bool:
     for (is_size, one), (_, another) in zip(first.numbers, second.numbers, strict=True):
         if one != another and not (is_size and one * other == another * count) and one == one:
             return False
-    if other > 1 and first.axes != second.axes:
+    if first.axes != second.axes:
         return False
     for shape, scaled, axis in zip(first.shapes, second.shapes, first.axes, strict=True):
         if len(shape) != len(scaled):
@@ -575,7 +581,7 @@ def _is_scaled(first: _Entry, second: _Entry, count: int, other: int) -> bool:
             if not is_right and not is_public:
                 return False
     pairs = zip(first.values, second.values, strict=True)
-    return other == 1 or all(_are_same_values(one, another, first.name) for one, another in pairs)
+    return all(_are_same_values(one, another, first.name) for one, another in pairs)
 
 
 def _are_same_values(first: Tensor | None, second: Tensor | None, name: str) -> bool:

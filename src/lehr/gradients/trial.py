@@ -64,6 +64,7 @@ class Trial:
         self._plain = model  # whose layers report to nobody
         self._called = Called(model)
         self._why_alone: str | None = None
+        self._used: set[str] = set()  # the parameters that a loss depends on
         self._differentiation = Differentiation(layers, loss_fn, views=views, dtype=None)
 
     def manner(
@@ -79,14 +80,26 @@ class Trial:
         manner = Manner(copied, bool(copied) or why_alone is not None, why_alone is None)
         self._why_alone = why_alone
         # In inference mode nothing could be differentiated, and what is tried here has to be.
+        found: Manner | None = None
+        untested = set(self._layers.names)
         with torch.inference_mode(False), batches.random_numbers_apart(first_device(parameters)):
             for attempt in ATTEMPTS:
                 values = _values(attempt, parameters, buffers)
-                made_up = batches.each(lambda leaf, a=attempt: a.pair(leaf).to(leaf.device), (inputs, targets))  # type: ignore[misc]
+                device = batches.leaves(inputs)[0].device
+                made_up = batches.each(lambda leaf: leaf.to(device), attempt.pairs((inputs, targets)))  # noqa: B023
                 flags, expected = self._expected(attempt, *values, *made_up)
-                if expected is not None:
-                    with _flags(self._layers.model, flags):
-                        return self._first_right(manner, partial(self._wrong, attempt, expected, *values, *made_up))
+                if expected is None:
+                    continue
+                with _flags(self._layers.model, flags):
+                    wrong_in = partial(self._wrong, attempt, expected, *values, *made_up)
+                    if found is None or wrong_in(found):
+                        found = self._first_right(manner, wrong_in)
+                untested = {name for name in untested if not any(record[name].any() for record in expected)}
+                if not untested & self._used:  # a gradient of zeros agrees with whatever says nothing
+                    return found
+        if found is not None:
+            LOG.info("all gradients of made-up records are zero: %s", ", ".join(sorted(untested & self._used)))
+            return found
         LOG.warning("the model cannot be tried on made-up records: each record is run alone, which is slower")
         return replace(manner, is_record_by_record=True)
 
@@ -94,12 +107,12 @@ class Trial:
         manner, wrong = self._first_that_runs(manner, wrong_in)
         if wrong and not manner.is_record_by_record:
             manner = replace(manner, is_record_by_record=True)
-            wrong = wrong_in(manner)
+            wrong = self._wrong_alone(manner, wrong_in)
             LOG.warning("the record axis does not stay first in every layer: each record is run alone, which is slower")
         if wrong:
             LOG.warning("used where no layer rule sees it: %s; stored record by record", ", ".join(sorted(wrong)))
             manner = replace(manner, copied=tuple(sorted({*manner.copied, *wrong})))
-            wrong = wrong_in(manner)
+            wrong = self._wrong_alone(manner, wrong_in)
         if wrong:
             raise NotPrivate(
                 layer=", ".join(sorted(wrong)),
@@ -119,17 +132,22 @@ class Trial:
                     LOG.info("cannot be run together: %s", error)
             manner = replace(manner, is_record_by_record=True, is_channels_last=False)
             LOG.warning("the model cannot be run on several records at once: each is run alone, which is slower")
+        return manner, self._wrong_alone(manner, wrong_in)
+
+    def _wrong_alone(self, manner: Manner, wrong_in: Callable[[Manner], set[str]]) -> set[str]:
+        """Made-up records are run here, so that the message of an error says nothing of a private one."""
         try:
-            return manner, wrong_in(manner)
+            return wrong_in(manner)
         except LehrError:
             raise
         except Exception as error:
-            if self._why_alone is None:
-                raise
+            together = self._why_alone or "its gradients do not come out right when records are run together"
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise NotPrivate(
                 layer=described("", self._plain),
-                reason=f"records are not proven to be kept apart ({self._why_alone}), and none can be run alone: {error}",
-                instead="operations that do not look at other records, nor at values to decide what is run",
+                reason=f"{together}; and it cannot be run on each record alone: {why}",
+                instead="operations that do not look at other records, and nothing that depends on values; or "
+                "lehr.gradients.one_by_one.OneByOneEngine, a slow loop over records",
             ) from error
 
     def _expected(
@@ -194,14 +212,16 @@ class Trial:
 
     def _gradient_of(self, loss: Tensor, trained: dict[str, Tensor]) -> Tensors:
         try:
-            found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
+            found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         except RuntimeError as error:
             raise NotPrivate(
                 layer=described("", self._plain),
                 reason=f"a plain backward pass through it fails ({error})",
                 instead="operations that do not change in place what a layer was given",
             ) from error
-        return dict(zip(trained, found, strict=True))
+        pairs = dict(zip(trained, found, strict=True))
+        self._used |= {name for name, grad in pairs.items() if grad is not None}
+        return {name: torch.zeros_like(trained[name]) if grad is None else grad for name, grad in pairs.items()}
 
     def _loss(self, attempt: MadeUp, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         repeated = batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)

@@ -1,0 +1,427 @@
+"""Models that keep records apart are proven to; models that mix them are not, whatever hides it from a try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lehr.errors import NotPrivate
+from lehr.gradients.ghost import GhostEngine
+from lehr.gradients.hooked import HookedEngine
+from lehr.gradients.materialised import MaterialisedEngine
+from lehr.gradients.one_by_one import OneByOneEngine
+from lehr.gradients.record_axis import Trace, why_not_apart
+
+RECORDS, WIDTH, CLASSES = 8, 4, 3
+
+
+class Around(nn.Module):
+    """One layer, and a function that may do something around it."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+        self.function = function
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return self.function(self.layer, *inputs, **named)
+
+
+def loss_fn(outputs: Any, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def reason(
+    function: Callable[..., Tensor], *, num_records: int = RECORDS, shape: tuple[int, ...] = (WIDTH,)
+) -> str | None:
+    """Why a function of records is not proven to keep them apart, from its input to the gradient of its layer's output."""
+    model = Around(function)
+
+    def compute(trace: Trace) -> list[tuple[str, Tensor]]:
+        inputs = trace.records(torch.empty(1, *shape))
+        weights = {name: trace.public(value, name) for name, value in model.named_parameters()}
+        given: list[Tensor] = []
+
+        def layer(values: Tensor) -> Tensor:
+            given.append(values)
+            output = functional.linear(values, weights["layer.weight"], weights["layer.bias"]).requires_grad_()
+            given.append(output)
+            return output
+
+        with torch.enable_grad():
+            outputs = function(layer, inputs)
+            grads = torch.autograd.grad(outputs, given[1::2], trace.like(outputs), allow_unused=True)
+        return [("layer", value) for value in (*given[::2], outputs, *(grad for grad in grads if grad is not None))]
+
+    return why_not_apart(compute, model, num_records=num_records, sizes=shape)
+
+
+def centred(layer: Any, x: Tensor) -> Tensor:
+    return layer(x - x.mean(0))
+
+
+def centred_from_four_on(layer: Any, x: Tensor) -> Tensor:
+    return layer(x - x.mean(0) if x.shape[0] >= 4 else x)
+
+
+def centred_from_a_hundred_on(layer: Any, x: Tensor) -> Tensor:
+    return layer(x - x.mean(0) if x.shape[0] >= 100 else x)
+
+
+def capacity(layer: Any, x: Tensor) -> Tensor:
+    """An expert takes as many records as fit, and the first come first."""
+    chosen = (x[:, 0] > 0).float()
+    fits = chosen.cumsum(0) <= max(1, x.shape[0] // 4)
+    return layer(x * (chosen * fits).unsqueeze(1))
+
+
+def sorted_inside(layer: Any, x: Tensor) -> Tensor:
+    order = x[:, 0].argsort()
+    return layer(x[order])[order.argsort()]
+
+
+def sorted_only(layer: Any, x: Tensor) -> Tensor:
+    return layer(x[x[:, 0].argsort()])
+
+
+def unique(layer: Any, x: Tensor) -> Tensor:
+    found, place = torch.unique(x, dim=0, return_inverse=True)
+    return layer(found)[place]
+
+
+def branching(layer: Any, x: Tensor) -> Tensor:
+    return layer(100 * x) if x.mean() > 3 else layer(x)
+
+
+def gated(layer: Any, x: Tensor) -> Tensor:
+    return layer(torch.where(x.abs().max() > 100, x - x.mean(0), x))
+
+
+def divided(layer: Any, x: Tensor) -> Tensor:
+    return layer(x / x.shape[0])
+
+
+def by_place(layer: Any, x: Tensor) -> Tensor:
+    return layer(x + torch.arange(x.shape[0]).unsqueeze(1))
+
+
+def by_public_count(layer: Any, x: Tensor) -> Tensor:
+    return layer(x * torch.arange(x.shape[0]).sum())
+
+
+def by_expanded_count(layer: Any, x: Tensor) -> Tensor:
+    return layer(x * torch.rand(()).expand(x.shape[0]).sum())
+
+
+def shuffled(layer: Any, x: Tensor) -> Tensor:
+    return layer(x[torch.randperm(x.shape[0])])
+
+
+def shifted(layer: Any, x: Tensor) -> Tensor:
+    return layer(x.roll(1, 0))
+
+
+def compared(layer: Any, x: Tensor) -> Tensor:
+    return layer((x @ x.T) @ x)
+
+
+def normalised(layer: Any, x: Tensor) -> Tensor:
+    return functional.batch_norm(layer(x), None, None, training=True)
+
+
+def attending(layer: Any, x: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(layer(x)[None], layer(x)[None], layer(x)[None])[0]
+
+
+def written_over(layer: Any, x: Tensor) -> Tensor:
+    own = x.clone()
+    own[0] = own[-1]
+    return layer(own)
+
+
+def through_numpy(layer: Any, x: Tensor) -> Tensor:
+    return layer(x - torch.from_numpy(x.detach().numpy().mean(0)))
+
+
+def through_a_list(layer: Any, x: Tensor) -> Tensor:
+    return layer(x - torch.tensor(x.detach().tolist()).mean(0))
+
+
+class MeanBackwards(torch.autograd.Function):
+    """Leaves everything as it is on the way forward."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values * 1
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] - grads[0].mean(0)
+
+
+def mixed_backwards(layer: Any, x: Tensor) -> Tensor:
+    return MeanBackwards.apply(layer(x))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def hooked_backwards(layer: Any, x: Tensor) -> Tensor:
+    output = layer(x) * 2
+    if output.requires_grad:
+        output.register_hook(lambda grad: grad - grad.mean(0))
+    return output
+
+
+MIXING = [
+    centred,
+    centred_from_four_on,
+    capacity,
+    sorted_inside,
+    sorted_only,
+    unique,
+    branching,
+    gated,
+    divided,
+    by_place,
+    by_public_count,
+    by_expanded_count,
+    shuffled,
+    shifted,
+    compared,
+    normalised,
+    attending,
+    written_over,
+    through_numpy,
+    through_a_list,
+    mixed_backwards,
+    hooked_backwards,
+]
+
+
+@pytest.mark.parametrize("function", MIXING, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("num_records", [2, RECORDS])
+def test_what_mixes_records_is_not_proven(function: Any, num_records: int) -> None:
+    assert reason(function, num_records=num_records) is not None
+
+
+def test_mixing_that_begins_at_a_size_is_found_at_that_size() -> None:
+    assert reason(centred_from_a_hundred_on) is None
+    assert reason(centred_from_a_hundred_on, num_records=100) is not None
+
+
+def test_a_refusal_names_the_layer_and_the_operation() -> None:
+    with pytest.raises(NotPrivate, match=r"aten.mean.dim in the model itself \(Around\)"):
+        hooked_gradients(Around(centred_from_four_on).double(), *batch_of("one"))
+
+
+def part_by_part(layer: Any, x: Tensor) -> Tensor:
+    values = torch.zeros(x.shape[0], 9)
+    values[:, :WIDTH] = x
+    values[:, 5] = x.sum(1)
+    values[:, 6:] = 1
+    return layer(values[:, 3 : 3 + WIDTH])
+
+
+def last_word(layer: Any, x: Tensor) -> Tensor:
+    last = x.argmax(1) % CLASSES
+    chosen = layer(x)[torch.arange(x.shape[0]), last]
+    return chosen.unsqueeze(1) + layer(x)
+
+
+def asserting(layer: Any, x: Tensor) -> Tensor:
+    if (x > 100).any():
+        raise ValueError("too large")
+    return layer(x)
+
+
+def warning(layer: Any, x: Tensor) -> Tensor:
+    if (x == 0).any():
+        str(x.shape)
+    return layer(x)
+
+
+def with_a_token(layer: Any, x: Tensor) -> Tensor:
+    token = torch.rand(1, 1, WIDTH).expand(x.shape[0], -1, -1)
+    return layer(torch.cat([token, x.unsqueeze(1)], 1)).mean(1)
+
+
+def time_first_inside(layer: Any, x: Tensor) -> Tensor:
+    hidden = layer(x.unsqueeze(1).expand(-1, 3, -1)).transpose(0, 1).contiguous()
+    return hidden.reshape(3 * x.shape[0], CLASSES).tanh().reshape(3, x.shape[0], CLASSES).cumsum(0).mean(0)
+
+
+def in_heads(layer: Any, x: Tensor) -> Tensor:
+    heads = layer(x.unsqueeze(1).expand(-1, 6, -1)).reshape(x.shape[0] * 2, 3, CLASSES)
+    scores = heads @ heads.transpose(1, 2) + torch.rand(2, 3, 3).repeat(x.shape[0], 1, 1)
+    return (scores.softmax(-1) @ heads).reshape(x.shape[0], 6, CLASSES).mean(1)
+
+
+def shuffled_in_itself(layer: Any, x: Tensor) -> Tensor:
+    order = torch.rand(x.shape[0], WIDTH).argsort(1)
+    return layer(x.gather(1, order).sort(1).values.flip(1))
+
+
+def each_normalised(layer: Any, x: Tensor) -> Tensor:
+    return functional.instance_norm(
+        layer(x.unsqueeze(1).expand(-1, 5, -1)).transpose(1, 2), weight=torch.rand(CLASSES)
+    ).mean(2)
+
+
+def dropped(layer: Any, x: Tensor) -> Tensor:
+    return functional.dropout(layer(x), 0.5) * (torch.rand(x.shape[0], 1) < 0.5)
+
+
+def skipping(layer: Any, x: Tensor) -> Tensor:
+    """Layer dropout, by one draw for the whole batch."""
+    hidden = layer(x)
+    for _ in range(5):
+        if torch.rand([]) > 0.5:
+            hidden = hidden.tanh()
+    return hidden
+
+
+def windows(layer: Any, x: Tensor) -> Tensor:
+    return layer(x.unfold(1, WIDTH, 1)).mean(1) + layer(functional.pad(x, (1, 2))[:, 1:-2])
+
+
+APART = [
+    part_by_part,
+    last_word,
+    asserting,
+    warning,
+    with_a_token,
+    time_first_inside,
+    in_heads,
+    shuffled_in_itself,
+    each_normalised,
+    dropped,
+    skipping,
+    windows,
+    lambda layer, x: layer(x).softmax(1),
+    lambda layer, x: layer(x / x.norm(dim=1, keepdim=True)).clamp(0, 1),
+    lambda layer, x: layer(x) * layer(x).detach().amax(1, keepdim=True),
+    lambda layer, x: torch.stack([layer(x), layer(-x)], 1).sum(1),
+    lambda layer, x: torch.einsum("bi,bj->bij", layer(x), layer(x)).flatten(1)[:, :CLASSES],
+    lambda layer, x: layer(torch.linalg.vector_norm(x, dim=1, keepdim=True) + x + torch.ones_like(x).cumsum(1)),
+]
+
+
+@pytest.mark.parametrize("function", APART, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("num_records", [1, 2, CLASSES, WIDTH, RECORDS, 64])
+def test_what_keeps_records_apart_is_proven(function: Any, num_records: int) -> None:
+    assert reason(function, num_records=num_records) is None
+
+
+def test_a_layer_that_is_given_records_in_two_blocks_is_not_read_as_if_they_came_one_by_one() -> None:
+    found = reason(lambda layer, x: layer(torch.cat([x, x + 1])).chunk(2)[0])
+    assert found is not None
+    assert "does not come first" in found
+
+
+def test_nothing_is_left_in_the_model() -> None:
+    model = Around(centred)
+    model.seen = None  # type: ignore[assignment]
+
+    def remember(layer: Any, x: Tensor) -> Tensor:
+        model.seen = x  # type: ignore[assignment]
+        return layer(x)
+
+    model.function = remember
+
+    def compute(trace: Trace) -> list[tuple[str, Tensor]]:
+        return [("model", model(trace.records(torch.empty(1, WIDTH))))]
+
+    assert why_not_apart(compute, model, num_records=RECORDS) is None
+    assert model.seen is None
+
+
+def test_a_tensor_beside_the_model_that_learns_from_records_is_found() -> None:
+    kept = torch.zeros(WIDTH)
+
+    def remember(layer: Any, x: Tensor) -> Tensor:
+        kept.add_(x.mean(0))
+        return layer(x)
+
+    found = reason(remember)
+    assert found is not None
+    assert "written into" in found
+    assert not kept.any()
+
+
+# All engines, against a loop over records: right, or refused by name.
+
+
+def siamese(layer: Any, first: Tensor, second: Tensor) -> Tensor:
+    one, other = layer(torch.cat([first, second], 0)).chunk(2)
+    return (one - other).square()
+
+
+def batch_of(kind: str, num_records: int = 2 * RECORDS) -> tuple[Any, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randn(2, num_records, WIDTH, generator=generator, dtype=torch.float64) * 3
+    targets = torch.randint(CLASSES, (num_records,), generator=generator)
+    return {"one": first, "tuple": (first, second), "dict": {"first": first, "second": second}}[kind], targets
+
+
+def hooked_gradients(model: nn.Module, inputs: Any, targets: Tensor) -> Any:
+    with HookedEngine(model) as engine:
+        args, kwargs = (
+            ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+        )
+        loss_fn(model(*args, **kwargs), targets).mean().backward()
+        return engine.gradients()
+
+
+ENGINES: dict[str, Callable[[nn.Module, Any, Tensor], Any]] = {
+    "ghost": lambda model, *batch: GhostEngine(model, loss_fn, compiled=False).gradients(*batch),
+    "materialised": lambda model, *batch: MaterialisedEngine(model, loss_fn).gradients(*batch),
+    "hooked": hooked_gradients,
+}
+ATTACKS: list[tuple[Callable[..., Tensor], str]] = [
+    *((function, "one") for function in MIXING if function not in (through_numpy, normalised, by_expanded_count)),
+    (siamese, "tuple"),
+    (siamese, "dict"),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("function", "kind"), ATTACKS, ids=lambda value: getattr(value, "__name__", value))
+def test_an_engine_gives_what_a_loop_over_records_gives_or_refuses(engine: str, function: Any, kind: str) -> None:
+    if engine == "materialised" and function in (unique, branching, through_a_list, mixed_backwards):
+        pytest.skip("runs each record alone, and fails where that cannot be done")
+    torch.manual_seed(0)
+    model = Around(function).double()
+    batch = batch_of(kind)
+    try:
+        found = ENGINES[engine](model, *batch)
+    except NotPrivate as error:
+        assert "Around" in str(error) or "layer" in str(error)  # noqa: PT017
+        return
+    expected = OneByOneEngine(model, loss_fn).gradients(*batch)
+    torch.testing.assert_close(found.norms(), expected.norms(), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_a_siamese_network_by_concatenation_comes_out_right_in_the_fast_engine(kind: str) -> None:
+    torch.manual_seed(0)
+    model = Around(siamese).double()
+    batch = batch_of(kind)
+    found = GhostEngine(model, loss_fn, compiled=False).gradients(*batch)
+    expected = OneByOneEngine(model, loss_fn).gradients(*batch)
+    torch.testing.assert_close(found.norms(), expected.norms())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("function", [dropped, lambda layer, x: functional.dropout(layer(x), 0.5)])
+def test_random_numbers_never_get_a_model_refused(function: Any, seed: int) -> None:
+    class Random(Around):
+        def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+            return self.function(self.layer, *inputs) if self.training else self.layer(*inputs)
+
+    torch.manual_seed(seed)
+    engine = GhostEngine(Random(function), loss_fn, compiled=False)
+    inputs, targets = batch_of("one")
+    assert engine.gradients(inputs.float(), targets).norms().isfinite().all()
