@@ -41,6 +41,12 @@ IDEAL_RANDOMNESS = Premise("the random bits are independent and uniform", Standi
 TRUE_RECORD_COUNT = Premise(
     "the stated number of records is public and correct for the sampling rate", Standing.ASSUMED
 )
+# What gradients/record_axis.py proves of a model rests on this.
+RECORDS_APART = Premise(
+    "the code of model and loss keeps nothing from one batch to the next and does the same when it is traced; in a "
+    "loop of the user's own, the loss is the mean or the sum of one loss per record",
+    Standing.ASSUMED,
+)
 SECRET_REPETITIONS = Premise(
     "the repetitions were independent, their number was drawn from its law, and nothing but the best was shown",
     Standing.ASSUMED,

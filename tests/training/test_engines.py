@@ -129,3 +129,42 @@ class Spoilt(nn.Module):
 def test_a_model_whose_gradients_are_not_finite_is_told_before_anything_is_spent() -> None:
     with pytest.warns(UserWarning, match="all zero or not finite"):
         made(model=Spoilt())
+
+
+class Mixing(nn.Module):
+    """Does something to the whole batch, from four records on, before a linear layer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.layer = kind, linear()
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.kind == "centred" and images.shape[0] >= 4:
+            images = images - images.mean(0)
+        if self.kind == "sorted":
+            order = images.flatten(1).sum(1).argsort()
+            return self.layer(images[order])[order.argsort()]  # type: ignore[no-any-return]
+        if self.kind == "branching" and images.mean() > 3:
+            images = images - images.mean(0)
+        return self.layer(images)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["centred", "sorted"])
+def test_a_model_that_mixes_its_batch_does_not_let_one_record_move_the_sum_by_more_than_is_stated(kind: str) -> None:
+    engine, _ = made(model=Mixing(kind), clipping=FlatClip(1e-2))
+    images, labels = PRIVATE[0][:4].clone(), PRIVATE[1][:4]
+    images[0] *= 1000
+    everyone, one_less = torch.ones(4, dtype=torch.bool), torch.tensor([False, True, True, True])
+    without = images.clone()
+    without[0] = 0  # as padding does
+    sums = [
+        engine.private_sum(FlatClip(1e-2), images, labels, everyone),
+        engine.private_sum(FlatClip(1e-2), without, labels, one_less),
+    ]
+    moved = sum(float((sums[0].values[name] - sums[1].values[name]).square().sum()) for name in sums[0].values) ** 0.5
+    assert moved <= sums[0].sensitivity * (1 + 1e-5)
+
+
+def test_a_model_that_branches_on_a_statistic_of_its_batch_is_refused() -> None:
+    with pytest.raises(NotPrivate, match="Mixing"):
+        made(model=Mixing("branching"))

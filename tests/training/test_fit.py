@@ -465,3 +465,30 @@ def test_a_plan_that_contradicts_what_is_said_beside_it_is_refused(
     with pytest.raises(InvalidValue, match=message):
         fit_tiny(tmp_path / "run", plan=plan, **{**numbers, **changed})
     assert not (tmp_path / "run").exists()
+
+
+class FromFourOn(nn.Module):
+    """Centres its batch where there are four records or more, or where one number is large."""
+
+    def __init__(self, *, by_value: bool) -> None:
+        super().__init__()
+        self.layer, self.by_value = linear(), by_value
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.max() > 100 if self.by_value else images.shape[0] >= 4:
+            images = images - images.mean(0)
+        return self.layer(images)  # type: ignore[no-any-return]
+
+
+def test_a_model_that_mixes_from_some_batch_size_on_trains_on_each_record_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = fit_tiny(tmp_path / "run", model=FromFourOn(by_value=False)).model
+    assert "each is run alone" in caplog.text
+    assert not torch.equal(trained.state_dict()["layer.1.weight"], linear().state_dict()["1.weight"])
+
+
+def test_a_model_that_mixes_where_values_say_so_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    with pytest.raises(NotPrivate, match="FromFourOn"):
+        fit_tiny(tmp_path / "run", model=FromFourOn(by_value=True))
+    assert not (tmp_path / "run").exists()

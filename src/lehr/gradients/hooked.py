@@ -13,6 +13,7 @@ left, the model is as it was. Axes: B records, K views of one record, N = B·K i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -40,6 +41,7 @@ from lehr.gradients.record_axis import Trace, why_not_apart
 from lehr.gradients.refusals import described, refuse_what_cannot_be_private
 from lehr.interfaces import Site, Tensors
 
+LOG = logging.getLogger("lehr")
 REDUCTIONS = ("mean", "sum")
 
 
@@ -222,7 +224,9 @@ class HookedEngine:
         sizes = [size for leaf in batches.leaves(inputs) for size in leaf.shape[1:]]
         num_records = self._num_records(num_images)
         why = why_not_apart(compute, self._model, num_records=num_records, sizes=sizes)
-        if why is not None:
+        if why is not None and "aten._pack_padded_sequence" in why:  # which cannot be followed without values
+            LOG.warning("records in packed sequences are not proven to be kept apart, only tried on made-up ones")
+        elif why is not None:
             instead = (
                 "keep the record axis first and apart, or use the materialised engine, which runs every record alone"
             )

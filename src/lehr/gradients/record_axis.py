@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -31,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _PRIMES = (5, 7, 11, 13, 17, 19, 23)  # numbers of records that are rarely the length of another axis
 _MOST_VALUES = 2**16  # a public tensor with more elements is followed without its values
+_MOST_FILLED = 2**12  # the same for one with one number everywhere, which hardly needs them
 _MOST_READS = 3  # of truth values that depend on records: all combinations are run
 
 
@@ -79,11 +81,11 @@ Result: TypeAlias = Axis | Mixed | Public  # of an operation
 Computation: TypeAlias = Callable[["Trace"], Iterable[tuple[str, Tensor]]]
 
 
-class _Mixes(Exception):  # noqa: N818
+class _Mixes(Exception):
     """Raised by a rule: the result depends on several records."""
 
 
-class _NotProven(Exception):  # noqa: N818
+class _NotProven(Exception):
     """Ends a proof."""
 
 
@@ -252,10 +254,10 @@ class Trace(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if self._is_off:
-            return func(*args, **kwargs)
-        if func is torch.ops.aten._local_scalar_dense.default:
-            return self._read(args[0])
+        if self._is_off or not _Signature.of(func).gives_tensors:
+            if func is torch.ops.aten._local_scalar_dense.default and not self._is_off:
+                return self._read(args[0])
+            return func(*args, **kwargs)  # what it asks of a fake tensor is no value
         op = _Op(self, func, args, kwargs)
         states = [self.state(tensor) for tensor in op.inputs]
         with self._off():
@@ -343,7 +345,8 @@ class Trace(TorchDispatchMode):
     def _are_known(self, op: _Op) -> bool:
         if op.is_random or op.kind in _UNDEFINED or any(self.values(tensor) is None for tensor in op.inputs):
             return False
-        return sum(tensor.numel() for tensor in [*op.inputs, *op.fresh]) <= _MOST_VALUES
+        most = _MOST_FILLED if op.kind in _FILLED else _MOST_VALUES
+        return sum(tensor.numel() for tensor in [*op.inputs, *op.fresh]) <= most
 
     def _computed(self, op: _Op) -> bool:
         """Run it on the values of its inputs, which are public."""
@@ -505,9 +508,8 @@ class Trace(TorchDispatchMode):
 
     def _note(self, op: _Op) -> None:
         tensors = [*op.inputs, *op.outputs]
-        sizes = _size_arguments(op.func)
         numbers = [
-            (name in sizes, leaf)
+            (name in op.sizes, leaf)
             for name, value in op.bound.items()
             for leaf in pytree.tree_leaves(value)
             if isinstance(leaf, bool | int | float | complex)
@@ -590,7 +592,7 @@ def _are_same_values(first: Tensor | None, second: Tensor | None, name: str) -> 
     with no_dispatch():
         if first.shape == second.shape:
             return torch.equal(first, second) or bool((first.isnan() & second.isnan() | (first == second)).all())
-        if name.startswith("aten.index"):
+        if name.startswith(("aten.index", "aten._embedding_bag")):
             return True  # whose rule has seen that these are the places of the records
         for dim, (size, length) in enumerate(zip(first.shape, second.shape, strict=True)):
             if size != length:
@@ -600,9 +602,9 @@ def _are_same_values(first: Tensor | None, second: Tensor | None, name: str) -> 
 
 @contextmanager
 def as_traced() -> Iterator[None]:
-    """Run a model as when it is compiled: libraries then leave out what looks at values, such as whether a mask is full.
+    """Run a model as when it is compiled: what is run is then what is proven.
 
-    What is run is then what is proven.
+    Libraries leave out what looks at values, such as whether a mask is full.
     """
     if torch.compiler.is_compiling():
         yield
@@ -664,12 +666,6 @@ def _storage_of(tensor: Tensor, value: Tensor) -> Tensor:
     return flat
 
 
-def _size_arguments(func: Any) -> set[str]:
-    """Those that say how long an axis is. That they are right is seen from the shapes of the results."""
-    kinds = {argument.name: str(argument.type) for argument in func._schema.arguments}
-    return {name for name, kind in kinds.items() if name in _SIZES and "int" in kind}
-
-
 def _repeats(op: _Op, out: Tensor) -> tuple[tuple[int, int], ...]:
     """Along which axes the result of an operation on public tensors is the same everywhere."""
     if op.kind == "repeat":
@@ -687,50 +683,62 @@ def _repeats(op: _Op, out: Tensor) -> tuple[tuple[int, int], ...]:
     )
 
 
+@dataclass(frozen=True)
+class _Signature:
+    """What is known of an operation before it is called."""
+
+    names: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    writes: frozenset[str]
+    sizes: frozenset[str]  # arguments that say how long an axis is; the shapes of the results show that they are right
+    kind: str
+    gives_tensors: bool
+    is_pointwise: bool
+    is_random: bool
+
+    @staticmethod
+    @cache
+    def of(func: Any) -> _Signature:
+        schema = func._schema
+        namespace, _, name = schema.name.partition("::")
+        kind = name if name.startswith("_") else name.removesuffix("_")  # in place or not
+        kind = kind if namespace == "aten" else schema.name
+        writes = [one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write]
+        return _Signature(
+            names=tuple(one.name for one in schema.arguments),
+            defaults={one.name: one.default_value for one in schema.arguments if one.has_default_value()},
+            # Where only the shape of a view is changed, nothing is written.
+            writes=frozenset(() if torch.Tag.inplace_view in func.tags else writes),
+            sizes=frozenset(one.name for one in schema.arguments if one.name in _SIZES and "int" in str(one.type)),
+            kind=kind,
+            gives_tensors=any("Tensor" in str(one.type) for one in schema.returns) or bool(writes),
+            is_pointwise=torch.Tag.pointwise in func.tags or kind in _POINTWISE,
+            is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        )
+
+
 class _Op:
     """One call of one operation, for its rule."""
 
     def __init__(self, trace: Trace, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        known = _Signature.of(func)
         self.trace, self.func, self.args, self.kwargs = trace, func, args, kwargs
         self.num_records = trace.num_records
-        names = [argument.name for argument in func._schema.arguments]
-        self.bound: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
-        namespace, _, name = func._schema.name.partition("::")
-        self.kind = (
-            (name[:-1] if name.endswith("_") and not name.startswith("_") else name)
-            if namespace == "aten"
-            else f"{namespace}::{name}"
-        )
+        self.defaults, self.sizes, self.kind = known.defaults, known.sizes, known.kind
+        self.is_pointwise, self.is_random = known.is_pointwise, known.is_random
         self.name = str(func)
-        self.is_pointwise = torch.Tag.pointwise in func.tags or self.kind in _POINTWISE
-        self.is_random = torch.Tag.nondeterministic_seeded in func.tags
+        self.bound: dict[str, Any] = {**dict(zip(known.names, args, strict=False)), **kwargs}
         self.inputs = _tensors((args, kwargs))
         self.outputs: list[Tensor] = []
         self.fresh: list[Tensor] = []
         self.spread: dict[int, Axis] = {}
         self.drawn: Axis | None = None
         self.checked: dict[int, Axis] = {}  # public tensors that are the same for all records, if these are there
-        writes = {
-            argument.name
-            for argument in func._schema.arguments
-            if argument.alias_info is not None and argument.alias_info.is_write
-        }
-        if self.get("training") is False or self.get("train") is False:
-            writes = set()
-        if torch.Tag.inplace_view in func.tags:
-            writes = set()  # only the shape of a view is changed
-        self.written = _tensors([value for name, value in self.bound.items() if name in writes])
-
-    def get(self, name: str, default: Any = None) -> Any:
-        if name in self.bound:
-            return self.bound[name]
-        for argument in self.func._schema.arguments:
-            if argument.name == name and argument.has_default_value():
-                return argument.default_value
-        return default
+        is_evaluating = self["training"] is False or self["train"] is False  # then no statistics are written
+        self.written = [] if is_evaluating else _tensors([self.bound.get(name) for name in known.writes])
 
     def __getitem__(self, name: str) -> Any:
-        return self.get(name)
+        return self.bound[name] if name in self.bound else self.defaults.get(name)
 
     def axis(self, tensor: Tensor | None) -> Axis | None:
         if tensor is None:
@@ -742,7 +750,7 @@ class _Op:
             raise _Mixes("it uses records where it takes something that all of them share")
 
     def agreed(self, tensors: Sequence[Tensor | None]) -> Axis:
-        """The one axis of all of these, of the same number of dimensions; what is public is the same for all records."""
+        """The one axis of all of these, which have as many dimensions; what is public is the same for all records."""
         given = [tensor for tensor in tensors if tensor is not None]
         axes = {axis for axis in map(self.axis, given) if axis is not None}
         if len(axes) != 1:
@@ -794,7 +802,7 @@ def _along(op: _Op) -> Result | list[Result]:
     tensors = op.inputs
     axis = op.agreed(tensors)
     rank = tensors[0].dim()
-    dims = op["dim"] if "dim" in _arguments(op) else op["dims"]
+    dims = op["dims"] if op["dim"] is None else op["dim"]
     dims = [dims] if isinstance(dims, int) else dims
     if not dims:
         raise _Mixes("it works along all axes")
@@ -803,10 +811,6 @@ def _along(op: _Op) -> Result | list[Result]:
         raise _Mixes("it works along the record axis")
     dropped = sum(dim < axis.dim for dim in along)
     return [axis if out.dim() == rank else axis.at(axis.dim - dropped) for out in op.outputs]
-
-
-def _arguments(op: _Op) -> set[str]:
-    return {argument.name for argument in op.func._schema.arguments}
 
 
 def _on_last(count: int) -> Callable[[_Op], Result]:
@@ -854,44 +858,43 @@ def _others(op: _Op, given: Sequence[Tensor | None]) -> list[Tensor]:
     return [tensor for tensor in op.inputs if not any(tensor is one for one in given)]
 
 
-def _product(*letters: str) -> Callable[[_Op], Result]:
-    """A product of two tensors whose dimensions have these letters, then those of the result; a sum may be added."""
-    one, other, out = letters
+def _product(one: str, other: str, out: str) -> Callable[[_Op], Result]:
+    """A product of two tensors whose dimensions have these letters, and those of the result; a third may be added."""
 
     def rule(op: _Op) -> Result:
-        names = ("mat1", "mat2") if "mat1" in op.bound else ("batch1", "batch2")
-        first, second = (op[name] for name in names) if names[0] in op.bound else op.inputs[:2]
-        axes = {}
-        for tensor, named in ((first, one), (second, other)):
-            axis = op.axis(tensor)
-            if axis is not None:
-                axes[named[axis.dim]] = axis
-        if len(axes) > 1:
-            raise _Mixes("it brings records together from different axes")
+        pairs = (("mat1", "mat2"), ("batch1", "batch2"), ("self", "mat2"), ("mat", "vec"), ("self", "vec"))
+        first, second = next((op[a], op[b]) for a, b in pairs if a in op.bound and b in op.bound)
+        factors = ((first, one), (second, other))
         added = _others(op, (first, second))
-        if axes:
-            ((letter, axis),) = axes.items()
-            if letter not in out:
-                raise _Mixes("it sums over records")
-            for tensor, named in ((first, one), (second, other)):
-                if letter in named:
-                    mine = op.axis(tensor)
-                    if mine is None:
-                        op.check_same(tensor, axis.at(named.index(letter)))
-                    elif (mine.outer, mine.inner) != (axis.outer, axis.inner):
-                        raise _Mixes("it brings records together from different axes")
-            axis = axis.at(out.index(letter))
-        else:
-            axis = op.axis(added[0]).at(op.axis(added[0]).dim + len(out) - added[0].dim())  # type: ignore[union-attr]
+        of_sums = [axis.at(axis.dim + len(out) - t.dim()) for t in added if (axis := op.axis(t)) is not None]
+        axes = {_in_product(op, factors, out), *of_sums} - {None}
+        if len(axes) != 1:
+            raise _Mixes("it brings records together from different axes")
+        axis = next(iter(axes))
+        assert axis is not None
         for tensor in added:
-            dim, mine = axis.dim - len(out) + tensor.dim(), op.axis(tensor)
-            if mine is not None and mine != axis.at(dim):
-                raise _Mixes("it brings records together from different axes")
-            if mine is None and dim >= 0:
+            dim = axis.dim - len(out) + tensor.dim()
+            if op.axis(tensor) is None and dim >= 0:
                 op.check_same(tensor, axis.at(dim))
         return axis
 
     return rule
+
+
+def _in_product(op: _Op, factors: Sequence[tuple[Tensor, str]], out: str) -> Axis | None:
+    """Where the records of the factors are in their product."""
+    axes = [(named[axis.dim], axis) for tensor, named in factors if (axis := op.axis(tensor)) is not None]
+    if not axes:
+        return None
+    letter, axis = axes[0]
+    if letter not in out:
+        raise _Mixes("it sums over records")
+    if any(other != letter or found.at(0) != axis.at(0) for other, found in axes):
+        raise _Mixes("it brings records together from different axes")
+    for tensor, named in factors:
+        if letter in named and op.axis(tensor) is None:
+            op.check_same(tensor, axis.at(named.index(letter)))
+    return axis.at(out.index(letter))
 
 
 def _convolution(op: _Op) -> Result:
@@ -949,9 +952,7 @@ def _layer_norm(op: _Op) -> Result | list[Result]:
 def _batch_norm(op: _Op) -> list[Result]:
     """With statistics of the batch it works along all but the second dimension."""
     main = [op[name] for name in ("input", "grad_out", "grad_output") if op[name] is not None]
-    is_training = (
-        bool(op["training"]) or bool(op["train"]) or "no_training" not in str(op.func) and "no_stats" in str(op.func)
-    )
+    is_training = bool(op["training"] or op["train"]) or "no_stats" in str(op.func)
     axis = op.agreed(main)
     if is_training and op["running_mean"] is not None and "backward" not in op.kind:
         for tensor in (op["running_mean"], op["running_var"]):
@@ -985,6 +986,24 @@ def _of_statistics(op: _Op, out: Tensor) -> Result:
 def _embedding(op: _Op) -> Result:
     op.only_public(op["weight"])
     return op.agreed([op["indices"]])
+
+
+def _embedding_bag(op: _Op) -> list[Result]:
+    """Bags of one length, which never hold words of two records."""
+    op.only_public(op["weight"])
+    axis = op.agreed([op["indices"], op["per_sample_weights"]])
+    offsets = op.trace.values(op["offsets"])
+    count, bags = op["indices"].shape[0], op["offsets"].shape[0]
+    length = count // max(1, bags)
+    with no_dispatch():
+        is_even = offsets is not None and torch.equal(offsets, torch.arange(0, count, length, dtype=offsets.dtype))
+    if not is_even or axis.inner % length:
+        raise _Mixes("bags that may hold words of several records")
+    op.checked[id(op["offsets"])] = Axis(0, axis.outer, axis.inner // length)
+    of_bags = Axis(0, axis.outer, axis.inner // length)
+    return [
+        of_bags if out.shape[:1] == (bags,) else axis if out.shape[:1] == (count,) else Public() for out in op.outputs
+    ]
 
 
 def _attention(op: _Op) -> Result | list[Result]:
@@ -1053,72 +1072,60 @@ def _index_select(op: _Op) -> Result:
 
 def _index(op: _Op) -> Result:
     """Entries that several indices name together; or writes there, or adds."""
-    given, indices, values = op["self"], list(op["indices"]), op["values"]
-    indices += [None] * (given.dim() - len(indices))
+    given, values = op["self"], op["values"]
+    indices = [*op["indices"], *(None for _ in range(given.dim() - len(op["indices"])))]
     if any(index is not None and index.dtype is torch.bool for index in indices):
         raise _Mixes("it takes as many as a mask says")
-    places = [dim for dim, index in enumerate(indices) if index is not None]
-    chosen = [indices[dim] for dim in places]
-    rank = max(index.dim() for index in chosen)
-    at = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    axes = {axis.at(axis.dim + rank - index.dim()) for index in chosen if (axis := op.axis(index)) is not None}
     axis = op.axis(given)
+    if values is None:
+        return _indexed(op, indices, axis)
+    places = [axis] if axis is not None else _possible(op, given)
+    for place in places:
+        try:
+            result = _indexed(op, indices, place)
+            rank = given.dim() + max(i.dim() for i in indices if i is not None) - sum(i is not None for i in indices)
+            dim, mine = result.dim - rank + values.dim(), op.axis(values)
+            if mine is None and dim >= 0:
+                op.check_same(values, result.at(dim))
+            if mine is None or mine == result.at(dim):
+                return place
+        except _Mixes:
+            continue
+    raise _Mixes("it writes records among others")
+
+
+def _possible(op: _Op, given: Tensor) -> list[Axis]:
+    """Where records may be written into a public tensor: it must be the same for all of them before."""
+    found = []
+    for dim, size in enumerate(given.shape):
+        rest = size // op.num_records
+        choices = {Axis(dim, 1, rest), Axis(dim, rest, 1)} if size and size % op.num_records == 0 else set()
+        found += [axis for axis in choices if op.trace.is_same_for_all(given, axis)]
+    return found
+
+
+def _indexed(op: _Op, indices: Sequence[Tensor | None], axis: Axis | None) -> Axis:
+    """Where records are in what is named by indices, of a tensor that has them there."""
+    places = [dim for dim, index in enumerate(indices) if index is not None]
+    chosen = [index for index in indices if index is not None]
+    rank = max(index.dim() for index in chosen)
+    first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    axes = {found.at(found.dim + rank - index.dim()) for index in chosen if (found := op.axis(index)) is not None}
     if len(axes) > 1:
         raise _Mixes("it brings records together from different axes")
-    if axis is None and axes and values is None:
-        return next(iter(axes)).at(at + next(iter(axes)).dim)
-    if axis is None and values is not None:
-        axis = _axis_written(op, given, indices, values, axes, places, rank, at)
     if axis is None:
-        raise _Mixes("records choose where they are written")
+        (found,) = axes
+        return found.at(first + found.dim)
     if axis.dim not in places:
         if axes:
             raise _Mixes("records choose among records")
-        dim = axis.dim - sum(place < axis.dim for place in places) + (rank if at < axis.dim else 0)
-        result = axis.at(dim)
-    else:
-        lead = _position(op, indices[axis.dim], axis, rank)
-        if any(found != axis.at(lead) for found in axes):
-            raise _Mixes("records choose among records")
-        result = axis.at(at + lead)
-    if values is None:
-        return result
-    total = given.dim() - len(places) + rank
-    dim = result.dim - total + values.dim()
-    mine = op.axis(values)
-    if mine is not None and mine != result.at(dim):
-        raise _Mixes("it brings records together from different axes")
-    if mine is None and dim >= 0:
-        op.check_same(values, result.at(dim))
-    return axis
-
-
-def _axis_written(
-    op: _Op, given: Tensor, indices: list[Any], values: Tensor, axes: set[Axis], places: list[int], rank: int, at: int
-) -> Axis | None:
-    """Where records are in a public tensor once they are written into it, which is the same for all of them."""
-    for dim in range(given.dim()):
-        if given.shape[dim] % op.num_records:
-            continue
-        for axis in (
-            Axis(dim, 1, given.shape[dim] // op.num_records),
-            Axis(dim, given.shape[dim] // op.num_records, 1),
-        ):
-            try:
-                op.check_same(given, axis)
-                if dim in places:
-                    lead = _position(op, indices[dim], axis, rank)
-                    if all(found == axis.at(lead) for found in axes):
-                        return axis
-                elif not axes:
-                    of_values = op.axis(values)
-                    total = given.dim() - len(places) + rank
-                    spot = dim - sum(place < dim for place in places) + (rank if at < dim else 0)
-                    if of_values is not None and of_values == axis.at(spot - total + values.dim()):
-                        return axis
-            except _Mixes:
-                continue
-    return None
+        return axis.at(axis.dim - sum(place < axis.dim for place in places) + (rank if first < axis.dim else 0))
+    index = indices[axis.dim]
+    assert index is not None
+    lead = _position(op, index, axis, rank)
+    if any(found != axis.at(lead) for found in axes):
+        raise _Mixes("records choose among records")
+    return axis.at(first + lead)
 
 
 def _position(op: _Op, index: Tensor, axis: Axis, rank: int) -> int:
@@ -1218,8 +1225,8 @@ def _names(text: str) -> frozenset[str]:
 
 # Element by element, though torch does not say so.
 _POINTWISE = _names(
-    "_to_copy copy masked_fill native_dropout native_dropout_backward _fused_dropout bernoulli dropout where rsub clone "
-    "rrelu_with_noise hardtanh_backward elu_backward leaky_relu_backward softplus_backward hardswish_backward "
+    "_to_copy copy masked_fill native_dropout native_dropout_backward _fused_dropout bernoulli dropout where rsub "
+    "clone rrelu_with_noise hardtanh_backward elu_backward leaky_relu_backward softplus_backward hardswish_backward "
     "mish_backward log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward hardshrink_backward "
     "softshrink_backward threshold_backward _prelu_kernel fill zero isclose complex polar celu selu normal uniform "
     "exponential random"
@@ -1284,6 +1291,7 @@ _TABLE: tuple[tuple[Callable[[_Op], Result | list[Result]], str], ...] = (
         "cudnn_batch_norm cudnn_batch_norm_backward",
     ),
     (_embedding, "embedding"),
+    (_embedding_bag, "_embedding_bag _embedding_bag_forward_only"),
     (_first("self"), "im2col col2im channel_shuffle"),
     (_first("input", "grid"), "grid_sampler_2d grid_sampler_3d"),
     (_first("grad_output", "input", "grid"), "grid_sampler_2d_backward grid_sampler_3d_backward"),

@@ -13,7 +13,7 @@ from itertools import takewhile
 import lehr
 from lehr import accounting
 from lehr.accounting.filter import RenyiFilter
-from lehr.claims import IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, TRUE_RECORD_COUNT, Claim, Premise, Standing
+from lehr.claims import IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, RECORDS_APART, TRUE_RECORD_COUNT, Claim, Premise, Standing
 from lehr.errors import CertificateMismatch, LehrError
 from lehr.events import (
     NOTHING,
@@ -79,7 +79,7 @@ def mismatches(certificate: Certificate) -> tuple[str, ...]:
 def assumed_in(claim: Claim) -> tuple[str, ...]:
     """What a certificate of this claim takes on trust: its assumed premises, and what no code can establish."""
     own = [premise for premise in claim.premises if premise.standing is Standing.ASSUMED]
-    always = (IDEAL_ARITHMETIC, IDEAL_RANDOMNESS)
+    always = (IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, RECORDS_APART)
     return tuple(dict.fromkeys(premise.statement for premise in (*own, *always)))
 
 
