@@ -40,6 +40,7 @@ MECHANISMS = (
     "data/split.py",
     "distributed.py",
     "games/step_game.py",
+    "gradients/record_axis.py",
     "mechanism.py",
     "noise/budgeted.py",
     "noise/isotropic.py",

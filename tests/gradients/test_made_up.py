@@ -78,3 +78,11 @@ def test_weights_that_begin_at_zero_are_moved_and_the_model_is_not(attempt: Made
     assert not model.weight.any()
     assert model.get_buffer("seen").tolist() == [1.0, 1.0]
     assert torch.equal(values["weight"], attempt.values(model)["weight"])
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+@pytest.mark.parametrize("leaf", [torch.zeros(3, 4), torch.zeros(3, 4, dtype=torch.int64)])
+def test_no_two_parts_of_an_image_are_alike(attempt: MadeUp, leaf: Tensor) -> None:
+    """Where a model compares two parts, gradients would vanish, and everything would agree with them."""
+    made = attempt.batch({"a": leaf, "b": leaf}, num_images=3, rows=[0, 1])
+    assert not any(torch.equal(made["a"][row], made["b"][row]) for row in (0, 1))

@@ -218,6 +218,13 @@ def test_mixing_that_begins_at_a_size_is_found_at_that_size() -> None:
     assert reason(centred_from_a_hundred_on, num_records=100) is not None
 
 
+def test_an_operation_without_a_rule_is_not_proven() -> None:
+    """A nearest neighbour within the batch, by distances."""
+    found = reason(lambda layer, x: layer(x + torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")[:, :1]))
+    assert found is not None
+    assert "no rule" in found
+
+
 @pytest.mark.parametrize("function", [divided, by_public_count], ids=lambda function: function.__name__)
 def test_how_many_records_there_are_must_not_enter_as_a_number(function: Any) -> None:
     found = reason(function)

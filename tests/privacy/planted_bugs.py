@@ -308,6 +308,65 @@ CLIP = (
     ),
 )
 
+RECORDS = (
+    Planted(
+        name="sum-over-records-allowed",
+        where="gradients/record_axis.py",
+        edits=(("    if axis.dim in along:\n", "    if axis.dim in along and not dims:\n"),),
+        does="an operation that works along the record axis is taken for one that keeps records apart",
+        breaks="a model that centres its batch is run together, and one record changes what all others contribute",
+        caught_by=("gradients/test_record_axis.py::test_what_mixes_records_is_not_proven",),
+    ),
+    Planted(
+        name="unknown-operation-allowed",
+        where="gradients/record_axis.py",
+        edits=(("or (_pointwise if op.is_pointwise else _without_rule)", "or _pointwise"),),
+        does="an operation without a rule is taken for one that goes element by element",
+        breaks="whatever mixes records by an operation that nobody has looked at is run together",
+        caught_by=("gradients/test_record_axis.py::test_an_operation_without_a_rule_is_not_proven",),
+    ),
+    Planted(
+        name="batch-size-uncompared",
+        where="gradients/record_axis.py",
+        edits=(("_refuse_difference(trace, _run(", "(trace, _run("),),
+        does="the operations at the size of the batch are not compared with those at another size",
+        breaks="the number of records may enter what each contributes, so that one more or less changes all of it",
+        caught_by=("gradients/test_record_axis.py::test_how_many_records_there_are_must_not_enter_as_a_number",),
+    ),
+    Planted(
+        name="backward-pass-not-followed",
+        where="gradients/differentiation.py",
+        edits=(("                yield place.layer, grads[key]\n", ""),),
+        does="only the forward pass is followed",
+        breaks="a backward pass of the user's own may hand the gradient of one record to another",
+        caught_by=("gradients/test_record_axis.py::test_a_backward_pass_that_mixes_is_found_in_the_fast_engine",),
+    ),
+    Planted(
+        name="unproven-run-together",
+        where="gradients/ghost.py",
+        edits=(("self._together[size] = why is None", "self._together[size] = True"),),
+        does="records are run together although they are not proven to be kept apart",
+        breaks="the gradient of a record depends on the other ones, and no clip bounds what one record does",
+        caught_by=("gradients/test_record_axis.py::test_an_engine_gives_what_a_loop_over_records_gives_or_refuses",),
+    ),
+    Planted(
+        name="unproven-accepted-in-a-loop",
+        where="gradients/hooked.py",
+        edits=(("                self._prove_apart(num_images, inputs)\n", ""),),
+        does="a model in a loop of the user's own is only tried on two made-up records",
+        breaks="mixing that begins at a larger batch is not seen",
+        caught_by=("gradients/test_record_axis.py::test_a_refusal_names_the_layer_and_the_operation",),
+    ),
+    Planted(
+        name="parts-of-a-record-alike",
+        where="gradients/made_up.py",
+        edits=(("torch.Generator().manual_seed(at)", "torch.Generator().manual_seed(0)"),),
+        does="all parts of a made-up record are the same numbers",
+        breaks="where a model compares two parts its gradients vanish, and zeros agree with zeros whatever is wrong",
+        caught_by=("gradients/test_made_up.py::test_no_two_parts_of_an_image_are_alike",),
+    ),
+)
+
 NOISE = (
     Planted(
         name="noise-halved",
@@ -1163,6 +1222,7 @@ INTEGRATIONS = (
 EVERY = {
     "Sampler": SAMPLER,
     "Clip": CLIP,
+    "Records": RECORDS,
     "Noise": NOISE,
     "Accumulation": ACCUMULATION,
     "Ranks": RANKS,
