@@ -60,11 +60,12 @@ def test_an_error_of_the_network_is_a_lost_rank_and_one_of_the_program_is_not() 
             raise RuntimeError(said)
 
 
-def test_a_share_follows_the_records_own_place_and_not_who_else_was_drawn() -> None:
-    """Otherwise one record more would move others to another rank, and their augmentation with them."""
-    first = Ranks(number=0, total=2)
-    with_it, without = torch.tensor([3, 4, 8, 9, 12]), torch.tensor([4, 8, 9, 12])
-    assert first.own(with_it).equal(first.own(without))
+def test_where_the_last_of_a_draw_takes_the_place_of_a_record_all_others_stay_where_they_are() -> None:
+    """Otherwise one record more would move others to another rank, and another batch, to be rounded otherwise."""
+    ranks = Ranks(number=0, total=2), Ranks(number=1, total=2)
+    with_it, without = torch.tensor([12, 3, 9, 4, 8]), torch.tensor([12, 8, 9, 4])
+    shares = [(rank.own(with_it).tolist(), rank.own(without).tolist()) for rank in ranks]
+    assert shares == [([12, 9, 8], [12, 9]), ([3, 4], [8, 4])]
 
 
 class Drawing:

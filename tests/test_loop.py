@@ -36,7 +36,7 @@ from lehr.methods.dpopt import dpopt
 from lehr.methods.dpsgd import dpsgd
 from lehr.methods.dpsur import dpsur
 from lehr.methods.sa_dpsgd import sa_dpsgd
-from lehr.noise.isotropic import IsotropicNoise
+from lehr.noise.isotropic import IsotropicNoise, with_rounding
 from lehr.planning.plan import Plan
 from lehr.rng import RunKey, StepRandomness
 from lehr.run_folder import RunFolder
@@ -174,7 +174,7 @@ def by_hand(given: Training, steps: int) -> Tensor:
                 total[name] += grad * min(1.0, 1.0 / norm)
         noise = randomness.normals("noise", total)
         for name, parameter in trained.named_parameters():
-            parameter.grad = (total[name] + noise[name]) / 8
+            parameter.grad = (total[name] + with_rounding(1.0) * noise[name]) / 8
         optimizer.step()
     return torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from lehr.clipping.flat import FlatClip
 from lehr.clipping.unclipped import Unclipped
@@ -53,7 +54,7 @@ def test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move(plan
 
 
 def test_noise_is_added_once_however_many_parts_a_draw_has() -> None:
-    whole = released(PLAN, a_sum(3.0)).values["weight"]
+    whole = released(PLAN, added([a_sum(3.0)])).values["weight"]
     parts = released(PLAN, added([a_sum(1.0)] * 3)).values["weight"]
     assert torch.equal(whole, parts)
 
@@ -69,6 +70,32 @@ def test_the_divisor_is_the_expected_batch_and_no_draw_changes_it() -> None:
 def test_adding_parts_keeps_the_sensitivity_of_one() -> None:
     assert added([a_sum(1.0), a_sum(2.0)]).sensitivity == 0.5
     assert float(added([a_sum(1.0), a_sum(2.0)]).values["weight"][0]) == 3.0
+
+
+def sum_of(values: Tensor, *, size: int) -> float:
+    """The sum of clipped gradients of one coordinate each, in physical batches."""
+    parts = (PrivateSum(values={"weight": part.sum()}, sensitivity=1.0) for part in torch.split(values, size))
+    return float(added(parts).values["weight"])
+
+
+def test_one_record_moves_a_sum_over_many_parts_by_no_more_than_the_sensitivity() -> None:
+    """With one record less, each second physical batch of four is such that a running float32 sum is rounded up."""
+    unit = 2.0**-9  # what sums of 2¹⁴ and more are rounded to in float32
+    part = 1918 * unit + unit / 2 - 2**-21  # just below the middle
+    period = torch.full((8,), part / 4)
+    period[4] -= 2**-20  # together in one physical batch where the first record is there, and apart without it
+    period[5] += 2**-20
+    values = torch.cat([torch.ones(1), period.roll(-2).repeat(32768 // 8)])
+    assert abs(sum_of(values, size=4) - sum_of(values[1:], size=4)) <= 1
+
+
+def test_a_draw_is_in_an_order_that_its_places_say_nothing_of() -> None:
+    mechanism = Mechanism.of(METHOD, replace(PLAN, expected_batch_size=1000))
+    draws = [mechanism.draw(1000, KEY.at(step, 0)) for step in range(50)]
+    assert all(draw.sort().values.equal(torch.arange(1000)) for draw in draws)
+    together = sum(int((draw.argsort().div(10, rounding_mode="floor").diff() == 0).sum()) for draw in draws)
+    # Of two neighbours the second is one of 9 of 999 in the physical batch of ten of the first.
+    assert together == pytest.approx(50 * 999 * 9 / 999, rel=0.25)
 
 
 def test_noise_that_states_another_event_than_the_plan_is_refused() -> None:

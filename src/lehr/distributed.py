@@ -4,10 +4,10 @@
     rank 1          ─► draw ─► its share ──┘
     rank 2          ─► draw ─► its share ──┘
 
-Every rank holds all records and makes the same keyed draw; it takes the places that leave its own number when they are
-divided by the number of ranks. Rank 0 is the run: it alone charges, adds noise, updates, scores and writes. The others
-keep nothing from step to step. They are given weights, clip rule and step, and give back a clipped sum. So every method
-works on any number of ranks, and rank 0 charges a step before the others can know that there is one.
+Every rank holds all records and makes the same keyed draw, in the same random order, of which it takes every n-th of n
+ranks, beginning with its own number. Rank 0 is the run: it alone charges, adds noise, updates, scores and writes. The
+others keep nothing from step to step. They are given weights, clip rule and step, and give back a clipped sum. So every
+method works on any number of ranks, and rank 0 charges a step before the others can know that there is one.
 
 The processes find one another by ``torch.distributed``: gloo carries words, and sums of a CPU; NCCL those of GPUs. What
 the guarantee rests on is in ``distributed.proof.md``.
@@ -151,18 +151,18 @@ class Ranks:
     def own(self, places: Tensor) -> Tensor:
         """The share of this rank in a draw. The shares of all ranks are the draw, and no two have a place in common.
 
-        >>> [Ranks(number=number, total=2).own(torch.tensor([1, 4, 5, 9])).tolist() for number in range(2)]
-        [[4], [1, 5, 9]]
+        >>> [Ranks(number=number, total=2).own(torch.tensor([4, 9, 1, 5])).tolist() for number in range(2)]
+        [[4, 1], [9, 5]]
         """
-        return places[places % self.total == self.number] if self.total > 1 else places
+        return places[self.number :: self.total]
 
     def largest_share(self, places: Tensor) -> int:
         """The records of the rank that has most of a draw. Every rank can tell, for all make the same draw.
 
-        >>> Ranks(number=0, total=2).largest_share(torch.tensor([1, 4, 5, 9]))
-        3
+        >>> Ranks(number=0, total=2).largest_share(torch.tensor([4, 1, 5]))
+        2
         """
-        return int(torch.bincount(places % self.total, minlength=self.total).max())
+        return -(-len(places) // self.total)
 
     @contextmanager
     def side_by_side(self) -> Iterator[None]:

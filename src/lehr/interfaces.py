@@ -75,7 +75,7 @@ class RecordGradients(Protocol):
         """The norm of each record's gradient: ``norms_B``, or ``norms_BG`` over groups of parameter names."""
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
-        """The sum over records, each scaled by its weight: ``weights_B``, or ``weights_BG`` with one per group."""
+        """The sum over records in float64, each scaled by its weight: ``weights_B``, or ``weights_BG`` of groups."""
 
 
 @runtime_checkable
@@ -83,7 +83,7 @@ class CoordinateGradients(RecordGradients, Protocol):
     """Gradients that can also be looked at coordinate by coordinate; only the materialised engine offers them."""
 
     def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
-        """The sum over records of ``clip(gradients)``, which maps ``{name: grads_B...}`` to the same shapes."""
+        """The sum over records, in float64, of ``clip(gradients)``: ``{name: grads_B...}`` to the same shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from lehr.acceptance.always import Always
@@ -26,8 +27,10 @@ from lehr.interfaces import Clipping, PrivateSum, ReleasedSum, SlotState, Taken,
 from lehr.noise.none import NoNoise
 from lehr.planning.plan import Plan
 from lehr.rng import StepRandomness
-from lehr.sampling import Sampling, counted_under
+from lehr.sampling import Sampling, counted_under, shuffled
 from lehr.update.torch_optim import BuildsOptimizer
+
+LARGEST_BATCH = 2**20
 
 
 class Noise(Protocol):
@@ -110,6 +113,9 @@ class Mechanism:
     @classmethod
     def of(cls, method: Method, plan: Plan) -> Mechanism:
         """The mechanism of a method under a plan."""
+        if plan.expected_batch_size > LARGEST_BATCH:
+            allowed = f"at most {LARGEST_BATCH}: the rounding of a sum of more records is not charged"
+            raise InvalidValue("expected_batch_size", allowed=allowed, given=plan.expected_batch_size)
         sampling = counted_under(plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records)
         mechanism = cls(sampling=sampling, clipping=method.clipping, noise=method.noise, plan=plan)
         if method.noise.needs_limit and plan.limit is None:
@@ -143,8 +149,8 @@ class Mechanism:
         return together(released, self.plan.asked)
 
     def draw(self, num_held: int, randomness: StepRandomness) -> Tensor:
-        """The places of the records that enter a step."""
-        return self.sampling.draw(num_held, randomness)
+        """The places of the records that enter a step, in random order."""
+        return shuffled(self.sampling.draw(num_held, randomness), randomness)
 
     def release(
         self, private: PrivateSum, state: SlotState, *, planned_step: int, randomness: StepRandomness
@@ -159,9 +165,19 @@ class Mechanism:
 
 def added(parts: Iterable[PrivateSum]) -> PrivateSum:
     """The sum over all records of the parts. Each record is in one part, so the sensitivity is that of a part."""
-    rest = iter(parts)
-    first = next(rest)
-    values = dict(first.values)
-    for part in rest:  # one at a time: each is as large as the model
-        values = {name: value + part.values[name] for name, value in values.items()}
-    return replace(first, values=values)
+    total: PrivateSum | None = None
+    for part in parts:  # one at a time: each is as large as the model
+        total = added_to(total, part)
+    assert total is not None  # a draw of nobody is one part, of padding
+    return total
+
+
+def added_to(total: PrivateSum | None, part: PrivateSum) -> PrivateSum:
+    """The total, in place, with one part more; of no total yet, a copy of the part. In float64, whatever a part is in.
+
+    In float32 the rounding of a running sum changes with every record, and over many parts by more than one record.
+    """
+    if total is None:
+        return replace(part, values={name: value.to(torch.float64, copy=True) for name, value in part.values.items()})
+    torch._foreach_add_(list(total.values.values()), [part.values[name] for name in total.values])
+    return total

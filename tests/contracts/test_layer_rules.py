@@ -207,11 +207,11 @@ def test_the_norm_that_is_reported_is_the_norm_of_what_is_summed(kind: type[nn.M
 
 
 @every_kind
-def test_sums_are_kept_in_float32_under_bfloat16(kind: type[nn.Module]) -> None:
+def test_norms_are_kept_in_float32_and_sums_in_float64_under_bfloat16(kind: type[nn.Module]) -> None:
     model, (inputs, targets_B) = model_of(kind).float(), batch_of(kind, 3)  # noqa: N806
     found = ghost(model, _in_float32(inputs), targets_B.float(), precision="bfloat16")
     assert found.norms().dtype == torch.float32
-    assert {total.dtype for total in found.weighted_sum(torch.ones(3)).values()} == {torch.float32}
+    assert {total.dtype for total in found.weighted_sum(torch.ones(3)).values()} == {torch.float64}
 
 
 @every_kind

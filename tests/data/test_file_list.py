@@ -10,6 +10,7 @@ import pytest
 from lehr.data import file_list
 from lehr.data.file_list import FileList, listed
 from lehr.errors import BadRecord, StoreError
+from tests.data.picture_folders import replace_unseen
 
 
 @pytest.fixture
@@ -71,6 +72,12 @@ def test_the_identity_follows_names_sizes_and_times(folder: Path) -> None:
     renamed = digest(listed(folder))
     (folder / "more").mkdir()
     assert len({before, touched, longer, renamed, digest(listed(folder))}) == 5
+
+
+def test_the_identity_follows_what_is_in_a_file_that_looks_as_before(folder: Path) -> None:
+    before = digest(listed(folder))
+    replace_unseen(folder / "dogs" / "b.png")
+    assert digest(listed(folder)) != before
 
 
 def test_equal_files_have_equal_digests_and_a_file_is_read_once(folder: Path) -> None:

@@ -16,7 +16,7 @@ from lehr.data.split import split
 from lehr.data.streamed_folder import StreamedFolder
 from lehr.errors import BadRecord, InvalidValue, StoreError
 from lehr.rng import RunKey
-from tests.data.picture_folders import spoil, write
+from tests.data.picture_folders import replace_unseen, spoil, write
 
 KEY = RunKey(bytes(32))
 TWO = Decoders(2)  # for all tests of this file: starting some takes longer than most of these
@@ -128,6 +128,19 @@ def test_a_file_that_changes_meanwhile_stops_it_without_being_named(folder: Path
     with pytest.raises(StoreError, match="No such file") as told_gone:
         records.batch(torch.arange(60))
     assert "00000" not in str(told.value) + str(told_gone.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_is_another_one_of_the_same_size_and_time_stops_it_once_it_was_hashed(
+    folder: Path, workers: int
+) -> None:
+    records = streamed(folder, workers=workers)
+    hashed = identity(records)
+    records.batch(torch.arange(60))
+    replace_unseen(folder / "class0" / "00000.jpg")
+    with pytest.raises(StoreError, match=f"cannot read {folder} as it was listed"):
+        records.batch(torch.arange(60))
+    assert identity(streamed(folder)) != hashed
 
 
 def test_shared_files_are_found_whatever_they_are_called(folder: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.games import step_game
 from lehr.games.canaries import Canaries, SignCanaries
 from lehr.games.step_game import Played, attack, canaries_for, play
+from lehr.gradients.precision import margin
 from lehr.interfaces import PrivateSum, ReleasedSum
 from lehr.methods.by_name import named
 from lehr.planning.plan import Plan
@@ -41,7 +42,9 @@ def played(name: str, plan: Plan = PLAN, *, num_canaries: int = 512) -> Played:
 def test_canaries_saturate_the_clip_so_that_the_noise_over_them_is_the_plans(name: str) -> None:
     q = PLAN.sampling_probability
     precision = (played(name).member_std ** 2 - 1) / (q * (1 - q))
-    assert math.isclose(1 / math.sqrt(precision), PLAN.noise_multiplier, rel_tol=1e-3)
+    # A clip by norms leaves room for rounding, as much as its margin.
+    room = 0 if named(name).clipping.needs_coordinates else margin(torch.float32)
+    assert math.isclose(1 / math.sqrt(precision), PLAN.noise_multiplier * (1 + room), rel_tol=1e-3)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -15,6 +15,7 @@ from lehr.errors import BudgetExceeded, InvalidValue
 from lehr.methods.by_name import named
 from lehr.methods.plain_sgd import plain_sgd
 from lehr.noise.none import NoNoise
+from lehr.rng import RunKey
 from lehr.run_shape import Callback, Progress
 from lehr.training.ending import Run
 from lehr.update.torch_optim import sgd
@@ -57,7 +58,10 @@ def test_epsilon_is_infinite_everywhere_and_there_is_no_certificate(tmp_path: Pa
     assert run.end.step == 5
 
 
-def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunKey, "fresh", lambda **_: RunKey(bytes(32)))  # by which records are put into order
     whole = fit_tiny(tmp_path / "whole", **EVERYBODY)
     with pytest.raises(KeyboardInterrupt):
         fit_tiny(tmp_path / "run", **EVERYBODY, callbacks=[StopAt(3)])

@@ -13,6 +13,7 @@ from lehr.errors import InvalidValue
 from lehr.events import Gaussian
 from lehr.interfaces import PrivateSum
 from lehr.noise import IsotropicNoise
+from lehr.noise.isotropic import with_rounding
 from lehr.rng import RunKey
 
 KEY = RunKey(bytes(range(32)))
@@ -85,7 +86,7 @@ def test_parameters_of_one_shape_have_noise_of_their_own() -> None:
 def test_the_noise_is_added_in_double_precision_and_rounded_once(dtype: torch.dtype, kept: torch.dtype) -> None:
     values = torch.linspace(-3, 3, 100).to(dtype)
     found = released(values)
-    noise = RANDOMNESS.normals("noise", {"weight": values})["weight"] * (1.5 * 0.2)
+    noise = RANDOMNESS.normals("noise", {"weight": values})["weight"] * (1.5 * with_rounding(0.2))
     assert found.dtype == kept
     assert found.equal((values.double() + noise).to(kept))
 

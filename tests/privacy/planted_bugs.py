@@ -373,8 +373,8 @@ NOISE = (
         where="noise/isotropic.py",
         edits=(
             (
-                "noise_std = validate.positive(noise_multiplier=noise_multiplier) * validate.positive(",
-                "noise_std = 0.5 * validate.positive(noise_multiplier=noise_multiplier) * validate.positive(",
+                " * with_rounding(private.sensitivity)",
+                " * with_rounding(private.sensitivity) / 2",
             ),
         ),
         does="the noise is half of the one charged",
@@ -606,16 +606,48 @@ ACCUMULATION = (
         where="mechanism.py",
         edits=(
             (
-                "return replace(first, values=values)",
-                "return replace(first, values=values, sensitivity=first.sensitivity / len(parts))",
+                "        total = added_to(total, part)\n",
+                "        total = added_to(total, part)\n"
+                "        total = replace(total, sensitivity=total.sensitivity / 2)\n",
             ),
         ),
-        does="with a draw in n physical batches, the noise is divided by n",
+        does="with every physical batch of a draw the noise is halved",
         breaks="a record is in one of them, and moves the sum as far as ever",
         caught_by=(
             "test_mechanism.py::test_adding_parts_keeps_the_sensitivity_of_one",
             "test_mechanism.py::test_noise_is_added_once_however_many_parts_a_draw_has",
         ),
+    ),
+    Planted(
+        name="running-sum-in-float32",
+        where="mechanism.py",
+        edits=(("value.to(torch.float64, copy=True)", "value.to(torch.float32, copy=True)"),),
+        does="physical batches are added up in float32",
+        breaks="with one record less every further batch is rounded otherwise: of many, by more than the sensitivity",
+        caught_by=("test_mechanism.py::test_one_record_moves_a_sum_over_many_parts_by_no_more_than_the_sensitivity",),
+    ),
+    Planted(
+        name="positions-summed-in-float32",
+        where="gradients/contributions/outer.py",
+        edits=(("if positions > 1 and not left.is_cuda:", "if False:"),),
+        does="positions of several records are added up in float32",
+        breaks="positions that cancel in one record round what others add, by as much as a clip norm",
+        caught_by=(
+            "gradients/contributions/test_outer.py::test_positions_that_cancel_hardly_round_what_other_records_add",
+        ),
+    ),
+    Planted(
+        name="physical-batches-in-order",
+        where="mechanism.py",
+        edits=(
+            (
+                "return shuffled(self.sampling.draw(num_held, randomness), randomness)",
+                "return self.sampling.draw(num_held, randomness)",
+            ),
+        ),
+        does="physical batches are cut from the records in their own order",
+        breaks="one record less moves all others to other batches, where each is rounded otherwise",
+        caught_by=("test_mechanism.py::test_a_draw_is_in_an_order_that_its_places_say_nothing_of",),
     ),
     Planted(
         name="no-noise-on-accumulated-parts",
@@ -739,6 +771,18 @@ RESUME = (
         does="a run may be resumed with other records",
         breaks="the noise of a step is then used on the sums of two data sets, whose difference has none",
         caught_by=("test_run_folder.py::test_another_plan_or_other_records_are_refused_by_name",),
+    ),
+    Planted(
+        name="contents-of-folders-ignored",
+        where="data/file_list.py",
+        edits=(("        yield from self.digests(np.arange(len(self)))\n", ""),),
+        does="a folder that stays on the disk is known by the names, sizes and times of its files alone",
+        breaks="with one file replaced, a resumed run has the noise of a step on two sums, whose difference has none",
+        caught_by=(
+            "data/test_file_list.py::test_the_identity_follows_what_is_in_a_file_that_looks_as_before",
+            "training/test_streamed_training.py::"
+            "test_a_run_is_not_resumed_where_a_file_has_other_bytes_of_the_same_size_and_time",
+        ),
     ),
     Planted(
         name="attempts-counted",
@@ -1053,7 +1097,7 @@ RANKS = (
     Planted(
         name="every-rank-sums-the-draw",
         where="distributed.py",
-        edits=(("return places[places % self.total == self.number] if self.total > 1 else places", "return places"),),
+        edits=(("return places[self.number :: self.total]", "return places"),),
         does="each of W processes sums all records that were drawn, and not its share of them",
         breaks="a record is in every one of the sums, and moves the whole W times as far as the noise was scaled for",
         caught_by=(

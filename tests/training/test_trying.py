@@ -113,3 +113,21 @@ def test_a_model_that_cannot_be_scored_is_refused_only_where_it_is_to_be() -> No
     tried(Dense(), loss_fn=each_pixel, is_scored=False)
     with pytest.raises(InvalidValue, match="model must be one with an output for each class where it is scored"):
         tried(Dense(), loss_fn=each_pixel)
+
+
+class Narrow(nn.Module):
+    """Runs, and keeps its weights, in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = linear().bfloat16()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.inner(inputs.bfloat16())
+        return outputs.float()
+
+
+def test_weights_in_half_precision_are_warned_of_by_name() -> None:
+    with pytest.warns(UserWarning, match=r"inner.* is in torch.bfloat16"):
+        tried(Narrow())
+    tried(Narrow().float().requires_grad_(False).bfloat16())

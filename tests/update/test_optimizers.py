@@ -65,3 +65,32 @@ def test_the_ends_of_the_ranges() -> None:
         negative(beta2_decay=0.0)
     with pytest.raises(InvalidValue):
         switch(nesterov=1)
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+SHAPES = [(1,), (7,), (16,), (100,), (33, 17), (4, 3, 3, 3)]  # with and without a rest beside torch's wide registers
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_coordinate_moves_as_in_float64(name: str, dtype: torch.dtype, device: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [(1 + torch.rand(shape, generator=generator, dtype=torch.float64)).to(dtype) for shape in SHAPES]
+    grads = [[(0.5 + torch.rand(shape, generator=generator)).to(dtype) for shape in SHAPES] for _ in range(3)]
+    arguments: dict[str, Any] = {"momentum": 0.5} if "momentum" in OPTIMIZERS[name].arguments else {}
+    arguments["lr"] = {"normalised-sgd": 5.0, "adadelta": 100.0, "adafactor": 1.0, "radam": 0.5}.get(name, 0.25)
+    weights = [nn.Parameter(value.to(device, copy=True)) for value in start]
+    expected = [nn.Parameter(value.to(torch.float64, copy=True)) for value in start]
+    optimizer = OPTIMIZERS[name].over(weights, **arguments)
+    reference = OPTIMIZERS[name].build(expected, **arguments)
+    for of_step in grads:
+        for weight, same, grad in zip(weights, expected, of_step, strict=True):
+            weight.grad, same.grad = grad.to(device), grad.double()
+        optimizer.step()
+        reference.step()
+    for weight, same, value in zip(weights, expected, start, strict=True):
+        moved = (same - value.double()).abs()
+        off = (weight.detach().cpu().double() - same).abs()
+        assert bool((moved > 0.1).all())
+        assert bool((off <= 0.05 * moved + 4 * torch.finfo(dtype).eps).all())

@@ -17,7 +17,7 @@ from torch import Tensor
 from lehr.errors import InvalidValue
 from lehr.gradients.contributed import ContributedGradients
 from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum
-from lehr.mechanism import added
+from lehr.mechanism import added_to
 
 _Paid = TypeVar("_Paid")
 
@@ -33,8 +33,7 @@ class OneDraw:
 
     def add(self, gradients: ContributedGradients, mask_B: Tensor | None = None) -> None:  # noqa: N803
         """Clip and add up one physical batch; where a mask was given, it says who counts."""
-        part = self.rule(gradients)
-        self._sum = part if self._sum is None else added([self._sum, part])
+        self._sum = added_to(self._sum, self.rule(gradients))
         self.num_counted += len(gradients.norms()) if mask_B is None else int(mask_B.sum())
         self.num_parts += 1
 

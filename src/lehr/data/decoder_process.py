@@ -1,6 +1,6 @@
 """A worker process: reads the names of image files from its standard input, writes their pixels to its output.
 
-    asked      how many files, the side, the channels; of each file: its size, its time of change, its name
+    asked      how many files, the side, the channels; of each file: its size, its time of change, its name, its hash
     answered   of each file: READ and the pixels, NOT_AN_IMAGE, or NOT_READ and the number of the error
 
 It ends when its input does, so that it never outlives whoever started it. It shares no memory with anybody, has
@@ -20,7 +20,7 @@ from lehr.data.decoding import Listed, pixels_of_listed
 
 READ, NOT_AN_IMAGE, NOT_READ = b"r", b"n", b"e"
 HEADER = struct.Struct("<IIB")
-FILE = struct.Struct("<qqI")
+FILE = struct.Struct("<qqIB")
 ERROR = struct.Struct("<I")
 
 
@@ -28,7 +28,8 @@ def asked(files: Sequence[Listed], *, side: int, channels: int) -> bytes:
     """A question, as it is sent."""
     parts = [HEADER.pack(len(files), side, channels)]
     for file in files:
-        parts += [FILE.pack(file.num_bytes, file.changed_at, len(file.path)), file.path]
+        lengths = len(file.path), len(file.digest)
+        parts += [FILE.pack(file.num_bytes, file.changed_at, *lengths), file.path, file.digest]
     return b"".join(parts)
 
 
@@ -45,8 +46,8 @@ def answer(questions: BinaryIO, answers: BinaryIO) -> bool:
 
 
 def _file(questions: BinaryIO) -> Listed:
-    num_bytes, changed_at, length = FILE.unpack(questions.read(FILE.size))
-    return Listed(questions.read(length), num_bytes, changed_at)
+    num_bytes, changed_at, of_path, of_digest = FILE.unpack(questions.read(FILE.size))
+    return Listed(questions.read(of_path), num_bytes, changed_at, questions.read(of_digest))
 
 
 def _answer_one(file: Listed, answers: BinaryIO, *, side: int, channels: int) -> None:

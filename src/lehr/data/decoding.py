@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 import threading
@@ -25,6 +26,7 @@ MODES = {1: "L", 3: "RGB"}
 MOST_PIXELS = 64 * 1024**2
 _PIXELS_A_BYTE, _FEW_PIXELS = 10_000, 1024**2  # no format of ours holds more in a byte, but for images of one colour
 MOST_BYTES = 1024**3
+DIGEST_BYTES = 16
 _STANDARD_ERROR = 2
 _ONE_AT_A_TIME = threading.Lock()  # two that silence the process would not give back what they found
 HAS_CHANGED = "a file has changed since it was listed"
@@ -39,6 +41,7 @@ class Listed(NamedTuple):
     path: bytes
     num_bytes: int
     changed_at: int  # nanoseconds
+    digest: bytes = b""  # of its bytes, where they were hashed
 
 
 def pixels_of(file: IO[bytes], *, channels: int, scaled: Scaled) -> Pixels:
@@ -89,6 +92,8 @@ def _content(file: Listed) -> bytes:
         about = os.fstat(opened.fileno())
         content = opened.read(file.num_bytes + 1)
     if (about.st_size, about.st_mtime_ns, len(content)) != (file.num_bytes, file.changed_at, file.num_bytes):
+        raise OSError(errno.ESTALE, HAS_CHANGED, os.fsdecode(file.path))
+    if file.digest and hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() != file.digest:
         raise OSError(errno.ESTALE, HAS_CHANGED, os.fsdecode(file.path))
     return content
 

@@ -18,10 +18,9 @@ from stat import S_ISREG
 import numpy as np
 import numpy.typing as npt
 
-from lehr.data.decoding import MOST_BYTES, SUFFIXES, Listed
+from lehr.data.decoding import DIGEST_BYTES, MOST_BYTES, SUFFIXES, Listed
 from lehr.errors import BadRecord, StoreError
 
-_DIGEST = 16
 _READERS = 8
 _AT_ONCE = 1024
 
@@ -45,9 +44,11 @@ class FileList:
         return len(self.ends)
 
     def at(self, place: int) -> Listed:
-        """The file at a place."""
+        """The file at a place, with the hash of its bytes where these were read."""
         path = os.path.join(self.root, self.name(place))
-        return Listed(path, int(self.num_bytes[place]), int(self.changed_at[place]))
+        digests, known = self._digests
+        digest = digests[place].tobytes() if known[place] else b""
+        return Listed(path, int(self.num_bytes[place]), int(self.changed_at[place]), digest)
 
     def name(self, place: int) -> bytes:
         """Its path below the folder."""
@@ -55,11 +56,15 @@ class FileList:
         return self.names[first : int(self.ends[place])]
 
     def identity(self) -> Iterator[bytes | memoryview]:
-        """What tells this list from every other: names, labels, sizes and times of change, and not what is in them."""
+        """What tells this list from every other: names, labels, sizes, times of change, and all bytes, by their hash.
+
+        Every file is read whole for it. From then on one whose bytes are others is no longer the one that was listed.
+        """
         yield "\0".join(self.classes).encode(errors="surrogateescape")
         yield self.names
         for numbers in (self.ends, self.labels, self.num_bytes, self.changed_at):
             yield numbers.data.cast("B")
+        yield from self.digests(np.arange(len(self)))
 
     def digests(self, places: Numbers) -> Iterator[bytes]:
         """A hash of the bytes of each of these files; a file is read once, whoever asks."""
@@ -74,12 +79,12 @@ class FileList:
 
     @cached_property
     def _digests(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-        return np.zeros((len(self), _DIGEST), np.uint8), np.zeros(len(self), np.bool_)
+        return np.zeros((len(self), DIGEST_BYTES), np.uint8), np.zeros(len(self), np.bool_)
 
     def _digest(self, place: int) -> bytes:
         try:
             with open(self.at(place).path, "rb") as file:
-                return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_DIGEST)).digest()
+                return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).digest()
         except OSError as error:
             raise StoreError(f"cannot read {self.folder}: {error.strerror}") from error
 

@@ -4,7 +4,8 @@ A record is the file that was listed. Its input is the centre square of the imag
 the bytes of the file are no image, it is black, and ``batches`` says that it counts for nothing. That is decided file
 by file, from its bytes alone, so that no record changes what another adds. A run does not stop for such a file: when
 it stopped would say when the record was drawn. It stops where the disk or a worker process fails, which is nobody's
-record, and where a file is no longer the one that was listed, so that a step taken again is the same to the bit.
+record, and where a file is no longer the one that was listed, so that a step taken again is the same to the bit: before
+a run begins or goes on all files are hashed (``identity``), and each that is read later is compared with its hash.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class StreamedFolder:
         return "image files"
 
     def identity(self, role: str) -> Iterator[bytes | memoryview]:
-        """How they are cut, and how the files are named, how large they are and when they were changed."""
+        """How they are cut, how the files are named, and what is in them: all of them are read."""
         yield f"{role} image files {self.image_side} {self.channels}".encode()
         yield self.places.numpy().data.cast("B")
         yield from self.files.identity()

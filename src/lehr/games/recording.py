@@ -46,11 +46,13 @@ from lehr.rng import RunKey
 from lehr.run_folder import RunFolder, read_config
 from lehr.run_shape import Callback, End, Evaluation, Progress, RunFiles, Start
 from lehr.sampling import counted_under
+from lehr.sampling.physical import ORDER
 from lehr.training.planned import Planned
 
 WEIGHTS = "weights after the step"
 DRAWS = "random numbers drawn"
-SAMPLING = ("sampling", "energy sampling")  # the purposes of which a count may follow the number of records held
+# The purposes of which a count may follow the number of records, held or drawn.
+SAMPLING = ("sampling", "energy sampling", ORDER)
 
 _ERROR, _NOTHING = "error", "nothing"
 _ROUNDING_OF_ANSWERS = 1e-9

@@ -62,7 +62,7 @@ class ContributedGradients:
     def _sums(self, weight_of: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {
             # In the parameter's own memory order, so that noise and update can go through all of it at once.
-            name: self._kept(name, part.weighted_sum(weight_of[name], self._counted_B).contiguous())
+            name: self._kept(name, part.weighted_sum(weight_of[name], self._counted_B).double().contiguous())
             for name, part in self._contributions.items()
         }
 

@@ -25,7 +25,7 @@ from lehr.gradients.calling import Called
 from lehr.gradients.grouping import checked_groups, weight_of_each
 from lehr.gradients.masks import checked_mask
 from lehr.gradients.precision import margin
-from lehr.gradients.products import keep, rows, sum_of_squares, uncast
+from lehr.gradients.products import keep, rows, sum_of_squares, uncast, weighted_rows
 from lehr.gradients.refusals import refuse_what_cannot_be_private
 from lehr.gradients.same_draws import SameDraws
 from lehr.interfaces import Clip, ClipRule, Groups, Inputs, PrivateSum, Tensors, at_least_float32
@@ -159,16 +159,16 @@ class ChunkedGradients:
         sums = self._empty_sums()
         for chunk, grads, counted_B in self._counted_chunks():  # noqa: N806
             for name, weights_B in weight_of.items():  # noqa: N806
-                chosen = torch.where(counted_B, weights_B[chunk], 0).to(sums[name].dtype)
+                chosen = torch.where(counted_B, weights_B[chunk], 0).to(grads[name].dtype)
                 with uncast(chosen.device):
-                    sums[name] += (chosen @ rows(grads[name])).reshape(sums[name].shape)
+                    sums[name] += weighted_rows(chosen, rows(grads[name])).reshape(sums[name].shape)
         return sums
 
     def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
         sums = self._empty_sums()
         for _, grads, counted_B in self._counted_chunks():  # noqa: N806
             for name, clipped in clip(grads).items():
-                sums[name] += keep(clipped, counted_B).sum(0)
+                sums[name] += keep(clipped, counted_B).sum(0, dtype=torch.float64)
         return sums
 
     def _counted_chunks(self) -> Iterator[tuple[slice, dict[str, Tensor], Tensor]]:
@@ -199,9 +199,7 @@ class ChunkedGradients:
         return iter(self._kept)
 
     def _empty_sums(self) -> dict[str, Tensor]:
-        return {
-            name: torch.zeros_like(shape, dtype=at_least_float32(shape.dtype)) for name, shape in self._shapes.items()
-        }
+        return {name: torch.zeros_like(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
 
     def _zeros(self, *shape: int) -> Tensor:
         some = next(iter(self._shapes.values()))

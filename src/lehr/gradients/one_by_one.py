@@ -106,10 +106,13 @@ class StoredGradients:
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
         weight_of = weight_of_each(weights, groups, names=self.names, num_records=len(self._counted_B))
-        return {name: self._counted(_scaled(grad, weight_of[name])).sum(0) for name, grad in self._grads.items()}
+        return {name: self._sum(_scaled(grad, weight_of[name])) for name, grad in self._grads.items()}
 
     def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
-        return {name: self._counted(clipped).sum(0) for name, clipped in clip(dict(self._grads)).items()}
+        return {name: self._sum(clipped) for name, clipped in clip(dict(self._grads)).items()}
+
+    def _sum(self, grads: Tensor) -> Tensor:
+        return self._counted(grads).sum(0, dtype=torch.float64)
 
     def _counted(self, grads: Tensor) -> Tensor:
         result = grads.clone()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from math import prod
 
@@ -16,6 +16,10 @@ ROUNDINGS = 16  # measured on sums that cancel, with a reserve, by tests/gradien
 # torch's norm goes through the numbers once and stores none of their squares, but adds them up one after the other: its
 # error grows with their number, to 2e-6 of 1024 equal ones and to 2e-3 of a million.
 MOST_ADDED_IN_ORDER = 1024
+# Records whose gradients are summed in float32, or over positions in float64, before all else is added in float64.
+RECORDS_AT_ONCE = 64
+MOST_POSITIONS = 2**16  # of all of them together
+_UNIT = 2**-20  # of a position's length that counts as lost to rounding
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
@@ -37,6 +41,30 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     rounded = left.to(right.dtype)
     rest = (left - rounded).to(right.dtype)
     return torch.mm(rounded, right, out_dtype=torch.float32) + torch.mm(rest, right, out_dtype=torch.float32)
+
+
+def records_at_once(factors: torch.dtype, *, positions: int) -> int:
+    """How many records are added up before their sum is put to the others, where each has so many positions.
+
+    Positions that cancel are rounded, and round others, by what they were before: in float32 a sum over them is taken
+    in float64, and in float64 of one record after the other.
+    """
+    if positions > 1 and factors is torch.float64:
+        return 1
+    return max(1, min(RECORDS_AT_ONCE, MOST_POSITIONS // max(1, positions)))
+
+
+def sum_over_records(records: int, sum_of: Callable[[slice], Tensor], *, at_once: int = RECORDS_AT_ONCE) -> Tensor:
+    """Sums over a few records at a time, added up in float64: see ``lehr.gradients.precision``."""
+    total = sum_of(slice(0, at_once)).double()
+    for first in range(at_once, records, at_once):
+        total += sum_of(slice(first, first + at_once))
+    return total
+
+
+def weighted_rows(weights_B: Tensor, rows_BP: Tensor) -> Tensor:  # noqa: N803
+    """The sum of the rows, each times its weight, in float64."""
+    return sum_over_records(len(rows_BP), lambda some: weights_B[some] @ rows_BP[some])
 
 
 def sum_of_squares(values: Tensor) -> Tensor:
@@ -119,10 +147,11 @@ def rounding_of_sum(lengths_B: Tensor, factors: torch.dtype, device: torch.devic
     """What a sum over positions, each scaled before it is added, can be off by, in the squared norm.
 
     ``lengths`` adds up each position's length. Every position is off by a rounding of its own, whatever is left of the
-    sum, and a record can be made so that all of them point one way: nothing smaller than this bounds it.
+    sum, and a record can be made so that all of them point one way. What is added is many times that, so that no record
+    that is clipped has positions longer than ``2 ** 19`` clip norms: what others are rounded by while they are summed.
     """
     is_tf32 = factors is torch.float32 and device.type == "cuda"
-    unit = 2**-10 if is_tf32 else torch.finfo(at_least_float32(factors)).eps
+    unit = 2**-10 if is_tf32 else torch.finfo(factors).eps if factors is torch.float64 else _UNIT
     return (2 * unit * lengths_B).square()
 
 

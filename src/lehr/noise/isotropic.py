@@ -12,6 +12,13 @@ from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, at_least_float32
 from lehr.noise.fixed import FixedNoise
 from lehr.rng import StepRandomness
 
+ROUNDING = 2**-22  # what sums in float64 may be off by, relative to the sensitivity: mechanism.proof.md
+
+
+def with_rounding(sensitivity: float) -> float:
+    """The sensitivity that noise is scaled from: with what rounding can add to how far a record moves a sum."""
+    return validate.positive(sensitivity=sensitivity) * (1 + ROUNDING)
+
 
 @dataclass(frozen=True)
 class IsotropicNoise(FixedNoise):
@@ -34,9 +41,7 @@ class IsotropicNoise(FixedNoise):
 
         Two sums of one step need two purposes, for the noise of one must not be that of the other.
         """
-        noise_std = validate.positive(noise_multiplier=noise_multiplier) * validate.positive(
-            sensitivity=private.sensitivity
-        )
+        noise_std = validate.positive(noise_multiplier=noise_multiplier) * with_rounding(private.sensitivity)
         released = randomness.normals(purpose, private.values)
         # In float64, where the noise is, and then rounded once.
         torch._foreach_mul_(list(released.values()), noise_std)

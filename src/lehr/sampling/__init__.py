@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from lehr.sampling.by_name import Sampling, adjacency_of, counted_under
-from lehr.sampling.physical import PhysicalBatch, physical
+from lehr.sampling.physical import PhysicalBatch, physical, shuffled
 from lehr.sampling.poisson import PoissonSampling
 from lehr.sampling.without_replacement import WithoutReplacement
 
@@ -21,4 +21,5 @@ __all__ = [
     "adjacency_of",
     "counted_under",
     "physical",
+    "shuffled",
 ]

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from lehr import validate
+from lehr.rng import StepRandomness
+
+ORDER = "order"  # the purpose of the numbers that it is drawn by
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,14 @@ class PhysicalBatch:
 
     places_P: Tensor  # noqa: N815
     mask_P: Tensor  # noqa: N815
+
+
+def shuffled(places: Tensor, randomness: StepRandomness) -> Tensor:
+    """The places in uniformly random order, so that who shares a physical batch does not follow from who is held.
+
+    With a record less, the others keep their physical batches, all but one of them: ``lehr/mechanism.proof.md``.
+    """
+    return places[randomness.uniforms(ORDER, len(places)).argsort()]
 
 
 def physical(places: Tensor, size: int) -> list[PhysicalBatch]:

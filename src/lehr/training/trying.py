@@ -39,6 +39,7 @@ def try_model(
 ) -> None:
     """Refuse a model that does not take the records, has too few outputs, or cannot be scored where it is to be."""
     _warn_of_idle_dropout(model)
+    _warn_of_narrow_weights(model)
     records = nobody(given, 2, look.device)
     with evaluating(model), torch.no_grad():
         shape = tuple(records.inputs.shape[1:])
@@ -59,6 +60,15 @@ def _warn_of_idle_dropout(model: nn.Module) -> None:
     idle = [name for name, layer in model.named_modules() if _is_dropout(layer) and not layer.training]
     if idle:
         warnings.warn(f"{idle[0]} drops nothing, for it is in evaluation mode: call model.train() first", stacklevel=2)
+
+
+def _warn_of_narrow_weights(model: nn.Module) -> None:
+    trained = ((name, value) for name, value in model.named_parameters() if value.requires_grad)
+    narrow = [(name, value.dtype) for name, value in trained if value.dtype in (torch.bfloat16, torch.float16)]
+    if narrow:
+        name, dtype = narrow[0]
+        lost = f"{name} is in {dtype}, which rounds steps below {torch.finfo(dtype).eps / 4:.1g} of a weight to nothing"
+        warnings.warn(f'{lost}: train model.float(), with precision="bfloat16" to be as fast', stacklevel=2)
 
 
 def _is_dropout(layer: nn.Module) -> bool:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from lehr.gradients.contributions.materialised import Materialised
 from lehr.gradients.contributions.outer import KEPT_BYTES, Outer, outer
-from lehr.gradients.precision import margin
+from lehr.gradients.precision import ROUNDING_OF_SUMS, margin
+from lehr.gradients.products import weigh
 from tests.gradients.contributions.parts import assert_consistent, drawn
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -93,3 +94,16 @@ def test_a_gradient_that_is_kept_has_the_norms_and_the_sum_of_one_that_is_not(dt
     weights, counted = torch.tensor([0.5, 2.0, 1.0]), torch.tensor([True, False, True])
     found, expected = (part.weighted_sum(weights.to(kept.materialised().dtype), counted) for part in (kept, plain))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_positions_that_cancel_hardly_round_what_other_records_add() -> None:
+    """Every second record has two long positions that cancel; the others, each of the clip norm 1, stand between."""
+    made = torch.Generator().manual_seed(0)
+    output_grads, inputs = torch.rand(64, 2, 3, generator=made), torch.rand(64, 2, 5, generator=made)
+    output_grads[::2, 1] = -output_grads[::2, 0]
+    inputs[::2, 1] = inputs[::2, 0] = 1e9 * inputs[::2, 0]
+    part, everybody = Outer(output_grads, inputs), torch.ones(64, dtype=torch.bool)
+    weights_B = 1 / part.squared_norms().sqrt().clamp_min(1)  # noqa: N806
+    scaled = weigh(output_grads, weights_B, everybody).double()
+    exact = torch.einsum("bto,bti->oi", scaled, inputs.double())
+    assert float((part.weighted_sum(weights_B, everybody) - exact).norm()) <= ROUNDING_OF_SUMS / 4

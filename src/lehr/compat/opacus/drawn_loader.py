@@ -14,7 +14,7 @@ from lehr import validate
 from lehr.compat.opacus.draws import Draws, Part
 from lehr.errors import InvalidValue
 from lehr.rng import StepRandomness
-from lehr.sampling import PoissonSampling
+from lehr.sampling import PoissonSampling, shuffled
 
 
 class DrawnBatches(Sampler[list[int]]):
@@ -72,7 +72,7 @@ class DrawnBatches(Sampler[list[int]]):
             return
         for _ in range(self.steps):
             randomness = self.draws.fresh()
-            yield randomness, self.sampling.draw(self.num_samples, randomness).tolist()
+            yield randomness, shuffled(self.sampling.draw(self.num_samples, randomness), randomness).tolist()
 
     def _batches(self, pending: deque[Part]) -> Iterator[list[int]]:
         for randomness, places in self._draws():

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from lehr import validate
 from lehr.clipping.flat import FlatClip
 from lehr.errors import InvalidValue
@@ -41,7 +43,7 @@ class QuantileRule:
         clipped = FlatClip(self.clip_norm)(gradients)
         norms_B = gradients.norms()  # noqa: N806
         halves_B = (norms_B <= self.clip_norm).to(norms_B.dtype) - 0.5  # noqa: N806
-        count = halves_B.where(norms_B > 0, 0).sum()
+        count = halves_B.where(norms_B > 0, 0).sum(dtype=torch.float64)
         return PrivateSum(values={**clipped.values, COUNT: self.count_weight * count}, sensitivity=self.sensitivity)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from lehr.gradients.contributions.materialised import Materialised
 from lehr.gradients.kernels import convolution_norms, convolution_sum
 from lehr.gradients.kernels.geometry import Geometry
-from lehr.gradients.products import rounding_of_sum, squares_at_most
+from lehr.gradients.products import records_at_once, rounding_of_sum, squares_at_most, sum_over_records
 from lehr.interfaces import at_least_float32
 
 
@@ -73,13 +73,18 @@ class Convolved:
             return self._zeros(*self.shape)
         if self._keeping_pays():
             return self._channels_first(Materialised(self._formed()[0]).weighted_sum(weights_B, counted_B))
-        return convolution_sum.weighted_sum(
-            self.inputs_NCS,
-            self.output_grads_NOP,
-            self.geometry,
-            weights_N=weights_B.repeat_interleave(self.views) if self.views > 1 else weights_B,
-            counted_N=counted_B.repeat_interleave(self.views) if self.views > 1 else counted_B,
-        )
+        places = self.views * prod(self.output_grads_NOP.shape[2:])
+        is_whole = self.inputs_NCS.is_cuda and self.inputs_NCS.dtype is not torch.float64
+        at_once = self.records if is_whole else records_at_once(self.inputs_NCS.dtype, positions=places)
+
+        def sum_of(some: slice) -> Tensor:
+            part = self.taken(some.start, min(some.stop, self.records))
+            weights_N, counted_N = (values[some].repeat_interleave(self.views) for values in (weights_B, counted_B))  # noqa: N806
+            return convolution_sum.weighted_sum(
+                part.inputs_NCS, part.output_grads_NOP, self.geometry, weights_N=weights_N, counted_N=counted_N
+            )
+
+        return sum_over_records(self.records, sum_of, at_once=at_once)
 
     def materialised(self) -> Tensor:
         if not self._has_anything():

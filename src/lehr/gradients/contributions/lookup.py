@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lehr.gradients.products import rounding_of_sum, squares_at_most, sum_of_squares, weigh
+from lehr.gradients.products import squares_at_most, sum_of_squares, weigh
 from lehr.interfaces import at_least_float32
 
 
@@ -34,12 +34,14 @@ class Lookup:
         if self.rows_BT.shape[1] == 1:
             return sum_of_squares(self._exact())
         lengths_B = squares_at_most(self._exact(), [2]).sqrt().sum(1)  # noqa: N806
-        # Rows are added up, not multiplied, so that TF32 has no part in it.
-        return sum_of_squares(self._row_by_row()) + rounding_of_sum(lengths_B, lengths_B.dtype, torch.device("cpu"))
+        # What is summed is formed a second time, and on a GPU in another order.
+        rounding_B = (2 * torch.finfo(lengths_B.dtype).eps * lengths_B).square()  # noqa: N806
+        return sum_of_squares(self._row_by_row()[1]) + rounding_B
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
-        scaled = weigh(self._exact(), weights_B, counted_B).flatten(0, 1)
-        return scaled.new_zeros(self.shape).index_add(0, self.rows_BT.flatten(), scaled)
+        rows_BT, grads = self._row_by_row()  # noqa: N806
+        scaled = weigh(grads, weights_B, counted_B).flatten(0, 1).double()
+        return scaled.new_zeros(self.shape).index_add(0, rows_BT.flatten(), scaled)
 
     def materialised(self) -> Tensor:
         grads = self._exact()
@@ -53,13 +55,14 @@ class Lookup:
         """What the squared norm would be if no two positions met."""
         return sum_of_squares(self.output_grads_BTD)
 
-    def _row_by_row(self) -> Tensor:
+    def _row_by_row(self) -> tuple[Tensor, Tensor]:
         """What each record adds to each different row that it looks up, in as many slots as there are positions."""
         ordered_BT, order_BT = self.rows_BT.sort(dim=1)  # noqa: N806
         ordered_slots_BT = (ordered_BT.diff(dim=1, prepend=ordered_BT[:, :1]) != 0).cumsum(1)  # noqa: N806
         slots_BT = torch.zeros_like(order_BT).scatter(1, order_BT, ordered_slots_BT)  # noqa: N806
         grads = self._exact()
-        return torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
+        summed = torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
+        return torch.zeros_like(ordered_BT).scatter(1, ordered_slots_BT, ordered_BT), summed
 
     def _exact(self) -> Tensor:
         return self.output_grads_BTD.to(at_least_float32(self.output_grads_BTD.dtype))

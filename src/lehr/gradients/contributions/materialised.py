@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lehr.gradients.products import keep, rows, sum_of_squares, weigh
+from lehr.gradients.products import keep, rows, sum_of_squares, weigh, weighted_rows
 from lehr.interfaces import at_least_float32
 
 
@@ -31,9 +31,10 @@ class Materialised:
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
         exact = self.grads.to(at_least_float32(self.grads.dtype))
         if exact.device.type == "cpu" and not torch.compiler.is_compiling():
-            return (keep(weights_B, counted_B).to(exact.dtype) @ rows(keep(exact, counted_B))).reshape(self.shape)
+            weights = keep(weights_B, counted_B).to(exact.dtype)
+            return weighted_rows(weights, rows(keep(exact, counted_B))).reshape(self.shape)
         # Compiled, this is one pass over the gradients; and on a GPU a product of matrices may be rounded to TF32.
-        return weigh(exact, weights_B, counted_B).sum(0)
+        return weigh(exact, weights_B, counted_B).sum(0, dtype=torch.float64)
 
     def materialised(self) -> Tensor:
         return self.grads

@@ -21,11 +21,13 @@ from lehr.gradients.products import (
     batched_product,
     keep,
     product,
+    records_at_once,
     rounding_of,
     rounding_of_scaling,
     rounding_of_sum,
     squares_at_most,
     sum_of_squares,
+    sum_over_records,
     weigh,
 )
 from lehr.interfaces import at_least_float32
@@ -82,8 +84,17 @@ class Outer:
         return squared_B + rounding_of_scaling(self.squares_apart(), dtype, positions=positions)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
-        scaled = weigh(self.output_grads_BTO, weights_B, counted_B).flatten(0, 1)
-        return product(scaled.T, keep(self.inputs_BTI, counted_B).flatten(0, 1))
+        scaled, kept = weigh(self.output_grads_BTO, weights_B, counted_B), keep(self.inputs_BTI, counted_B)
+        positions = scaled.shape[1]
+
+        def sum_of(some: slice) -> Tensor:
+            left, right = scaled[some].flatten(0, 1), kept[some].flatten(0, 1)
+            if positions > 1 and not left.is_cuda:
+                left, right = left.double(), right.double()
+            return product(left.T, right)
+
+        at_once = records_at_once(self.inputs_BTI.dtype, positions=positions)
+        return sum_over_records(self.records, sum_of, at_once=at_once)
 
     def materialised(self) -> Tensor:
         return batched_product(self.output_grads_BTO.transpose(1, 2), self.inputs_BTI)

@@ -32,8 +32,9 @@ def weighted_sum(
 
 
 def _sum(inputs_NCS: Tensor, output_grads_NOP: Tensor, geometry: Geometry) -> Tensor:  # noqa: N803
-    # A sum that is rounded to bfloat16 moves by more than one record's worth, so the factors are widened first.
-    dtype = at_least_float32(inputs_NCS.dtype)
+    # A sum that is rounded to bfloat16 moves by more than one record's worth, so the factors are widened first; and on
+    # a CPU to float64: see products.records_at_once.
+    dtype = at_least_float32(inputs_NCS.dtype) if inputs_NCS.is_cuda else torch.float64
     factors = (inputs_NCS.to(dtype), output_grads_NOP.to(dtype))
     add_up = _unrounded_sum if inputs_NCS.is_cuda else _plain_sum
     summed: Tensor = add_up(*factors, *geometry.numbers(), geometry.groups)

@@ -58,7 +58,7 @@ def weighted_sum(
     marked = torch.where(counted_N, weights_N.float(), torch.nan)
     parts: Tensor = _weighted_parts(inputs_NCS, output_grads_NOP, marked, *geometry.numbers())
     outputs, channels = output_grads_NOP.shape[1], inputs_NCS.shape[1]
-    return parts.sum(0).reshape(outputs, *geometry.kernel, channels).permute(0, 3, 1, 2)
+    return parts.sum(0, dtype=torch.float64).reshape(outputs, *geometry.kernel, channels).permute(0, 3, 1, 2)
 
 
 @torch.library.custom_op("lehr::convolution_norms", mutates_args=())
