@@ -146,7 +146,7 @@ def test_the_optimizer_finds_the_mean_over_the_expected_batch() -> None:
     steps.write(released)
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
-        torch.testing.assert_close(parameter.grad, released.values[name] / 10)
+        torch.testing.assert_close(parameter.grad, (released.values[name] / 10).to(parameter.dtype))
 
 
 def test_draws_follow_from_the_key_and_the_step_alone() -> None:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lehr.compat.private_run import Terms
 from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients.precision import margin
 from lehr.ledger import Ledger
 from lehr.reports.run_reading import read_run
 
@@ -163,7 +164,7 @@ def _by_hand(model: nn.Module, dataset: Sentences, places: list[int], *, clip_no
         grads = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
         norm = float(torch.stack([grad.norm() for grad in grads.values()]).norm())
         for name, grad in grads.items():
-            sums[name] += grad * min(1.0, clip_norm / norm) / divisor
+            sums[name] += grad * min(1.0, clip_norm / (norm * (1 + margin(torch.float32)))) / divisor
     return sums
 
 

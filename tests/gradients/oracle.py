@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.ghost import GhostEngine
+from lehr.interfaces import RecordGradients
 
 LossFn = Callable[[Any, Tensor], Tensor]
 
@@ -50,7 +50,7 @@ def ghost(
     mask_B: Tensor | None = None,  # noqa: N803
     views: int = 1,
     precision: str = "as_model",
-) -> ContributedGradients:
+) -> RecordGradients:
     """The gradients as the ghost engine has them, not compiled."""
     engine = GhostEngine(model, squared_distance, views=views, precision=precision, compiled=False)
     return engine.gradients(inputs, targets_B, mask_B)
@@ -69,7 +69,7 @@ def assert_agrees(
     assert_same(ghost(model, inputs, targets_B, views=views), expected, tolerance=tolerance)
 
 
-def assert_same(found: ContributedGradients, expected: dict[str, Tensor], *, tolerance: float) -> None:
+def assert_same(found: RecordGradients, expected: dict[str, Tensor], *, tolerance: float) -> None:
     """Names, norms per parameter and of all together, and sums with weights of all sizes."""
     assert found.names == tuple(expected)
     records = next(iter(expected.values())).shape[0]

@@ -305,32 +305,105 @@ class BehindItsBack(nn.Module):
         return functional.linear(self.layer(values), self.layer.weight)
 
 
-def test_a_weight_that_is_used_behind_its_layers_back_is_refused_and_no_grad_is_written() -> None:
-    model = BehindItsBack()
-    with HookedEngine(model), pytest.raises(NotPrivate, match=r"layer\.weight.*outside the forward pass"):
-        differentiate(loss_fn(model(torch.randn(4, NUM_CLASSES)), torch.arange(4)).mean())
-    assert model.layer.weight.grad is None
+def assert_right(model: nn.Module, inputs: Tensor, *, views: int = 1) -> None:
+    """The gradients are those of the oracle, in every batch, and the model is as it was."""
+    model, inputs = model.double(), inputs.double()
+    targets = torch.arange(len(inputs)) % NUM_CLASSES
+    before = untouched(model)
+    engine = HookedEngine(model, views=views)
+    for records in (len(inputs), 1, 2):
+        expected = OneByOneEngine(model, loss_fn, views=views).gradients(inputs[:records], targets[:records])
+        found = heard(engine, model, *images_of(inputs[:records], targets[:records], views=views))
+        assert_same_gradients(found, expected, records=records)
+    assert untouched(model) == before
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_weight_that_is_used_behind_its_layers_back_is_copied_for_each_record(views: int) -> None:
+    assert_right(BehindItsBack(), torch.randn(4, *[2] * (views > 1), NUM_CLASSES), views=views)
+
+
+def test_a_penalty_on_a_weight_is_refused_and_no_grad_is_written() -> None:
+    model = linear()
+    with HookedEngine(model):
+        loss = loss_fn(model(torch.randn(4, 3).double()), torch.arange(4)).mean() + model.weight.square().sum()
+        with pytest.raises(NotPrivate, match=r"weight.*outside the forward pass"):
+            differentiate(loss)
+    assert model.weight.grad is None
 
 
 class ClassToken(nn.Module):
-    def __init__(self) -> None:
+    """Parameters beside layers, in a model and in a block of it, and a dropout that drops nothing."""
+
+    def __init__(self, block: nn.Module | None = None) -> None:
         super().__init__()
-        self.token = nn.Parameter(torch.zeros(3))
-        self.layer = nn.Linear(3, 2)
+        self.token = nn.Parameter(torch.linspace(-1, 1, 3))
+        self.layer = nn.Linear(3, 3)
+        self.block = block or nn.Linear(3, NUM_CLASSES)
 
     def forward(self, values: Tensor) -> Tensor:
-        outputs: Tensor = self.layer(values + self.token)
-        return outputs
+        tokens = self.token.expand(values.shape[0], 1, -1)
+        mixed = torch.tanh(self.layer(torch.cat([tokens, values], 1)).cumsum(1))
+        return self.block(mixed * self.token)  # type: ignore[no-any-return]
 
 
-def test_a_parameter_beside_layers_is_refused_by_name_with_ways_out() -> None:
-    with pytest.raises(NotPrivate, match=r"the model itself \(ClassToken\).*parameter token.*ghost"):
-        HookedEngine(ClassToken())
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_parameter_beside_layers_is_copied_for_each_record(views: int) -> None:
+    class Mean(ClassToken):
+        def forward(self, values: Tensor) -> Tensor:
+            return super().forward(values).mean(1)
+
+    block = ClassToken(nn.Conv1d(4, NUM_CLASSES, 1))
+    inputs = torch.randn(4, *[2] * (views > 1), 2, 3)
+    assert_right(Mean(), inputs, views=views)
+    assert_right(nn.Sequential(ClassToken(nn.Linear(3, 3)), block, nn.Flatten(2), Averaged()), inputs, views=views)
 
 
-def test_a_recurrent_layer_is_sent_to_the_materialised_engine() -> None:
-    with pytest.raises(NotPrivate, match=r"layer \(GRU\).*materialised engine"):
-        HookedEngine(Recurrent(nn.GRU(3, 4)))
+class Averaged(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return values.mean(-1)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_copied_for_each_record(kind: Any, batch_first: bool) -> None:
+    assert_right(Recurrent(kind(3, 4, batch_first=batch_first)), torch.randn(4, 5, 3))
+
+
+def test_a_model_that_vmap_cannot_run_is_refused_by_name_and_the_next_is_not_disturbed() -> None:
+    class Branches(ClassToken):
+        def forward(self, values: Tensor) -> Tensor:
+            return super().forward(values if values.sum() > 0 else -values).mean(1)
+
+    model = Branches()
+    with pytest.raises(NotPrivate, match=r"the model itself \(Branches\).*vmap"):
+        heard(HookedEngine(model), model, torch.randn(4, 2, 3), torch.arange(4))
+    assert_right(ClassToken(nn.Sequential(nn.Flatten(), nn.Linear(9, NUM_CLASSES))), torch.randn(4, 2, 3))
+
+
+def test_a_loss_over_all_records_inside_a_module_with_copies_is_refused_by_name() -> None:
+    class Loss(ClassToken):
+        def forward(self, values: Tensor) -> Tensor:
+            return super().forward(values).mean()
+
+    model = Loss()
+    with HookedEngine(model), pytest.raises(NotPrivate, match=r"does not begin with the records"):
+        model(torch.randn(4, 2, 3))
+
+
+def test_buffers_that_a_backward_pass_needs_are_not_written_to() -> None:
+    class Scaled(nn.Module):
+        scale: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, NUM_CLASSES)
+            self.register_buffer("scale", torch.linspace(1, 2, 3))
+
+        def forward(self, values: Tensor) -> Tensor:
+            return self.layer(values * self.scale) * self.scale.sum()  # type: ignore[no-any-return]
+
+    assert_right(nn.Sequential(nn.Linear(3, 3), Scaled()), torch.randn(4, 3))
 
 
 class Flattened(nn.Module):
@@ -345,10 +418,9 @@ class Flattened(nn.Module):
         return outputs.mean(1)
 
 
-def test_records_that_are_folded_into_another_axis_are_refused() -> None:
-    model = Flattened()
-    with pytest.raises(NotPrivate, match=r"layer \(Linear\).*record axis does not come first.*\[4, 3\]"):
-        heard(HookedEngine(model), model, torch.randn(4, 2, 3), torch.arange(4))
+@pytest.mark.parametrize("views", [1, 2])
+def test_records_that_are_folded_into_another_axis_are_run_alone(views: int) -> None:
+    assert_right(Flattened(), torch.randn(4, *[2] * (views > 1), 2, 3), views=views)
 
 
 class TimeFirst(nn.Module):
@@ -363,11 +435,9 @@ class TimeFirst(nn.Module):
         return outputs
 
 
-@pytest.mark.parametrize("length", [2, 3, 4])
-def test_time_before_records_is_refused_also_where_both_are_as_long(length: int) -> None:
-    model = TimeFirst()
-    with pytest.raises(NotPrivate, match=r"layer \(Linear\).*record axis does not come first"):
-        heard(HookedEngine(model), model, torch.randn(length, length, 3), torch.arange(length))
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_time_before_records_is_run_alone_also_where_both_are_as_long(length: int) -> None:
+    assert_right(TimeFirst(), torch.randn(4, length, 3))
 
 
 def test_a_layer_of_the_users_own_that_mixes_records_is_refused() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.materialised import MaterialisedEngine, bytes_per_record
@@ -171,3 +172,28 @@ def test_a_layer_that_begins_to_mix_records_later_is_refused_then() -> None:
 def test_a_setting_out_of_range_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(settings))):
         MaterialisedEngine(nn.Linear(1, 1), loss_fn, **settings)
+
+
+class Branches(nn.Module):
+    """Asks for the value of a record, which vmap cannot answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, NUM_CLASSES), nn.Linear(3, NUM_CLASSES)
+
+    def forward(self, values: Tensor) -> Tensor:
+        outputs: Tensor = (self.first if values.sum() > 0 else self.second)(functional.dropout(values, 0.5))
+        return outputs
+
+
+def test_what_vmap_cannot_run_is_run_in_a_loop_with_the_same_draws_every_time() -> None:
+    model = Branches().double()
+    inputs, targets = torch.randn(6, 3).double(), torch.arange(6) % NUM_CLASSES
+    torch.manual_seed(3)
+    gradients = MaterialisedEngine(model, loss_fn, chunk_records=2, kept_bytes=0).gradients(inputs, targets)
+    norms = gradients.norms()
+    for at in range(6):
+        alone = gradients.weighted_sum(functional.one_hot(torch.tensor(at), 6).float())
+        assert_close(torch.cat([value.flatten() for value in alone.values()]).norm(), norms[at], 1e-5)
+    torch.manual_seed(3)
+    assert_same_gradients(gradients, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=6)

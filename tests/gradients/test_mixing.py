@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.errors import NotPrivate
-from lehr.gradients.mixing import refuse_mixed_records
+from lehr.gradients.mixing import DRAWS_IN_PYTHON, draws_for_all, refuse_mixed_records
 
 
 class Function(nn.Module):
@@ -137,3 +138,40 @@ def test_one_record_is_not_tried() -> None:
 
 def test_a_model_that_cannot_be_run_on_two_records_is_left_to_the_run_that_follows() -> None:
     check(lambda values: values.reshape(5, 3) - values.mean(0), torch.ones(5, 3))
+
+
+def drawn(function: Any) -> str | None:
+    model = nn.Linear(3, 3)
+    return draws_for_all(model, lambda values: function(model(values)), lambda rows: torch.ones(len(rows), 3))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda values: values * torch.rand([]),
+        lambda values: values if torch.rand(1) > 0.1 else -values,
+        lambda values: values * torch.nn.functional.dropout(torch.ones(1, 3), 0.1),
+        lambda values: values + torch.randn(3),
+    ],
+)
+def test_random_numbers_that_records_share_are_found(function: Any) -> None:
+    assert drawn(function) is not None
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda values: values,
+        lambda values: torch.nn.functional.dropout(values, 0.5),
+        lambda values: values * torch.rand(values.shape[0], 1),
+        lambda values: values if torch.rand(1) >= 0.0 else -values,  # such as LayerDrop that is switched off
+    ],
+)
+def test_random_numbers_of_each_record_and_idle_ones_are_not(function: Any) -> None:
+    assert drawn(function) is None
+
+
+def test_a_coin_of_python_is_found_and_put_back() -> None:
+    before = random.getstate()
+    assert drawn(lambda values: values * random.random()) == DRAWS_IN_PYTHON
+    assert random.getstate() == before

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.contributions.convolution import Convolved
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.kernels.geometry import Geometry
 from lehr.gradients.precision import MARGINS, PRECISIONS, ROUNDING_OF_SUMS, TF32_MARGIN, margin, narrow, widen
+from lehr.interfaces import RecordGradients
 from lehr.networks.convolutional import cifar_cnn, paper_cnn
 from tests.gradients.small_models import CASES, Case, loss_fn
 
@@ -25,7 +25,7 @@ def length(sums: dict[str, Tensor]) -> float:
     return float(torch.stack([value.double().square().sum() for value in sums.values()]).sum().sqrt())
 
 
-def excesses(gradients: ContributedGradients) -> Iterator[float]:
+def excesses(gradients: RecordGradients) -> Iterator[float]:
     """How much longer each record is in a sum of its own than its norm said, relative to that, by weight."""
     norms_B = gradients.norms().double()  # noqa: N806
     for index in range(norms_B.shape[0]):

@@ -3,10 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from lehr.gradients.tape import Place, Tape
+from lehr.gradients.tape import OtherPath, Place, Tape
 from lehr.interfaces import LayerRule
 
 
@@ -87,3 +88,19 @@ def test_a_layer_with_several_places_reports_each() -> None:
     assert [place.site for place in tape.places.values()] == ["left", "right"]
     assert [value is given for value, given in zip(inputs.values(), (left, right), strict=True)] == [True, True]
     assert torch.equal(found, outputs["layer|0|left"] + outputs["layer|0|right"])
+
+
+def test_a_call_or_a_shape_that_was_not_planned_is_an_error_of_its_own() -> None:
+    tape, forward = listened(nn.Linear(3, 2))
+    key = Place("layer", 0, "output").key
+    for taps, rows in (({}, 4), ({key: torch.zeros(4, 2)}, 1), ({key: torch.zeros(4, 2)}, 3)):
+        tape.start(taps)
+        with pytest.raises(OtherPath):
+            forward(torch.randn(rows, 3))
+
+
+def test_what_all_records_share_is_given_to_each() -> None:
+    tape, forward = listened(nn.Linear(3, 2))
+    key = Place("layer", 0, "output").key
+    tape.start({key: torch.zeros(4, 2)}, {key})
+    assert forward(torch.randn(1, 3)).shape == (4, 2)

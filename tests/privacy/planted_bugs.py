@@ -284,6 +284,17 @@ CLIP = (
         ),
     ),
     Planted(
+        name="random-numbers-shared",
+        where="gradients/mixing.py",
+        edits=(("if is_drawn and (not first.dim() or first.shape[0] % _MANY):", "if False:"),),
+        does="a random number that decides for all records that are run together is taken for one of each record",
+        breaks="one record more or less changes who is run with whom, and so what the others add, beyond the clip norm",
+        caught_by=(
+            "gradients/test_mixing.py::test_random_numbers_that_records_share_are_found",
+            "contracts/test_model_zoo.py::test_a_coin_for_all_records_of_a_batch_does_not_move_other_records",
+        ),
+    ),
+    Planted(
         name="views-clipped-one-by-one-in-full",
         where="gradients/materialised.py",
         edits=(

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from lehr.clipping.flat import FlatClip
 from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.planning.plan import Plan
 from lehr.training.engines import (
     LARGEST_PHYSICAL_BATCH,
@@ -168,3 +169,32 @@ def test_a_model_that_mixes_its_batch_does_not_let_one_record_move_the_sum_by_mo
 def test_a_model_that_branches_on_a_statistic_of_its_batch_is_refused() -> None:
     with pytest.raises(NotPrivate, match="Mixing"):
         made(model=Mixing("branching"))
+
+
+class Reads(nn.Module):
+    """A recurrent layer over the rows of an image."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.cell, self.head = kind(4, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.cell(images.squeeze(1))[0].mean(1))
+        return outputs
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_recurrent_model_has_its_gradients_formed_in_full(kind: Any, compiled: bool) -> None:
+    model = Reads(kind)
+    engine, how = made(model=model, compiled=compiled)
+    assert how == "in full, not compiled"
+    batch = torch.randn(4, 1, 4, 4), torch.arange(4) % 3
+    expected = CLIP(OneByOneEngine(model, losses).gradients(*batch)).values
+    found = engine.private_sum(CLIP, *batch).values
+    assert all(torch.allclose(found[name], value, atol=1e-5) for name, value in expected.items())
+
+
+def test_a_model_that_needs_its_gradients_in_full_runs_in_its_own_precision() -> None:
+    with pytest.raises(InvalidValue, match="precision must be as_model"):
+        made(model=Reads(nn.GRU), precision="bfloat16")

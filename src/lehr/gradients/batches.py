@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -91,3 +91,11 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
             allowed = f"one whose trained parameters are of {', '.join(map(str, TRAINED_TYPES))}"
             raise InvalidValue("model", allowed=allowed, given=f"{name}: {parameter.dtype}")
     return found
+
+
+@torch.no_grad()
+def write_back(kept: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Give every tensor its earlier values; one that still has them is left alone, since autograd may have saved it."""
+    for tensor, before in kept:
+        if not torch.equal(tensor, before):
+            tensor.copy_(before)

@@ -5,13 +5,12 @@ Axes: B records, K views of one record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
@@ -20,6 +19,8 @@ from lehr.gradients.layers import Layers
 from lehr.gradients.precision import margin, narrow, widen
 from lehr.gradients.reading import Manner, Outlet, Reading
 from lehr.gradients.record_axis import Trace, as_traced, why_not_apart
+from lehr.gradients.recurrent import under_vmap
+from lehr.gradients.tape import OtherPath
 from lehr.interfaces import Inputs, Tensors
 
 
@@ -34,15 +35,29 @@ class Differentiation:
 
     def reading(self, manner: Manner, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> Reading:
         """What the first record leaves at every place when it is run so; its numbers are not looked at."""
-        one, one_target = batches.each(lambda leaf: leaf[:1], (inputs, targets))
-        tape = self._layers.tape
-        tape.start(None)
+        places = self._layers.tape.places
+
+        def outputs_of(num_records: int) -> dict[str, Tensor]:
+            some = batches.each(lambda leaf: leaf[:1].expand(num_records, *leaf.shape[1:]), (inputs, targets))
+            return self._outputs(manner, parameters, buffers, *some)
+
+        outputs = outputs_of(1)
+        twice = {} if manner.is_record_by_record else outputs_of(2)
+        shared = {key for key, output in twice.items() if key in outputs and output.shape[:1] == (1,)}
+        outlets = {key: Outlet.of(places[key], output, is_shared=key in shared) for key, output in outputs.items()}
+        return Reading(outlets, manner, self._views)
+
+    def _outputs(
+        self, manner: Manner, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
+    ) -> dict[str, Tensor]:
+        """What leaves every place in a run that leaves no trace."""
+        self._layers.tape.start(None)
         with torch.no_grad(), batches.random_numbers_apart(first_device(parameters)):
             apart = {name: buffer.clone() for name, buffer in buffers.items()}  # should a layer write to one
             values = self._as_run({**parameters, **apart}, manner)
-            self._losses(values, self._images(one, manner), self._repeated(one_target))
-        _, outputs = tape.stop()
-        return Reading({key: Outlet.of(tape.places[key], output) for key, output in outputs.items()}, manner)
+            self._losses(values, self._images(inputs, manner), self._repeated(targets))
+        _, outputs = self._layers.tape.stop()
+        return outputs
 
     def gradients(
         self,
@@ -55,8 +70,11 @@ class Differentiation:
     ) -> ContributedGradients:
         """Of every record; traceable as one graph."""
         heard, tap_grads, copy_grads = self._heard(reading, parameters, buffers, inputs, targets, mask_B)
-        sites = reading.sites(heard, tap_grads, mask_B.shape[0])
-        contributions = self._layers.contributions(reading.places, sites, {**parameters, **buffers}, copied=copy_grads)
+        num_records = mask_B.shape[0]
+        sites = reading.sites(heard, tap_grads, num_records)
+        contributions = self._layers.contributions(
+            reading.places, sites, {**parameters, **buffers}, copied=copy_grads, num_records=num_records
+        )
         return ContributedGradients(contributions, mask_B=mask_B, margin=self.margin(parameters))
 
     def why_not_together(
@@ -76,7 +94,7 @@ class Differentiation:
             everyone = torch.ones(trace.num_records, dtype=torch.bool, device=first_device(parameters))
             heard, grads, _ = self._heard(reading, *given, *batch, everyone)
             for key, place in reading.places.items():
-                yield place.layer, heard[key]
+                yield place.layer, reading.for_each(key, heard[key], trace.num_records)
                 yield place.layer, grads[key]
 
         sizes = [size for leaf in batches.leaves((inputs, targets)) for size in leaf.shape[1:]]
@@ -99,7 +117,8 @@ class Differentiation:
 
         def run(taps: Tensors, copies: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
             if not reading.manner.is_record_by_record:
-                return self._listened(values, taps, self._images(inputs, reading.manner), self._repeated(targets))
+                images = self._images(inputs, reading.manner)
+                return self._listened(values, taps, images, self._repeated(targets), shared=reading.shared)
             return self._each_alone(values, taps, copies, inputs, targets)
 
         losses, pullback, heard = vjp(run, taps, copies, has_aux=True)  # type: ignore[misc]
@@ -122,18 +141,19 @@ class Differentiation:
         def one(taps: Tensors, copies: Tensors, views: Inputs, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:
             return self._listened({**values, **copies}, taps, views, targets)
 
-        # Fused attention runs record after record on a CPU; on a GPU some of its kernels fail, or give zeros.
-        with sdpa_kernel(SDPBackend.MATH):
+        with under_vmap():
             result: tuple[Tensor, dict[str, Tensor]] = vmap(one, randomness="different")(taps, copies, views, repeated)
         return result
 
     def _listened(
-        self, values: Tensors, taps: Tensors, inputs: Inputs, targets: Any
+        self, values: Tensors, taps: Tensors, inputs: Inputs, targets: Any, shared: Collection[str] = ()
     ) -> tuple[Tensor, dict[str, Tensor]]:
         tape = self._layers.tape
-        tape.start(taps)
+        tape.start(taps, shared)
         losses = self._losses(values, inputs, targets)
         heard, _ = tape.stop()
+        if heard.keys() != taps.keys():
+            raise OtherPath(next(iter(heard.keys() ^ taps.keys())))
         return losses, heard
 
     def _losses(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:

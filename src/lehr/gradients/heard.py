@@ -24,6 +24,7 @@ class Passage:
     inputs: Tensor
     inputs_version: int
     output: Tensor  # its shape and type; it has no memory
+    is_alone: bool = False  # each image was run alone: behind the image axis stands all that one image had there
 
     def flaw(self, num_images: int) -> tuple[str, str] | None:
         """Why no gradients of single records follow from this, and the way out; or nothing."""
@@ -46,6 +47,9 @@ class Heard:
     passages: dict[str, Passage] = field(default_factory=dict)
     output_grads: dict[str, Tensor] = field(default_factory=dict)
     own_grads: dict[str, Tensor] = field(default_factory=dict)
+    rows: Sequence[int] | None = None  # in a try: which of the two made-up images each row of the batch is
+    has_shared: bool = False  # a layer was run once for all images, as one for positions may be
+    number: Tensor | None = None  # inside a function that vmap runs once for each image: the number of the image
     _calls: dict[str, int] = field(default_factory=dict)
 
     def begin_pass(self, num_images: int, *, at_most: int) -> None:
@@ -70,10 +74,10 @@ class Heard:
         self._calls[layer] = self._calls.get(layer, 0) + 1
         return self._calls[layer] - 1
 
-    def put_inputs(self, place: Place, inputs: Tensor, output: Tensor) -> None:
+    def put_inputs(self, place: Place, inputs: Tensor, output: Tensor, *, is_alone: bool = False) -> None:
         kept = inputs.detach()
         shape = torch.empty_like(output, device="meta", requires_grad=False)
-        self.passages[place.key] = Passage(place, kept, kept._version, shape)
+        self.passages[place.key] = Passage(place, kept, kept._version, shape, is_alone)
 
     def add_output_grads(self, key: str, grads: Tensor) -> None:
         """A second backward pass through the same graph adds to the first."""

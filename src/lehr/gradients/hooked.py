@@ -14,10 +14,10 @@ left, the model is as it was. Axes: B records, K views of one record, N = B·K i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -27,22 +27,31 @@ from torch.utils.hooks import RemovableHandle
 
 from lehr import validate
 from lehr.errors import InvalidValue, NotPrivate
-from lehr.gradients import batches
+from lehr.gradients import batches, recurrent
 from lehr.gradients.calling import Called
 from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.heard import Heard, Passage
 from lehr.gradients.layers import Layers
-from lehr.gradients.listening import BareWithBuffers, Listening, by_copies, by_rule, in_passes
+from lehr.gradients.listening import Bare, BareWithBuffers, Listening, by_copies, by_rule, in_passes
 from lehr.gradients.made_up import ATTEMPTS, MadeUp
 from lehr.gradients.masks import checked_mask
-from lehr.gradients.mixing import Run, Sites, other_number, refuse_mixed_images, run_apart
+from lehr.gradients.mixing import (
+    DRAWS_IN_PYTHON,
+    Run,
+    Sites,
+    draws_for_all,
+    other_number,
+    refuse_mixed_images,
+    run_apart,
+)
 from lehr.gradients.precision import margin
 from lehr.gradients.record_axis import Trace, why_not_apart
-from lehr.gradients.refusals import described, refuse_what_cannot_be_private
+from lehr.gradients.refusals import described, graph_of, refuse_what_cannot_be_private
 from lehr.interfaces import Site, Tensors
 
 LOG = logging.getLogger("lehr")
 REDUCTIONS = ("mean", "sum")
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class HookedEngine:
@@ -59,6 +68,8 @@ class HookedEngine:
     batches are asked for one by one: call ``gradients()`` after each ``backward()`` and add up what comes of it.
     """
 
+    _can_run_alone = True
+
     def __init__(self, model: nn.Module, *, loss_reduction: str = "mean", views: int = 1, num_passes: int = 1) -> None:
         self._model = model
         self._layers = Layers(model)
@@ -66,7 +77,10 @@ class HookedEngine:
         self._views = validate.count(views=views)
         self._num_passes = validate.count(num_passes=num_passes)
         self._heard = Heard()
-        self._without_rule = _leaves_with(model, self._layers.without_rule())
+        self._rows: Sequence[int] = ()
+        self._behind: frozenset[str] = frozenset()  # parameters that are also used where no rule sees it
+        self._is_alone = False
+        self._is_alone = any(isinstance(model.get_submodule(path), nn.RNNBase) for path in self._with_copies())
         self._tried: set[Any] = set()
         self._tried_alone: set[Any] = set()
         self._proven: set[Any] = set()
@@ -127,9 +141,11 @@ class HookedEngine:
         places = {key: passage.place for key, passage in heard.passages.items()}
         types = {grads.dtype for grads in [*heard.output_grads.values(), *heard.own_grads.values()]}
         return ContributedGradients(
-            self._layers.contributions(places, sites, {**parameters, **dict(self._model.named_buffers())}, copied=own),
+            self._layers.contributions(
+                places, sites, {**parameters, **dict(self._model.named_buffers())}, copied=own, num_records=num_records
+            ),
             mask_B=mask,
-            margin=max(margin(dtype, mask.device) for dtype in types),
+            margin=max((margin(dtype, mask.device) for dtype in types), default=0.0),
             kept=kept,
             scale=share,
         )
@@ -147,51 +163,148 @@ class HookedEngine:
             raise NotPrivate(layer=described(layer, self._model.get_submodule(layer)), reason=reason, instead=instead)
         if grads is None:
             grads = torch.zeros_like(passage.output, device=passage.inputs.device)
+        if passage.is_alone:
+            return Site(self._views_of_each(passage.inputs), self._views_of_each(grads))
         return Site(self._by_record(passage.inputs), self._by_record(grads))
 
     def _by_record(self, values: Tensor) -> Tensor:
         return values.reshape(values.shape[0] // self._views, self._views, *values.shape[1:])
+
+    def _views_of_each(self, values: Tensor) -> Tensor:
+        """Of images that were run alone: behind the image axis stand rows, unless that axis is the last."""
+        if self._views == 1:
+            return values
+        return self._by_record(values).flatten(1, 2) if values.dim() > 2 else self._by_record(values)
 
     def _num_records(self, num_images: int) -> int:
         if num_images % self._views:
             raise InvalidValue("batch", allowed=f"{self._views} views of every record", given=f"{num_images} images")
         return num_images // self._views
 
+    def _with_copies(self) -> dict[str, dict[str, str]]:
+        """The modules that give each image a copy of some parameters: what the module and the model call these."""
+        copied = self._layers.without_rule() - self._behind
+        if self._is_alone:
+            copied |= recurrent.parameters(self._model)
+        full = {id(parameter): name for name, parameter in self._model.named_parameters() if name in copied}
+        found = {
+            path: {own: full[id(p)] for own, p in layer.named_parameters(recurse=False) if id(p) in full}
+            for path, layer in self._model.named_modules()
+        }
+        return {path: own for path, own in found.items() if own}
+
     def _listen(self) -> None:
         model = self._model
-        runs = {name: by_rule(name, model.get_submodule(name), rule) for name, rule in self._layers.rules.items()}
-        for name, trained in self._without_rule.items():
-            runs[name] = by_copies(name, model.get_submodule(name), trained)
-        runs[""] = in_passes(model, runs.get(""), at_most=self._num_passes, trying=self._trying)
+        owned = {name: self._layers.owned(name) for name in self._layers.rules}
+        without = {name for name, own in owned.items() if own & self._behind}
+        runs = {
+            name: by_rule(name, model.get_submodule(name), rule)
+            for name, rule in self._layers.rules.items()
+            if name not in without
+        }
+        copies = self._with_copies()
+        if self._is_alone:
+            used = self._behind.union(*(owned[name] for name in without))
+            copies[""] = {**copies.get("", {}), **{name: name for name in used}}
+        for name, copied in copies.items():
+            runs[name] = by_copies(name, model.get_submodule(name), copied)
+        self._whole = runs.get("")
+        runs[""] = in_passes(model, self._whole, at_most=self._num_passes, tried=self._tried_pass)
         for name, run in runs.items():
             self._replace_forward(model.get_submodule(name), run)
         for name, parameter in batches.trainable(model).items():
             self._guard(name, parameter)
 
-    @contextmanager
-    def _trying(self, num_images: int, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Iterator[None]:
-        """Around every pass: the model is tried once for every way in which it is run.
+    def _tried_pass(self, heard: Heard, run: Callable[..., Any], num_images: int, inputs: Arguments) -> Any:
+        """One pass of the model, which is tried once for every way in which it is run.
 
         The pass comes first, so that what is wrong with the model itself is said first. Where the model is refused, its
         buffers are as they were before.
         """
         way = self._way(inputs)
-        shapes = (way, num_images, tuple(leaf.shape for leaf in batches.leaves(inputs)))
-        if way in self._tried and shapes in self._proven:
-            yield
-            return
-        with _put_back_on_error(self._model):
+        if way in self._tried and self._is_apart(num_images, inputs):
+            return run(heard, *inputs[0], **inputs[1])
+        put_back = buffers_put_back(self._model)
+        try:
             refuse_what_cannot_be_private(self._model)
-            yield
-            if num_images >= 2 * self._views:
-                if way not in self._tried:
-                    self._try_for_mixing(num_images, inputs)
-                    self._tried.add(way)
+            can_switch = self._can_run_alone and heard.num_passes == 1
+            behind: frozenset[str] = frozenset()
+            try:
+                outputs = run(heard, *inputs[0], **inputs[1])
+                behind = _reached(outputs, batches.trainable(self._model))
+                if not can_switch or not (behind or self._is_flawed(heard, num_images)):
+                    self._try(way, num_images, inputs)
+                    return outputs
+                refused: NotPrivate | None = None
+            except Exception as error:
+                put_back()
+                with torch.no_grad():  # what is wrong with the model itself is said first
+                    type(self._model).forward(self._model, *inputs[0], **inputs[1])
+                if self._is_alone or not can_switch or isinstance(error, InvalidValue):
+                    raise
+                refused = error if isinstance(error, NotPrivate) else None
+            put_back()
+            return self._run_alone_from_now(behind, refused, num_images, inputs)
+        except BaseException:
+            put_back()
+            raise
+
+    def _is_flawed(self, heard: Heard, num_images: int) -> bool:
+        return not self._is_alone and any(passage.flaw(num_images) for passage in heard.passages.values())
+
+    def _run_alone_from_now(
+        self, behind: frozenset[str], refused: NotPrivate | None, num_images: int, inputs: Arguments
+    ) -> Any:
+        """The same pass with each image alone, for a model in which layers are given something else than the records,
+        or parameters are used where no rule sees it. Where that is refused too, for the first reason.
+        """
+        before = self._is_alone, self._behind
+        try:
+            while True:
+                self._listen_again(True, self._behind | behind)
+                self._heard = Heard()
+                self._heard.begin_pass(num_images, at_most=self._num_passes)
+                assert self._whole is not None
+                outputs = self._whole(self._heard, *inputs[0], **inputs[1])
+                behind = _reached(outputs, batches.trainable(self._model))
+                if not behind:
+                    break
+            self._try(self._way(inputs), num_images, inputs)
+        except NotPrivate as error:
+            self._listen_again(*before)
+            if refused is None:
+                raise
+            raise refused from error
+        used = ", ".join(sorted(self._behind))
+        why = "the record axis does not stay first in every layer" if refused is None else refused.reason
+        why = f"{used} used where no layer rule sees it" if used else why
+        LOG.warning("each record is run alone, which is slower: %s", why)
+        return outputs
+
+    def _listen_again(self, is_alone: bool, behind: frozenset[str]) -> None:
+        self._is_alone, self._behind = is_alone, behind
+        self.detach()
+        self._listen()
+
+    def _try(self, way: Any, num_images: int, inputs: Arguments) -> None:
+        if num_images >= 2 * self._views:
+            if way not in self._tried:
+                self._try_for_mixing(num_images, inputs)
+                self._tried.add(way)
+            if not self._is_apart(num_images, inputs):
                 self._prove_apart(num_images, inputs)
-                self._proven.add(shapes)
-            elif way not in self._tried_alone and num_images:
-                self._try_alone(num_images, inputs)
-                self._tried_alone.add(way)
+                self._proven.add(self._shapes(num_images, inputs))
+        elif way not in self._tried_alone and num_images:
+            self._try_alone(num_images, inputs)
+            self._tried_alone.add(way)
+
+    def _is_apart(self, num_images: int, inputs: Arguments) -> bool:
+        """Whether records are kept apart in batches of these shapes: proven, or run alone, or there is only one."""
+        is_one = num_images < 2 * self._views
+        return is_one or self._is_alone or self._shapes(num_images, inputs) in self._proven
+
+    def _shapes(self, num_images: int, inputs: Arguments) -> Any:
+        return self._way(inputs), num_images, tuple(leaf.shape for leaf in batches.leaves(inputs))
 
     def _try_for_mixing(self, num_images: int, inputs: Any) -> None:
         """At the first batch of two records, on made-up images."""
@@ -199,6 +312,7 @@ class HookedEngine:
         for attempt, few in product(ATTEMPTS, (other_number(num_images), num_images)):
             says_nothing = self._tried_on(attempt, inputs, num_images=num_images, few=few)
             if says_nothing is None:
+                self._refuse_shared_draws(attempt, inputs, num_images=num_images)
                 return
         reason = f"it cannot be seen on made-up records whether it keeps records apart ({says_nothing})"
         instead = "the materialised engine, which runs every record alone"
@@ -215,7 +329,7 @@ class HookedEngine:
             parameters = self._model.named_parameters()
             values = {name: Parameter(trace.public(p, name), p.requires_grad) for name, p in parameters}
             buffers = {name: trace.public(buffer, name) for name, buffer in self._model.named_buffers()}
-            heard, self._heard = self._heard, Heard()
+            heard, self._heard = self._heard, Heard(num_images=trace.num_records * self._views)
             try:
                 yield from self._followed(trace, {**values, **buffers}, batches.each(made_up, inputs))
             finally:
@@ -235,10 +349,10 @@ class HookedEngine:
 
     def _followed(self, trace: Trace, values: Tensors, inputs: Any) -> Iterator[tuple[str, Tensor]]:
         """One pass, and one back from whatever a loss may ask of each record's outputs."""
-        called = Called(BareWithBuffers(self._model))
+        listened = None if self._whole is None else partial(self._whole, self._heard)
+        called = Called(Bare(self._model, listened))
         with torch.enable_grad():
-            outputs, _ = called({f"layer.{name}": value for name, value in values.items()}, *inputs)
-            found = batches.leaves(outputs)
+            found = batches.leaves(called({f"layer.{name}": value for name, value in values.items()}, *inputs))
             asked = [(output, trace.like(output)) for output in found if output.requires_grad and output.dim()]
             asked = [(output, grads) for output, grads in asked if grads is not None]
             if asked:
@@ -249,13 +363,27 @@ class HookedEngine:
                 yield passage.place.layer, self._heard.output_grads[key]
         yield from self._heard.own_grads.items()
 
+    def _refuse_shared_draws(self, attempt: MadeUp, inputs: Any, *, num_images: int) -> None:
+        """Under ``vmap`` each image has random numbers of its own, but for those of Python."""
+
+        named = {f"layer.{name}": value for name, value in attempt.values(self._model).items()}
+
+        def run(inputs: Arguments) -> Any:
+            return Called(Bare(self._model))(named, *inputs)
+
+        shared = draws_for_all(self._model, run, lambda rows: attempt.batch(inputs, num_images=num_images, rows=rows))
+        if shared == DRAWS_IN_PYTHON or (shared is not None and not self._is_alone):
+            instead = "draw for every record apart, with torch, or switch it off (layerdrop=0); or lehr.fit"
+            raise NotPrivate(layer=described("", self._model), reason=shared, instead=instead)
+
     def _try_alone(self, num_images: int, inputs: Any) -> None:
         """A record that is alone in its batch meets no other one there, but could leave something in a buffer."""
         for attempt in ATTEMPTS:
             run, left = self._leaving_buffers(attempt)
             try:
                 for image in (0, 1):
-                    run_apart(self._model, run, attempt.batch(inputs, num_images=num_images, rows=[image] * num_images))
+                    self._rows = [image] * num_images
+                    run_apart(self._model, run, attempt.batch(inputs, num_images=num_images, rows=self._rows))
             except Exception:  # the model is not made for such records: the next are of another kind
                 continue
             _refuse_written_buffers(self._model, *left)
@@ -263,6 +391,7 @@ class HookedEngine:
 
     def _tried_on(self, attempt: MadeUp, inputs: Any, *, num_images: int, few: int) -> str | None:
         def batch(rows: Sequence[int]) -> Any:
+            self._rows = rows
             return attempt.batch(inputs, num_images=num_images, rows=rows)
 
         run, left = self._leaving_buffers(attempt)
@@ -286,22 +415,27 @@ class HookedEngine:
         """What decides how a model is run: its training flags, and what kind of inputs it is given."""
         leaves, structure = pytree.tree_flatten(inputs)
         kinds = tuple((leaf.dim(), leaf.dtype) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves)
-        return structure, kinds, tuple(layer.training for layer in self._model.modules())
+        flags = tuple(layer.training for layer in self._model.modules())
+        return structure, kinds, flags, self._is_alone, self._behind
 
     def _heard_apart(self, values: Tensors, inputs: Any) -> tuple[Any, Sites, Tensors]:
-        """Outputs as the model gives them unheard, what its layers are given, and its buffers then.
+        """Outputs, what the layers are given, and the buffers then.
 
-        No batch knows of this run, and the model's own weights and buffers take no part in it.
+        The outputs are those of the model unheard, or heard where layers are run once for all images. No batch knows of
+        this run, and the model's own weights and buffers take no part in it.
         """
-        heard, self._heard = self._heard, Heard()
-        called = Called(BareWithBuffers(self._model))
+        heard, self._heard = self._heard, Heard(num_images=len(self._rows), rows=self._rows)
         named = {f"layer.{name}": value for name, value in values.items()}
+        listened = None if self._whole is None else partial(self._whole, self._heard)
         try:
-            outputs, buffers = called(named, *inputs)
+            outputs, buffers = Called(BareWithBuffers(self._model))(named, *inputs)
             with torch.enable_grad():
-                called(named, *inputs)
+                again = Called(Bare(self._model, listened))(named, *inputs)
+                if self._is_alone:  # not all that vmap can run can be differentiated in it
+                    torch.autograd.backward([leaf.sum() for leaf in batches.leaves(again) if leaf.requires_grad])
             passages = self._heard.passages.values()
-            return outputs, [(passage.place.layer, passage.inputs) for passage in passages], buffers
+            sites = [(passage.place.layer, passage.inputs) for passage in passages]
+            return again if self._heard.has_shared else outputs, sites, buffers
         finally:
             self._heard = heard
 
@@ -331,28 +465,11 @@ class HookedEngine:
             raise InvalidValue("model", allowed="one with the parameters that were trainable at first", given=changed)
 
 
-def _leaves_with(model: nn.Module, parameters: Collection[str]) -> dict[str, dict[str, str]]:
-    """The layers that hold these parameters, each with what it and what the model calls them."""
-    full = {id(parameter): name for name, parameter in model.named_parameters() if name in parameters}
-    found: dict[str, dict[str, str]] = {}
-    for path, layer in model.named_modules():
-        own = {name: full[id(p)] for name, p in layer.named_parameters(recurse=False) if id(p) in full}
-        if own:
-            found[path] = own
-            _refuse_unless_a_leaf(path, layer, own)
-    return found
-
-
-def _refuse_unless_a_leaf(path: str, layer: nn.Module, own: dict[str, str]) -> None:
-    if isinstance(layer, nn.RNNBase):
-        reason = "a recurrent layer has no rule, and its records do not stand on the first axis"
-        raise NotPrivate(layer=described(path, layer), reason=reason, instead="the materialised engine")
-    if any(layer.children()):
-        reason = (
-            f"it has the parameter {min(own.values())} without a rule, and layers of its own that cannot be run apart"
-        )
-        instead = "put the parameter into a layer without children, use the ghost or materialised engine, or freeze it"
-        raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead)
+def _reached(outputs: Any, parameters: Mapping[str, Parameter]) -> frozenset[str]:
+    """The parameters that a backward pass from here would reach, past every rule and every copy."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    ends = [id(getattr(node, "variable", None)) for node in graph_of(batches.leaves(outputs))]
+    return frozenset(names[end] for end in ends if end in names)
 
 
 def _refuse_written_buffers(model: nn.Module, first: Tensors, second: Tensors) -> None:
@@ -375,23 +492,12 @@ def buffers_put_back(model: nn.Module) -> Callable[[], None]:
         if value is not None
     ]
 
-    @torch.no_grad()
     def put_back() -> None:
         for layer, name, value, before in held:
-            layer._buffers[name] = value.copy_(before)
+            batches.write_back([(value, before)])
+            layer._buffers[name] = value
 
     return put_back
-
-
-@contextmanager
-def _put_back_on_error(model: nn.Module) -> Iterator[None]:
-    """What records have left in the buffers of a model that is refused must not stay there."""
-    put_back = buffers_put_back(model)
-    try:
-        yield
-    except BaseException:
-        put_back()
-        raise
 
 
 def _refuse_replaced_forward(model: nn.Module) -> None:

@@ -45,17 +45,22 @@ class Layers:
                 self.rules[name], self._ruled[name] = rule, layer
                 layer.forward = self.tape.listen(name, layer, rule)
 
+    def owned(self, name: str) -> set[str]:
+        """The trainable parameters that the rule of this layer answers for."""
+        return self._owned(name, self._ruled[name], self.rules[name])
+
     def without_rule(self) -> frozenset[str]:
         """The trainable parameters that belong to no layer with a rule."""
-        ruled = {
-            owned
-            for name, rule in self.rules.items()
-            for owned in self._owned(name, self.model.get_submodule(name), rule)
-        }
-        return frozenset(self.names) - ruled
+        return frozenset(self.names).difference(*map(self.owned, self.rules))
 
     def contributions(
-        self, places: Mapping[str, Place], sites: Mapping[str, Site], parameters: Tensors, *, copied: Tensors
+        self,
+        places: Mapping[str, Place],
+        sites: Mapping[str, Site],
+        parameters: Tensors,
+        *,
+        copied: Tensors,
+        num_records: int,
     ) -> dict[str, Contribution]:
         """Every trainable parameter's part, all its uses together; ``copied`` has the gradients of copies."""
         uses: dict[str, list[Contribution]] = {name: [] for name in self.names}
@@ -68,10 +73,10 @@ class Layers:
                     uses[parameter].append(part)
         for name, grads in copied.items():
             uses[name] = [Materialised(grads)]
-        records = next(iter(sites.values())).inputs.shape[0] if sites else next(iter(copied.values())).shape[0]
         some = parameters[self.names[0]]
         return {
-            name: together(parts) if parts else Unused(self.shapes[name], records, some) for name, parts in uses.items()
+            name: together(parts) if parts else Unused(self.shapes[name], num_records, some)
+            for name, parts in uses.items()
         }
 
     def of_no_record(self, parameters: Tensors) -> dict[str, Contribution]:

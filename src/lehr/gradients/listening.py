@@ -1,24 +1,27 @@
 """A model's own layers, listened to while they stand in a loop: each gets a ``forward`` of its own for that time.
 
-A layer with a rule runs with constant weights, so that no backward pass spends time on their gradients. A layer without
-one runs with a copy of its weights for every image, which takes no memory until the backward pass.
+A layer with a rule runs with constant weights, so that no backward pass spends time on their gradients. A module with a
+parameter that no rule covers runs under ``vmap``, once for each image with a copy of that parameter of its own, which
+takes no memory until the backward pass. Layers with rules inside it report as they do elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vjp, vmap
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
-from lehr.errors import NotPrivate
+from lehr.errors import LehrError, NotPrivate
+from lehr.gradients import recurrent
+from lehr.gradients.calling import Called
 from lehr.gradients.heard import Heard
 from lehr.gradients.refusals import described
 from lehr.gradients.tape import Place
@@ -54,46 +57,93 @@ def by_rule(name: str, layer: nn.Module, rule: LayerRule) -> Callable[..., Any]:
         def tap(site: str, inputs: Tensor, output: Tensor) -> Tensor:
             return _tapped(heard, Place(name, call, site), inputs, output)
 
-        with _constant(_ruled_parameters(layer, rule)):
+        def forward(*args: Any, **kwargs: Any) -> Any:
             if rule.forward is not None:
                 return rule.forward(layer, tap, *args, **kwargs)
             inputs = args[0] if args else next(iter(kwargs.values()))
             output = type(layer).forward(layer, *args, **kwargs)
-        # Under autocast the layer saw its input in the type of its output.
-        seen = inputs.to(output.dtype) if inputs.is_floating_point() else inputs
-        return tap("output", seen, output)
+            # Under autocast the layer saw its input in the type of its output.
+            seen = inputs.to(output.dtype) if inputs.is_floating_point() else inputs
+            return tap("output", seen, output)
+
+        if heard.number is None:
+            with _constant(_ruled_parameters(layer, rule)):
+                return forward(*args, **kwargs)
+        # Inside vmap no parameter can be told to be constant, so that other tensors take their places.
+        held = layer.named_parameters(recurse=rule.covers_children or parametrize.is_parametrized(layer))
+        return Called(Bare(layer, forward))({f"layer.{own}": value.detach() for own, value in held}, args, kwargs)
 
     return run
 
 
-def by_copies(path: str, layer: nn.Module, trained: Mapping[str, str]) -> Callable[..., Any]:
-    """Runs a layer without a rule once for every image, each with its own copy of the weights.
+def by_copies(path: str, layer: nn.Module, copied: Mapping[str, str]) -> Callable[..., Any]:
+    """Runs a module once for every image, each with its own copy of the parameters that are ``copied``.
 
-    ``trained`` has the names of its trainable parameters, as the layer calls them and as the model does.
+    These are given by the module's name for them, each with the model's own. Layers with rules inside the module report
+    as they do elsewhere. Where no parameter is copied, the images are still run apart.
     """
-    bare = Bare(layer)
+    called = Called(Bare(layer))
+    has_cells = any(isinstance(inner, nn.RNNBase) for inner in layer.modules())
+
+    def with_copies(heard: Heard, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        copies = {f"layer.{own}": _copy(heard, layer.get_parameter(own), full) for own, full in copied.items()}
+        if not isinstance(layer, nn.RNNBase):
+            return called(copies, args, kwargs)
+        # vmap does not know recurrent layers, but what they are made of, and that is seen below one more derivative.
+        outputs, _ = vjp(lambda _: called(copies, args, kwargs), torch.zeros(()))  # type: ignore[misc]
+        return outputs
 
     def run(heard: Heard, *args: Any, **kwargs: Any) -> Any:
-        values, structure = pytree.tree_flatten((args, kwargs))
-        num_images = heard.images_of(values)
-        moving = [isinstance(value, Tensor) and value.shape[:1] == (num_images,) for value in values]
-        if not any(moving):
-            reason = f"none of its inputs begins with the {num_images} records"
-            raise NotPrivate(layer=described(path, layer), reason=reason, instead=_OTHER_ENGINE)
-        copies = _copies(heard, layer, trained, num_images)
+        if heard.number is not None:
+            return with_copies(heard, args, kwargs)
+        num_images = heard.images_of(pytree.tree_leaves((args, kwargs)))
         if not num_images:
-            return _of_no_image(layer, copies, *args, **kwargs)
-
-        def one(copies: dict[str, Tensor], images: list[Tensor]) -> Any:
-            rest = iter(images)
-            own = [next(rest).unsqueeze(0) if moves else value for moves, value in zip(moving, values, strict=True)]
-            outputs = functional_call(bare, copies, *pytree.tree_unflatten(own, structure))
-            return pytree.tree_map_only(Tensor, lambda output: output.squeeze(0), outputs)
-
-        images = [value for moves, value in zip(moving, values, strict=True) if moves]
-        return vmap(one, randomness="different")(copies, images)
+            return _of_no_image(heard, layer, copied, *args, **kwargs)
+        try:
+            with recurrent.under_vmap(has_cells=has_cells):
+                return _each_alone(heard, with_copies, num_images, args, kwargs)
+        except _Unfit as error:
+            reason, instead = error.args
+            raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead) from None
+        except LehrError:
+            raise
+        except Exception as error:
+            reason = f"it cannot be run for each record alone by torch.func.vmap ({_shown(error)})"
+            raise NotPrivate(layer=described(path, layer), reason=reason, instead=_NO_VMAP) from None
+        finally:
+            heard.number = None
 
     return run
+
+
+class _Unfit(Exception):
+    """Why a module cannot be run for each image alone, and the way out."""
+
+
+def _each_alone(
+    heard: Heard, run: Callable[..., Any], num_images: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What ``run(heard, args, kwargs)`` returns for all images, run by ``vmap`` once for each with its rows alone."""
+    values, structure = pytree.tree_flatten((args, kwargs))
+    moving = [isinstance(value, Tensor) and value.shape[:1] == (num_images,) for value in values]
+    if not any(moving):
+        raise _Unfit(f"none of its inputs begins with the {num_images} records", _OTHER_ENGINE)
+    returned: list[Any] = []
+
+    def one(number: Tensor, images: list[Tensor]) -> list[Tensor]:
+        heard.number, rest = number, iter(images)
+        own = [next(rest).unsqueeze(0) if moves else value for moves, value in zip(moving, values, strict=True)]
+        returned[:] = pytree.tree_flatten(run(heard, *pytree.tree_unflatten(own, structure)))
+        outputs = [leaf for leaf in returned[0] if isinstance(leaf, Tensor)]
+        if any(output.shape[:1] != (1,) for output in outputs):
+            raise _Unfit("it returns a tensor that does not begin with the records, such as a loss", _NO_SUMMARY)
+        return [output.squeeze(0) for output in outputs]
+
+    images = [value for moves, value in zip(moving, values, strict=True) if moves]
+    numbers = torch.arange(num_images, device=images[0].device)
+    outputs = iter(vmap(one, randomness="different")(numbers, images))
+    leaves = [next(outputs) if isinstance(leaf, Tensor) else leaf for leaf in returned[0]]
+    return pytree.tree_unflatten(leaves, returned[1])
 
 
 def in_passes(
@@ -101,34 +151,44 @@ def in_passes(
     run: Callable[..., Any] | None,
     *,
     at_most: int,
-    trying: Callable[..., AbstractContextManager[None]],
+    tried: Callable[..., Any],
 ) -> Callable[..., Any]:
     """Runs the model as a whole, and counts how often that is done before a backward pass.
 
-    Each pass is run inside ``trying(num_images, inputs)``, which is given the arguments and the keywords.
+    Each pass is made by ``tried(heard, run, num_images, inputs)``, which is given the arguments and the keywords.
     """
+
+    def whole(heard: Heard, *args: Any, **kwargs: Any) -> Any:
+        return type(model).forward(model, *args, **kwargs) if run is None else run(heard, *args, **kwargs)
 
     def passing(heard: Heard, *args: Any, **kwargs: Any) -> Any:
         num_images = heard.images_of(pytree.tree_leaves((args, kwargs)))
         heard.begin_pass(num_images, at_most=at_most)
-        with trying(num_images, (args, kwargs)):
-            return type(model).forward(model, *args, **kwargs) if run is None else run(heard, *args, **kwargs)
+        return tried(heard, whole, num_images, (args, kwargs))
 
     return passing
 
 
 _OTHER_ENGINE = "the ghost or the materialised engine, or freeze its parameters"
+_NO_SUMMARY = (
+    "outputs that begin with the records, and the loss computed from them outside of it; or freeze its parameters"
+)
+_NO_VMAP = (
+    "operations that vmap knows, without branches on the values of a record; lehr.fit, which loops over records where "
+    "it must; or freeze its parameters"
+)
 
 
 class Bare(nn.Module):
-    """A layer's forward pass without the hooks that its user may have put around it."""
+    """A layer's forward pass, or another run of it, without the hooks that its user may have put around it."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: nn.Module, run: Callable[..., Any] | None = None) -> None:
         super().__init__()
         self.layer = layer
+        self.run = run or partial(type(layer).forward, layer)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return type(self.layer).forward(self.layer, *args, **kwargs)
+        return self.run(*args, **kwargs)
 
 
 class BareWithBuffers(Bare):
@@ -139,22 +199,41 @@ class BareWithBuffers(Bare):
         return outputs, {name: buffer.clone() for name, buffer in self.layer.named_buffers()}
 
 
-def _copies(heard: Heard, layer: nn.Module, trained: Mapping[str, str], num_images: int) -> dict[str, Tensor]:
-    """A copy of every trainable parameter for every image; their gradients go to the ear."""
-    copies = {}
-    for own, full in trained.items():
-        parameter = layer.get_parameter(own).detach()
-        copy = parameter.expand(num_images, *parameter.shape).requires_grad_()
-        copy.register_hook(partial(heard.add_own_grads, full))  # type: ignore[no-untyped-call]
-        copies[f"layer.{own}"] = copy
-    return copies
+def _copy(heard: Heard, parameter: Tensor, full: str) -> Tensor:
+    """Inside ``vmap``: this image's own copy of a parameter; the gradients of all copies go to the ear."""
+    copy: Tensor = _Copied.apply(heard.number, parameter, heard, full)  # type: ignore[no-untyped-call]
+    return copy
 
 
-def _of_no_image(layer: nn.Module, copies: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    """An empty batch: not every layer can be mapped over nothing, but its outputs must still reach the copies."""
+class _Copied(torch.autograd.Function):
+    """One copy for every image, made outside the ``vmap`` that it is called in."""
+
+    @staticmethod
+    def forward(number: Tensor, parameter: Tensor, heard: Heard, full: str) -> Tensor:
+        raise NotImplementedError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, number: Tensor, parameter: Tensor, heard: Heard, full: str) -> tuple[Tensor, int]:
+        return _hooked_copy(heard, parameter, full, info.batch_size), 0
+
+
+def _hooked_copy(heard: Heard, parameter: Tensor, full: str, num_images: int) -> Tensor:
+    copy = parameter.detach().expand(num_images, *parameter.shape)
+    if parameter.requires_grad:
+        copy.requires_grad_().register_hook(partial(heard.add_own_grads, full))  # type: ignore[no-untyped-call]
+    return copy
+
+
+def _of_no_image(heard: Heard, layer: nn.Module, copied: Mapping[str, str], *args: Any, **kwargs: Any) -> Any:
+    """An empty batch: not every module can be mapped over nothing, but its outputs must still reach the copies."""
+    copies = [_hooked_copy(heard, layer.get_parameter(own), full, 0) for own, full in copied.items()]
     with _constant([parameter for parameter in layer.parameters() if parameter.requires_grad]):
         outputs = type(layer).forward(layer, *args, **kwargs)
-    nothing = torch.stack([copy.sum() for copy in copies.values()]).sum()
+    nothing = torch.stack([copy.sum() for copy in copies]).sum() if copies else 0
     return pytree.tree_map_only(Tensor, lambda output: output + nothing, outputs)
 
 
@@ -176,7 +255,55 @@ def _constant(parameters: list[nn.Parameter]) -> Iterator[None]:
 
 
 def _tapped(heard: Heard, place: Place, inputs: Tensor, output: Tensor) -> Tensor:
-    heard.put_inputs(place, inputs, output)
+    if heard.number is not None:
+        tapped: Tensor = _Tapped.apply(heard.number, inputs, output, heard, place)  # type: ignore[no-untyped-call]
+        return tapped
+    if heard.num_images is not None and inputs.shape[:1] == output.shape[:1] == (1,) != (heard.num_images,):
+        inputs, output = _for_each_image(heard, heard.num_images, inputs, output)
+    return _hooked_output(heard, place, inputs, output, is_alone=False)
+
+
+def _for_each_image(heard: Heard, num_images: int, inputs: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    """What all images share, given to each, so that each has a gradient of its own.
+
+    A model that takes the row of one image for others would not show that: all rows are the same. So in a try they are
+    as different as the images are, and the outputs tell.
+    """
+    heard.has_shared = True
+    every_input, every_output = (values.expand(num_images, *values.shape[1:]) for values in (inputs, output))
+    if heard.rows is not None:
+        factors = 1 + 0.1 * torch.tensor(heard.rows, dtype=output.dtype, device=output.device)
+        every_output = every_output * factors.reshape(-1, *(1 for _ in output.shape[1:]))
+    return every_input, every_output
+
+
+class _Tapped(torch.autograd.Function):
+    """What passes a layer inside ``vmap``, put down for all images at once outside of it."""
+
+    @staticmethod
+    def forward(number: Tensor, inputs: Tensor, output: Tensor, heard: Heard, place: Place) -> Tensor:
+        raise NotImplementedError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, number: Tensor, inputs: Tensor, output: Tensor, heard: Heard, place: Place
+    ) -> tuple[Tensor, int]:
+        pairs = zip((inputs, output), in_dims[1:3], strict=True)
+        every_input, every_output = (_images_first(values, axis, info.batch_size) for values, axis in pairs)
+        return _hooked_output(heard, place, every_input, every_output, is_alone=True), 0
+
+
+def _images_first(values: Tensor, axis: int | None, num_images: int) -> Tensor:
+    """What does not depend on the image is given to each."""
+    return values.expand(num_images, *values.shape) if axis is None else values.movedim(axis, 0)
+
+
+def _hooked_output(heard: Heard, place: Place, inputs: Tensor, output: Tensor, *, is_alone: bool) -> Tensor:
+    heard.put_inputs(place, inputs, output, is_alone=is_alone)
     if not output.requires_grad:
         output = _rooted(output)
     elif output._is_view():
@@ -204,3 +331,9 @@ class _Rooted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
         return None, None
+
+
+def _shown(error: Exception) -> str:
+    """What vmap says of itself; of another error, which may quote a record, only its kind."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return first if "vmap" in first or "Batching rule" in first else type(error).__name__

@@ -2,34 +2,38 @@
 
 Memory is bounded. Where the gradients of the whole batch fit into ``kept_bytes`` they are computed once and kept;
 otherwise they are computed again for every question, a chunk at a time, from the same parameters and the same random
-numbers, and nothing larger than a chunk is ever held. Recurrent layers work here.
+numbers, and nothing larger than a chunk is ever held. Recurrent layers work here, and a model that ``vmap`` cannot run
+is run on one record after another.
 
 Axes: B records, K views of one record, G groups of parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lehr import validate
-from lehr.gradients import batches, recurrent
+from lehr.errors import LehrError, NotPrivate
+from lehr.gradients import batches, recurrent, same_draws
 from lehr.gradients.batches import LossFn
 from lehr.gradients.calling import Called
 from lehr.gradients.grouping import checked_groups, weight_of_each
+from lehr.gradients.listening import Bare
 from lehr.gradients.masks import checked_mask
+from lehr.gradients.mixing import DRAWS_IN_PYTHON
 from lehr.gradients.precision import margin
 from lehr.gradients.products import keep, rows, sum_of_squares, uncast, weighted_rows
-from lehr.gradients.refusals import refuse_what_cannot_be_private
+from lehr.gradients.refusals import described, refuse_reentrant_checkpoints, refuse_what_cannot_be_private
 from lehr.gradients.same_draws import SameDraws
 from lehr.interfaces import Clip, ClipRule, Groups, Inputs, PrivateSum, Tensors, at_least_float32
 
+LOG = logging.getLogger("lehr")
 KEPT_BYTES = 2**28
 Compute: TypeAlias = Callable[[slice], dict[str, Tensor]]
 
@@ -57,6 +61,8 @@ class MaterialisedEngine:
         self._loss_fn = loss_fn
         self._views = validate.count(views=views)
         self._chunk_records = None if chunk_records is None else validate.count(chunk_records=chunk_records)
+        self._loops: dict[Any, bool] = {}
+        self.loops = False  # whether records are always run one after another
         self._kept_bytes = validate.count(minimum=0, kept_bytes=kept_bytes)
         batches.trainable(model)
 
@@ -83,37 +89,100 @@ class MaterialisedEngine:
 
     def _computation(self, inputs: Inputs, targets: Any) -> Compute:
         """What gives the gradients of a slice of the records, however often and however late it is asked."""
-        names = set(batches.trainable(self._model))
         values = [*self._model.named_parameters(), *self._model.named_buffers()]
         state = {name: value.detach().clone() for name, value in values}
-        own = recurrent.parameters(self._model)
-        called = Called(self._model)  # anew for every batch: weights may have been tied since the last
+        flags = tuple(layer.training for layer in self._model.modules())
+        kind = (flags, tuple((leaf.dim(), leaf.dtype) for leaf in batches.leaves((inputs, targets))))
 
         def compute(chunk: slice) -> dict[str, Tensor]:
-            part_inputs, part_targets = batches.each(lambda leaf: leaf[chunk], (inputs, targets))
-            num_records = batches.num_records(part_inputs, part_targets)
-            each = {name: state[name].expand(num_records, *state[name].shape) for name in own}
-            trained = {name: each.get(name, state[name]) for name in names}
-            others = {name: each.get(name, state[name]) for name in state.keys() - names}
-            axes = [{name: 0 if name in own else None for name in values} for values in (trained, others)]
-            one_by_one = vmap(grad(partial(self._loss, called)), in_dims=(*axes, 0, 0), randomness="different")
-            # The fused attention kernels have no rule for vmap and would be run record after record.
-            with recurrent.plain_kernels(bool(own)), sdpa_kernel(SDPBackend.MATH):
-                found: dict[str, Tensor] = one_by_one(trained, others, part_inputs, part_targets)
-            return {name: found[name] for name in state if name in names}
+            part = batches.each(lambda leaf: leaf[chunk], (inputs, targets))
+            if self.loops:
+                return self._looped(state, *part)
+            if kind not in self._loops:
+                return self._first(kind, state, *part)
+            return (self._looped if self._loops[kind] else self._mapped)(state, *part)
 
         return compute
 
-    def _loss(self, called: Called, trained: Tensors, others: Tensors, inputs: Inputs, targets: Any) -> Tensor:
+    def _first(self, kind: Any, state: Tensors, inputs: Inputs, targets: Any) -> dict[str, Tensor]:
+        """The first gradients for a kind of batch: of all records at once or, where that fails, of one after another.
+
+        ``vmap`` cannot run every model: some branch on the values of a record, or use operations that it does not know.
+        And where Python itself tosses a coin, one would be tossed for all records.
+        """
+        device = next(iter(state.values())).device
+        before, of_python, why = same_draws.states(device), same_draws.states_of_python(), DRAWS_IN_PYTHON
+        try:
+            found = self._mapped(state, inputs, targets)
+            self._loops[kind] = of_python != same_draws.states_of_python()
+        except (LehrError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # whatever vmap or the model may raise; the loop raises what is the model's
+            self._loops[kind], why = True, (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if not self._loops[kind]:
+            return found
+        same_draws.restore(device, before)
+        LOG.warning("the model is run on one record after another, which is slow: %s", why)
+        return self._looped(state, inputs, targets)
+
+    def _mapped(self, state: Tensors, inputs: Inputs, targets: Any) -> dict[str, Tensor]:
+        """The gradients of these records, all at once."""
+        names = set(batches.trainable(self._model))
+        num_records = batches.num_records(inputs, targets)
+        own = recurrent.parameters(self._model)
+        each = {name: state[name].expand(num_records, *state[name].shape) for name in own}
+        trained = {name: each.get(name, state[name]) for name in names}
+        others = {name: each.get(name, state[name]) for name in state.keys() - names}
+        axes = [{name: 0 if name in own else None for name in values} for values in (trained, others)]
+        called = Called(self._model)  # anew for every batch: weights may have been tied since the last
+
+        def loss(trained: Tensors, others: Tensors, inputs: Inputs, targets: Any) -> Tensor:
+            return self._loss(lambda *args, **kwargs: called({**trained, **others}, args, kwargs), inputs, targets)
+
+        one_by_one = vmap(grad(loss), in_dims=(*axes, 0, 0), randomness="different")
+        with recurrent.under_vmap(has_cells=bool(own)):
+            found: dict[str, Tensor] = one_by_one(trained, others, inputs, targets)
+        return {name: found[name] for name in state if name in names}
+
+    def _looped(self, state: Tensors, inputs: Inputs, targets: Any) -> dict[str, Tensor]:
+        """The same by a plain backward pass for each."""
+        names = list(batches.trainable(self._model))
+        rows = [
+            self._of_one(state, names, *batches.each(lambda leaf, at=at: leaf[at], (inputs, targets)))  # type: ignore[misc]
+            for at in range(batches.num_records(inputs, targets))
+        ]
+        return {name: torch.stack([row[at] for row in rows]) for at, name in enumerate(names)}
+
+    def _of_one(self, state: Tensors, names: list[str], inputs: Inputs, targets: Any) -> Sequence[Tensor]:
+        values = {name: value.clone() for name, value in state.items()}  # a model may write into its buffers
+
+        def differentiated() -> Sequence[Tensor]:
+            # Inside, since checkpointed activations are computed again in the backward pass.
+            loss = self._loss(self._model, inputs, targets)
+            refuse_reentrant_checkpoints(self._model, loss)
+            try:
+                trained = [values[name] for name in names]
+                return torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+            except RuntimeError as error:
+                reason = f"a plain backward pass through it fails ({error})"
+                raise NotPrivate(layer=described("", self._model), reason=reason, instead=_PLAIN) from error
+
+        with torch.inference_mode(False), torch.enable_grad():
+            for name in names:
+                values[name].requires_grad_()
+            inside = {f"layer.{name}": value for name, value in values.items()}
+            found: Sequence[Tensor] = Called(Bare(self._model, differentiated))(inside, (), {})
+        return [grads.to_dense() if grads.is_sparse else grads for grads in found]
+
+    def _loss(self, model: Callable[..., Any], inputs: Inputs, targets: Any) -> Tensor:
         """The loss of one record, its views averaged."""
         split = inputs if self._views > 1 else batches.each(lambda leaf: leaf.unsqueeze(0), inputs)
         again = batches.each(lambda leaf: leaf.unsqueeze(0).expand(self._views, *leaf.shape), targets)
-
-        def model(*args: Any, **kwargs: Any) -> Any:
-            return called({**trained, **others}, args, kwargs)
-
         losses = self._loss_fn(batches.call(model, split), again)
         return batches.one_each(losses, num_records=self._views).mean()
+
+
+_PLAIN = "operations that do not change in place what a layer was given"
 
 
 class ChunkedGradients:

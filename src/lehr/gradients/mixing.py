@@ -12,10 +12,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lehr.errors import NotPrivate
+from lehr.gradients.batches import write_back
 from lehr.gradients.precision import margin
 from lehr.gradients.refusals import described
+from lehr.gradients.same_draws import restore_python, states_of_python
 
 Sites: TypeAlias = Sequence[tuple[str, Tensor]]
 Run: TypeAlias = Callable[[Any], tuple[Any, Sites]]
@@ -60,6 +63,8 @@ def refuse_mixed_images(model: nn.Module, run: Run, batch: Callable[[Sequence[in
                 model, path, f"the record axis does not come first in its input: {few} records give {[*values.shape]}"
             )
     for rows, both in zip(orders, mixed, strict=True):
+        if {tuple(path for path, _ in sites) for _, sites in alone} != {tuple(path for path, _ in both[1])}:
+            _refuse(model, "", "it calls other layers for other records")
         for row in (0, 1):
             _refuse_unlike(model, both, alone[rows[row]], row, few)
     return _says_nothing(*alone, few=few)
@@ -118,13 +123,74 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=margin(one.dtype) * scale, equal_nan=True)
 
 
+def draws_for_all(model: nn.Module, run: Callable[[Any], Any], batch: Callable[[Sequence[int]], Any]) -> str | None:
+    """Why some random number has to do with several records, such as one that decides whether all skip a layer.
+
+    Records that happen to be run together would then have something in common, and one record more or less changes with
+    whom. None where there is no such number; where the model cannot be run, that is said elsewhere.
+    """
+
+    def outputs_of(draws: _Draws) -> Any:
+        def drawing(inputs: Any) -> tuple[Any, Sites]:
+            before = states_of_python()
+            with draws:
+                outputs = run(inputs)
+            draws.is_of_python = before != states_of_python()
+            return outputs, []
+
+        return run_apart(model, drawing, batch([place % 2 for place in range(_MANY)]))[0]
+
+    first = _Draws()
+    try:
+        outputs_of(first)
+        if first.is_of_python:
+            return DRAWS_IN_PYTHON
+        if first.has_uniform and not first.has_other:  # such as a coin that is tossed and never heads
+            low, high = (pytree.tree_leaves(outputs_of(_Draws(value))) for value in (1e-6, 1 - 1e-6))
+            pairs = [(one, other) for one, other in zip(low, high, strict=True) if isinstance(one, Tensor)]
+            if all(one.shape == other.shape and _close(one, other) for one, other in pairs):
+                return None
+    except Exception:
+        return None
+    return _DRAWS_IN_TORCH if first.has_uniform or first.has_other else None
+
+
+DRAWS_IN_PYTHON = "it draws from a generator of Python or NumPy, one number for all records that are run together"
+_DRAWS_IN_TORCH = "it draws random numbers that all records that are run together share"
+_MANY = 13  # a number of images that other axes are hardly multiples of
+
+
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes random numbers whose first axis is not that of the images, also where other axes are folded into it.
+
+    With a ``value``, this takes the place of such of them as lie between 0 and 1.
+    """
+
+    def __init__(self, value: float | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._value = value
+        self.has_uniform = self.has_other = self.is_of_python = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        first = result[0] if isinstance(result, tuple) else result
+        is_drawn = torch.Tag.nondeterministic_seeded in func.tags and isinstance(first, Tensor)
+        if is_drawn and (not first.dim() or first.shape[0] % _MANY):
+            name = func.overloadpacket.__name__.strip("_")
+            is_uniform = name in ("rand", "rand_like", "uniform", "bernoulli")
+            self.has_uniform, self.has_other = self.has_uniform or is_uniform, self.has_other or not is_uniform
+            if is_uniform and self._value is not None:
+                first.fill_(round(self._value) if name == "bernoulli" else self._value)
+        return result
+
+
 def run_apart(model: nn.Module, run: Run, inputs: Any) -> tuple[Any, Sites]:
-    """A run that leaves no trace in torch's generators and the model's buffers, and so repeats its random numbers."""
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    """A run that leaves no trace in generators and in the model's buffers, and so repeats its random numbers."""
+    kept, of_python = [(buffer, buffer.clone()) for buffer in model.buffers()], states_of_python()
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     try:
         with torch.no_grad(), torch.random.fork_rng(list(devices)):
             return run(inputs)
     finally:
-        for buffer, before in kept:
-            buffer.copy_(before)
+        write_back(kept)
+        restore_python(of_python)

@@ -20,7 +20,7 @@ from lehr.gradients.calling import Called
 from lehr.gradients.grouping import checked_groups, weight_of_each
 from lehr.gradients.masks import checked_mask
 from lehr.gradients.precision import margin
-from lehr.gradients.refusals import refuse_what_cannot_be_private
+from lehr.gradients.refusals import refuse_reentrant_checkpoints, refuse_what_cannot_be_private
 from lehr.interfaces import Clip, Groups, Inputs, at_least_float32
 
 
@@ -64,6 +64,7 @@ class OneByOneEngine:
             own, target = batches.each(lambda leaf: leaf.clone() if leaf.is_inference() else leaf, (own, target))
             losses = self._loss_fn(batches.call(self._with_buffers_apart, own), target)
             loss = batches.one_each(losses, num_records=self._views).mean()
+            refuse_reentrant_checkpoints(self._model, loss)
             found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         return {
             name: _or_zeros(grad, parameter) for (name, parameter), grad in zip(parameters.items(), found, strict=True)
@@ -76,7 +77,8 @@ class OneByOneEngine:
 
 
 def _or_zeros(grad: Tensor | None, parameter: Tensor) -> Tensor:
-    return (torch.zeros_like(parameter) if grad is None else grad).to(at_least_float32(parameter.dtype))
+    dense = grad.to_dense() if grad is not None and grad.is_sparse else grad
+    return (torch.zeros_like(parameter) if dense is None else dense).to(at_least_float32(parameter.dtype))
 
 
 def _of_no_record(parameter: Tensor) -> Tensor:

@@ -35,11 +35,12 @@ class Outlet:
     shape: tuple[int, ...]
     dtype: torch.dtype
     is_channels_last: bool
+    is_shared: bool = False  # one and the same for all records that are run together, such as what positions give
 
     @classmethod
-    def of(cls, place: Place, output: Tensor) -> Outlet:
+    def of(cls, place: Place, output: Tensor, *, is_shared: bool = False) -> Outlet:
         is_channels_last = output.dim() == 4 and output.is_contiguous(memory_format=torch.channels_last)
-        return cls(place, tuple(output.shape), output.dtype, is_channels_last)
+        return cls(place, tuple(output.shape), output.dtype, is_channels_last, is_shared)
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Reading:
 
     outlets: Mapping[str, Outlet]
     manner: Manner
+    views: int = 1
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """The places that all records share."""
+        return frozenset(key for key, outlet in self.outlets.items() if outlet.is_shared)
 
     @property
     def places(self) -> dict[str, Place]:
@@ -64,7 +71,10 @@ class Reading:
     def sites(self, inputs: Tensors, output_grads: Tensors, num_records: int) -> dict[str, Site]:
         """What passed every place, the record axis first and whatever belongs to one record behind it."""
         return {
-            key: Site(self._by_record(inputs[key], num_records), self._by_record(output_grads[key], num_records))
+            key: Site(
+                self._by_record(self.for_each(key, inputs[key], num_records), num_records),
+                self._by_record(output_grads[key], num_records),
+            )
             for key in self.outlets
         }
 
@@ -72,8 +82,14 @@ class Reading:
         if self.manner.is_record_by_record:
             return torch.zeros((num_records, *outlet.shape), dtype=outlet.dtype, device=device)
         first, *rest = outlet.shape
+        first = self.views if outlet.is_shared else first
         zeros = torch.zeros((num_records * first, *rest), dtype=outlet.dtype, device=device)
         return zeros.contiguous(memory_format=torch.channels_last) if outlet.is_channels_last else zeros
+
+    def for_each(self, key: str, values: Tensor, num_records: int) -> Tensor:
+        """The input of a place with the record axis first: what all records share is repeated for each."""
+        is_shared = self.outlets[key].is_shared
+        return values.expand(num_records * self.views, *values.shape[1:]) if is_shared else values
 
     def _by_record(self, values: Tensor, num_records: int) -> Tensor:
         if self.manner.is_record_by_record:

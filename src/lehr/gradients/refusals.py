@@ -6,9 +6,10 @@ at once is not recognised by its class.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -32,6 +33,25 @@ def refuse_what_cannot_be_private(model: nn.Module) -> None:
             if found is not None:
                 reason, instead = found
                 raise NotPrivate(layer=described(name, layer), reason=reason, instead=instead)
+
+
+def refuse_reentrant_checkpoints(model: nn.Module, *outputs: Tensor) -> None:
+    """They run their layers again inside the backward pass, where torch's ``grad`` does not look for parameters."""
+    if any(node.name() == "CheckpointFunctionBackward" for node in graph_of(outputs)):
+        reason = "activations are checkpointed by torch.utils.checkpoint with use_reentrant=True"
+        raise NotPrivate(layer=described("", model), reason=reason, instead="use_reentrant=False")
+
+
+def graph_of(outputs: Iterable[Tensor]) -> set[Any]:
+    """Every node that a backward pass from here goes through."""
+    nodes: list[Any] = [output.grad_fn for output in outputs]
+    seen: set[Any] = set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [before for before, _ in node.next_functions]
+    return seen
 
 
 def described(name: str, layer: nn.Module) -> str:

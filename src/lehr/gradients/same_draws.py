@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
 _Result = TypeVar("_Result")
@@ -25,19 +27,38 @@ class SameDraws(Generic[_Result]):
     def _of(self, chunk: slice) -> _Result:
         key = (chunk.start, chunk.stop)
         if key not in self._states:
-            self._states[key] = self._state()
+            self._states[key] = states(self._device)
             return self._compute(chunk)
-        with torch.random.fork_rng(self._devices()):
-            self._restore(self._states[key])
+        with torch.random.fork_rng(_gpus(self._device)):
+            restore(self._device, self._states[key])
             return self._compute(chunk)
 
-    def _devices(self) -> list[torch.device]:
-        return [self._device] if self._device.type == "cuda" else []
 
-    def _state(self) -> list[torch.Tensor]:
-        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices())]
+def states_of_python() -> tuple[Any, ...]:
+    """Where the generators of Python and NumPy stand."""
+    state: Any = np.random.get_state(legacy=True)
+    kind, keys, *rest = state
+    return random.getstate(), (kind, keys.tobytes(), *rest)
 
-    def _restore(self, states: list[torch.Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        for device, state in zip(self._devices(), states[1:], strict=True):
-            torch.cuda.set_rng_state(state, device)
+
+def restore_python(kept: tuple[Any, ...]) -> None:
+    """Put the generators of Python and NumPy back to where they stood."""
+    random.setstate(kept[0])
+    kind, keys, *rest = kept[1]
+    np.random.set_state((kind, np.frombuffer(keys, dtype=np.uint32), *rest))
+
+
+def states(device: torch.device) -> list[torch.Tensor]:
+    """Where torch's generators stand, that of the CPU and that of a GPU."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in _gpus(device))]
+
+
+def restore(device: torch.device, kept: list[torch.Tensor]) -> None:
+    """Put torch's generators back to where they stood."""
+    torch.set_rng_state(kept[0])
+    for gpu, state in zip(_gpus(device), kept[1:], strict=True):
+        torch.cuda.set_rng_state(state, gpu)
+
+
+def _gpus(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []

@@ -31,9 +31,13 @@ Kept = Callable[[str, Tensor], Tensor]
 class ShardedEngine(HookedEngine):
     """Sums clipped gradients of a model as ``GhostEngine`` does, without being compiled."""
 
+    _can_run_alone = False  # a layer's weights are gathered when it is called, which vmap does not allow
+
     def __init__(self, model: nn.Module, loss_fn: LossFn, *, views: int = 1) -> None:
         refuse_what_cannot_be_sharded(model)
         super().__init__(model, loss_reduction="sum", views=views)
+        for path in self._with_copies():
+            _refuse_layers_inside(path, model.get_submodule(path))
         self._loss_fn = loss_fn
         self._kept: Kept | None = None
 
@@ -75,6 +79,13 @@ class ShardedEngine(HookedEngine):
                 parameter.grad = None
                 reason = "this parameter is used outside the forward pass of the layer that holds it"
                 raise NotPrivate(layer=name, reason=reason, instead="call that layer itself, or train without sharding")
+
+
+def _refuse_layers_inside(path: str, layer: nn.Module) -> None:
+    if any(layer.children()) or isinstance(layer, nn.RNNBase):
+        reason = "it has a parameter without a rule, and layers of its own or recurrent cells, which are run by vmap"
+        instead = "put the parameter into a layer without children, train without sharding, or freeze it"
+        raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead)
 
 
 def refuse_what_cannot_be_sharded(model: nn.Module) -> None:

@@ -7,7 +7,7 @@ the gradients of the weights follow from those and the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,20 +29,25 @@ class Place:
         return f"{self.layer}|{self.call}|{self.site}"
 
 
+class OtherPath(Exception):
+    """A run that calls other layers, or gives them something of another shape, than the one it was planned by."""
+
+
 class Tape:
     """What one run of the model left behind, place by place."""
 
     def __init__(self) -> None:
         self._taps: Mapping[str, Tensor] | None = None
+        self._shared: Collection[str] = ()
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
         self._calls: dict[str, int] = {}
         self.places: dict[str, Place] = {}
 
-    def start(self, taps: Mapping[str, Tensor] | None) -> None:
-        """Begin a run, adding these taps; with none, only listen."""
+    def start(self, taps: Mapping[str, Tensor] | None, shared: Collection[str] = ()) -> None:
+        """Begin a run, adding these taps; with none, only listen. What leaves ``shared`` places all records share."""
         self.stop()  # a run that failed half-way has left something behind
-        self._taps = taps
+        self._taps, self._shared = taps, shared
 
     def stop(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """End the run and forget it: the inputs and, where no taps were given, the outputs of every place."""
@@ -78,4 +83,7 @@ class Tape:
             self.places[key] = place
             self._outputs[key] = output
             return output
-        return output + self._taps[key]
+        tap = self._taps.get(key)
+        if tap is None or output.shape != (tap.shape if key not in self._shared else (1, *tap.shape[1:])):
+            raise OtherPath(key)
+        return output + tap

@@ -30,7 +30,7 @@ from lehr.gradients.made_up import ATTEMPTS, MadeUp
 from lehr.gradients.mixing import refuse_mixed_records
 from lehr.gradients.precision import narrow
 from lehr.gradients.reading import Manner
-from lehr.gradients.refusals import described
+from lehr.gradients.refusals import described, refuse_reentrant_checkpoints
 from lehr.interfaces import Inputs, Tensors
 
 LOG = logging.getLogger("lehr")
@@ -39,6 +39,10 @@ _DRAWS = 20  # of a model that draws random numbers in evaluation too: whether t
 # Of a parameter's gradient, or of a hundredth of the whole one where that is more.
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 _ROUGH = 5e-2  # for half precision
+
+
+class Disagreement(NotPrivate):
+    """The rules, and copies of parameters too, give other gradients than a plain backward pass."""
 
 
 @contextmanager
@@ -114,7 +118,7 @@ class Trial:
             manner = replace(manner, copied=tuple(sorted({*manner.copied, *wrong})))
             wrong = self._wrong_alone(manner, wrong_in)
         if wrong:
-            raise NotPrivate(
+            raise Disagreement(
                 layer=", ".join(sorted(wrong)),
                 reason="its gradient for one record alone is not the one that a plain backward pass gives",
                 instead="lehr.gradients.materialised.MaterialisedEngine, or freeze it",
@@ -211,8 +215,10 @@ class Trial:
         return found
 
     def _gradient_of(self, loss: Tensor, trained: dict[str, Tensor]) -> Tensors:
+        refuse_reentrant_checkpoints(self._plain, loss)
         try:
             found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+            found = tuple(grad.to_dense() if grad is not None and grad.is_sparse else grad for grad in found)
         except RuntimeError as error:
             raise NotPrivate(
                 layer=described("", self._plain),

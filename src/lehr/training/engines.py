@@ -88,13 +88,15 @@ def engine_for(
     settings: dict[str, Any] = {"views": views, "precision": precision}
     if compiled:
         try:
-            return _tried(GhostEngine(model, loss_fn, **settings), clip, padding), "compiled"
+            engine = _tried(GhostEngine(model, loss_fn, **settings), clip, padding)
+            return engine, "in full, not compiled" if engine.is_in_full else "compiled"
         except LehrError:
             raise
         except Exception as error:  # whatever a compiler, or the lack of one, may raise
             why = str(error).strip().splitlines() or [type(error).__name__]
             warnings.warn(f"the step is not compiled, and slower: {why[0]}", stacklevel=2)
-    return _tried(GhostEngine(model, loss_fn, compiled=False, **settings), clip, padding), "not compiled"
+    engine = _tried(GhostEngine(model, loss_fn, compiled=False, **settings), clip, padding)
+    return engine, "in full, not compiled" if engine.is_in_full else "not compiled"
 
 
 def sharded_engine_for(
