@@ -1021,6 +1021,22 @@ ACCOUNTING = (
         caught_by=("accounting/test_rare.py::test_masses_that_are_left_out_are_counted_as_lost",),
     ),
     Planted(
+        name="total-variation-without-a-root",
+        where="accounting/rdp.py",
+        edits=(("-np.expm1(-divergences) <= delta**2", "-np.expm1(-divergences) <= delta"),),
+        does="a divergence of δ, and not of δ², counts as a total variation of δ",
+        breaks="ε = 0 is said of what tells neighbours apart",
+        caught_by=("accounting/test_rdp.py::test_with_ever_more_noise_epsilon_is_never_below_the_exact_one",),
+    ),
+    Planted(
+        name="selection-among-one",
+        where="accounting/rdp.py",
+        edits=(("extra = atom.mean * np.array(", "extra = np.array("),),
+        does="selection among a Poisson number of runs is charged without their number",
+        breaks="the best of many runs costs as much as that of few",
+        caught_by=("accounting/test_rdp.py::test_selection_agrees_with_dp_accounting",),
+    ),
+    Planted(
         name="cancelling-differences",
         where="accounting/rdp.py",
         edits=(
