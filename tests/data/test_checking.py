@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lehr.data.checking import check
+from lehr.data.checking import check, check_count
 from lehr.data.in_memory import InMemory
 from lehr.errors import BadRecord, InvalidValue
 
@@ -96,3 +96,12 @@ def test_a_batch_with_targets_missing_names_the_first_record_without_one() -> No
 def test_a_number_of_classes_that_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidValue, match="num_classes"):
         check(records(), num_classes=0)
+
+
+@pytest.mark.parametrize("stated, fits", [(100, True), (34, True), (300, True), (33, False), (301, False)])
+def test_a_stated_number_of_records_may_be_off_by_a_factor_of_three(stated: int, fits: bool) -> None:
+    if fits:
+        check_count(stated=stated, held=100)
+        return
+    with pytest.raises(InvalidValue, match="records must be within a factor of 3"):
+        check_count(stated=stated, held=100)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lehr.data.in_memory import InMemory
-from lehr.data.overlap import overlap
+from lehr.data.overlap import overlap, sketch
 from lehr.errors import InvalidValue
 
 
@@ -30,3 +30,10 @@ def test_sets_that_cannot_be_compared_are_refused_instead_of_called_disjoint() -
     stored_otherwise = InMemory(torch.tensor([[1]], dtype=torch.uint8), torch.zeros(1))
     with pytest.raises(InvalidValue, match="as the first are"):
         overlap(of(1), stored_otherwise)
+
+
+def test_sketches_share_about_as_much_as_their_sets() -> None:
+    whole, half, others = of(*range(4000)), of(*range(2000)), of(*range(4000, 8000))
+    assert sketch(whole) == sketch(of(*range(3999, -1, -1)))
+    assert 0.3 < len(sketch(whole) & sketch(half)) / len(sketch(half)) < 0.7
+    assert not sketch(whole) & sketch(others)

@@ -57,7 +57,7 @@ def test_as_published_there_is_the_papers_number_and_no_guarantee(tmp_path: Path
 
 def test_as_proven_there_is_a_certificate_and_it_costs_what_dpsgd_costs(tmp_path: Path) -> None:
     run = fit_tiny(tmp_path / "run", method=adadp(), settings_chosen_on="fixed")
-    plain = fit_tiny(tmp_path / "plain", method="dpsgd", settings_chosen_on="fixed")
+    plain = fit_tiny(tmp_path / "plain", method="dpsgd")
     assert run.certificate is not None
     assert run.published is None
     assert run.proven.epsilon == plain.proven.epsilon <= run.certificate.epsilon

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,21 @@ def test_a_loop_over_settings_ends_without_a_certificate(tmp_path: Path) -> None
     )
 
 
+def test_a_run_that_was_denied_a_certificate_is_resumed_without_one(tmp_path: Path) -> None:
+    fit_tiny(tmp_path / "0", noise_multiplier=2.0)
+    how: dict[str, Any] = {"noise_multiplier": 3.0, "settings_chosen_on": "fixed"}
+    with pytest.warns(UserWarning, match="there is no certificate"):
+        fit_tiny(tmp_path / "1", **how)
+    earlier_fits.forget()  # in another process
+    assert fit_tiny(tmp_path / "1", resume=True, **how).certificate is None
+
+
 def test_fits_that_one_budget_pays_for_keep_their_certificates(tmp_path: Path) -> None:
-    how = {"budget": new_budget(tmp_path / "b", epsilon=60.0), "settings_chosen_on": "fixed", "steps": 2}
+    how: dict[str, Any] = {
+        "budget": new_budget(tmp_path / "b", epsilon=60.0),
+        "settings_chosen_on": "fixed",
+        "steps": 2,
+    }
     for number, noise in enumerate([2.0, 3.0]):
         run = fit_tiny(tmp_path / str(number), noise_multiplier=noise, name=str(number), **how)
         assert run.certificate is not None
