@@ -442,6 +442,6 @@ def test_what_an_attack_has_found_is_not_passed_over(audit: Audit, run: RunFiles
 
 def test_a_target_that_is_a_loop_of_links_is_refused_and_the_run_stays(run: RunFiles, to: Path) -> None:
     to.symlink_to(to.name)
-    with pytest.raises(StoreError, match="cannot release to"):
+    with pytest.raises(StoreError, match=to.name):
         release(run.directory, to)
     assert run.key.exists()
