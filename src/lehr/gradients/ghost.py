@@ -238,7 +238,7 @@ class GhostEngine:
             if why is not None and way not in self._alone:
                 LOG.warning("records are not proven to be kept apart: each is run alone, which is slower (%s)", why)
                 trial = Trial(self._model, self._layers, self._loss_fn, views=self._views)
-                self._alone[way], failed = self._tried(trial, values, inputs, targets, why_alone=why)
+                self._alone[way], failed = self._tried(trial, values, inputs, targets, is_alone=True)
                 if failed is not None:
                     self._run_in_full(way, failed, is_made_up=True)
         if self._together[size]:
@@ -258,14 +258,14 @@ class GhostEngine:
         inputs: Inputs,
         targets: Any,
         *,
-        why_alone: str | None = None,
+        is_alone: bool = False,
     ) -> tuple[Manner | None, Exception | None]:
         """How the model can be run; or, where only a loop over records gives what a plain backward pass does, why."""
         shared, of_python = self._draws_for_all(inputs), states_of_python()
         if shared == DRAWS_IN_PYTHON:
             return None, RuntimeError(shared)
         try:
-            manner = trial.manner(*values, inputs, targets, why_alone=why_alone)
+            manner = trial.manner(*values, inputs, targets, is_alone=is_alone)
         except Disagreement as error:
             return None, error
         except _NOT_TO_BE_REPEATED:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr.errors import InvalidValue, LehrError, NotPrivate
+from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
 from lehr.gradients.calling import Called
@@ -67,22 +67,20 @@ class Trial:
         self._views = views
         self._plain = model  # whose layers report to nobody
         self._called = Called(model)
-        self._why_alone: str | None = None
         self._used: set[str] = set()  # the parameters that a loss depends on
         self._differentiation = Differentiation(layers, loss_fn, views=views, dtype=None)
 
     def manner(
-        self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any, *, why_alone: str | None = None
+        self, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any, *, is_alone: bool = False
     ) -> Manner:
         """The fastest manner in which the model's gradients come out right, for batches that look like this one.
 
-        ``why_alone`` says why it must be one in which each record is run alone.
+        ``is_alone`` asks for one in which each record is run alone.
         """
         copied = tuple(sorted(self._layers.without_rule()))
         if copied:
             LOG.warning("no layer rule for %s: their gradients are stored record by record", ", ".join(copied))
-        manner = Manner(copied, bool(copied) or why_alone is not None, why_alone is None)
-        self._why_alone = why_alone
+        manner = Manner(copied, bool(copied) or is_alone, not is_alone)
         # In inference mode nothing could be differentiated, and what is tried here has to be.
         found: Manner | None = None
         untested = set(self._layers.names)
@@ -111,12 +109,12 @@ class Trial:
         manner, wrong = self._first_that_runs(manner, wrong_in)
         if wrong and not manner.is_record_by_record:
             manner = replace(manner, is_record_by_record=True)
-            wrong = self._wrong_alone(manner, wrong_in)
+            wrong = wrong_in(manner)
             LOG.warning("the record axis does not stay first in every layer: each record is run alone, which is slower")
         if wrong:
             LOG.warning("used where no layer rule sees it: %s; stored record by record", ", ".join(sorted(wrong)))
             manner = replace(manner, copied=tuple(sorted({*manner.copied, *wrong})))
-            wrong = self._wrong_alone(manner, wrong_in)
+            wrong = wrong_in(manner)
         if wrong:
             raise Disagreement(
                 layer=", ".join(sorted(wrong)),
@@ -136,23 +134,7 @@ class Trial:
                     LOG.info("cannot be run together: %s", error)
             manner = replace(manner, is_record_by_record=True, is_channels_last=False)
             LOG.warning("the model cannot be run on several records at once: each is run alone, which is slower")
-        return manner, self._wrong_alone(manner, wrong_in)
-
-    def _wrong_alone(self, manner: Manner, wrong_in: Callable[[Manner], set[str]]) -> set[str]:
-        """Made-up records are run here, so that the message of an error says nothing of a private one."""
-        try:
-            return wrong_in(manner)
-        except LehrError:
-            raise
-        except Exception as error:
-            together = self._why_alone or "its gradients do not come out right when records are run together"
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise NotPrivate(
-                layer=described("", self._plain),
-                reason=f"{together}; and it cannot be run on each record alone: {why}",
-                instead="operations that do not look at other records, and nothing that depends on values; or "
-                "lehr.gradients.one_by_one.OneByOneEngine, a slow loop over records",
-            ) from error
+        return manner, wrong_in(manner)
 
     def _expected(
         self, attempt: MadeUp, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
