@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.gradients.record_axis import Trace, why_not_apart
 
 RECORDS, WIDTH, CLASSES = 8, 4, 3
+Layer: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class Around(nn.Module):
@@ -55,100 +56,100 @@ def reason(
 
         with torch.enable_grad():
             outputs = function(layer, inputs)
-            grads = torch.autograd.grad(outputs, given[1::2], trace.like(outputs), allow_unused=True)
+            grads: Any = torch.autograd.grad(outputs, given[1::2], trace.like(outputs), allow_unused=True)
         return [("layer", value) for value in (*given[::2], outputs, *(grad for grad in grads if grad is not None))]
 
     return why_not_apart(compute, model, num_records=num_records, sizes=shape)
 
 
-def centred(layer: Any, x: Tensor) -> Tensor:
+def centred(layer: Layer, x: Tensor) -> Tensor:
     return layer(x - x.mean(0))
 
 
-def centred_from_four_on(layer: Any, x: Tensor) -> Tensor:
+def centred_from_four_on(layer: Layer, x: Tensor) -> Tensor:
     return layer(x - x.mean(0) if x.shape[0] >= 4 else x)
 
 
-def centred_from_a_hundred_on(layer: Any, x: Tensor) -> Tensor:
+def centred_from_a_hundred_on(layer: Layer, x: Tensor) -> Tensor:
     return layer(x - x.mean(0) if x.shape[0] >= 100 else x)
 
 
-def capacity(layer: Any, x: Tensor) -> Tensor:
+def capacity(layer: Layer, x: Tensor) -> Tensor:
     """An expert takes as many records as fit, and the first come first."""
     chosen = (x[:, 0] > 0).float()
     fits = chosen.cumsum(0) <= max(1, x.shape[0] // 4)
     return layer(x * (chosen * fits).unsqueeze(1))
 
 
-def sorted_inside(layer: Any, x: Tensor) -> Tensor:
+def sorted_inside(layer: Layer, x: Tensor) -> Tensor:
     order = x[:, 0].argsort()
     return layer(x[order])[order.argsort()]
 
 
-def sorted_only(layer: Any, x: Tensor) -> Tensor:
+def sorted_only(layer: Layer, x: Tensor) -> Tensor:
     return layer(x[x[:, 0].argsort()])
 
 
-def unique(layer: Any, x: Tensor) -> Tensor:
+def unique(layer: Layer, x: Tensor) -> Tensor:
     found, place = torch.unique(x, dim=0, return_inverse=True)
     return layer(found)[place]
 
 
-def branching(layer: Any, x: Tensor) -> Tensor:
+def branching(layer: Layer, x: Tensor) -> Tensor:
     return layer(100 * x) if x.mean() > 3 else layer(x)
 
 
-def gated(layer: Any, x: Tensor) -> Tensor:
+def gated(layer: Layer, x: Tensor) -> Tensor:
     return layer(torch.where(x.abs().max() > 100, x - x.mean(0), x))
 
 
-def divided(layer: Any, x: Tensor) -> Tensor:
+def divided(layer: Layer, x: Tensor) -> Tensor:
     return layer(x / x.shape[0])
 
 
-def by_place(layer: Any, x: Tensor) -> Tensor:
+def by_place(layer: Layer, x: Tensor) -> Tensor:
     return layer(x + torch.arange(x.shape[0]).unsqueeze(1))
 
 
-def by_public_count(layer: Any, x: Tensor) -> Tensor:
+def by_public_count(layer: Layer, x: Tensor) -> Tensor:
     return layer(x * torch.arange(x.shape[0]).sum())
 
 
-def by_expanded_count(layer: Any, x: Tensor) -> Tensor:
+def by_expanded_count(layer: Layer, x: Tensor) -> Tensor:
     return layer(x * torch.rand(()).expand(x.shape[0]).sum())
 
 
-def shuffled(layer: Any, x: Tensor) -> Tensor:
+def shuffled(layer: Layer, x: Tensor) -> Tensor:
     return layer(x[torch.randperm(x.shape[0])])
 
 
-def shifted(layer: Any, x: Tensor) -> Tensor:
+def shifted(layer: Layer, x: Tensor) -> Tensor:
     return layer(x.roll(1, 0))
 
 
-def compared(layer: Any, x: Tensor) -> Tensor:
+def compared(layer: Layer, x: Tensor) -> Tensor:
     return layer((x @ x.T) @ x)
 
 
-def normalised(layer: Any, x: Tensor) -> Tensor:
+def normalised(layer: Layer, x: Tensor) -> Tensor:
     return functional.batch_norm(layer(x), None, None, training=True)
 
 
-def attending(layer: Any, x: Tensor) -> Tensor:
+def attending(layer: Layer, x: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(layer(x)[None], layer(x)[None], layer(x)[None])[0]
 
 
-def written_over(layer: Any, x: Tensor) -> Tensor:
+def written_over(layer: Layer, x: Tensor) -> Tensor:
     own = x.clone()
     own[0] = own[-1]
     return layer(own)
 
 
-def through_numpy(layer: Any, x: Tensor) -> Tensor:
+def through_numpy(layer: Layer, x: Tensor) -> Tensor:
     return layer(x - torch.from_numpy(x.detach().numpy().mean(0)))
 
 
-def through_a_list(layer: Any, x: Tensor) -> Tensor:
+def through_a_list(layer: Layer, x: Tensor) -> Tensor:
     return layer(x - torch.tensor(x.detach().tolist()).mean(0))
 
 
@@ -158,7 +159,7 @@ class MeanBackwards(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(values: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(values: Tensor) -> Tensor:
         return values * 1
 
     @staticmethod
@@ -170,14 +171,14 @@ class MeanBackwards(torch.autograd.Function):
         return grads[0] - grads[0].mean(0) if len(grads[0]) >= 4 else grads[0]
 
 
-def mixed_backwards(layer: Any, x: Tensor) -> Tensor:
+def mixed_backwards(layer: Layer, x: Tensor) -> Tensor:
     return MeanBackwards.apply(layer(x))  # type: ignore[no-any-return, no-untyped-call]
 
 
-def hooked_backwards(layer: Any, x: Tensor) -> Tensor:
+def hooked_backwards(layer: Layer, x: Tensor) -> Tensor:
     output = layer(x) * 2
     if output.requires_grad:
-        output.register_hook(lambda grad: grad - grad.mean(0))
+        output.register_hook(lambda grad: grad - grad.mean(0))  # type: ignore[no-untyped-call]
     return output
 
 
@@ -237,7 +238,7 @@ def test_a_refusal_names_the_layer_and_the_operation() -> None:
         hooked_gradients(Around(centred_from_four_on).double(), *batch_of("one"))
 
 
-def part_by_part(layer: Any, x: Tensor) -> Tensor:
+def part_by_part(layer: Layer, x: Tensor) -> Tensor:
     values = torch.zeros(x.shape[0], 9)
     values[:, :WIDTH] = x
     values[:, 5] = x.sum(1)
@@ -245,56 +246,56 @@ def part_by_part(layer: Any, x: Tensor) -> Tensor:
     return layer(values[:, 3 : 3 + WIDTH])
 
 
-def last_word(layer: Any, x: Tensor) -> Tensor:
+def last_word(layer: Layer, x: Tensor) -> Tensor:
     last = x.argmax(1) % CLASSES
     chosen = layer(x)[torch.arange(x.shape[0]), last]
     return chosen.unsqueeze(1) + layer(x)
 
 
-def asserting(layer: Any, x: Tensor) -> Tensor:
+def asserting(layer: Layer, x: Tensor) -> Tensor:
     if (x > 100).any():
         raise ValueError("too large")
     return layer(x)
 
 
-def warning(layer: Any, x: Tensor) -> Tensor:
+def warning(layer: Layer, x: Tensor) -> Tensor:
     if (x == 0).any():
         str(x.shape)
     return layer(x)
 
 
-def with_a_token(layer: Any, x: Tensor) -> Tensor:
+def with_a_token(layer: Layer, x: Tensor) -> Tensor:
     token = torch.rand(1, 1, WIDTH).expand(x.shape[0], -1, -1)
     return layer(torch.cat([token, x.unsqueeze(1)], 1)).mean(1)
 
 
-def time_first_inside(layer: Any, x: Tensor) -> Tensor:
+def time_first_inside(layer: Layer, x: Tensor) -> Tensor:
     hidden = layer(x.unsqueeze(1).expand(-1, 3, -1)).transpose(0, 1).contiguous()
     return hidden.reshape(3 * x.shape[0], CLASSES).tanh().reshape(3, x.shape[0], CLASSES).cumsum(0).mean(0)
 
 
-def in_heads(layer: Any, x: Tensor) -> Tensor:
+def in_heads(layer: Layer, x: Tensor) -> Tensor:
     heads = layer(x.unsqueeze(1).expand(-1, 6, -1)).reshape(x.shape[0] * 2, 3, CLASSES)
     scores = heads @ heads.transpose(1, 2) + torch.rand(2, 3, 3).repeat(x.shape[0], 1, 1)
     return (scores.softmax(-1) @ heads).reshape(x.shape[0], 6, CLASSES).mean(1)
 
 
-def shuffled_in_itself(layer: Any, x: Tensor) -> Tensor:
+def shuffled_in_itself(layer: Layer, x: Tensor) -> Tensor:
     order = torch.rand(x.shape[0], WIDTH).argsort(1)
     return layer(x.gather(1, order).sort(1).values.flip(1))
 
 
-def each_normalised(layer: Any, x: Tensor) -> Tensor:
+def each_normalised(layer: Layer, x: Tensor) -> Tensor:
     return functional.instance_norm(
         layer(x.unsqueeze(1).expand(-1, 5, -1)).transpose(1, 2), weight=torch.rand(CLASSES)
     ).mean(2)
 
 
-def dropped(layer: Any, x: Tensor) -> Tensor:
+def dropped(layer: Layer, x: Tensor) -> Tensor:
     return functional.dropout(layer(x), 0.5) * (torch.rand(x.shape[0], 1) < 0.5)
 
 
-def skipping(layer: Any, x: Tensor) -> Tensor:
+def skipping(layer: Layer, x: Tensor) -> Tensor:
     """Layer dropout, by one draw for the whole batch."""
     hidden = layer(x)
     for _ in range(5):
@@ -303,7 +304,7 @@ def skipping(layer: Any, x: Tensor) -> Tensor:
     return hidden
 
 
-def windows(layer: Any, x: Tensor) -> Tensor:
+def windows(layer: Layer, x: Tensor) -> Tensor:
     return layer(x.unfold(1, WIDTH, 1)).mean(1) + layer(functional.pad(x, (1, 2))[:, 1:-2])
 
 
@@ -342,14 +343,14 @@ def test_a_layer_that_is_given_records_in_two_blocks_is_not_read_as_if_they_came
 
 
 def test_nothing_is_left_in_the_model() -> None:
-    model = Around(centred)
-    model.seen = None  # type: ignore[assignment]
+    class Remembering(Around):
+        seen: Tensor | None = None
 
-    def remember(layer: Any, x: Tensor) -> Tensor:
-        model.seen = x  # type: ignore[assignment]
-        return layer(x)
+        def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+            self.seen = inputs[0]
+            return self.layer(inputs[0])  # type: ignore[no-any-return]
 
-    model.function = remember
+    model = Remembering(centred)
 
     def compute(trace: Trace) -> list[tuple[str, Tensor]]:
         return [("model", model(trace.records(torch.empty(1, WIDTH))))]
@@ -361,7 +362,7 @@ def test_nothing_is_left_in_the_model() -> None:
 def test_a_tensor_beside_the_model_that_learns_from_records_is_found() -> None:
     kept = torch.zeros(WIDTH)
 
-    def remember(layer: Any, x: Tensor) -> Tensor:
+    def remember(layer: Layer, x: Tensor) -> Tensor:
         kept.add_(x.mean(0))
         return layer(x)
 
@@ -374,7 +375,7 @@ def test_a_tensor_beside_the_model_that_learns_from_records_is_found() -> None:
 # All engines, against a loop over records: right, or refused by name.
 
 
-def siamese(layer: Any, first: Tensor, second: Tensor) -> Tensor:
+def siamese(layer: Layer, first: Tensor, second: Tensor) -> Tensor:
     one, other = layer(torch.cat([first, second], 0)).chunk(2)
     return (one - other).square()
 
@@ -391,7 +392,7 @@ def hooked_gradients(model: nn.Module, inputs: Any, targets: Tensor) -> Any:
         args, kwargs = (
             ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
         )
-        loss_fn(model(*args, **kwargs), targets).mean().backward()
+        torch.autograd.backward(loss_fn(model(*args, **kwargs), targets).mean())
         return engine.gradients()
 
 

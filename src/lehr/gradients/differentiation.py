@@ -87,12 +87,11 @@ class Differentiation:
         """
 
         def compute(trace: Trace) -> Iterator[tuple[str, Tensor]]:
-            given = (
-                {name: trace.public(value, name) for name, value in values.items()} for values in (parameters, buffers)
-            )
-            batch = batches.each(trace.records, (inputs, targets))
+            weights = {name: trace.public(value, name) for name, value in parameters.items()}
+            apart = {name: trace.public(value, name) for name, value in buffers.items()}
+            given, expected = batches.each(trace.records, inputs), batches.each(trace.records, targets)
             everyone = torch.ones(trace.num_records, dtype=torch.bool, device=first_device(parameters))
-            heard, grads, _ = self._heard(reading, *given, *batch, everyone)
+            heard, grads, _ = self._heard(reading, weights, apart, given, expected, everyone)
             for key, place in reading.places.items():
                 yield place.layer, reading.for_each(key, heard[key], trace.num_records)
                 yield place.layer, grads[key]

@@ -354,9 +354,9 @@ class HookedEngine:
         with torch.enable_grad():
             found = batches.leaves(called({f"layer.{name}": value for name, value in values.items()}, *inputs))
             asked = [(output, trace.like(output)) for output in found if output.requires_grad and output.dim()]
-            asked = [(output, grads) for output, grads in asked if grads is not None]
-            if asked:
-                torch.autograd.backward(*zip(*asked, strict=True))
+            pairs = [(output, grads) for output, grads in asked if grads is not None]
+            if pairs:
+                torch.autograd.backward([output for output, _ in pairs], [grads for _, grads in pairs])
         for key, passage in self._heard.passages.items():
             yield passage.place.layer, passage.inputs
             if key in self._heard.output_grads:

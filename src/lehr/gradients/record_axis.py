@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
@@ -169,13 +170,13 @@ class _Entry:
     where: str
 
 
-class Trace(TorchDispatchMode):
+class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """One run on fake tensors."""
 
     def __init__(
         self, model: nn.Module, num_records: int, *, answers: Sequence[bool] = (), hints: Trace | None = None
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.num_records = num_records
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.log: list[_Entry] = []
@@ -427,7 +428,8 @@ class Trace(TorchDispatchMode):
         values = self.values(tensor)
         if values is not None:
             with no_dispatch():
-                split = values.unflatten(axis.dim, (axis.outer, self.num_records, axis.inner))
+                parts = (axis.outer, self.num_records, axis.inner)
+                split = values.reshape(*values.shape[: axis.dim], *parts, *values.shape[axis.dim + 1 :])
                 return bool((split == split.narrow(axis.dim + 1, 0, 1)).all())
         step = stride * axis.inner
         return _is_whole(tensor) and any(
@@ -534,12 +536,12 @@ class Trace(TorchDispatchMode):
 
     def here(self) -> str:
         """The layer that is running."""
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             path = self._paths.get(id(frame.f_locals.get("self"))) if "self" in frame.f_code.co_varnames else None
             if path is not None:
                 return f" in {path}"
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return ""
 
     @contextmanager

@@ -93,8 +93,8 @@ class Trial:
                 if expected is None:
                     continue
                 with _flags(self._layers.model, flags):
-                    wrong_in = partial(self._wrong, attempt, expected, *values, *made_up)
-                    if found is None or wrong_in(found):
+                    wrong_in: Callable[..., set[str]] = partial(self._wrong, attempt, expected, *values, *made_up)
+                    if found is None or wrong_in(manner=found):
                         found = self._first_right(manner, wrong_in)
                 untested = {name for name in untested if not any(record[name].any() for record in expected)}
                 if not untested & self._used:  # a gradient of zeros agrees with whatever says nothing
@@ -207,7 +207,7 @@ class Trial:
                 reason=f"a plain backward pass through it fails ({error})",
                 instead="operations that do not change in place what a layer was given",
             ) from error
-        pairs = dict(zip(trained, found, strict=True))
+        pairs: dict[str, Tensor | None] = dict(zip(trained, found, strict=True))
         self._used |= {name for name, grad in pairs.items() if grad is not None}
         return {name: torch.zeros_like(trained[name]) if grad is None else grad for name, grad in pairs.items()}
 
