@@ -44,7 +44,8 @@ TRUE_RECORD_COUNT = Premise(
 # What gradients/record_axis.py proves of a model rests on this.
 RECORDS_APART = Premise(
     "the code of model and loss keeps nothing from one batch to the next and does the same when it is traced; in a "
-    "loop of the user's own, the loss is the mean or the sum of one loss per record",
+    "loop of the user's own, the loss is the mean or the sum of one loss per record, and packed sequences, which are "
+    "only tried on made-up records, keep records apart",
     Standing.ASSUMED,
 )
 SECRET_REPETITIONS = Premise(
