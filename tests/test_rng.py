@@ -517,6 +517,8 @@ def test_a_destroyed_key_is_overwritten_and_gone(tmp_path: Path) -> None:
     RunKey.destroy(path)
     assert not path.exists()
     assert beside.read_bytes() == bytes(32)
+    with pytest.raises(StoreError, match="destroyed"):
+        RunKey.load(beside)  # as after a kill between the two
     RunKey.destroy(path)
 
 

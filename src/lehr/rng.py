@@ -83,6 +83,8 @@ class RunKey:
             secret = os.read(descriptor, KEY_BYTES + 1)
         if len(secret) != KEY_BYTES:
             raise StoreError(f"cannot read the key {path}: it has {len(secret)} bytes and a key has {KEY_BYTES}")
+        if not any(secret):  # a process was stopped between overwriting it and removing its file
+            raise StoreError(f"cannot read the key {path}: it was destroyed, as it is by a release")
         return cls(secret, cryptographic_on_gpu=cryptographic_on_gpu)
 
     def save(self, path: str | os.PathLike[str]) -> None:

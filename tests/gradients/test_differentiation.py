@@ -11,7 +11,7 @@ from lehr.gradients.contributed import ContributedGradients
 from lehr.gradients.differentiation import Differentiation, first_device
 from lehr.gradients.layers import Layers
 from lehr.gradients.one_by_one import OneByOneEngine
-from lehr.gradients.precision import MARGINS
+from lehr.gradients.precision import margin
 from lehr.gradients.reading import Manner
 from tests.gradients.small_models import CASES, NUM_CLASSES, Case, assert_same_gradients, loss_fn
 
@@ -138,8 +138,8 @@ def test_in_bfloat16_the_model_runs_narrow_and_the_loss_norms_and_sums_are_wide(
     assert SeesTypes.seen == {torch.bfloat16}
     assert set(losses) == {torch.float32}
     assert found.norms().dtype is torch.float32
-    assert {value.dtype for value in found.weighted_sum(torch.ones(4)).values()} == {torch.float32}
-    assert found.margin == MARGINS[torch.bfloat16]
+    assert {value.dtype for value in found.weighted_sum(torch.ones(4)).values()} == {torch.float64}
+    assert found.margin == margin(torch.bfloat16)
 
 
 def test_attention_of_records_that_are_run_alone_warns_of_nothing() -> None:

@@ -96,7 +96,8 @@ def assert_same(model: nn.Module, loss_fn: LossFn, inputs: Tensor, targets: Tens
     for name, grads in expected.items():
         # A sum of records can cancel, and its error is that of its terms.
         allowed = tolerance * max(1e-3, norms[name].max().item())
-        torch.testing.assert_close(sums[name], torch.einsum("b,b...->...", weights_B, grads), rtol=0, atol=allowed)
+        summed = torch.einsum("b,b...->...", weights_B, grads).double()
+        torch.testing.assert_close(sums[name], summed, rtol=0, atol=allowed)
 
 
 def opened(network: nn.Module) -> nn.Module:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import builtins
 import errno
+import importlib
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -72,8 +74,8 @@ class Injector:
                 self.point("create", path)
             return self._open(path, flags, *given, **named)
 
-        os.open = opened  # type: ignore[assignment]
-        builtins.open = io.open = self._opened  # type: ignore[assignment]
+        os.open = opened
+        builtins.open = io.open = self._opened
         self._wrap_sqlite()
 
     def _wrap(self, name: str, path_of: Callable[[Any, int | None], object]) -> None:
@@ -121,7 +123,7 @@ class Injector:
         def connect(database: str, *given: Any, **named: Any) -> sqlite3.Connection:
             path = database.removeprefix("file://").partition("?")[0]
             injector.point("connect", path)
-            connection = connected(database, *given, **{"factory": Connection, **named})
+            connection: Connection = connected(database, *given, **{"factory": Connection, **named})
             connection.path = path
             return connection
 
@@ -173,6 +175,7 @@ class Teller:
     def __init__(self, story: Story, root: Path) -> None:
         self.story, self.root = story, root
         self._log = root / "released.log"
+        importlib.import_module("lehr.mechanism")  # once, and not in every fork
 
     def disturbed(self, number: int, *, at: int, fault: str) -> str:
         """What went wrong, if anything did: nothing should."""
@@ -266,12 +269,10 @@ def _note_releases(note: Callable[[int, int], Any]) -> None:
 
 
 def places(count: int, operations: int) -> list[tuple[int, str]]:
-    """So many faults of all kinds, spread evenly over the operations; at most all of them."""
+    """So many faults, spread over the operations and kinds; at most all of them."""
     every = [(at, fault) for at in range(1, operations + 1) for fault in FAULTS]
-    if count >= len(every):
-        return every
-    # Neighbours in this order differ in place and kind.
-    return [every[int(place * len(every) / count)] for place in range(count)]
+    stride = next(number for number in range(round(0.618 * len(every)), 0, -1) if math.gcd(number, len(every)) == 1)
+    return [every[place * stride % len(every)] for place in range(min(count, len(every)))]
 
 
 def main(count: int, names: list[str]) -> int:
@@ -287,7 +288,7 @@ def main(count: int, names: list[str]) -> int:
             teller = Teller(story, Path(folder) / name)
             ended, operations = teller.told(teller.new_folder("undisturbed"))
             assert ended == "done", ended
-            for number, (at, fault) in enumerate(places(count * story.weight // weights, operations)):
+            for number, (at, fault) in enumerate(places(math.ceil(count * story.weight / weights), operations)):
                 found = teller.disturbed(number, at=at, fault=fault)
                 done += 1
                 if found:

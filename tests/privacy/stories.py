@@ -20,7 +20,6 @@ from lehr.planning.search_cost import Composition
 from lehr.release import release
 from lehr.rng import RunKey
 from lehr.search.composition import PaidStudy
-from lehr.training import fit as fitting
 from lehr.training.planned import Planned
 from lehr.training.ranked import trained
 from tests.compat.test_private_run import a_run, take
@@ -92,18 +91,17 @@ def _no_left_overs(folder: Path) -> None:
 def _training() -> Story:
     """A run is trained and released; a run that began is resumed, and one that lost its key was released before."""
     found: list[Planned] = []
-    before = fitting.trained
-    fitting.trained = lambda run, where, **_: found.append(run)  # type: ignore[assignment, return-value]
     said: dict[str, Any] = {"settings_chosen_on": "fixed", "checkpoint_seconds": 0, "steps": STEPS}
-    fit_tiny(Path("run"), budget=Path("budget"), **said)
-    fitting.trained = before
+    with patch("lehr.training.fit.trained", lambda run, where, **_: found.append(run)):
+        fit_tiny(Path("run"), budget=Path("budget"), **said)
     [run] = found
     _ = run.config, run.engine
 
     def tell() -> None:
         where = Path("run")
         began = (where / "config.json").exists()
-        if not began or (where / "private" / "key").exists():
+        key = where / "private" / "key"
+        if not began or (key.exists() and any(key.read_bytes())):
             trained(run, where, resume=began, callbacks=())
         release(where, Path("out"))
 

@@ -18,7 +18,7 @@ from tests.training.tiny import new_budget
 
 def test_a_trial_is_certified_with_the_budget_that_paid(tmp_path: Path) -> None:
     paid, budget = paid_in(tmp_path, Composition(2)), new_budget(tmp_path / "b")
-    paying.reserve(budget, paid, name="ours")
+    paying.reserve(budget, paid, name="ours", run_id="ours alone")
     run = RunFiles(tmp_path / "run")
     paid.configuration({"learning_rate": 0.5, "momentum": 0.0}).train(
         directory=run.directory, quiet=True, name="ours", **HOW, **paid.how()

@@ -23,8 +23,15 @@ ALLOWANCE = Allowance(plan=PLAN)
 
 def new_folder(path: Path, *, steps: int = 5, adjacency: Adjacency = PLAN.adjacency) -> RunFolder:
     event = Repeated(PLAN.step_event, steps)
-    said = {"key": RunKey.fresh(), "delta": 1e-3, "adjacency": adjacency, "fingerprint": lambda key: "mark"}
-    return RunFolder.create(path, config={**CONFIG, "run": "first"}, plan_event=event, **said)
+    return RunFolder.create(
+        path,
+        config={**CONFIG, "run": "first"},
+        key=RunKey.fresh(),
+        plan_event=event,
+        delta=1e-3,
+        adjacency=adjacency,
+        fingerprint=lambda key: "mark",
+    )
 
 
 def runs_of(budget: Path) -> tuple[RunStatus, ...]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from types import MethodType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -141,9 +142,17 @@ def _each_alone(
 
     images = [value for moves, value in zip(moving, values, strict=True) if moves]
     numbers = torch.arange(num_images, device=images[0].device)
-    outputs = iter(vmap(one, randomness="different")(numbers, images))
+    with patch.object(Tensor, "register_hook", _refuse_hook):
+        outputs = iter(vmap(one, randomness="different")(numbers, images))
     leaves = [next(outputs) if isinstance(leaf, Tensor) else leaf for leaf in returned[0]]
     return pytree.tree_unflatten(leaves, returned[1])
+
+
+_REGISTER_HOOK = Tensor.register_hook
+
+
+def _refuse_hook(tensor: Tensor, hook: Callable[..., Any]) -> None:
+    raise _Unfit("it registers a hook on a tensor, which vmap would never call", "a layer in place of the hook")
 
 
 def in_passes(
@@ -224,7 +233,7 @@ class _Copied(torch.autograd.Function):
 def _hooked_copy(heard: Heard, parameter: Tensor, full: str, num_images: int) -> Tensor:
     copy = parameter.detach().expand(num_images, *parameter.shape)
     if parameter.requires_grad:
-        copy.requires_grad_().register_hook(partial(heard.add_own_grads, full))  # type: ignore[no-untyped-call]
+        _REGISTER_HOOK(copy.requires_grad_(), partial(heard.add_own_grads, full))  # type: ignore[no-untyped-call]
     return copy
 
 
@@ -308,7 +317,7 @@ def _hooked_output(heard: Heard, place: Place, inputs: Tensor, output: Tensor, *
         output = _rooted(output)
     elif output._is_view():
         output = output.clone()  # a hook on a view hears the wrong gradient once a later layer has written into it
-    output.register_hook(partial(heard.add_output_grads, place.key))  # type: ignore[no-untyped-call]
+    _REGISTER_HOOK(output, partial(heard.add_output_grads, place.key))  # type: ignore[no-untyped-call]
     return output
 
 

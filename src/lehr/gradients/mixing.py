@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lehr.errors import NotPrivate
 from lehr.gradients.batches import write_back
-from lehr.gradients.precision import margin
+from lehr.gradients.precision import MARGINS
 from lehr.gradients.refusals import described
 from lehr.gradients.same_draws import restore_python, states_of_python
 
@@ -120,7 +120,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
         return torch.equal(one, other)
     # Shapes and random numbers are the same, so that only a kernel's order of adding can make a difference.
     scale = float(one.nan_to_num().abs().max()) if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=0, atol=margin(one.dtype) * scale, equal_nan=True)
+    return torch.allclose(one, other, rtol=0, atol=MARGINS[one.dtype] * scale, equal_nan=True)
 
 
 def draws_for_all(model: nn.Module, run: Callable[[Any], Any], batch: Callable[[Sequence[int]], Any]) -> str | None:

@@ -1231,7 +1231,7 @@ _POINTWISE = _names(
     "clone rrelu_with_noise hardtanh_backward elu_backward leaky_relu_backward softplus_backward hardswish_backward "
     "mish_backward log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward hardshrink_backward "
     "softshrink_backward threshold_backward _prelu_kernel fill zero isclose complex polar celu selu normal uniform "
-    "exponential random"
+    "exponential random hardswish mish gelu _prelu_kernel_backward"
 )
 # Independent draws from one distribution.
 _DRAWS = _names("rand randn randint rand_like randn_like randint_like bernoulli uniform normal random exponential")

@@ -72,7 +72,8 @@ def _distance_of_sum(shape: Convolution, inputs: Tensor, output_grads: Tensor, e
         weights_N=weights_B.repeat_interleave(shape.views).to(inputs.device),
         counted_N=counted_B.repeat_interleave(shape.views).to(inputs.device),
     )
-    return _distance(found, torch.tensordot((weights_B * counted_B).double(), expected, dims=1))
+    assert found.dtype is torch.float64
+    return _distance(found.float(), torch.tensordot((weights_B * counted_B).double(), expected, dims=1))
 
 
 def _of_layouts(dtype: torch.dtype, device: str) -> dict[str, float]:
