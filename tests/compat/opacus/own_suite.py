@@ -125,7 +125,7 @@ def _gradients_of_records(
     sums = [gradients.weighted_sum(weights) for weights in one_each]
     names = zip(model._module.named_parameters(), model.hooks.listener.model.named_parameters(), strict=True)
     return {
-        own: torch.stack([found[name] for found in sums]) if sums else value.new_zeros(0, *value.shape)
+        own: torch.stack([found[name] for found in sums]).to(value.dtype) if sums else value.new_zeros(0, *value.shape)
         for (own, value), (name, _) in names
         if value.requires_grad
     }

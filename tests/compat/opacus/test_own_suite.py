@@ -17,6 +17,7 @@ SLOW = ("accountants_test", "privacy_engine_test")
 DELIBERATE = {
     "draws and noise are keyed by the system's entropy, and no seed repeats them": (
         "privacy_engine_test.*.test_deterministic_run",
+        "privacy_engine_test.PrivacyEngineCustomLayer*.test_noise_level",  # 160 numbers: 15 % hold for one seed
         "randomness_test.DataLoaderRandomnessTest.test_*global_seed",
         "randomness_test.DataLoaderRandomnessTest.test_*generator*",
         "randomness_test.DataLoaderSwitchRandomnessTest.test_*switch*",
@@ -86,7 +87,11 @@ INSIDES = {
     "the collation of empty batches": ("dpdataloader_test.CollateFnWithEmptyTest.*",),
 }
 # What a user may miss.
-MISSING = {
+MISSING: dict[str, tuple[str, ...]] = {
+    "bags of EmbeddingBag by offsets": ("grad_samples.embedding_bag_test.*",),
+    "an InstanceNorm1d, which the proof that records are kept apart cannot follow": (
+        "grad_samples.instance_norm1d_test.*",
+    ),
     "parameters beside layers": ("privacy_engine_test.PrivacyEngineCustomLayer*",),
 }
 

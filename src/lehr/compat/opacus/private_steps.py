@@ -24,7 +24,14 @@ from torch.optim import Optimizer
 from lehr import validate
 from lehr.compat.one_draw import OneDraw
 from lehr.compat.opacus.draws import Draws, Part
-from lehr.compat.opacus.records_first import RecordsFirst, needed, num_positions, one_record_more, turned_like
+from lehr.compat.opacus.records_first import (
+    RecordsFirst,
+    needed,
+    num_positions,
+    one_record_more,
+    records_first,
+    turned_like,
+)
 from lehr.compat.opacus.spending import Allowed
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.events import PoissonSampled
@@ -80,7 +87,7 @@ class Listener(HookedEngine):
         first.inner = vars(module).get("forward")
 
         def enter(_: Heard, *args: Any, **kwargs: Any) -> Any:
-            args, kwargs = first.as_taken(*args, **kwargs)
+            args, kwargs = records_first((args, kwargs), batch_first=first.batch_first)
             return first(*args, **kwargs)
 
         def leave() -> None:
@@ -100,7 +107,7 @@ class Listener(HookedEngine):
         return outputs, *others
 
     def _replace_forward(self, layer: nn.Module, run: Any) -> None:
-        super()._replace_forward(layer, run if self._first is None else self._first.on_records_first(layer, run))
+        super()._replace_forward(layer, run if self._first is None else self._first.on_turned(layer, run))
 
     @property
     def has_backward(self) -> bool:

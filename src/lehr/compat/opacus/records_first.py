@@ -1,4 +1,4 @@
-"""Models whose records do not stand on the first axis: they come second, are packed, or lie in bags by offsets.
+"""Models whose records do not stand on the first axis: they come second, or their sequences are packed.
 
     loop ── [T, B, …] ─► RecordsFirst ── [B, T, …] ─► the engine ─► the model itself, on [T, B, …]
 
@@ -10,9 +10,7 @@ the records, which the engine's try of the model checks, as it checks that the s
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
@@ -42,38 +40,15 @@ class RecordsFirst(nn.Module):
         self.module, self.batch_first = module, batch_first
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        bags = [leaf for leaf in pytree.tree_leaves((args, kwargs), is_leaf=_is_one) if isinstance(leaf, _Bags)]
-
         def as_given(leaf: Any) -> Any:
-            if leaf is _Offsets.OF_BAGS:
-                return bags[0].offsets()
-            if isinstance(leaf, _Padded | _Bags):
-                return leaf.as_given()
-            return _turned(leaf, batch_first=self.batch_first)
+            return leaf.as_given() if isinstance(leaf, _Padded) else _turned(leaf, batch_first=self.batch_first)
 
         args, kwargs = _mapped(as_given, (args, kwargs))
         if self.inner is None:
             return type(self.module).forward(self.module, *args, **kwargs)
         return self.inner(*args, **kwargs)
 
-    def as_taken(self, *args: Any, **kwargs: Any) -> Any:
-        """Arguments of the loop, as ``forward`` takes them."""
-        signature = inspect.signature(type(self.module).forward)
-        if "offsets" in signature.parameters:
-            bound = signature.bind(self.module, *args, **kwargs)
-            given = bound.arguments
-            ids = next((name for name, value in given.items() if isinstance(value, Tensor)), "offsets")
-            if ids != "offsets" and isinstance(given.get("offsets"), Tensor) and given[ids].dim() == 1:
-                given[ids] = _Bags.of(given[ids], given["offsets"])
-                given["offsets"] = _Offsets.OF_BAGS
-                args, kwargs = bound.args[1:], bound.kwargs
-        return records_first((args, kwargs), batch_first=self.batch_first)
-
-    def on_records_first(self, layer: nn.Module, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Runs a layer with the records first in what it is given."""
-        return _on_bags(layer, run) if isinstance(layer, nn.EmbeddingBag) else self._on_turned(layer, run)
-
-    def _on_turned(self, layer: nn.Module, run: Callable[..., Any]) -> Callable[..., Any]:
+    def on_turned(self, layer: nn.Module, run: Callable[..., Any]) -> Callable[..., Any]:
         """Runs a layer of ``TRAILING`` with the records first, where its input has a position beside the record."""
         attention = (
             inner for one in self.modules() if isinstance(one, nn.MultiheadAttention) for inner in one.modules()
@@ -93,8 +68,8 @@ class RecordsFirst(nn.Module):
 
 
 def needed(module: nn.Module, *, batch_first: bool) -> bool:
-    """Whether a model has to be run as ``RecordsFirst``: some layers may be given packed sequences, or bags."""
-    return not batch_first or any(isinstance(layer, nn.RNNBase | nn.EmbeddingBag) for layer in module.modules())
+    """Whether a model has to be run as ``RecordsFirst``: recurrent layers may be given packed sequences."""
+    return not batch_first or any(isinstance(layer, nn.RNNBase) for layer in module.modules())
 
 
 def records_first(inputs: Any, *, batch_first: bool = False) -> Any:
@@ -160,63 +135,12 @@ def _held(lengths_B: Tensor, longest: int) -> Tensor:  # noqa: N803
     return torch.arange(width, device=lengths_B.device) < lengths_B.unsqueeze(1)
 
 
-class _Bags(NamedTuple):
-    """Ids in bags that offsets begin, one bag for each record: in a rectangle, with a mask of what a record has."""
-
-    ids_BL: Tensor  # noqa: N815
-    held_BL: Tensor  # noqa: N815
-
-    @classmethod
-    def of(cls, ids: Tensor, offsets: Tensor, *, filler: int = 0) -> _Bags:
-        sizes = torch.diff(offsets, append=offsets.new_tensor([len(ids)]))
-        held = _held(sizes, int(sizes.max()) if len(sizes) else 0)
-        rectangle = ids.new_full(held.shape, filler)
-        rectangle[held] = ids
-        return cls(rectangle, held)
-
-    def as_given(self) -> Tensor:
-        return self.ids_BL[self.held_BL]
-
-    def offsets(self) -> Tensor:
-        sizes = self.held_BL.sum(1)
-        return sizes.cumsum(0) - sizes
-
-
-class _Offsets(Enum):
-    """Stands for the offsets where the bags are a rectangle."""
-
-    OF_BAGS = "offsets"
-
-
-def _on_bags(layer: nn.EmbeddingBag, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs an EmbeddingBag on a rectangle: what fills it up has no weight in a sum, nor in a mean."""
-
-    def rectangular(
-        heard: Any,
-        input: Tensor,  # noqa: A002  (torch's own keyword)
-        offsets: Tensor | None = None,
-        per_sample_weights: Tensor | None = None,
-    ) -> Any:
-        is_other = layer.include_last_offset or (layer.mode == "max" and layer.padding_idx is None)
-        if offsets is None or per_sample_weights is not None or is_other:
-            return run(heard, input, offsets, per_sample_weights)
-        ids, held = _Bags.of(input, offsets, filler=layer.padding_idx or 0)
-        if layer.padding_idx is not None:
-            return run(heard, ids)
-        weights = held.to(layer.weight.dtype)
-        if layer.mode == "mean":
-            weights = weights * held.shape[1] / held.sum(1, keepdim=True).clamp_min(1)
-        return run(heard, ids, None, weights)
-
-    return rectangular
-
-
 def _turned(leaf: Tensor, *, batch_first: bool) -> Tensor:
     return leaf if batch_first or leaf.dim() < 2 else leaf.transpose(0, 1)
 
 
 def _is_one(value: Any) -> bool:
-    return isinstance(value, Tensor | PackedSequence | _Padded | _Bags | _Offsets)
+    return isinstance(value, Tensor | PackedSequence | _Padded)
 
 
 def _mapped(change: Callable[[Any], Any], inputs: Any) -> Any:
