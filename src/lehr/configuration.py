@@ -126,8 +126,10 @@ class Configuration:
         config = read_config(directory)
         if config["model"].get("network") is None:
             raise InvalidValue("run", allowed="one of a network that Lehr can build by its name", given=str(directory))
-        parts = {"data": "preparation", "model": "arguments", "method": "settings"}
-        parts = {table: strict_json.an_object(part, config[table].get(part)) for table, part in parts.items()}
+        parts = {
+            table: strict_json.an_object(part, config[table].get(part))
+            for table, part in (("data", "preparation"), ("model", "arguments"), ("method", "settings"))
+        }
         training = dict(config["training"])
         stated = _said(**{key: config["data"].get(key) for key in ("name", "declared", "records", "num_classes")})
         return cls(

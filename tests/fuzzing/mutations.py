@@ -25,19 +25,20 @@ from lehr.methods.by_name import METHODS
 from lehr.networks.by_name import NETWORKS
 from lehr.planning.budget import BUDGET_FORMAT
 from lehr.sampling.by_name import SAMPLERS
-from lehr.update.torch_optim import OPTIMIZERS
+from lehr.update.optimizers import OPTIMIZERS
 
 JSON_VALUES = (
     *("null", "true", "false", "0", "-0.0", "-1", "1", "2.5", "1e308", "1e400", "-1e400", "1e-320", "NaN", "Infinity"),
     *("9" * 18, "9" * 30, "9" * 5000, '""', '"infinity"', '"/dev/zero"', '"\\ud800"', '"\\u0000"', '"a\\nb"'),
     *("[]", "{}", "[1e400]", '[["x"]]', '{"kind": []}', "[" * 80 + "]" * 80, '"' + "x" * 100_000 + '"'),
 )
+_NAMES = (*METHODS, *NETWORKS, *SAMPLERS, *OPTIMIZERS, "published", "private")
 TOML_VALUES = (
+    *(f'"{name}"' for name in _NAMES),
     *("true", "0", "-1", "1", "2.5", "1e308", "inf", "-inf", "nan", "9" * 18, "9" * 30, '""', '"word"', "1979-05-27"),
     *("[]", "{}", "[inf]", "[[1]]", "{ kind = [1] }", '{ kind = "word" }', "[[[[[{}]]]]]", '"/dev/zero"', '["none"]'),
     *('{ low = "a" }', "[nan, nan]", "0x7fffffffffffffff", '"\\u0000"', "00:00:00", "[" * 2000 + "]" * 2000),
 )
-TOML_VALUES += tuple(f'"{name}"' for name in (*METHODS, *NETWORKS, *SAMPLERS, *OPTIMIZERS, "published", "private"))
 # Keys that some table, method or network takes, whichever table they are put into.
 TOML_KEYS = sorted(
     {key for keys in TABLES.values() for key in keys or ()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,9 +202,10 @@ _RESUMED_FILES = (
 
 def _commands(*described: tuple[str, str, str]) -> Iterator[Reader]:
     for file, kind, words in described:
-        needs = ("search-search", *RECORDS) if words.startswith("search") else ()
-        needs += tuple(word for word in words.split() if word in _FOLDERS or Path(word).suffix in _FILES)
-        yield Reader(name=words, file=file, kind=kind, read=lambda words=words: command(*words.split()), needs=needs)
+        needs = [word for word in words.split() if word in _FOLDERS or Path(word).suffix in _FILES]
+        if words.startswith("search"):
+            needs += ["search-search", *RECORDS]
+        yield Reader(name=words, file=file, kind=kind, read=partial(command, *words.split()), needs=tuple(needs))
 
 
 _FOLDERS, _FILES = ("run", "model", "images"), (".npz", ".budget", ".toml", ".idx")

@@ -112,7 +112,7 @@ def _write_budgets(folder: Path) -> None:
         paid = issuing.shared_budget(budget.status(), run="first")
         charged = Repeated(plan.step_event, 60)
         certificate = issuing.issue(
-            charged, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE, stated=stated, charged=charged, budget=paid
+            plan.event, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE, stated=stated, charged=charged, budget=paid
         )
         budget.reserve(plan.event, run="second")
     certificate_file.write(folder / "paid.json", certificate)

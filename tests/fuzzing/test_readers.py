@@ -52,7 +52,7 @@ def test_what_must_not_happen_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "seeds").mkdir()
     (tmp_path / "seeds" / "file").write_text("1234")
     faults: dict[str, Callable[[], object]] = {
-        "KeyError": lambda: {}["missing"],
+        "ValueError": lambda: int("x"),
         "MemoryError": lambda: bytearray(1024**5),
         "it takes": lambda: bytearray(b"x") * (700 * 1024**2),
         "it hangs": lambda: time.sleep(100),
