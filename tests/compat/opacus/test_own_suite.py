@@ -89,10 +89,6 @@ INSIDES = {
 # What a user may miss.
 MISSING: dict[str, tuple[str, ...]] = {
     "bags of EmbeddingBag by offsets": ("grad_samples.embedding_bag_test.*",),
-    "an InstanceNorm1d, which the proof that records are kept apart cannot follow": (
-        "grad_samples.instance_norm1d_test.*",
-    ),
-    "parameters beside layers": ("privacy_engine_test.PrivacyEngineCustomLayer*",),
 }
 
 

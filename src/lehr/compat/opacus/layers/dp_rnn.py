@@ -181,6 +181,8 @@ def _stepped(
 def _shifted(hidden: Tensor, first: Tensor, *, backwards: bool) -> Tensor:
     """The hidden state that every position starts from."""
     start = first.unsqueeze(1)
+    if hidden.shape[1] == 1:  # nothing is left to put beside it, and nothing has no records
+        return start
     return torch.cat([hidden[:, 1:], start], dim=1) if backwards else torch.cat([start, hidden[:, :-1]], dim=1)
 
 
