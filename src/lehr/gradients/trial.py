@@ -199,7 +199,7 @@ class Trial:
     def _gradient_of(self, loss: Tensor, trained: dict[str, Tensor]) -> Tensors:
         refuse_reentrant_checkpoints(self._plain, loss)
         try:
-            found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+            found: tuple[Tensor | None, ...] = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
             found = tuple(grad.to_dense() if grad is not None and grad.is_sparse else grad for grad in found)
         except RuntimeError as error:
             raise NotPrivate(
