@@ -366,7 +366,7 @@ RECORDS = (
         edits=(("                self._prove_apart(num_images, inputs)\n", ""),),
         does="a model in a loop of the user's own is only tried on two made-up records",
         breaks="mixing that begins at a larger batch is not seen",
-        caught_by=("gradients/test_record_axis.py::test_a_refusal_names_the_layer_and_the_operation",),
+        caught_by=("gradients/test_record_axis.py::test_the_layer_and_the_operation_that_mix_are_named",),
     ),
     Planted(
         name="parts-of-a-record-alike",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lehr.errors import NotPrivate
-from lehr.gradients.hooked import buffers_put_back
+from lehr.gradients.batches import buffers_put_back
 from lehr.trainee import evaluating
 
 MOST_RECORDS = 6  # so many are looked at, until two of them tell enough

@@ -99,3 +99,20 @@ def write_back(kept: Iterable[tuple[Tensor, Tensor]]) -> None:
     for tensor, before in kept:
         if not torch.equal(tensor, before):
             tensor.copy_(before)
+
+
+def buffers_put_back(model: nn.Module) -> Callable[[], None]:
+    """Call what this returns, and all that was written into buffers since, or put in their place, is gone."""
+    held = [
+        (layer, name, value, value.clone())
+        for layer in model.modules()
+        for name, value in layer._buffers.items()
+        if value is not None
+    ]
+
+    def put_back() -> None:
+        for layer, name, value, before in held:
+            write_back([(value, before)])
+            layer._buffers[name] = value
+
+    return put_back

@@ -224,7 +224,7 @@ class HookedEngine:
         way = self._way(inputs)
         if way in self._tried and self._is_apart(num_images, inputs):
             return run(heard, *inputs[0], **inputs[1])
-        put_back = buffers_put_back(self._model)
+        put_back = batches.buffers_put_back(self._model)
         try:
             refuse_what_cannot_be_private(self._model)
             can_switch = self._can_run_alone and heard.num_passes == 1
@@ -481,23 +481,6 @@ def _refuse_written_buffers(model: nn.Module, first: Tensors, second: Tensors) -
                 reason="the forward pass writes numbers of the records into this buffer, and no noise is added to it",
                 instead="eval() for the layer that does it, or a layer that keeps no statistics",
             )
-
-
-def buffers_put_back(model: nn.Module) -> Callable[[], None]:
-    """Call what this returns, and all that was written into buffers since, or put in their place, is gone."""
-    held = [
-        (layer, name, value, value.clone())
-        for layer in model.modules()
-        for name, value in layer._buffers.items()
-        if value is not None
-    ]
-
-    def put_back() -> None:
-        for layer, name, value, before in held:
-            batches.write_back([(value, before)])
-            layer._buffers[name] = value
-
-    return put_back
 
 
 def _refuse_replaced_forward(model: nn.Module) -> None:

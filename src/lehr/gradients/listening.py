@@ -109,7 +109,7 @@ def by_copies(path: str, layer: nn.Module, copied: Mapping[str, str]) -> Callabl
         except LehrError:
             raise
         except Exception as error:
-            reason = f"it cannot be run for each record alone by torch.func.vmap ({_shown(error)})"
+            reason = f"it cannot be run for each record alone by torch.func.vmap ({shown(error)})"
             raise NotPrivate(layer=described(path, layer), reason=reason, instead=_NO_VMAP) from None
         finally:
             heard.number = None
@@ -342,7 +342,7 @@ class _Rooted(torch.autograd.Function):
         return None, None
 
 
-def _shown(error: Exception) -> str:
+def shown(error: Exception) -> str:
     """What vmap says of itself; of another error, which may quote a record, only its kind."""
     first = next(iter(str(error).strip().splitlines()), "")
     return first if "vmap" in first or "Batching rule" in first else type(error).__name__

@@ -24,7 +24,7 @@ from lehr.gradients import batches, recurrent, same_draws
 from lehr.gradients.batches import LossFn
 from lehr.gradients.calling import Called
 from lehr.gradients.grouping import checked_groups, weight_of_each
-from lehr.gradients.listening import Bare
+from lehr.gradients.listening import Bare, shown
 from lehr.gradients.masks import checked_mask
 from lehr.gradients.mixing import DRAWS_IN_PYTHON
 from lehr.gradients.precision import margin
@@ -118,7 +118,7 @@ class MaterialisedEngine:
         except (LehrError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # whatever vmap or the model may raise; the loop raises what is the model's
-            self._loops[kind], why = True, (str(error).strip().splitlines() or [type(error).__name__])[0]
+            self._loops[kind], why = True, shown(error)
         if not self._loops[kind]:
             return found
         same_draws.restore(device, before)

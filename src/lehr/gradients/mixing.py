@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lehr.errors import NotPrivate
-from lehr.gradients.batches import write_back
+from lehr.gradients.batches import buffers_put_back
 from lehr.gradients.precision import MARGINS
 from lehr.gradients.refusals import described
 from lehr.gradients.same_draws import restore_python, states_of_python
@@ -186,11 +186,11 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def run_apart(model: nn.Module, run: Run, inputs: Any) -> tuple[Any, Sites]:
     """A run that leaves no trace in generators and in the model's buffers, and so repeats its random numbers."""
-    kept, of_python = [(buffer, buffer.clone()) for buffer in model.buffers()], states_of_python()
+    put_back, of_python = buffers_put_back(model), states_of_python()
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     try:
         with torch.no_grad(), torch.random.fork_rng(list(devices)):
             return run(inputs)
     finally:
-        write_back(kept)
+        put_back()
         restore_python(of_python)

@@ -13,6 +13,7 @@
 - ``planned``: a run that is decided, begun or resumed, and trained
 - ``ranked``: by which process it is trained: this one alone, the first of several, or one that follows
 - ``sharding``: what can be trained where each process holds a share of the weights, and how the others take part
+- ``earlier_fits``: fits of this process on the same records, after which settings are no longer fixed
 - ``paying``: the budget of a data set as a run uses it
 - ``describing``: config.json
 - ``ending``: weights, certificate and report of a run that is over
