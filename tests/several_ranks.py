@@ -27,6 +27,7 @@ from lehr.interfaces import PrivateSum
 from lehr.ledger import Ledger
 from lehr.methods.by_name import named
 from lehr.run_shape import Callback, Progress, Start
+from lehr.training import earlier_fits
 
 PROCESSES = multiprocessing.get_context("forkserver")
 # torch loads its compiler when an optimizer first steps, which would take each process seconds; so does sharding.
@@ -91,6 +92,7 @@ class Unsaid:
 def train(directory: Path, *, rank: int = 0, resume: bool = True, **job: Any) -> dict[str, Any]:
     """One process's part of a run."""
     torch.set_num_threads(1)
+    earlier_fits.forget()  # tests train on the same records with all kinds of settings
     torch.manual_seed(rank)  # the first weights are those of rank 0, whatever the others have
     job = {**job}
     misbehaves = job.pop("misbehaves", {}).get(rank)
