@@ -101,7 +101,8 @@ def _refuse_unreadable(record: RunRecord) -> None:
 
     A loop of another library need not say what its records are, and its model is used there.
     """
-    if "door" in record.config.get("training", {}):
+    training = record.config.get("training")
+    if isinstance(training, dict) and "door" in training:
         return
     try:
         config_from_json(public_config(record.config))
