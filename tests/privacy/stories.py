@@ -103,7 +103,7 @@ def _training() -> Story:
         key = where / "private" / "key"
         if not began or (key.exists() and any(key.read_bytes())):
             trained(run, where, resume=began, callbacks=())
-        release(where, Path("out"))
+        release(where, Path("out"), budget=Path("budget"))
 
     names = ("model.safetensors", "config.json", "certificate.json", "model_card.md")
     left = (*(f"out/{name}" for name in names), "run/metrics.jsonl", "run/model.safetensors")

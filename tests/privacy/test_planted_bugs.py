@@ -53,7 +53,7 @@ def test_a_change_that_does_no_harm_is_not_caught_and_one_that_makes_no_sense_is
     [old] = [old for old, _ in NOISE.edits]
     tried = [
         (NOISE.where, (old, f"{old}  # as it was"), NOISE.caught_by[0]),
-        (NOISE.where, (old, old.replace("noise_std", "noise_of_nobody")), NOISE.caught_by[0]),
+        (NOISE.where, (old, old.replace("with_rounding", "with_nobody")), NOISE.caught_by[0]),
         ("gradients/differentiation.py", MIXED_LABELS, "contracts/test_engines.py::test_the_oracle_agrees"),
     ]
     told = [{"name": "x", "where": where, "edits": [edit], "caught_by": [test]} for where, edit, test in tried]

@@ -212,7 +212,7 @@ def whole_runs(monkeypatch: pytest.MonkeyPatch, num_runs: int, *, with_target: b
     answer = Judge.private_change
 
     def hear(_: PrivateSum, released: ReleasedSum) -> None:
-        along = float(released.values["weights"] @ TARGET)
+        along = float(released.values["weights"].double() @ TARGET.double())
         heard.append((along - 0.5) / GRADIENT_NOISE**2)
         heard.append(-math.copysign(1.0, along))  # the way in which the record's loss will go, as everybody knows
 
