@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,8 +15,9 @@ collect_ignore = [] if find_spec("triton") else NEED_TRITON
 
 
 @pytest.fixture(autouse=True)
-def _no_fits_before() -> None:
+def _no_fits_remembered() -> Iterator[None]:
     """Tests train on the same few records with all kinds of settings, which is no search of theirs."""
+    yield
     if "lehr.training.earlier_fits" in sys.modules:  # nothing is loaded for it
         sys.modules["lehr.training.earlier_fits"].forget()
 

@@ -61,7 +61,7 @@ def test_epsilon_is_infinite_everywhere_and_there_is_no_certificate(tmp_path: Pa
 def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RunKey, "fresh", lambda **_: RunKey(bytes(32)))  # by which records are put into order
+    monkeypatch.setattr(RunKey, "fresh", lambda **_: RunKey(bytes(range(32))))  # by which records are put into order
     whole = fit_tiny(tmp_path / "whole", **EVERYBODY)
     with pytest.raises(KeyboardInterrupt):
         fit_tiny(tmp_path / "run", **EVERYBODY, callbacks=[StopAt(3)])
