@@ -122,7 +122,7 @@ def test_a_compiled_step_in_bfloat16_keeps_the_sensitivity() -> None:
     inputs, targets = IMAGES.batch(RECORDS, dtype=torch.float32)
     for index in range(RECORDS):
         found = engine.private_sum(CLIP, inputs, targets, torch.arange(RECORDS) == index).values
-        assert all(value.dtype is torch.float32 for value in found.values())
+        assert all(value.dtype is torch.float64 for value in found.values())
         length = torch.stack([value.square().sum() for value in found.values()]).sum().sqrt()
         assert 0.9 * CLIP.sensitivity < length <= CLIP.sensitivity
     torch._dynamo.reset()
