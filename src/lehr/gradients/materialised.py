@@ -164,8 +164,9 @@ class MaterialisedEngine:
                 trained = [values[name] for name in names]
                 return torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
             except RuntimeError as error:
-                reason = f"a plain backward pass through it fails ({error})"
-                raise NotPrivate(layer=described("", self._model), reason=reason, instead=_PLAIN) from error
+                # What torch says of a private record is not passed on.
+                reason = f"a plain backward pass through it fails ({type(error).__name__})"
+                raise NotPrivate(layer=described("", self._model), reason=reason, instead=_PLAIN) from None
 
         with torch.inference_mode(False), torch.enable_grad():
             for name in names:
