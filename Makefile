@@ -16,16 +16,26 @@ venv: $(INSTALLED) ## Install Lehr and its test tools into .venv
 
 # Made anew, not updated, whenever the dependencies change: what is installed is then always what the two files say.
 # Python compiles a module when it is first loaded; most of what is installed never is.
-$(INSTALLED): pyproject.toml constraints.txt
+define install
 	@$(PYTHON) -c 'import sys; sys.exit("Lehr needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
-	@echo "Installing into $(VENV); this takes a few minutes."
-	@rm -rf $(VENV)
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
+	@echo "Installing into $(@D); this takes a few minutes."
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.$(1)'
 	@touch $@
+endef
 
-demo: $(INSTALLED) ## Train privately on real images, and write a report
-	@$(BIN)/python examples/demo.py
+# In a variable, since `call` would split it at the comma.
+TOOLS := [test,docs]
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(call install,$(TOOLS))
+
+build/demo/.installed: pyproject.toml constraints.txt
+	$(call install,)
+
+demo: build/demo/.installed ## Train privately on real images, and write a report; installs no test tools
+	@build/demo/bin/python examples/demo.py
 
 test: $(INSTALLED) ## Run every check, and say at the end how each went
 	@$(PART)
@@ -48,7 +58,7 @@ tests: $(INSTALLED) ## Run the tests and examples alone
 quick: $(INSTALLED) ## Run the tests that are not slow
 	@$(PART) quick
 
-whole: $(INSTALLED) ## Run the longest tests at their full size, and all that take turns
+whole: $(INSTALLED) ## Run the longest tests, at their full size
 	@$(PART) whole
 
 format: $(INSTALLED) ## Bring the code into its format

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 # Looking for examples loads every module, and these cannot be loaded without Triton.
-NEED_TRITON = ["src/lehr/gradients/kernels/triton_kernels.py", "tests/gradients/kernels/twins.py"]
+NEED_TRITON = ["src/lehr/gradients/triton_kernels.py", "tests/gradients/triton_twins.py"]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from dp_accounting import pld
 
 from lehr.accounting import EpsilonCurve, bound, calibrate, version
+from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.accounting.pld import PLD
-from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
 DELTA = 1e-5

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from experiments.store import machine
 from lehr import make_plan
+from lehr.attacks import neighbours, step_attack
+from lehr.attacks.subjects import MethodSetting, method_settings
 from lehr.auditing import Audit
 from lehr.data import InMemory
-from lehr.games import neighbours, step_game
-from lehr.games.every_method import Contender, contenders
 from lehr.methods import by_name
-from lehr.papers.store import machine
-from lehr.rng import StepRandomness
+from lehr.privacy.rng import StepRandomness
 
 CLAIMS, CANARIES, GAMES = (1.0, 3.0, 8.0), (512, 2048, 8192, 32_768), 5
 STEPS = ((1.0, 1.0), (0.1, 1.0), (0.1, 0.6))  # a sampling probability and a noise multiplier
@@ -50,30 +50,30 @@ def row(audit: Audit, seconds: float, **asked: object) -> dict[str, Any]:
     }
 
 
-def played(name: str, contender: Contender, *, epsilon: float, num_canaries: int, device: str) -> dict[str, Any]:
+def played(name: str, setting: MethodSetting, *, epsilon: float, num_canaries: int, device: str) -> dict[str, Any]:
     """One audit, at 400 steps and a sampling probability of 0.1."""
-    plan = contender.plan(epsilon=epsilon)
+    plan = setting.plan(epsilon=epsilon)
     begun = time.monotonic()
-    audit = step_game.attack(
-        contender.build(),
+    audit = step_attack.attack(
+        setting.build(),
         plan,
         subject=name,
         num_canaries=num_canaries,
-        host=contender.host(),
+        host=setting.host(),
         device=device,
     )
     return row(audit, time.monotonic() - begun, num_canaries=num_canaries)
 
 
 def every_method(device: str) -> Iterator[dict[str, Any]]:
-    for name, contender in contenders().items():
-        yield played(name, contender, epsilon=3.0, num_canaries=16_384, device=device)
+    for name, setting in method_settings().items():
+        yield played(name, setting, epsilon=3.0, num_canaries=16_384, device=device)
 
 
 def by_canaries(device: str) -> Iterator[dict[str, Any]]:
     for epsilon in CLAIMS:
         for num_canaries in CANARIES:
-            dpsgd = contenders()["dpsgd"]
+            dpsgd = method_settings()["dpsgd"]
             games = [
                 played("dpsgd", dpsgd, epsilon=epsilon, num_canaries=num_canaries, device=device) for _ in range(GAMES)
             ]
@@ -124,7 +124,7 @@ def with_half_the_noise(device: str) -> Iterator[dict[str, Any]]:
     StepRandomness.normals = half  # type: ignore[method-assign]
     try:
         for name in ("dpsgd", "dpsgd-per-layer", "auto-s", "adadp", "dpopt", "sa-dpsgd"):
-            yield played(name, contenders()[name], epsilon=3.0, num_canaries=2048, device=device)
+            yield played(name, method_settings()[name], epsilon=3.0, num_canaries=2048, device=device)
     finally:
         StepRandomness.normals = drawn  # type: ignore[method-assign]
 

@@ -19,15 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from experiments.store import machine
 from lehr import data, networks
-from lehr.clipping.flat import FlatClip
-from lehr.clipping.per_coordinate import PerCoordinateClip
-from lehr.clipping.unclipped import Unclipped
 from lehr.data import InMemory, Preparation
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import ClipRule
-from lehr.papers.store import machine
+from lehr.privacy.clipping import FlatClip, PerCoordinateClip, Unclipped
 
 CLIP_NORM, BOUND_SCALE, RATE, BATCH = 4.0, 1.2, 0.1, 600
 LOOKS = (0, 100, 600)

@@ -25,8 +25,8 @@ from lehr import fit
 from lehr.data import InMemory, Preparation
 from lehr.gradients.ghost import GhostEngine
 from lehr.methods.dpsgd import dpsgd
-from lehr.networks.convolutional import paper_cnn
-from lehr.run_shape import Callback, Progress
+from lehr.networks.small import paper_cnn
+from lehr.run.shape import Callback, Progress
 
 RECORDS = 60_000
 WARM_UP, PASSES = 5, 40

@@ -20,8 +20,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from lehr.papers.store import machine
-from lehr.rng import RunKey, StepRandomness
+from experiments.store import machine
+from lehr.privacy.rng import RunKey, StepRandomness
 
 SAMPLED = 2**20  # for the distribution; the tails are counted in all numbers
 THRESHOLDS = (3.0, 4.0, 4.5, 5.0, 5.5)

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from examples.opacus import char_lstm, cifar10, imdb_like, mnist
-from lehr.networks.convolutional import cifar_cnn
+from lehr.networks.small import cifar_cnn
 
 WARM_UP = 3
 LIBRARIES = ("lehr", "opacus")
@@ -163,10 +163,11 @@ def _with_torchs_lstm(model: nn.Module) -> nn.Module:
 
 def _announcing(loader: Any) -> Callable[[], None]:
     """A draw for every step, without the time of collating it: the other sides do not collate either."""
-    from lehr.compat.opacus.draws import Part
+    from lehr.integrations.opacus.data_loader import TrackedBatch
 
     def announce() -> None:
-        loader.draws.begin(Part(randomness=loader.draws.fresh(), num_records=len(loader.dataset), is_last=True))
+        step, num_records = loader.tracker.run.draw(), len(loader.dataset)
+        loader.tracker.begin(TrackedBatch(step=step, number=1, num_records=num_records, is_last=True))
 
     return announce
 

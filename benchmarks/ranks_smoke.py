@@ -38,8 +38,8 @@ from torch.nn.functional import cross_entropy
 from lehr import fit
 from lehr.data import InMemory
 from lehr.methods.by_name import named
-from lehr.run_shape import Callback, Start
-from lehr.update.torch_optim import adam, sgd
+from lehr.optim.optimizers import adam, sgd
+from lehr.run.shape import Callback, Start
 
 RECORDS, INPUTS = 2000, 784
 

@@ -26,11 +26,11 @@ import torch
 from PIL import Image
 
 from benchmarks.step import machine
-from lehr.data import streamed_folder
+from lehr.data import image_folder
 from lehr.data.decoding import versions
-from lehr.data.file_list import FileList, listed
-from lehr.rng import RunKey
-from lehr.sampling.poisson import PoissonSampling
+from lehr.data.image_folder import FileList, list_images
+from lehr.privacy.rng import RunKey
+from lehr.privacy.sampling import PoissonSampling
 
 RECORDS = 1_281_167
 CLASSES = 1000
@@ -96,7 +96,7 @@ def listing(folder: Path, count: int) -> dict[str, Any]:
         for number in range(count // 10):
             (folder / f"{label}" / f"{number:06}.jpg").touch()
     begun = time.perf_counter()
-    files = listed(folder)
+    files = list_images(folder)
     return {"files": len(files), "us_each": 1e6 * (time.perf_counter() - begun) / len(files)}
 
 
@@ -105,7 +105,7 @@ def decoding(folder: Path, *, images: int, workers: int, seconds: float) -> dict
 
     The first pass, in which workers start, is left out of the former.
     """
-    records = streamed_folder.read(folder, image_side=SIDE, workers=workers)
+    records = image_folder.stream_image_folder(folder, image_side=SIDE, workers=workers)
     parts = torch.split(torch.arange(len(records)), 64)
     spent = _processors_s()
     times = [_pass(records, parts)]
@@ -120,7 +120,7 @@ def decoding(folder: Path, *, images: int, workers: int, seconds: float) -> dict
     }
 
 
-def _pass(records: streamed_folder.StreamedFolder, parts: tuple[torch.Tensor, ...]) -> float:
+def _pass(records: image_folder.StreamedFolder, parts: tuple[torch.Tensor, ...]) -> float:
     begun = time.perf_counter()
     for _ in records.batches(parts):
         pass

@@ -29,12 +29,12 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from lehr.clipping.flat import FlatClip
+from lehr.gradients.execution import CudaGraphReplay
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.precision import narrow
-from lehr.gradients.replay import Replayed
-from lehr.networks.convolutional import cifar_cnn, paper_cnn
-from lehr.networks.wide_resnet import wide_resnet
+from lehr.networks.residual import wide_resnet
+from lehr.networks.small import cifar_cnn, paper_cnn
+from lehr.privacy.clipping import FlatClip
 
 GIB = 2**30
 LEARNING_RATE = 0.1
@@ -195,7 +195,7 @@ def launched_and_recorded(
     """On a GPU the step also as a CUDA graph."""
     yield Side(who=who, step=lambda: step(held, arguments))
     if arguments[0].is_cuda:
-        replayed = Replayed(step, generators=generators)
+        replayed = CudaGraphReplay(step, generators=generators)
         yield Side(who=f"{who}, recorded", step=lambda: replayed(held, arguments))
 
 

@@ -1,6 +1,6 @@
 """ADADP's trajectories on the Beale function (Xu et al. 2020, Figure 1), drawn, and how far noise moves them.
 
-What is computed, and what the paper leaves open, is in ``lehr.papers.beale``.
+What is computed, and what the paper leaves open, is in ``experiments.toy_problems``.
 
     python examples/beale_trajectories.py [--out FOLDER] [--seeds N]
 """
@@ -17,7 +17,17 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from lehr.papers.beale import DRAWN, GRID, MINIMUM, PRINTED, STEPS, beale, distances, medians, trajectories
+from experiments.toy_problems import (
+    DRAWN,
+    GRID,
+    MINIMUM,
+    PRINTED_TRAJECTORIES,
+    STEPS,
+    beale,
+    beale_trajectories,
+    distances,
+    medians,
+)
 
 COLOURS = {"DPSGD": "#d55e00", "ADADP (published)": "#009e73", "ADADP (proven)": "#0072b2"}
 
@@ -55,11 +65,11 @@ def main() -> None:
     print(f"distance from the trajectory without noise, over {given.seeds} seeds")
     print(f"{'setting':18} {'method':18} {'median':>7} {'10 %':>6} {'90 %':>6} {'printed':>8}")
     for title, setting in DRAWN.items():
-        noisy = trajectories(setting, setting.noise_multiplier, normals)
-        quiet = trajectories(setting, 0.0, normals[:1])
+        noisy = beale_trajectories(setting, setting.noise_multiplier, normals)
+        quiet = beale_trajectories(setting, 0.0, normals[:1])
         rows[title] = noisy, quiet
         for name, paths in noisy.items():
-            printed = f"{PRINTED[name]:.2f}" if name in PRINTED else "–"
+            printed = f"{PRINTED_TRAJECTORIES[name]:.2f}" if name in PRINTED_TRAJECTORIES else "–"
             low, median, high = np.quantile(distances(paths, quiet[name]), [0.1, 0.5, 0.9])
             print(f"{title:18} {name:18} {median:7.2f} {low:6.2f} {high:6.2f} {printed:>8}")
     over_grid = [medians(setting, normals) for setting in GRID]

@@ -1,4 +1,4 @@
-"""A first private training run, on MNIST where it is on this machine and otherwise on the digits of scikit-learn.
+"""A first private training run, on MNIST where it is on this machine and otherwise on the digits that ship with it.
 
 ``make demo`` runs this. It takes about a minute, and leaves a run folder with a report that any browser opens.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 import lehr
-from lehr.data import finding, load
-from lehr.data.known import KNOWN
+from lehr.data import catalogue, load
+from lehr.data.catalogue import CATALOGUE
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="where MNIST is, if not in one of the usual places")
     given = parser.parse_args()
     shutil.rmtree(given.directory, ignore_errors=True)
-    has_mnist = finding.first_genuine(KNOWN["mnist"], given.data_dir) is not None
+    has_mnist = catalogue.find_copy(CATALOGUE["mnist"], given.data_dir) is not None
     torch.manual_seed(0)  # of the first weights; the noise has no seed
     if has_mnist:
         network, data, epsilon, delta = "paper_cnn", load("mnist", given.data_dir), 3.0, 1e-5

@@ -3,10 +3,10 @@
     python examples/gradient_norms.py
     python examples/gradient_norms.py --data mnist --steps 600
 
-After Figure 4 of Papernot et al. (2021), which ``lehr reproduce tempered-sigmoids figure4`` runs at the length of the
-paper's runs. A gradient norm is a private value, and this example looks at it: it can, because the digits of
-scikit-learn and MNIST are public. On records that must be protected, never do this; the ε that is printed covers the
-weights and not the norms. It needs matplotlib.
+After Figure 4 of Papernot et al. (2021); ``python -m experiments tempered-sigmoids figure4`` runs it at full length.
+A gradient norm is a private value, and this example looks at it: it can, because the digits that ship with it and MNIST
+are public. On records that must be protected, never do this; the ε that is printed covers the weights and not the
+norms. It needs matplotlib.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from lehr.papers.tempered_sigmoids_norms import WATCHED, norms_of_training
-from lehr.reports.rounding import at_most
+from experiments.gradient_norms import WATCHED, norms_of_training
 
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
 ACTIVATIONS = ("relu", "tanh", "tempered_sigmoid(mnist)")
@@ -74,7 +73,7 @@ def report(found: Seen) -> None:
         means, method = one["gradient_norm"], "DPSGD" if private else "SGD"
         epsilon = one["epsilon_proven"] if private else float("inf")
         numbers = f"{means[0]:8.2f}{max(means):9.2f}{means[-1]:8.2f}{one['share_cut'][-1]:6.0%}"
-        print(f"{activation:26}{method:14}{numbers}{one['accuracy']:10.1%}{at_most(epsilon):>9}")
+        print(f"{activation:26}{method:14}{numbers}{one['accuracy']:10.1%}{epsilon:9.4g}")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """SA-DPSGD's Figure 1: the trajectories of SGD, DPSGD and SA-DPSGD on linear regression (Fu et al. 2022).
 
-What is computed, and with which settings, is in ``lehr.papers.linear_regression``; this draws it, and prints the table.
+What is computed, and with which settings, is in ``experiments.toy_problems``; this draws it, and prints the table.
 
     python examples/linear_regression_trajectories.py [--out FOLDER] [--seeds N]
 """
@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from lehr.papers.linear_regression import (
+from experiments.toy_problems import (
     CANDIDATES,
     NOT_PRIVATE,
     TRUE,
@@ -28,7 +28,6 @@ from lehr.papers.linear_regression import (
     ends,
     epsilon_of,
 )
-from lehr.reports.rounding import at_most
 
 COLOURS = {"SGD": "black", "DPSGD": "#0072b2", "SA-DPSGD": "#d55e00"}
 
@@ -43,7 +42,7 @@ def table(num_seeds: int) -> None:
             print(f"{name:30} {median:8.4f}")
             continue
         drawn = int(np.median([end.candidates for end in found]))
-        print(f"{name:30} {median:8.4f} {low:8.4f} {high:8.4f} {drawn:11} {at_most(epsilon_of(drawn)):>8}")
+        print(f"{name:30} {median:8.4f} {low:8.4f} {high:8.4f} {drawn:11} {epsilon_of(drawn):8.4g}")
 
 
 def draw(private: Data, paths: dict[str, Path2D], where: Path) -> None:

@@ -32,17 +32,22 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor, nn
 
-from lehr import Gaussian, PoissonSampled, Repeated, bound
+from lehr import Adjacency, Event, Gaussian, PoissonSampled, Repeated, bound
+from lehr import Composed as ComposedEvent
 from lehr.accounting import ACCOUNTANTS
-from lehr.clipping.adaptive import AdaptiveClip
-from lehr.clipping.prior import Prior, RawPrior, ReleasedPrior
-from lehr.clipping.unclipped import Unclipped
-from lehr.events import Adjacency, Event, together
-from lehr.gradients.materialised import MaterialisedEngine
-from lehr.interfaces import ReleasedSum, Taken
-from lehr.noise.proportional import ProportionalNoise
-from lehr.rng import RunKey
-from lehr.sampling.poisson import PoissonSampling
+from lehr.extend import (
+    AdaptiveClip,
+    MaterialisedEngine,
+    PoissonSampling,
+    Prior,
+    ProportionalNoise,
+    RawPrior,
+    ReleasedPrior,
+    ReleasedSum,
+    RunKey,
+    StepOutcome,
+    Unclipped,
+)
 
 Floats = NDArray[np.float64]
 
@@ -119,7 +124,7 @@ def candidates(setting: Setting, count: int) -> Event:
     if not setting.test_noise_multiplier:
         return gradients
     test = PoissonSampled(TEST_BATCH / setting.records, Gaussian(setting.test_noise_multiplier))
-    return together(gradients, Repeated(test, count))
+    return ComposedEvent((gradients, Repeated(test, count)))
 
 
 def by_paper(setting: Setting, count: int) -> float:
@@ -329,7 +334,7 @@ def attacked(prior: Prior, *, steps: int = STEPS, num_planted: int = NUM_PLANTED
         if clipping.unproven:
             state = clipping.peek(state, Unclipped()(gradients), divisor=BATCH)
         released: ReleasedSum = noise.release(private, noise_multiplier=NOISE_MULTIPLIER, randomness=randomness)
-        state = clipping.learn(state, Taken(released=released, divisor=BATCH, is_accepted=True))
+        state = clipping.learn(state, StepOutcome(released=released, divisor=BATCH, is_accepted=True))
         seen.append(released.values["planted.weight"][0].double() / BATCH)
     return Attacked(torch.stack(seen), is_present)
 

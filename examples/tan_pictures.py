@@ -2,8 +2,8 @@
 
     python examples/tan_pictures.py
 
-reads what ``lehr reproduce tan`` kept in ``results/papers/`` and draws the three pictures of docs/tan_results.md, which
-explains them. It needs matplotlib.
+draws the three pictures of docs/tan.md from the kept outcomes of ``python -m experiments tan``.
+It needs matplotlib.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lehr.papers import tan_law, tan_runs
-from lehr.papers.experiment import Outcome, Outcomes, Size
-from lehr.papers.store import Kept, outcomes_in
-from lehr.papers.tan_law import LawLine
+from experiments import tan_runs
+from experiments.experiment import Outcome, Outcomes, Size, Training
+from experiments.store import ResultFile, outcomes_in
+from experiments.tan_runs import LawLine
 
 ROOT = Path(__file__).parents[1]
 PAPER_REFERENCE = (74.0, 0.5)  # printed for batches of 4096, noise 3 and 2500 steps
@@ -33,13 +33,13 @@ WHOLE = Size()
 
 def kept(name: str) -> Outcomes:
     """The outcomes of an experiment."""
-    return outcomes_in(Kept.read(ROOT / f"results/papers/tan_{name}.json"))
+    return outcomes_in(ResultFile.read(ROOT / f"experiments/results/papers/tan_{name}.json"))
 
 
 def draw_law(outcomes: Outcomes) -> Figure:
     """Accuracy over the batch, every run a cross; the line of the small batches goes on to 4096."""
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-    for line, colour in ((tan_law.SHORT, FIRST), (tan_law.LONG, SECOND)):
+    for line, colour in ((tan_runs.SHORT, FIRST), (tan_runs.LONG, SECOND)):
         points = [
             (batch, 100 * value) for batch in line.batches for value in line.reached(outcomes, WHOLE, batch).values
         ]
@@ -74,12 +74,16 @@ def _draw_prediction(axes: Axes, line: LawLine, outcomes: Outcomes, colour: str)
     )
 
 
+def _order(side: str, views: int) -> list[Training]:
+    return tan_runs.augmented_runs(WHOLE, views=views, network=("wide_resnet", {"order": side}))
+
+
 def draw_order(outcomes: Outcomes) -> Figure:
     """Accuracy over the number of views, for both orders."""
     figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
     views = (1, 4, 16)
     for side, name, colour in (("after", "norm after the activation", SECOND), ("before", "norm before it", FIRST)):
-        found = [_accuracies(outcomes.of_all([*tan_runs.order(WHOLE, side=side, views=count)])) for count in views]
+        found = [_accuracies(outcomes.of_all(_order(side, count))) for count in views]
         axes.plot(views, [sum(values) / len(values) for values in found], "-", color=colour, label=name)
         for count, values in zip(views, found, strict=True):
             axes.plot([count] * len(values), values, "x", color=colour)
@@ -96,7 +100,7 @@ def draw_vit(outcomes: Outcomes) -> Figure:
     compared = (("NF-ResNet", tan_runs.NF_RESNET, 4.0, SECOND), ("vision transformer", tan_runs.VIT, 2.0, FIRST))
     for name, network, rate, colour in compared:
         for views, style in ((1, ":"), (4, "-")):
-            runs = outcomes.of_all([*tan_runs.vit(WHOLE, network=network, rate=rate, views=views)])
+            runs = outcomes.of_all(tan_runs.augmented_runs(WHOLE, batch=256, network=network, rate=rate, views=views))
             for index, run in enumerate(runs):
                 steps, heights = zip(*((step, 100 * share) for step, _, share, _ in run["trajectory"]), strict=True)
                 label = None if index else f"{name}, views {views}"

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lehr.networks.tempered_sigmoid import TemperedSigmoid
-from lehr.papers.tempered_sigmoids_family import family
+from experiments.tempered_sigmoids_runs import family
+from lehr.networks import TemperedSigmoid
 
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
 X = torch.linspace(-4, 4, 161, dtype=torch.float64)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lehr.auditing import Audit, Check, LowerBound
-from lehr.auditing.gaussian_tradeoff import GAUSSIAN_TRADEOFF
+from lehr.auditing.bounds import GAUSSIAN_TRADEOFF
 
 DECISIVE = LowerBound(
     epsilon=2.612345678, delta=1e-5, confidence=0.95, by="Gaussian trade-off", assumes=(GAUSSIAN_TRADEOFF,)
@@ -15,7 +15,7 @@ ALONE = LowerBound(epsilon=1.0, delta=1e-5, confidence=0.95, by="Clopper-Pearson
 NOISE = Check(statement="the noise is as large as it is said to be", p_value=0.4)
 HOLDING = Audit(
     subject="dpsgd",
-    game="every step is seen",
+    attack="every step is seen",
     claimed_epsilon=3.0,
     delta=1e-5,
     bounds=(DECISIVE, ALONE),
@@ -24,7 +24,7 @@ HOLDING = Audit(
     runs=2,
     steps=400,
     roc=((0.0, 0.0), (0.25, 0.5), (1.0, 1.0)),
-    played_on="2026-01-31",
+    audited_on="2026-01-31",
     library_version="0.1.0",
     checks=(NOISE,),
 )

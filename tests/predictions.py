@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lehr.planning.extrapolation import Prediction, SimulatedRun, setting_of
+from lehr.planning.simulation import Prediction, SimulatedRun, setting_of
 from tests.written_runs import PLAN, configuration
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import shutil
@@ -19,21 +20,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr import fit
-from lehr.clipping.flat import FlatClip
+from lehr.accounting.ledger import Ledger
 from lehr.data import InMemory
-from lehr.distributed import Ranks, Wire, joined
-from lehr.errors import RankLost
+from lehr.errors import InvalidValue, RankLost
 from lehr.interfaces import PrivateSum
-from lehr.ledger import Ledger
 from lehr.methods.by_name import named
-from lehr.run_shape import Callback, Progress, Start
+from lehr.privacy.clipping import FlatClip
+from lehr.run.distributed import Ranks, join_ranks
+from lehr.run.shape import Callback, Progress, Start
 from lehr.training import earlier_fits
 
 PROCESSES = multiprocessing.get_context("forkserver")
 # torch loads its compiler when an optimizer first steps, which would take each process seconds; so does sharding.
 PROCESSES.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "tests.several_ranks"])
 STEPS = 12
-HANGS_FOR = 10
+HANGS_FOR = 7
 Job = Mapping[str, Any]
 
 
@@ -196,61 +197,67 @@ def _rank(rank: int, total: int, meeting: Path, writing: Any, jobs: Sequence[tup
             writing.send(train(directory, rank=rank, **job))
         except Exception as error:  # whatever it is, the test looks at it
             writing.send(f"{type(error).__name__}: {error}")
-            break
+            if not isinstance(error, InvalidValue):  # which every rank raises
+                break
     writing.close()
     # Without a farewell to the others: a rank that stops is simply gone.
     os._exit(0)
 
 
-def interrupted_between_words_and_sum(meeting: Path) -> list[list[Any]]:
-    """What rank 0 makes of a sum of ten numbers that rank 1 announces, and does not come to send."""
-    return _met(2, meeting, _interrupted)
+def interrupted_while_others_work(meeting: Path, who: int) -> list[list[Any]]:
+    """What an interrupt of one rank does to the other, which waits in a collective; and after how many seconds."""
+    return _met(2, meeting, _interrupted_alone, who)
 
 
-class _Interrupted(Wire):
-    def send(self, rank: int, packed: Tensor) -> None:
-        raise KeyboardInterrupt
-
-
-def _interrupted(rank: int, total: int, meeting: Path, writing: Any) -> None:
-    _meet(rank, total, meeting, timeout=60)
-    like = PrivateSum(values={"weight": torch.ones(10)}, sensitivity=1.0)
-    try:
-        if rank == 0:
-            writing.send([share.values["weight"].tolist() for share in joined().shares(like)])
-        else:
-            wire = _Interrupted(words=None, bulk=None, device=torch.device("cpu"))
-            ranks = Ranks(number=rank, total=total, wire=wire)
-            with ranks.following():
-                ranks.give_back(like)
-    except (KeyboardInterrupt, RankLost) as error:
-        writing.send(f"{type(error).__name__}: {error}")
+def _interrupted_alone(rank: int, total: int, meeting: Path, writing: Any, who: int) -> None:
+    _meet(rank, total, meeting, timeout=30)
+    waits: list[Callable[[Ranks], object]] = [
+        lambda ranks: ranks.reduce(PrivateSum(values={"weight": torch.ones(3)}, sensitivity=1.0)),
+        lambda ranks: ranks.from_first(lambda: 1),
+        lambda ranks: ranks.gather(rank),
+    ]
+    for wait in waits:
+        ranks = join_ranks()
+        began = time.monotonic()
+        try:
+            with ranks.session():
+                if rank == who:
+                    raise KeyboardInterrupt
+                wait(ranks)
+                ranks.gather(rank)  # rank 0 does not wait for the others to receive what it broadcasts
+        except (KeyboardInterrupt, RankLost) as error:
+            writing.send((type(error).__name__, str(error), time.monotonic() - began))
+        # The process stays alive: the others must notice the end of the run, not of the process.
+        dist.barrier()
     writing.close()
     os._exit(0)
 
 
-def interrupted_while_others_work(meeting: Path, who: int, busy_with: str) -> list[list[Any]]:
-    """What becomes of an interrupt of one rank while the other waits for it elsewhere; and after how many seconds."""
-    return _met(2, meeting, _interrupted_alone, who, busy_with)
+def collectives(meeting: Path, total: int) -> list[list[Any]]:
+    """What every rank gets from each collective."""
+    return _met(total, meeting, _collect)
 
 
-def _interrupted_alone(rank: int, total: int, meeting: Path, writing: Any, who: int, busy_with: str) -> None:
+def _collect(rank: int, total: int, meeting: Path, writing: Any) -> None:
     _meet(rank, total, meeting, timeout=30)
-    ranks = joined()
-    began = time.monotonic()
-    try:
-        with ranks.following() if rank else ranks.leading():
-            if rank == who:
-                raise KeyboardInterrupt
-            if busy_with == "a collective":
-                with ranks.side_by_side():
-                    dist.all_reduce(torch.ones(1))
-            elif busy_with == "sending words":
-                ranks.wire.say(who, "words")
-            else:
-                ranks.wire.receive(who, 8)
-    except (KeyboardInterrupt, RankLost) as error:
-        writing.send((type(error).__name__, time.monotonic() - began))
+    ranks = join_ranks()
+    values = {"a": torch.arange(5.0).double() * (rank + 1) / 3, "b": torch.full((2, 2), 0.1 * (rank + 1)).double()}
+    mine = torch.full((3,), float(rank))
+    with ranks.session():
+        reduced = ranks.reduce(PrivateSum(values=values, sensitivity=1.0)).values
+        ranks.broadcast([mine])
+        writing.send(
+            {
+                "reduced": {name: value.tolist() for name, value in reduced.items()},
+                "first": ranks.from_first(lambda: [rank, math.inf]),
+                "gathered": ranks.gather("x" * rank),
+                "mine": mine.tolist(),
+            }
+        )
+        try:
+            ranks.reduce(PrivateSum(values=values, sensitivity=float(rank)))
+        except InvalidValue as error:
+            writing.send(str(error))
     writing.close()
     os._exit(0)
 

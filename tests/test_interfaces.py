@@ -12,7 +12,6 @@ import lehr.gradients.rules  # noqa: F401  (teaches the rules)
 from lehr import interfaces
 from lehr.errors import InvalidValue
 from lehr.gradients.ghost import GhostEngine
-from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.interfaces import (
     Contributions,
     LayerRule,
@@ -24,6 +23,7 @@ from lehr.interfaces import (
     layer_rules,
     register_layer_rule,
 )
+from tests.gradients.one_by_one import OneByOneEngine
 from tests.gradients.small_models import Gain, assert_same_gradients, loss_fn
 
 
@@ -117,8 +117,8 @@ class Few:
     def __len__(self) -> int:
         return 4
 
-    def batch(self, places_B: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
-        return 10 * places_B, places_B
+    def batch(self, indices_B: Tensor) -> tuple[Tensor, Tensor]:
+        return 10 * indices_B, indices_B
 
 
 class FewStreamed(Few):

@@ -12,15 +12,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from lehr.events import Repeated
-from lehr.files import json_file, lines_file
-from lehr.ledger import Ledger
+from lehr.accounting.events import Repeated
+from lehr.accounting.ledger import Ledger
+from lehr.certificates.certificate import Certificate, Statements, write_certificate
+from lehr.certificates.issuing import issue
+from lehr.files import strict_json
 from lehr.planning.plan import Plan
-from lehr.reports import certificate_file
-from lehr.reports.certificate import Certificate, Statements
-from lehr.reports.issuing import issue
-from lehr.rng import RunKey
-from lehr.run_shape import Evaluation, RunFiles
+from lehr.privacy.rng import RunKey
+from lehr.run.shape import Evaluation, RunFiles
 
 PLAN = Plan(noise_multiplier=2.0, expected_batch_size=16.0, records=1000, steps=40, delta=1e-5)
 STATEMENTS = Statements(
@@ -111,14 +110,14 @@ def write_run(
     RunKey(bytes(range(32))).save(files.key)
     files.fingerprint.write_text("ab" * 32)
     for row in evaluations() if rows is None else rows:
-        lines_file.append(files.metrics, row.to_json())
-    json_file.write(files.config, shape)
+        strict_json.append_line(files.metrics, row.to_json())
+    strict_json.write(files.config, shape)
     if is_over:
         save_file((small_model() if model is None else model).state_dict(), files.model)
     if shape["plan"] is not None:
         _charge(files, run=shape["run"], steps=steps_taken)
         if is_over:
-            certificate_file.write(files.certificate, certificate(steps_taken=steps_taken))
+            write_certificate(files.certificate, certificate(steps_taken=steps_taken))
     return files
 
 

@@ -1,8 +1,8 @@
 """Writes the papers' tables into the pages of docs/ from the kept results: ``python -m tools.fill_tables``.
 
-Between ``<!-- lehr reproduce PAPER NAME -->`` and ``<!-- end -->`` stand all tables of an experiment with their titles,
-as ``lehr reproduce`` shows them from the files in results/papers; with ``table N`` after the name, the N-th alone and
-without its title. Quick results are never drawn.
+Between ``<!-- python -m experiments PAPER NAME -->`` and ``<!-- end -->`` stand all tables of an experiment with their
+titles, drawn from experiments/results/papers; with ``table N`` after the name, the N-th alone and without its title.
+Quick results are never drawn.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from lehr.papers.experiment import Outcomes, Size
-from lehr.papers.presets import experiment
-from lehr.papers.store import Kept, outcomes_in
-from lehr.papers.table import Table
-from lehr.papers.words import markdown
+from experiments.experiment import Outcomes, Size, Table, find_experiment
+from experiments.page import markdown
+from experiments.store import ResultFile, outcomes_in
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS, RESULTS = ROOT / "docs", ROOT / "results" / "papers"
+DOCS, RESULTS = ROOT / "docs", ROOT / "experiments" / "results" / "papers"
 MARKED = re.compile(
-    r"<!-- lehr reproduce (?P<paper>[\w-]+) (?P<name>[\w-]+)(?: table (?P<number>\d+))? -->\n.*?<!-- end -->", re.DOTALL
+    r"<!-- python -m experiments (?P<paper>[\w-]+) (?P<name>[\w-]+)(?: table (?P<number>\d+))? -->\n.*?<!-- end -->",
+    re.DOTALL,
 )
 
 TablesOf = Callable[[str, str], tuple[Table, ...]]
@@ -29,12 +28,12 @@ TablesOf = Callable[[str, str], tuple[Table, ...]]
 
 def tables_from(results: Path) -> TablesOf:
     """What draws the tables of an experiment from the kept files of a folder. Each experiment is computed once."""
-    kept = [Kept.read(path) for path in sorted(results.glob("*.json"))]
+    kept = [ResultFile.read(path) for path in sorted(results.glob("*.json"))]
     outcomes = outcomes_in(*(each for each in kept if not each.is_quick)) if kept else Outcomes({})
 
     @cache
     def tables(paper: str, name: str) -> tuple[Table, ...]:
-        return experiment(paper, name).shown(outcomes, Size()).tables
+        return find_experiment(paper, name).report(outcomes, Size()).tables
 
     return tables
 

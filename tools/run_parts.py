@@ -43,16 +43,16 @@ class Outcome:
 # A process for each core; the tests of one file stay together, since they share what they have compiled, and files
 # are taken in the order that tests/conftest.py gives them.
 PYTEST = ("pytest", "-q", "-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "--durations=15")
-EXAMPLES = ("src", "docs", "README.md", "CONTRIBUTING.md")
-TURN = ("-m", "not whole", "--turn=commit")
+EXAMPLES = ("src", "experiments", "docs", "README.md", "CONTRIBUTING.md")
+SITE = ("python", "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", "build/site")
 PARTS = (
     Part(word="types", says="mypy --strict", command=("mypy", "--strict"), beside=True),
-    Part(word="docs", says="mkdocs --strict", command=("python", "-m", "mkdocs", "build", "--strict"), beside=True),
+    Part(word="docs", says="sphinx -W", command=SITE, beside=True),
     Part(word="style", says="ruff check", command=("ruff", "check", ".")),
     Part(word="formatting", says="ruff format --check", command=("ruff", "format", "--check", ".")),
     Part(word="imports", says="lint-imports", command=("lint-imports", "--no-cache", "--no-logo")),
     # One session for all of them, since every session imports all that is tested into every process.
-    Part(word="tests", says="pytest, examples too", command=(*PYTEST, *TURN, "tests", *EXAMPLES)),
+    Part(word="tests", says="pytest, examples too", command=(*PYTEST, "-m", "not whole", "tests", *EXAMPLES)),
     Part(
         word="quick",
         says="pytest, not slow ones",
@@ -62,7 +62,7 @@ PARTS = (
     Part(
         word="whole",
         says="pytest, at full size",
-        command=(*PYTEST, "-m", "whole or in_turn", "tests"),
+        command=(*PYTEST, "-m", "whole", "tests"),
         by_default=False,
     ),
 )

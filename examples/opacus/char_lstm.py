@@ -33,8 +33,8 @@ def names_of(library: str) -> Any:
         from opacus import PrivacyEngine
         from opacus.layers import DPLSTM
     else:
-        from lehr.compat.opacus import PrivacyEngine
-        from lehr.compat.opacus.layers import DPLSTM
+        from lehr.integrations.opacus import PrivacyEngine
+        from lehr.integrations.opacus.layers import DPLSTM
     return SimpleNamespace(PrivacyEngine=PrivacyEngine, DPLSTM=DPLSTM)
 
 

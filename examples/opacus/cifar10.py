@@ -2,7 +2,7 @@
 
     python examples/opacus/cifar10.py --library lehr --epochs 3 --epsilon 8
 
-``--library`` changes the imports, and nothing else. ``--data digits`` trains on the small digits of scikit-learn.
+``--library`` changes the imports, and nothing else. ``--data digits`` trains on the small digits that ship with it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def names_of(library: str) -> Any:
         from opacus.utils.batch_memory_manager import BatchMemoryManager
         from opacus.validators import ModuleValidator
     else:
-        from lehr.compat.opacus import PrivacyEngine
-        from lehr.compat.opacus.utils.batch_memory_manager import BatchMemoryManager
-        from lehr.compat.opacus.validators import ModuleValidator
+        from lehr.integrations.opacus import PrivacyEngine
+        from lehr.integrations.opacus.utils import BatchMemoryManager
+        from lehr.integrations.opacus.validators import ModuleValidator
     return SimpleNamespace(
         PrivacyEngine=PrivacyEngine, BatchMemoryManager=BatchMemoryManager, ModuleValidator=ModuleValidator
     )

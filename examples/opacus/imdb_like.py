@@ -26,7 +26,7 @@ def privacy_engine(library: str) -> Any:
     if library == "opacus":
         from opacus import PrivacyEngine
     else:
-        from lehr.compat.opacus import PrivacyEngine
+        from lehr.integrations.opacus import PrivacyEngine
     return PrivacyEngine
 
 

@@ -3,7 +3,7 @@
     python examples/opacus/mnist.py --library lehr --epochs 5
     python examples/opacus/mnist.py --library opacus --epochs 5
 
-MNIST is looked for where Lehr looks (``--data-dir``); ``--data digits`` trains on the small digits of scikit-learn.
+MNIST is looked for where Lehr looks (``--data-dir``); ``--data digits`` trains on the small digits that ship with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def privacy_engine(library: str) -> Any:
     if library == "opacus":
         from opacus import PrivacyEngine
     else:
-        from lehr.compat.opacus import PrivacyEngine
+        from lehr.integrations.opacus import PrivacyEngine
     return PrivacyEngine
 
 

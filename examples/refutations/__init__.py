@@ -1,4 +1,4 @@
 """Claims that an attack refutes, each a module to be run: ``python -m examples.refutations.two_tails``.
 
-docs/refutations.md explains them.
+docs/published_claims.md explains them.
 """

@@ -16,10 +16,8 @@ import torch
 from examples.refutations.many_runs import KEY, Runs, clipped, released
 from examples.refutations.refutation import Refutation, by_error_rates, main
 from lehr import Gaussian, PoissonSampled, Repeated, bound
-from lehr.auditing.scores import Scores
-from lehr.interfaces import PrivateSum
-from lehr.mechanism import added
-from lehr.sampling.poisson import PoissonSampling
+from lehr.auditing import Scores
+from lehr.extend import PoissonSampling, PrivateSum, sum_parts
 
 NUM_EACH, STEPS, SIGMA, DELTA = 10_000, 100, 4.0, 1e-5
 SAMPLING = PoissonSampling(expected_batch_size=10, records=200)
@@ -37,7 +35,7 @@ def attacked(*, num_each: int = NUM_EACH, is_cleared: bool) -> Scores:
         randomness = KEY.at(step, 0)
         places = SAMPLING.draw(len(runs.run_of), randomness)
         physical = [clipped(runs.drawn(part)) for part in places.tensor_split(PHYSICAL_BATCHES)]
-        parts = [added([*parts, *physical])]
+        parts = [sum_parts([*parts, *physical])]
         total += released(parts[0], noise_multiplier=SIGMA, randomness=randomness)
     return runs.scores(total)
 

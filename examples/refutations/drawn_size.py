@@ -16,9 +16,8 @@ from torch import Tensor
 from examples.refutations.many_runs import KEY, Drawn, Runs, clipped, released
 from examples.refutations.refutation import Refutation, by_error_rates, down, main
 from lehr import Gaussian, PoissonSampled, Repeated, bound
-from lehr.auditing import gaussian_tradeoff
-from lehr.auditing.scores import Scores
-from lehr.sampling.poisson import PoissonSampling
+from lehr.auditing import Scores, bounds
+from lehr.extend import PoissonSampling
 
 NUM_EACH, NUM_OTHERS, STEPS, SIGMA, DELTA = 100_000, 20, 16, 8.0, 1e-5
 SAMPLING = PoissonSampling(expected_batch_size=10, records=20)
@@ -65,7 +64,7 @@ def refute(*, num_each: int = NUM_EACH) -> Refutation:
 
 def assuming_normal(scores: Scores) -> float:
     """A second bound on the same scores, which wastes less and assumes something."""
-    return gaussian_tradeoff.lower_bound(scores, delta=DELTA).epsilon
+    return bounds.gaussian_tradeoff(scores, delta=DELTA).epsilon
 
 
 if __name__ == "__main__":

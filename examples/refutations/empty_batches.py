@@ -15,9 +15,8 @@ from torch import Tensor
 from examples.refutations.many_runs import KEY, Drawn, Runs, clipped, released
 from examples.refutations.refutation import Refutation, by_error_rates, down, main
 from lehr import Gaussian, PoissonSampled, Repeated, bound
-from lehr.auditing import clopper_pearson
-from lehr.auditing.scores import Scores
-from lehr.sampling.poisson import PoissonSampling
+from lehr.auditing import Scores, bounds
+from lehr.extend import PoissonSampling
 
 NUM_EACH, NUM_OTHERS, STEPS, SIGMA, DELTA = 10_000, 5, 400, 20.0, 1e-5
 SAMPLING = PoissonSampling(expected_batch_size=0.3, records=6)
@@ -46,7 +45,7 @@ def refute(*, num_each: int = NUM_EACH) -> Refutation:
     event = Repeated(PoissonSampled(SAMPLING.sampling_probability, Gaussian(SIGMA)), STEPS)
     counted = bound(event, delta=DELTA).epsilon
     skipped, stepped, summed = attacked(num_each=num_each)
-    by_sum = clopper_pearson.lower_bound(summed, delta=DELTA).epsilon
+    by_sum = bounds.clopper_pearson(summed, delta=DELTA).epsilon
     return Refutation(
         title=f"Empty batches skipped: {STEPS} draws, sigma {SIGMA:g}, {num_each} + {num_each} runs",
         score="number of steps that came out",

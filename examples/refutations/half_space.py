@@ -23,11 +23,8 @@ from examples.published_claims import DELTA, SA_DPSGD, Floats, Update, by_paper,
 from examples.published_claims import half_space as accepted_law
 from examples.refutations.many_runs import KEY, Runs, clipped, released
 from examples.refutations.refutation import Outcome, Refutation, down, main
-from lehr.acceptance.annealed import Annealed
-from lehr.auditing import known_variance
-from lehr.auditing.scores import Scores
-from lehr.interfaces import SlotState
-from lehr.sampling.poisson import PoissonSampling
+from lehr.auditing import Scores, bounds
+from lehr.extend import Annealed, PoissonSampling, SlotState
 
 RATE = 0.2
 NUM_EACH = 2000
@@ -107,7 +104,7 @@ def _variance(values: Floats, masses: Floats) -> float:
 
 
 def outcome(form: str, scores: Scores, *, counted: float, std: float) -> Outcome:
-    found = known_variance.lower_bound(scores, std=std, delta=DELTA)
+    found = bounds.known_variance(scores, std=std, delta=DELTA)
     return Outcome(form=form, counted=counted, scores=scores, certified=found)
 
 

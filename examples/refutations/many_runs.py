@@ -14,11 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lehr.auditing.scores import Scores
-from lehr.clipping.flat import FlatClip
-from lehr.interfaces import Groups, PrivateSum
-from lehr.noise.isotropic import IsotropicNoise
-from lehr.rng import RunKey, StepRandomness
+from lehr.auditing import Scores
+from lehr.extend import FlatClip, Groups, IsotropicNoise, PrivateSum, RunKey, StepRandomness
 
 # Fixed, since the records are made up and the figures are to be repeated. The settings of the attacks were chosen under
 # another key: a confidence holds for scores that had no part in choosing what they are scores of.
@@ -47,7 +44,7 @@ class Drawn:
         return self.grads_B.abs()
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
-        sums_R = torch.zeros(self.num_runs, dtype=torch.float64)  # noqa: N806
+        sums_R = torch.zeros(self.num_runs, dtype=torch.float64)
         return {_WEIGHT: sums_R.index_add_(0, self.run_B, weights * self.grads_B)}
 
 
@@ -78,11 +75,11 @@ class Runs:
         gradients[: self.num_each] = self.target_gradient
         return gradients
 
-    def drawn(self, places_B: Tensor) -> Drawn:  # noqa: N803
+    def drawn(self, indices_B: Tensor) -> Drawn:
         """The gradients of the records at these places."""
-        return Drawn(self.run_of[places_B], self.gradient_of[places_B], self.num_runs)
+        return Drawn(self.run_of[indices_B], self.gradient_of[indices_B], self.num_runs)
 
-    def scores(self, scores_R: Tensor) -> Scores:  # noqa: N803
+    def scores(self, scores_R: Tensor) -> Scores:
         """A score of every run, those with the target against those without."""
         return Scores(members=scores_R[: self.num_each].numpy(), others=scores_R[self.num_each :].numpy())
 

@@ -22,8 +22,8 @@ from examples.published_claims import (
     tight,
 )
 from examples.refutations.refutation import Outcome, Refutation, by_error_rates, main
-from lehr.auditing.scores import Scores
-from lehr.clipping.prior import RawPrior, ReleasedPrior
+from lehr.auditing import Scores
+from lehr.extend import RawPrior, ReleasedPrior
 
 NUM_PLANTED = 200
 

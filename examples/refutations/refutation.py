@@ -17,9 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from lehr.auditing import clopper_pearson
-from lehr.auditing.lower_bound import LowerBound
-from lehr.auditing.scores import Floats, Scores
+from lehr.auditing import Floats, LowerBound, Scores, bounds
 
 _BINS = 60
 
@@ -40,7 +38,7 @@ class Outcome:
 
 def by_error_rates(form: str, scores: Scores, *, counted: float, delta: float) -> Outcome:
     """What the errors of the attack certify, with nothing assumed; its threshold is chosen on half of the scores."""
-    found = clopper_pearson.lower_bound(scores, delta=delta)
+    found = bounds.clopper_pearson(scores, delta=delta)
     return Outcome(form=form, counted=counted, scores=scores, certified=found)
 
 

@@ -17,12 +17,9 @@ from torch import Tensor
 
 from examples.refutations.many_runs import KEY, Runs, clipped, released
 from examples.refutations.refutation import Refutation, by_error_rates, main
-from lehr import Gaussian, PoissonSampled, Repeated, bound
-from lehr.auditing.scores import Scores
-from lehr.errors import InvalidValue
-from lehr.rng import StepRandomness
-from lehr.sampling import adjacency_of
-from lehr.sampling.poisson import PoissonSampling
+from lehr import Gaussian, InvalidValue, PoissonSampled, Repeated, bound
+from lehr.auditing import Scores
+from lehr.extend import PoissonSampling, StepRandomness, adjacency_of
 
 NUM_EACH, BATCH, STEPS, SIGMA, DELTA = 30_000, 2, 100, 0.8, 1e-5
 RECORDS = BATCH * STEPS  # with the target; without it the last batch is one short, as in any loader

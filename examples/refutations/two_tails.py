@@ -20,12 +20,8 @@ from torch import Tensor
 from examples.refutations.many_runs import KEY, Runs, clipped, released
 from examples.refutations.refutation import Outcome, Refutation, main
 from lehr import Gaussian, Repeated, bound
-from lehr.acceptance.annealed import Annealed
-from lehr.auditing import clopper_pearson, known_variance
-from lehr.auditing.rates import errors_above
-from lehr.auditing.scores import Scores
-from lehr.interfaces import SlotState
-from lehr.sampling.poisson import PoissonSampling
+from lehr.auditing import Scores, bounds, errors_above
+from lehr.extend import Annealed, PoissonSampling, SlotState
 
 SIGMA, MOST_REJECTIONS, DELTA = 1.23, 10, 1e-3
 NUM_EACH = 500_000
@@ -67,13 +63,13 @@ def refute(*, num_each: int = NUM_EACH) -> Refutation:
             form="the accepted update is charged",
             counted=CLAIMED,
             scores=accepted,
-            certified=clopper_pearson.lower_bound(accepted, delta=DELTA, threshold=0.5 + FARTHER),
+            certified=bounds.clopper_pearson(accepted, delta=DELTA, threshold=0.5 + FARTHER),
         ),
         own=Outcome(
             form=f"{count} candidates are charged",
             counted=bound(Repeated(Gaussian(SIGMA), count), delta=DELTA).epsilon,
             scores=seen,
-            certified=known_variance.lower_bound(seen, std=SIGMA * math.sqrt(count), delta=DELTA),
+            certified=bounds.known_variance(seen, std=SIGMA * math.sqrt(count), delta=DELTA),
         ),
         notes=(_delta_at_the_claimed_epsilon(accepted),),
     )

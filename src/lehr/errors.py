@@ -2,14 +2,15 @@
 
 LehrError
 ├── InvalidValue           an argument: its name, what is allowed, what was given (also a ValueError)
-├── UnsupportedEvent       an accountant was asked about an event that it cannot count
-├── AccountantFailed       an accountant can count the event, but not at this setting within its limits
-├── Unreachable            a calibration target that no setting in the allowed range reaches
-├── NotPrivate             a layer that cannot be trained privately as it is set up, with the way out
+├── MissingExtra           an optional package that is not installed, and the extra that installs it
+├── UnsupportedEvent       an event that the accountant does not support
+├── AccountantFailed       the accountant supports the event, but has no bound at this setting
+├── Unreachable            a calibration target outside the reachable range
+├── NotPrivate             a layer that cannot be trained privately, and what to use instead
 ├── BadRecord              a record that cannot be trained on: which one, and why
-├── Diverged               a training run whose weights are no longer numbers
-├── RankLost               a process of a run on several that is gone, or does not do as the others do
-├── BudgetExceeded         a reservation that would pass the budget of a data set
+├── Diverged               a training run whose weights are no longer finite
+├── RankLost               a process of a distributed run has failed or does not answer
+├── BudgetExceeded         a reservation that would exceed a data set's budget
 ├── StoreError             a ledger or budget file that cannot be used; the file is left as it was
 │   ├── ForeignFile        it was not written by Lehr, or by another part of Lehr, or by a newer one
 │   └── DamagedFile        it was written by Lehr and has been truncated or changed since
@@ -37,8 +38,17 @@ class InvalidValue(LehrError, ValueError):
         super().__init__(f"{name} must be {allowed}; given: {given!r}")
 
 
+class MissingExtra(LehrError, ImportError):
+    """An optional package is not installed. The message has the command that installs it."""
+
+    def __init__(self, package: str, *, extra: str) -> None:
+        self.package = package
+        self.extra = extra
+        super().__init__(f"{package} is not installed: pip install 'lehr[{extra}]'")
+
+
 class UnsupportedEvent(LehrError):
-    """An accountant was asked about an event that it cannot count. It refuses by name instead of guessing."""
+    """The accountant does not support the event."""
 
     def __init__(self, *, accountant: str, event: object, reason: str) -> None:
         self.accountant = accountant
@@ -48,7 +58,7 @@ class UnsupportedEvent(LehrError):
 
 
 class AccountantFailed(LehrError):
-    """An accountant knows the event but cannot give a sound number at this setting within its limits."""
+    """The accountant supports the event but has no sound bound at this setting."""
 
     def __init__(self, *, accountant: str, reason: str) -> None:
         self.accountant = accountant
@@ -61,7 +71,7 @@ class Unreachable(LehrError):
 
 
 class NotPrivate(LehrError):
-    """A layer that cannot be trained privately as it is set up. The message has its path, the reason, the way out."""
+    """A layer that cannot be trained privately. The message has its path, the reason, and an alternative."""
 
     def __init__(self, *, layer: str, reason: str, instead: str) -> None:
         self.layer = layer
@@ -84,11 +94,11 @@ class Diverged(LehrError):
 
 
 class RankLost(LehrError):
-    """A process of a distributed run is gone, or does not do as the others do. What was charged stays charged."""
+    """A process of a distributed run has failed or does not answer. What was charged stays charged."""
 
 
 class BudgetExceeded(LehrError):
-    """The reservation would pass the budget; nothing was reserved and no record was touched."""
+    """The reservation would exceed the budget. Nothing was reserved, and no record was used."""
 
 
 class StoreError(LehrError):

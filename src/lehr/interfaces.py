@@ -1,11 +1,10 @@
-"""What the slots of a private step promise one another.
+"""The extension points: what the parts of a private step promise one another.
 
-    records ─► gradients ─► clipping ─► PrivateSum ─► noise ─► ReleasedSum ─► update
+    records ─► gradients ─► clipping ─► PrivateSum ─► noise ─► ReleasedSum ─► optimizer
 
-An engine (``lehr.gradients``) turns a batch into ``RecordGradients``; a clip rule (``lehr.clipping``) turns those into
-a ``PrivateSum``, which carries its own sensitivity; only adding noise turns that into a ``ReleasedSum``, and nothing
-else may reach the weights. The table of layer rules stands here as well, so that a layer defined anywhere can bring
-its own.
+An engine turns a batch into ``RecordGradients``. A clip rule turns those into a ``PrivateSum``, which carries its own
+sensitivity. Only adding noise turns that into a ``ReleasedSum``, and nothing else may reach the weights. The registry
+of layer rules is here too, so that a layer defined anywhere can bring its own rule.
 
 Axes: B records, K augmented views of one record, G groups of parameters.
 """
@@ -29,25 +28,25 @@ SlotState: TypeAlias = Mapping[str, "float | Tensor"]
 
 
 class Records(Protocol):
-    """Records that can be fetched by their places."""
+    """Records that can be fetched by their indices."""
 
     def __len__(self) -> int:
-        """How many there are. A private number, where the records are."""
+        """The number of records; private where the records are."""
 
-    def batch(self, places_B: Tensor) -> tuple[Inputs, Any]:  # noqa: N803
+    def batch(self, indices_B: Tensor) -> tuple[Inputs, Any]:
         """Inputs and targets of these records, each tensor beginning with the record axis."""
 
 
 @runtime_checkable
 class StreamedRecords(Records, Protocol):
-    """Records that are read while others are computed with. Some may turn out to be no records at all."""
+    """Records that are read ahead while a step computes. Some may turn out to be unreadable."""
 
     def batches(self, parts: Sequence[Tensor]) -> Iterator[tuple[Inputs, Any, Tensor]]:
-        """Of each part its inputs, its targets, and a mask of the records that can be used; the next are read ahead."""
+        """For each part: inputs, targets, and a mask of the usable records."""
 
 
 def batches(records: Records, parts: Sequence[Tensor]) -> Iterator[tuple[Inputs, Any, Tensor]]:
-    """The records at the places of each part, with a mask of those that can be used: all, where none is read late."""
+    """For each part of indices: inputs, targets, and a mask of the usable records."""
     if isinstance(records, StreamedRecords):
         yield from records.batches(parts)
     else:
@@ -55,7 +54,7 @@ def batches(records: Records, parts: Sequence[Tensor]) -> Iterator[tuple[Inputs,
 
 
 class RecordGradients(Protocol):
-    """The gradients of a batch, record by record, without saying whether they were ever stored.
+    """The gradients of a batch, one for each record; they need not be stored.
 
     A record that the mask leaves out, and one whose gradient is not finite, counts as zero: its norm is zero and it
     adds nothing to any sum, whatever its weight. ``margin`` bounds how far rounding can put the norm of what is summed
@@ -80,7 +79,7 @@ class RecordGradients(Protocol):
 
 @runtime_checkable
 class CoordinateGradients(RecordGradients, Protocol):
-    """Gradients that can also be looked at coordinate by coordinate; only the materialised engine offers them."""
+    """Gradients that can also be clipped by coordinate; only the materialised engine offers them."""
 
     def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
         """The sum over records, in float64, of ``clip(gradients)``: ``{name: grads_B...}`` to the same shapes."""
@@ -88,10 +87,10 @@ class CoordinateGradients(RecordGradients, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateSum:
-    """A sum over records that has no noise yet. It may be released, and nothing else may be done with it.
+    """A sum over records without noise. It may only be released by adding noise.
 
     Adding or removing one record moves ``values``, all parameters taken as one vector, by at most ``sensitivity`` in
-    norm. Where a clip bounds every coordinate, ``bounds`` has those, in the shapes of ``values``.
+    norm. ``bounds``, in the shapes of ``values``, are bounds for each coordinate, where a clip rule has them.
     """
 
     values: dict[str, Tensor]
@@ -103,8 +102,8 @@ class PrivateSum:
 class ReleasedSum:
     """A sum with its noise: it may be stored, printed, and used to update the weights.
 
-    So may what is known about the noise: its standard deviation, one for all coordinates or one for each, and its
-    multiplier, over what one record could do to the sum.
+    The noise is described by its standard deviation, one for all coordinates or one for each, and by its multiplier:
+    the standard deviation over the sensitivity.
     """
 
     values: dict[str, Tensor]
@@ -121,7 +120,7 @@ class ReleasedSum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class StepOutcome:
     """All that the slots may learn from a step: every field is public."""
 
     released: ReleasedSum
@@ -130,30 +129,30 @@ class Taken:
 
 
 class ClipRule(Protocol):
-    """Bounds what one record can do to the sum, and says by how much."""
+    """Bounds what one record can do to the sum, and states the bound."""
 
     @property
     def sensitivity(self) -> float:
-        """How far one record added or removed can move the sum, in norm."""
+        """The most by which one record, added or removed, moves the sum in norm."""
 
     def __call__(self, gradients: Any) -> PrivateSum:
-        """Clip every record's gradient and add them up."""
+        """The sum of the clipped gradients."""
 
 
 class Clipping(Protocol):
-    """The clip rule of every step, which may follow from the step's number and from what was released before it.
+    """Chooses the clip rule of every step, from the step's number and from what was released before.
 
-    ``unproven`` is a reason where it looks at sums that have no noise, as one paper does; that is then no guarantee,
-    and the step is charged as what it is.
+    ``unproven`` is the reason why there is no guarantee, for clipping that looks at sums without noise, as one paper
+    does. Such a step is charged as not private.
     """
 
     @property
     def needs_coordinates(self) -> bool:
-        """Whether gradients must be held in full, record by record."""
+        """Whether it needs ``CoordinateGradients``."""
 
     @property
     def unproven(self) -> str | None:
-        """Why nothing holds for this way of clipping; nothing where all is well."""
+        """Why there is no guarantee; None where there is one."""
 
     def start(self, parameters: Tensors) -> SlotState:
         """The state before the first step."""
@@ -161,20 +160,20 @@ class Clipping(Protocol):
     def rule(self, state: SlotState, step: int) -> ClipRule:
         """The rule of this step, counted from zero."""
 
-    def learn(self, state: SlotState, taken: Taken) -> SlotState:
+    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
         """The state after a step."""
 
     def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
-        """The one door through which a private value reaches a state. Only what is ``unproven`` is asked."""
+        """The state after looking at a private sum. Called only where ``unproven`` is set."""
 
 
 class Contribution(Protocol):
-    """What one use of one parameter adds to its gradients, in whatever form is cheapest to hold."""
+    """What one use of one parameter adds to its gradients, in the form that is cheapest to hold."""
 
     def squared_norms(self) -> Tensor:
         """The squared norm of each record's part, ``squared_norms_B``, in float32 or better."""
 
-    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
         """The sum of the parts, each scaled by its weight. A record that is not counted adds exactly nothing."""
 
     def materialised(self) -> Tensor:
@@ -183,7 +182,7 @@ class Contribution(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """What passed one place of one layer: both tensors begin with the axes ``BK``."""
+    """Inputs and output gradients at one place of a layer; both begin with the axes ``BK``."""
 
     inputs: Tensor
     output_grads: Tensor
@@ -215,7 +214,7 @@ _LAYER_RULES: dict[type[nn.Module], LayerRule] = {}
 
 
 def register_layer_rule(kind: type[nn.Module], rule: LayerRule) -> None:
-    """Teach every engine how layers of this kind are differentiated, record by record.
+    """Register how the gradients of layers of this kind are computed for each record.
 
     The rule holds for the class itself and for subclasses that keep its ``forward``.
     """
@@ -239,5 +238,5 @@ def layer_rules() -> Mapping[type[nn.Module], LayerRule]:
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The type in which norms and sums of such numbers are kept."""
+    """The type in which norms and sums of this type are kept."""
     return torch.promote_types(dtype, torch.float32)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lehr.acceptance.annealed import Annealed
-from lehr.acceptance.energy import PrivateEnergy
+from lehr.acceptance.proposal import PrivateEnergy
 from lehr.errors import InvalidValue
 from lehr.interfaces import SlotState
 from tests.acceptance.proposed import NOTHING_RELEASED, Proposed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lehr.events import Event, Gaussian, PoissonSampled, Repeated
+from lehr.accounting.events import Event, Gaussian, PoissonSampled, Repeated
 
 
 @dataclass(frozen=True, kw_only=True)

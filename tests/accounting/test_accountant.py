@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
-from lehr.accounting.accountant import ACCOUNTANTS, Accountant, answers, bound, claim, version
-from lehr.claims import SECRET_REPETITIONS, TRUE_RECORD_COUNT, Standing
-from lehr.errors import InvalidValue, UnsupportedEvent
-from lehr.events import (
+from lehr.accounting.accountant import ACCOUNTANTS, EpsilonCurve, answers, bound, claim
+from lehr.accounting.claims import SECRET_REPETITIONS, TRUE_RECORD_COUNT, Standing
+from lehr.accounting.events import (
     Adjacency,
     Composed,
     Event,
@@ -17,10 +17,12 @@ from lehr.events import (
     Laplace,
     NonPrivate,
     PoissonSampled,
+    PureDP,
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
 )
+from lehr.errors import InvalidValue, UnsupportedEvent
 
 STEP = PoissonSampled(0.01, Gaussian(1.0))
 RUN = Repeated(STEP, 1000)
@@ -29,13 +31,6 @@ DELTA = 1e-5
 
 def test_the_accountants_are_listed_with_the_default_first() -> None:
     assert list(ACCOUNTANTS) == ["pld", "rdp-balle20", "rdp-mironov17", "gdp", "tan"]
-
-
-@pytest.mark.parametrize("name", ACCOUNTANTS)
-def test_every_accountant_says_what_it_rests_on(name: str) -> None:
-    accountant: Accountant = ACCOUNTANTS[name]
-    assert accountant.name == name
-    assert accountant.theorem
 
 
 def test_the_bound_is_the_smallest_valid_answer_and_no_estimate() -> None:
@@ -111,14 +106,95 @@ def test_a_claim_without_sampling_needs_no_record_count() -> None:
     assert not any("number of records" in premise.statement for premise in claim(Gaussian(3.0), delta=DELTA).premises)
 
 
-def test_the_version_names_every_package_that_a_number_depends_on() -> None:
-    for package in ("lehr", "dp-accounting", "numpy", "scipy"):
-        assert f"{package} " in version()
-
-
 def test_what_is_sampled_within_a_selection_rests_on_the_number_of_records_and_on_the_secret() -> None:
     premises = claim(RepeatAndSelect(RUN, mean=5.0), delta=1e-5).premises
     assert {TRUE_RECORD_COUNT, SECRET_REPETITIONS} <= set(premises)
     assert "Papernot & Steinke" in claim(RepeatAndSelect(RUN, mean=5.0), delta=1e-5).theorem
     assert "Papernot & Steinke" not in claim(RUN, delta=1e-5).theorem
     assert SECRET_REPETITIONS not in claim(RUN, delta=1e-5).premises
+
+
+STEPS: dict[str, Event] = {
+    "sampled": PoissonSampled(512 / 60_000, Gaussian(1.23)),
+    "unsampled": Gaussian(30.0),
+    "a gradient and a noisy validation loss": Composed(
+        (PoissonSampled(0.01, Gaussian(1.2)), PoissonSampled(0.005, Gaussian(1.3)))
+    ),
+    "free at first": PoissonSampled(1e-5, Gaussian(3.0)),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_it_is_never_below_the_bound_and_within_half_a_percent(name: str) -> None:
+    curve = EpsilonCurve(STEPS[name], delta=DELTA, largest_steps=1200)
+    for steps in (1, 2, 3, 17, 150, 151, 400, 877, 1199):
+        exact = bound(Repeated(STEPS[name], steps), delta=DELTA).epsilon
+        assert exact * (1 - 1e-4) <= curve.at(steps) <= exact * 1.005 + 1e-12, steps
+
+
+def test_asked_for_in_turn_it_is_never_below_the_bound_and_within_half_a_percent() -> None:
+    step = STEPS["sampled"]
+    curve = EpsilonCurve(step, delta=DELTA, largest_steps=800)
+    values = [curve.at(steps) for steps in range(801)]
+    assert all(earlier <= later for earlier, later in pairwise(values))
+    for steps in (5, 99, 350, 351, 352, 640, 799):
+        exact = bound(Repeated(step, steps), delta=DELTA).epsilon
+        assert exact * (1 - 1e-4) <= values[steps] <= exact * 1.005
+
+
+def test_a_chart_of_few_points_has_no_flat_spots() -> None:
+    curve = EpsilonCurve(STEPS["sampled"], delta=DELTA, largest_steps=1000)
+    values = [curve.drawn_at(steps) for steps in range(900, 1001)]
+    assert all(earlier < later for earlier, later in pairwise(values))
+    with pytest.raises(InvalidValue, match=r"^steps must be at most 1000"):
+        curve.drawn_at(1001)
+
+
+def test_at_both_ends_it_is_exact() -> None:
+    curve = EpsilonCurve(STEPS["sampled"], delta=DELTA, largest_steps=500)
+    assert curve.at(0) == 0
+    assert curve.at(500) == bound(Repeated(STEPS["sampled"], 500), delta=DELTA).epsilon
+
+
+def test_a_million_steps_are_within_reach() -> None:
+    curve = EpsilonCurve(STEPS["sampled"], delta=DELTA, largest_steps=10**6)
+    values = [curve.at(steps) for steps in range(0, 10**6 + 1, 50_000)]
+    assert all(earlier < later for earlier, later in pairwise(values))
+    assert math.isfinite(values[-1])
+
+
+def test_steps_that_only_the_renyi_accountant_counts_have_a_curve() -> None:
+    step = SampledWithoutReplacement(1000, 10, Gaussian(3.0))
+    curve = EpsilonCurve(step, delta=DELTA, largest_steps=50, adjacency=Adjacency.REPLACE_ONE)
+    exact = bound(Repeated(step, 20), delta=DELTA, adjacency=Adjacency.REPLACE_ONE).epsilon
+    assert curve.at(20) == pytest.approx(exact, rel=1e-9)
+
+
+def test_steps_without_noise_are_infinite_from_the_first() -> None:
+    curve = EpsilonCurve(Gaussian(0.0), delta=DELTA, largest_steps=10)
+    assert [curve.at(steps) for steps in (0, 1, 10)] == [0, math.inf, math.inf]
+
+
+@pytest.mark.parametrize("steps", [-1, 101, 2.5, "7"])
+def test_steps_outside_of_the_plan_are_refused_by_name(steps: object) -> None:
+    curve = EpsilonCurve(STEPS["sampled"], delta=DELTA, largest_steps=100)
+    with pytest.raises(InvalidValue, match=r"^steps must be"):
+        curve.at(steps)  # type: ignore[arg-type]
+
+
+def test_a_step_that_nobody_can_count_is_refused_at_once() -> None:
+    with pytest.raises(UnsupportedEvent):
+        EpsilonCurve(STEPS["sampled"], delta=DELTA, largest_steps=100, adjacency=Adjacency.REPLACE_ONE)
+
+
+def test_selection_has_a_curve() -> None:
+    curve = EpsilonCurve(RepeatAndSelect(Gaussian(20.0), mean=3.0), delta=DELTA, largest_steps=4)
+    assert 0 < curve.at(1) < curve.at(4)
+
+
+def test_steps_with_a_pure_mechanism_have_a_curve() -> None:
+    step = Composed((STEPS["sampled"], PureDP(0.01)))
+    curve = EpsilonCurve(step, delta=DELTA, largest_steps=64)
+    exact = [bound(Repeated(step, steps), delta=DELTA).epsilon for steps in (1, 20, 64)]
+    found = [curve.at(steps) for steps in (1, 20, 64)]
+    assert all(e * (1 - 1e-5) <= f <= e * 1.005 for e, f in zip(exact, found, strict=True))

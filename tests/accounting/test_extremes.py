@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lehr.accounting.accountant import answers, bound
-from lehr.events import (
+from lehr.accounting.events import (
     Adjacency,
     Composed,
     Event,

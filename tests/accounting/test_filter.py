@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lehr.accounting.accountant import bound
-from lehr.accounting.filter import RenyiFilter, divergence_at, epsilon_at, is_within, limit_for
-from lehr.accounting.gaussian_mechanism import gaussian_epsilon
-from lehr.accounting.rdp import RDP_BALLE20, renyi_divergences
-from lehr.errors import InvalidValue, UnsupportedEvent
-from lehr.events import (
+from lehr.accounting.closed_forms import gaussian_epsilon
+from lehr.accounting.events import (
     Adjacency,
     Composed,
     Event,
@@ -26,6 +23,9 @@ from lehr.events import (
     Repeated,
     SampledWithoutReplacement,
 )
+from lehr.accounting.filter import RenyiFilter, divergence_at, epsilon_at, is_within, limit_for
+from lehr.accounting.rdp import RDP_BALLE20, renyi_divergences
+from lehr.errors import InvalidValue, UnsupportedEvent
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
 FILTER = RenyiFilter.choose(epsilon=3.0, delta=1e-5)

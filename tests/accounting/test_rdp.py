@@ -11,19 +11,8 @@ import numpy as np
 import pytest
 from dp_accounting import rdp
 
-from lehr.accounting.gaussian_mechanism import gaussian_epsilon
-from lehr.accounting.pld import PLD
-from lehr.accounting.rdp import (
-    FRACTIONAL_ORDERS,
-    RDP_BALLE20,
-    RDP_MIRONOV17,
-    WHOLE_ORDERS,
-    RenyiAccountant,
-    balle20,
-    renyi_divergences,
-)
-from lehr.errors import UnsupportedEvent
-from lehr.events import (
+from lehr.accounting.closed_forms import gaussian_epsilon
+from lehr.accounting.events import (
     Adjacency,
     Composed,
     Event,
@@ -37,6 +26,17 @@ from lehr.events import (
     Repeated,
     SampledWithoutReplacement,
 )
+from lehr.accounting.pld import PLD
+from lehr.accounting.rdp import (
+    FRACTIONAL_ORDERS,
+    RDP_BALLE20,
+    RDP_MIRONOV17,
+    WHOLE_ORDERS,
+    RenyiAccountant,
+    balle20,
+    renyi_divergences,
+)
+from lehr.errors import UnsupportedEvent
 from tests.accounting.settings import DPSGD, TAN, Reference
 
 ADD_OR_REMOVE, REPLACE = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE

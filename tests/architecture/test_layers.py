@@ -15,14 +15,13 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """An empty ``lehr`` with a module for every layer that must exist, under the same contracts."""
+    """An empty ``lehr`` with a module for every room, under the same contracts."""
     contracts = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     (tmp_path / "pyproject.toml").write_text(PYPROJECT.read_text(encoding="utf-8"))
     (tmp_path / "lehr").mkdir()
     (tmp_path / "lehr" / "__init__.py").write_text("")
-    for layer in contracts[0]["layers"]:
-        if not layer.startswith("("):
-            (tmp_path / "lehr" / f"{layer}.py").write_text("")
+    for name in " | ".join(contracts[0]["layers"]).split(" | "):
+        (tmp_path / "lehr" / f"{name}.py").write_text("")
     return tmp_path
 
 
@@ -52,8 +51,8 @@ def test_a_module_that_no_layer_names_is_refused(project: Path) -> None:
 
 
 def test_an_import_against_the_order_is_refused(project: Path) -> None:
-    (project / "lehr" / "events.py").write_text("import lehr.accounting\n")
+    (project / "lehr" / "accounting.py").write_text("import lehr.planning\n")
     holds, said = verdict(project)
     assert not holds
-    assert "lehr.events" in said
     assert "lehr.accounting" in said
+    assert "lehr.planning" in said

@@ -8,7 +8,6 @@ import pytest
 
 from tools.pins import declared, explained, pinned
 from tools.tracked_files import large_files, local_paths, tracked
-from tools.twins import sources_without_test
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,14 +17,6 @@ def files() -> tuple[Path, ...]:
     if not (ROOT / ".git").exists():
         pytest.skip("only a checkout says which files are under version control")
     return tracked(ROOT)
-
-
-def test_every_source_file_has_a_test_of_the_same_path() -> None:
-    assert sources_without_test(ROOT / "src" / "lehr", ROOT / "tests") == []
-
-
-def test_every_tool_has_a_test_of_the_same_path() -> None:
-    assert sources_without_test(ROOT / "tools", ROOT / "tests" / "tools") == []
 
 
 def test_no_file_names_a_path_of_one_machine(files: tuple[Path, ...]) -> None:

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
-from lehr.accounting.gaussian_mechanism import gaussian_epsilon
-from lehr.auditing.lower_bound import LowerBound
-from lehr.auditing.rates import Counts
-from lehr.auditing.scores import Scores
+from lehr.accounting.closed_forms import gaussian_epsilon
+from lehr.auditing.bounds import LowerBound
+from lehr.auditing.scores import Counts, Scores
 
 DELTA = 1e-5
 CONFIDENCE = 0.95

@@ -6,9 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from lehr.auditing.scores import Scores, pooled
+from lehr.auditing.bounds import clopper_pearson
+from lehr.auditing.scores import Floats, Scores, errors_above, pooled, upper_rate
+from lehr.auditing.thresholds import SPLIT, Corrected, certified, halves
 from lehr.errors import InvalidValue
+from tests.auditing.simulated import gaussian_scores, most_exceptions, sides
 
 
 def test_both_sides_are_kept_as_double_precision_rows() -> None:
@@ -42,3 +46,140 @@ def test_the_scores_of_several_games_are_put_one_after_another() -> None:
     one, other = Scores(np.array([1.0]), np.array([2.0, 3.0])), Scores(np.array([4.0]), np.array([5.0]))
     both = pooled([one, other])
     assert (both.members.tolist(), both.others.tolist()) == ([1.0, 4.0], [2.0, 3.0, 5.0])
+
+
+@pytest.mark.parametrize("count, of", [(0, 1), (0, 1000), (3, 10), (499, 500), (50_000, 100_000)])
+def test_at_the_upper_rate_the_count_has_just_the_error_probability(count: int, of: int) -> None:
+    rate = float(upper_rate(count, of=of, error_probability=0.025))
+    assert stats.binom.cdf(count, of, rate) == pytest.approx(0.025, rel=1e-6)
+
+
+def test_where_everything_was_an_error_every_rate_is_allowed() -> None:
+    assert upper_rate([9, 10], of=10, error_probability=0.05).tolist()[1] == 1.0
+
+
+def test_an_upper_rate_is_above_zero_and_falls_with_more_data() -> None:
+    rates = [float(upper_rate(0, of=of, error_probability=1e-12)) for of in (10, 1000, 10**6)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] > 0
+
+
+@pytest.mark.parametrize("rate", [0.003, 0.2, 0.5])
+def test_the_true_rate_is_above_its_bound_no_more_often_than_stated(rate: float) -> None:
+    for of in (20, 300):
+        counts = np.arange(of + 1)
+        missed = upper_rate(counts, of=of, error_probability=0.05) < rate
+        assert stats.binom.pmf(counts[missed], of, rate).sum() <= 0.05
+
+
+def test_a_score_at_the_threshold_is_not_above_it() -> None:
+    errors = errors_above(sides(members=[1.0, 2.0, 2.0, 3.0], others=[0.0, 2.0, np.inf]), np.array([2.0, -np.inf]))
+    assert errors.false_positives.tolist() == [1, 3]
+    assert errors.false_negatives.tolist() == [3, 0]
+
+
+def test_both_rates_share_the_error_probability() -> None:
+    errors = errors_above(sides(members=[1.0] * 10, others=[0.0] * 20), np.array([0.5]))
+    false_positive, false_negative = errors.upper_rates(error_probability=0.1)
+    assert false_positive[0] == pytest.approx(1 - 0.05 ** (1 / 20))
+    assert false_negative[0] == pytest.approx(1 - 0.05 ** (1 / 10))
+
+
+def _true_rates_allowed(false_positive: Floats, false_negative: Floats) -> Floats:
+    return 1 - false_positive - false_negative
+
+
+def test_a_fixed_threshold_is_used_on_all_scores() -> None:
+    scores = sides(members=[1.0] * 40, others=[0.0] * 30)
+    found = certified(scores, threshold=0.5, confidence=0.9, certifies=_true_rates_allowed)
+    assert found == pytest.approx(0.05 ** (1 / 30) + 0.05 ** (1 / 40) - 1)
+
+
+def test_the_halves_hold_every_score_once() -> None:
+    members, others = np.arange(11.0), np.arange(100.0, 120.0)
+    first, second = halves(sides(members=members, others=others))
+    assert (len(first.members), len(second.members)) == (5, 6)
+    assert sorted([*first.members, *second.members]) == members.tolist()
+    assert sorted([*first.others, *second.others]) == others.tolist()
+
+
+def test_the_halves_are_by_position_whatever_the_scores() -> None:
+    first, _ = halves(sides(members=np.arange(50.0), others=np.arange(50.0)))
+    shifted, _ = halves(sides(members=np.arange(50.0) + 7, others=-np.arange(50.0)))
+    assert (first.members + 7).tolist() == shifted.members.tolist()
+    assert (-first.others).tolist() == shifted.others.tolist()
+
+
+def test_sorted_scores_are_not_halved_into_two_like_rows() -> None:
+    first, _ = halves(sides(members=np.arange(10_000.0), others=[0.0, 1.0]))
+    # Every second position would leave a gap of 2 everywhere; random halves have gaps of 1 as often as all others.
+    assert 0.45 < float(np.mean(np.diff(np.sort(first.members)) == 1)) < 0.55
+
+
+def test_the_half_that_chooses_has_no_say_in_what_is_certified() -> None:
+    scores = sides(members=np.arange(40.0), others=np.arange(40.0) - 20)
+    choosing, certifying = halves(scores)
+    found = certified(scores, threshold=SPLIT, confidence=0.9, certifies=_true_rates_allowed)
+    thresholds = np.sort(np.concatenate([choosing.members, choosing.others]))
+    rates = errors_above(certifying, thresholds).upper_rates(error_probability=1 - 0.9)
+    assert found in _true_rates_allowed(*rates).tolist()
+
+
+def test_one_score_cannot_be_split() -> None:
+    with pytest.raises(InvalidValue, match=r"^scores must be two or more .* given: '1 members and 5 others'"):
+        clopper_pearson(sides(members=[1.0], others=[0.0] * 5), delta=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "split", None, True])
+def test_what_is_no_threshold_is_refused(bad: object) -> None:
+    with pytest.raises(InvalidValue, match=r"^threshold must be"):
+        clopper_pearson(sides(members=[1.0], others=[0.0]), delta=0, threshold=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True])
+def test_a_number_of_tries_below_one_is_refused(bad: int) -> None:
+    with pytest.raises(InvalidValue, match=r"^tried must be"):
+        Corrected(tried=bad)
+
+
+def test_more_tries_cost_confidence_at_each() -> None:
+    """With two scores a side every rank is the same, so that only the correction is left."""
+    scores = sides(members=[1.0, 1.0], others=[0.0, 0.0])
+    one, many = (
+        certified(scores, threshold=Corrected(tried=tried), confidence=0.9, certifies=_true_rates_allowed)
+        for tried in (1, 50)
+    )
+    assert one == pytest.approx(2 * 0.05**0.5 - 1)
+    assert many == pytest.approx(2 * (0.1 / 100) ** 0.5 - 1)
+
+
+def test_tied_scores_count_by_the_rank_that_was_fixed_and_not_by_the_errors_seen() -> None:
+    """The middle of a hundred others who are all alike has none above it, but up to 49 could have been."""
+    scores = sides(members=[1.0] * 100, others=[0.0] * 100)
+    found = certified(scores, threshold=Corrected(tried=1), confidence=0.9, certifies=_true_rates_allowed)
+    of_the_rank, of_none = upper_rate([49, 0], of=100, error_probability=0.05)
+    assert found == pytest.approx(1 - of_the_rank - of_none)
+
+
+@pytest.mark.parametrize("threshold", [SPLIT, Corrected(tried=1), Corrected(tried=20)], ids=str)
+@pytest.mark.parametrize("decimals", [1, 9])
+def test_the_rates_behind_the_best_value_hold_as_often_as_stated(threshold: object, decimals: int) -> None:
+    """Null scores, tied and not: 1 − FPR − FNR is 0 at every threshold, so anything above it is an exception.
+
+    The confidence is low, so that a correction which was too small by little would show.
+    """
+    exceptions = 0
+    for scores in gaussian_scores(mu=0.0, per_side=60, repetitions=2000, seed=5):
+        rounded = sides(members=scores.members.round(decimals), others=scores.others.round(decimals))
+        found = certified(rounded, threshold=threshold, confidence=0.5, certifies=_true_rates_allowed)  # type: ignore[arg-type]
+        exceptions += found > 0
+    assert exceptions <= most_exceptions(confidence=0.5)
+
+
+def test_a_threshold_picked_on_the_scores_it_is_used_on_would_break_the_confidence() -> None:
+    exceptions = 0
+    for scores in gaussian_scores(mu=0.0, per_side=60, repetitions=500, seed=5):
+        every = np.concatenate([scores.members, scores.others])
+        rates = errors_above(scores, every).upper_rates(error_probability=0.5)
+        exceptions += bool((_true_rates_allowed(*rates) > 0).any())
+    assert exceptions > most_exceptions(500, confidence=0.5)

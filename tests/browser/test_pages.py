@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lehr.reports import audit_page, plan_page, prediction_page, search_page
-from lehr.reports.curve import points
-from lehr.reports.search_rows import Row
+from lehr.reports.plan_page import epsilon_points
+from lehr.reports.progress import TrialRow
 from tests.audits import HOLDING, REFUTED, SUSPICIOUS
 from tests.browser.looking import charts, check_that_it_reads_well, check_that_lines_are_switched, opened, printed
 from tests.predictions import PREDICTION
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def plan() -> str:
     plan = outlooks.CLEAR
     return plan_page.render(
-        plan, bound=plan.bound(), claim=plan.claim(), points=points(plan), outlook=outlooks.of(plan)
+        plan, bound=plan.bound(), claim=plan.claim(), points=epsilon_points(plan), outlook=outlooks.of(plan)
     )
 
 
@@ -34,7 +34,7 @@ def audit() -> str:
 
 def search() -> str:
     rows = [
-        Row(
+        TrialRow(
             number=number,
             state="done",
             score=0.5 + 0.03 * (number * 7 % 12),

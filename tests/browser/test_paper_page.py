@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lehr.papers.page import render
+from experiments.page import render
 from tests.browser.looking import charts, check_that_it_reads_well, opened
-from tests.papers.test_page import PART
+from tests.experiments.test_page import PART
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lehr.acceptance.annealed import Annealed
+from lehr.certificates.run_reading import RunRecord, read_run
 from lehr.reports import compare_page, run_page
-from lehr.reports.run_position import position
-from lehr.reports.run_reading import RunRecord, read_run
+from lehr.reports.run_page import position
 from tests.audits import HOLDING
 from tests.browser.looking import (
     charts,

@@ -12,7 +12,7 @@ import pytest
 from lehr import data, networks
 from lehr.reports import serving
 from lehr.reports.serving import Server
-from lehr.run_shape import Callback, Evaluation
+from lehr.run.shape import Callback, Evaluation
 from lehr.training.fit import fit
 from tests.browser.looking import PHONE, check_that_it_reads_well, drawn, empty_charts, picture, sticks_out
 from tests.written_runs import configuration, write_run

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lehr.cli.main import app
-from lehr.files import json_file
+from lehr.files import strict_json
 from lehr.planning.plan import Plan
 from lehr.training import earlier_fits
 
@@ -46,5 +46,5 @@ def lehr_json(lehr: Run) -> RunJson:
 @pytest.fixture
 def plan_file(tmp_path: Path) -> str:
     plan = Plan(noise_multiplier=2.0, steps=1000, expected_batch_size=512, records=60_000, delta=1e-5)
-    json_file.write(tmp_path / "plan.json", plan.to_json())
+    strict_json.write(tmp_path / "plan.json", plan.to_json())
     return "plan.json"

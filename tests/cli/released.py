@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lehr import networks
-from lehr.release import release
+from lehr.certificates.release import release
 from tests.written_runs import configuration, write_run
 
 

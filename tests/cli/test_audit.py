@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lehr.attacks import subjects
 from lehr.auditing import audit as auditing
-from lehr.cli.audit import audit as command
-from lehr.configuration import Configuration
-from lehr.files import json_file
-from lehr.methods.by_name import METHODS
+from lehr.certificates.certificate import read_certificate
+from lehr.config import RunConfig
+from lehr.files import strict_json
 from lehr.methods.dpsgd import dpsgd
-from lehr.reports import certificate_file
-from lehr.rng import StepRandomness
-from lehr.run_shape import RunFiles
+from lehr.privacy.rng import StepRandomness
+from lehr.run.shape import RunFiles
+from lehr.training.fit import fit
 from tests.cli.conftest import Run, RunJson
 from tests.reports.pages import Page
 from tests.training.tiny import PRIVATE, TEST, fit_tiny
@@ -73,19 +73,20 @@ def test_the_result_of_a_run_goes_to_its_folder_its_page_and_its_certificate(leh
     ):
         assert expected in words
     assert "certificate was issued again" in words
-    kept = json_file.read(run.audit, auditing.from_json)
+    kept = strict_json.read(run.audit, auditing.from_json)
     assert (kept.subject, kept.members + kept.others, kept.delta) == ("ours", 256, 1e-3)
     lehr("certificate", "check", "run/certificate.json")
-    issued = certificate_file.read(run.certificate)
+    issued = read_certificate(run.certificate)
     assert issued.audit is not None
     assert "256 canaries" in issued.audit.method
-    assert "Attacked" in Page(run.report.read_text(encoding="utf-8")).words
-    assert "Attacked" in lehr("report", "run", "--to", "page.html").stdout + Path("page.html").read_text("utf-8")
-
-
-def test_a_second_audit_says_that_it_replaces_the_first(lehr: Run, run: RunFiles) -> None:
-    assert "replaced" not in lehr("audit", "run", *FEW, "-q").stdout
-    assert "in place of an audit that was not refuted" in lehr("audit", "run", *FEW, "-q").stdout
+    assert "audit-roc-0" in run.report.read_text(encoding="utf-8")
+    lehr("report", "run", "--to", "page.html")
+    assert "audit-roc-0" in Path("page.html").read_text("utf-8")
+    again = lehr("audit", "run", *FEW)
+    assert "in place of an audit that was not refuted" in again.stdout
+    assert "attacking ours: 5 steps planned" in again.stderr
+    assert "in a temporary folder" in again.stderr
+    assert "attacking" not in again.stdout
 
 
 def test_what_is_refuted_is_said_everywhere_but_in_the_certificate(
@@ -93,7 +94,7 @@ def test_what_is_refuted_is_said_everywhere_but_in_the_certificate(
 ) -> None:
     before = run.certificate.read_bytes()
     said = lehr("audit", "run", *FEW, "-q", code=4)
-    assert "REFUTED. The attack shows more than can be" in said.stdout
+    assert "REFUTED. " in said.stdout
     assert "Not in the run's certificate: it does not bear the claim out." in said.stdout
     assert said.stderr == "lehr: ours: REFUTED\n"
     assert run.certificate.read_bytes() == before
@@ -111,13 +112,6 @@ def test_a_program_is_told_the_same(lehr_json: RunJson, run: RunFiles, without_n
     assert audit == json.loads(run.audit.read_text(encoding="utf-8"))
 
 
-def test_progress_goes_to_standard_error_and_names_no_folder(lehr: Run, run: RunFiles) -> None:
-    said = lehr("audit", "run", *FEW)
-    assert "attacking ours: 5 steps planned" in said.stderr
-    assert "in a folder that is thrown away" in said.stderr
-    assert "attacking" not in said.stdout
-
-
 def test_a_configuration_is_attacked_without_its_records(lehr: Run, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(CONFIG, encoding="utf-8")
     said = lehr("audit", "run.toml", *FEW, "-q", "--report", "page.html").stdout
@@ -127,15 +121,15 @@ def test_a_configuration_is_attacked_without_its_records(lehr: Run, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run.toml"]
 
 
-def test_every_private_method_is_in_the_table(lehr: Run, tmp_path: Path) -> None:
+def test_all_methods_are_in_one_table(lehr: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = subjects.method_settings()
+    monkeypatch.setattr(subjects, "method_settings", lambda: {name: every[name] for name in ("dpsgd", "auto-s")})
     said = lehr("audit", "--method", "all", "--steps", "2", "--canaries", "128", "-q", "--report", "all.html").stdout
     words = Page((tmp_path / "all.html").read_text(encoding="utf-8")).words
-    for method in METHODS.keys() - {"plain-sgd"}:
+    for method in ("dpsgd", "auto-s"):
         assert f" {method} " in said
         assert f" {method} " in words
-    assert "plain-sgd" not in said
     assert "certified with 95 % confidence" in said
-    assert "seconds" in said
 
 
 def test_one_method_is_attacked_as_it_is_asked(lehr_json: RunJson) -> None:
@@ -155,10 +149,10 @@ def test_the_model_alone_is_attacked_for_the_owner_of_the_records(lehr: Run, tmp
         np.savez(tmp_path / f"{name}.npz", inputs=inputs.numpy(), targets=targets.numpy())
     data = {"npz": "private.npz", "test_npz": "test.npz", "records": 40, "num_classes": 3, "name": "clinic"}
     privacy = {"noise_multiplier": 1.0, "steps": 2, "expected_batch_size": 8.0, "settings_chosen_on": "fixed"}
-    Configuration(data=data, privacy=privacy).train(directory=tmp_path / "run", quiet=True, compiled=False)
+    fit(config=RunConfig.of(data=data, privacy=privacy), directory=tmp_path / "run", quiet=True, compiled=False)
     files = RunFiles(tmp_path / "run")
     before = files.certificate.read_bytes(), files.report.read_bytes()
-    said = lehr("audit", "run", "--game", "model", "--npz", "private.npz", "--test-npz", "test.npz").stdout
+    said = lehr("audit", "run", "--attack", "model", "--npz", "private.npz", "--test-npz", "test.npz").stdout
     assert "This is PRIVATE" in said
     assert "kept in run/private/audit.json" in said
     assert os.stat(files.private_audit).st_mode & 0o777 == 0o600
@@ -177,12 +171,12 @@ def test_the_model_alone_is_attacked_for_the_owner_of_the_records(lehr: Run, tmp
         (("run", "--confidence", "nan"), 2, "confidence must be"),
         (("run", "--canaries", "63"), 2, "canaries must be a whole number >= 64; given: 63"),
         (("run", "--device", "abacus"), 2, "device must be one that torch can use here"),
-        (("run", "--game", "chess"), 2, "game must be one of model, steps; given: 'chess'"),
-        (("run", "--npz", "private.npz"), 2, "npz must be left out beside game steps"),
-        (("run", "--game", "model", "--json"), 2, "json must be left out beside game model"),
-        (("run", "--game", "model", "--report", "page.html"), 2, "report must be left out beside game model"),
-        (("run", "--game", "model", "--device", "cuda"), 2, "device must be left out beside game model"),
-        (("--method", "all", "--game", "model"), 2, "game must be steps, but for the folder of a run"),
+        (("run", "--attack", "chess"), 2, "attack must be one of model, steps; given: 'chess'"),
+        (("run", "--npz", "private.npz"), 2, "npz must be left out beside attack steps"),
+        (("run", "--attack", "model", "--json"), 2, "json must be left out beside attack model"),
+        (("run", "--attack", "model", "--report", "page.html"), 2, "report must be left out beside attack model"),
+        (("run", "--attack", "model", "--device", "cuda"), 2, "device must be left out beside attack model"),
+        (("--method", "all", "--attack", "model"), 2, "attack must be steps; model only with the folder of a run"),
         (("run", "--report", "there.html"), 3, "there.html: it is there already"),
         (("--method", "plain-sgd"), 2, "method must be one of adadp, "),
         (("--method", "dpsgd", "--steps", "0"), 2, "steps must be"),
@@ -210,8 +204,3 @@ def test_what_cannot_be_is_one_line_before_anything_is_played(
     assert len(said.stderr.strip().splitlines()) == 1
     assert not run.audit.exists()
     assert (tmp_path / "there.html").read_text(encoding="utf-8") == "mine"
-
-
-def test_the_help_says_what_the_exit_codes_are(lehr: Run) -> None:
-    assert "4 an audit refutes a claim" in " ".join(lehr("--help").stdout.split())
-    assert "Exit code 4" in (command.__doc__ or "")

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lehr.cli import data
-from lehr.data import finding, known
+from lehr.data import catalogue
 from tests.data import picture_folders, small_known
 
 Run = Callable[..., Result]
@@ -22,11 +22,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(finding, "_DEBIAN", tmp_path / "usr")
+    monkeypatch.setattr(catalogue, "_SYSTEM", tmp_path / "usr")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv(finding.VARIABLE, raising=False)
-    some = {"small": small_known.known(), "digits": known.DIGITS}
-    monkeypatch.setattr(known, "KNOWN", MappingProxyType(some))
+    monkeypatch.delenv(catalogue.VARIABLE, raising=False)
+    some = {"small": small_known.known(), "digits": catalogue.DIGITS}
+    monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType(some))
 
     def invoke(*arguments: str, code: int = 0) -> Result:
         result = CliRunner().invoke(data.app, list(arguments))
@@ -63,10 +63,10 @@ def test_what_cannot_be_had_is_told_file_by_file(run: Run, tmp_path: Path) -> No
     missing = as_json(run("get", "small", "--offline", "--json", code=1))["put"]
     assert missing["folder"] == str(tmp_path / ".cache" / "lehr" / "Small" / "raw")
     assert missing["folder"] in said
-    for file in small_known.known().layouts[0].files:
-        assert {"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256, "md5": file.md5} in missing["files"]
+    for file in small_known.FILES:
+        assert {"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} in missing["files"]
         assert file.name in said
-        assert f"{file.num_bytes} bytes, sha256 {file.sha256}" in said
+        assert f"{file.num_bytes} bytes, SHA-256 {file.sha256}" in said
 
 
 def test_files_put_where_it_says_are_found(run: Run) -> None:
@@ -77,17 +77,13 @@ def test_files_put_where_it_says_are_found(run: Run) -> None:
 
 def test_digits_need_nothing(run: Run) -> None:
     assert "nothing to get" in run("get", "digits").stdout
-    assert as_json(run("get", "digits", "--json"))["source"] == "shipped with scikit-learn"
+    assert as_json(run("get", "digits", "--json"))["source"] == "shipped with Lehr"
     assert as_json(run("check", "digits", "--json"))["checked"][0]["verdict"] == "genuine"
-
-
-def test_genuine_files_pass_the_check(run: Run, tmp_path: Path) -> None:
-    small_known.write(tmp_path / "mine")
-    assert "genuine" in run("check", "--data-dir", "mine").stdout
 
 
 def test_a_changed_file_fails_the_check_by_name(run: Run, tmp_path: Path) -> None:
     folder = small_known.write(tmp_path / "mine")
+    assert "genuine" in run("check", "--data-dir", "mine").stdout
     (folder / "test-images").write_bytes(bytes(28))
     [row] = as_json(run("check", "small", "--data-dir", "mine", "--json", code=1))["checked"]
     assert row["verdict"] == "wrong"
@@ -97,7 +93,7 @@ def test_a_changed_file_fails_the_check_by_name(run: Run, tmp_path: Path) -> Non
 
 def test_a_check_of_nothing_is_no(run: Run) -> None:
     assert "small was not found" in run("check", "small", code=1).stderr
-    assert "none of the known data sets" in run("check", code=1).stderr
+    assert "none of the built-in data sets" in run("check", code=1).stderr
 
 
 def test_an_unknown_name_is_not_understood(run: Run) -> None:
@@ -107,14 +103,15 @@ def test_an_unknown_name_is_not_understood(run: Run) -> None:
 def test_files_without_a_known_hash_are_called_no_more_than_of_the_right_size(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "KNOWN", MappingProxyType({"cifar-100": known.CIFAR_100}))
-    for file in known.CIFAR_100.layouts[0].files:
+    monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType({"cifar-100": catalogue.CIFAR_100}))
+    assert catalogue.CIFAR_100.layout is not None
+    for file in catalogue.CIFAR_100.layout.files:
         with open(tmp_path / file.name, "wb") as written:
             written.truncate(file.num_bytes)
     assert as_json(run("check", "--data-dir", ".", "--json"))["checked"][0]["verdict"] == "right size"
     said = run("get", "cifar-100", "--offline", "--data-dir", "elsewhere", code=1).stdout
     assert "hash not known" in said
-    assert "md5 03b5dce01913d631647c71ecec9e9cb8" in said
+    assert "MD5 03b5dce01913d631647c71ecec9e9cb8" in said
 
 
 def test_every_image_of_a_folder_is_decoded_and_those_that_are_none_are_named(run: Run, tmp_path: Path) -> None:

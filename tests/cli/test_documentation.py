@@ -5,7 +5,10 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,10 @@ from lehr.training import earlier_fits
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (
     "audit.md",
-    "command_line.md",
     "certificate.md",
+    "command_line.md",
     "data.md",
-    "release.md",
-    "reproduce.md",
-    "runs.md",
     "search.md",
-    "serve.md",
     "tan.md",
     "train.md",
     "tutorial.md",
@@ -78,20 +77,35 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("COLUMNS", "80")
 
 
+@pytest.fixture(scope="module")
+def folder_after(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Path]:
+    """A folder in which these commands were run. Examples begin alike, and what they share is run once."""
+
+    @cache
+    def after(lines: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("examples")
+        if lines:
+            shutil.copytree(after(lines[:-1]), folder, dirs_exist_ok=True)
+            with chdir(folder):
+                code, output = _run(lines[-1])
+            assert code == 0, f"{lines[-1]}: {output}"
+        return folder
+
+    return after
+
+
 @pytest.mark.slow  # all of them together
-@pytest.mark.in_turn
 @pytest.mark.parametrize("command", [words for words, _ in _help_pages(WHOLE_COMMAND)], ids=" ".join)
-def test_the_example_of_the_help_works(command: tuple[str, ...]) -> None:
+def test_the_example_of_the_help_works(
+    command: tuple[str, ...], folder_after: Callable[[tuple[str, ...]], Path]
+) -> None:
     _, shown = _run("lehr " + " ".join(command) + " --help")
     examples = re.findall(r"^ +(lehr .*)$", _joined(shown.partition("Example:")[2]), flags=re.MULTILINE)
     assert examples[-1].startswith("lehr " + " ".join(command))
-    for line in examples:
-        code, output = _run(line)
-        assert code == 0, f"{line}: {output}"
+    folder_after(tuple(examples))
 
 
 @pytest.mark.slow  # all of them together
-@pytest.mark.in_turn
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_print_what_it_says(page: str) -> None:
     examples = list(_console_examples((DOCS / page).read_text(encoding="utf-8")))

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lehr.gradients.rules  # noqa: F401  (teaches the rules)
-from lehr.clipping.flat import FlatClip
-from lehr.gradients.fixed_statistics import FixedStatistics
+from lehr.gradients.conversion import FixedStatistics
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import layer_rule, layer_rules
-from lehr.networks.gain import Gain
+from lehr.networks.layers import Gain
+from lehr.privacy.clipping import FlatClip
 from tests.gradients.oracle import (
     assert_agrees,
     assert_close,
     assert_same,
     assert_same_sums,
     batch,
-    ghost,
     loop,
     squared_distance,
 )
@@ -113,113 +113,98 @@ def model_of(kind: type[nn.Module]) -> Around:
 
 def batch_of(kind: type[nn.Module], records: int, *, views: int = 1) -> tuple[Tensor, Tensor]:
     shape = (records, *((views,) if views > 1 else ()), *LAYERS[kind][1])
-    inputs, targets_B = batch(*shape)  # noqa: N806
+    inputs, targets_B = batch(*shape)
     return inputs if kind in OF_FLOATS else (3 * inputs).long().remainder(7), targets_B
 
 
 def test_every_rule_is_tested_here() -> None:
-    # Layers of a door, which are there once it was opened, are tested beside it.
+    # Layers of an integration, registered when it is imported, are tested beside it.
     known = {kind for kind in layer_rules() if kind.__module__.startswith(("torch.", "lehr."))}
-    assert {kind for kind in known if not kind.__module__.startswith("lehr.compat.")} == set(LAYERS)
+    assert {kind for kind in known if not kind.__module__.startswith("lehr.integrations.")} == set(LAYERS)
 
 
-@every_kind
-@pytest.mark.parametrize("records", [0, 1, 5])
-def test_norms_and_sums_are_those_of_a_loop(kind: type[nn.Module], records: int) -> None:
-    assert_agrees(model_of(kind), *batch_of(kind, records))
-
-
-@every_kind
-@pytest.mark.parametrize("records", [0, 1, 3])
-def test_views_of_one_record_are_averaged_first(kind: type[nn.Module], records: int) -> None:
-    assert_agrees(model_of(kind), *batch_of(kind, records, views=2), views=2)
+@cache
+def engine_of(
+    kind: type[nn.Module], *, views: int = 1, dtype: torch.dtype = torch.float64, precision: str = "as_model"
+) -> tuple[nn.Module, GhostEngine]:
+    """A model and its engine, shared by all tests that do not change it."""
+    model = model_of(kind).to(dtype)
+    return model, GhostEngine(model, squared_distance, views=views, precision=precision, compiled=False)
 
 
 @every_kind
 @pytest.mark.parametrize("views", [1, 2])
-def test_beside_a_parameter_without_a_rule_nothing_changes(kind: type[nn.Module], views: int) -> None:
-    assert_agrees(WithGain(model_of(kind)).double(), *batch_of(kind, 3, views=views), views=views)
+def test_norms_and_sums_are_those_of_a_loop(kind: Any, views: int) -> None:
+    """Views of one record are averaged first."""
+    model, engine = engine_of(kind, views=views)
+    for records in (0, 1, 5):
+        given = batch_of(kind, records, views=views)
+        assert_same(engine.gradients(*given), loop(model, *given, views=views), tolerance=1e-10)
 
 
 @every_kind
-def test_a_frozen_parameter_is_left_out_and_the_others_stay_as_they_were(kind: type[nn.Module]) -> None:
-    for name, _ in model_of(kind).named_parameters():
+@pytest.mark.parametrize("views", [1, 2])
+def test_beside_a_parameter_without_a_rule_nothing_changes(kind: Any, views: int) -> None:
+    model = WithGain(model_of(kind)).double()
+    assert_agrees(model, *batch_of(kind, 3, views=views), views=views, by_engine=True)
+
+
+@every_kind
+def test_a_frozen_parameter_is_left_out_and_the_others_stay_as_they_were(kind: Any) -> None:
+    of_layer = [f"layer.{name}" for name, _ in model_of(kind).layer.named_parameters()]
+    for names in {(name,) for name in ("other.weight", *of_layer)} | {tuple(of_layer)}:
         model = model_of(kind)
-        model.get_parameter(name).requires_grad_(False)
+        for name in names:
+            model.get_parameter(name).requires_grad_(False)
         assert_agrees(model, *batch_of(kind, 3))
 
 
 @every_kind
-def test_a_layer_that_is_frozen_whole_passes_gradients_on(kind: type[nn.Module]) -> None:
-    model = model_of(kind)
-    model.layer.requires_grad_(False)
-    assert_agrees(model, *batch_of(kind, 3))
-
-
-@every_kind
-def test_a_record_that_the_mask_leaves_out_counts_as_zero(kind: type[nn.Module]) -> None:
-    model, (inputs, targets_B) = model_of(kind), batch_of(kind, 4)  # noqa: N806
-    mask_B = torch.tensor([True, False, True, False])  # noqa: N806
-    expected = {name: grads * _like(mask_B, grads) for name, grads in loop(model, inputs, targets_B).items()}
-    assert_same(ghost(model, inputs, targets_B, mask_B=mask_B), expected, tolerance=1e-10)
+def test_a_record_that_the_mask_leaves_out_counts_as_zero(kind: Any) -> None:
+    (model, engine), given = engine_of(kind), batch_of(kind, 5)
+    mask_B = torch.tensor([True, False, True, False, True])
+    expected = {name: grads * _like(mask_B, grads) for name, grads in loop(model, *given).items()}
+    assert_same(engine.gradients(*given, mask_B), expected, tolerance=1e-10)
 
 
 @every_kind
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
-def test_a_record_whose_gradient_is_not_finite_counts_as_zero(kind: type[nn.Module], value: float) -> None:
-    model, (inputs, targets_B) = model_of(kind), batch_of(kind, 3)  # noqa: N806
+def test_a_record_whose_gradient_is_not_finite_counts_as_zero(kind: Any, value: float) -> None:
+    (model, engine), (inputs, targets_B) = engine_of(kind), batch_of(kind, 5)
     expected = loop(model, inputs, targets_B)
     for grads in expected.values():
         grads[1] = 0
-    spoilt_B = targets_B.clone()  # noqa: N806
+    spoilt_B = targets_B.clone()
     spoilt_B[1] = value
-    assert_same(ghost(model, inputs, spoilt_B), expected, tolerance=1e-10)
+    assert_same(engine.gradients(inputs, spoilt_B), expected, tolerance=1e-10)
     if inputs.is_floating_point():
         spoilt = inputs.clone()
         spoilt[1] = value
-        assert_same(ghost(model, spoilt, targets_B), expected, tolerance=1e-10)
+        assert_same(engine.gradients(spoilt, targets_B), expected, tolerance=1e-10)
 
 
 @every_kind
-def test_float32_agrees_with_float64(kind: type[nn.Module]) -> None:
-    model, (inputs, targets_B) = model_of(kind), batch_of(kind, 5)  # noqa: N806
-    expected = loop(model, inputs, targets_B)
-    found = ghost(copy.deepcopy(model).float(), _in_float32(inputs), targets_B.float())
-    assert_same(found, expected, tolerance=2e-5)
-
-
-@every_kind
-def test_bfloat16_agrees_with_float64_as_far_as_it_can(kind: type[nn.Module]) -> None:
-    model, (inputs, targets_B) = model_of(kind), batch_of(kind, 5)  # noqa: N806
-    expected = loop(model, inputs, targets_B)
-    found = ghost(copy.deepcopy(model).float(), _in_float32(inputs), targets_B.float(), precision="bfloat16")
-    assert_same(found, expected, tolerance=0.1)
-
-
-@every_kind
-@pytest.mark.parametrize("precision", ["as_model", "bfloat16"])
-def test_the_norm_that_is_reported_is_the_norm_of_what_is_summed(kind: type[nn.Module], precision: str) -> None:
-    model, (inputs, targets_B) = model_of(kind).float(), batch_of(kind, 5)  # noqa: N806
-    found = ghost(model, _in_float32(inputs), targets_B.float(), precision=precision)
+@pytest.mark.parametrize("precision, tolerance", [("as_model", 2e-5), ("bfloat16", 0.1)])
+def test_a_narrow_type_agrees_with_float64_as_far_as_it_can(kind: Any, precision: str, tolerance: float) -> None:
+    """And the norm that is reported is the norm of what is summed."""
+    inputs, targets_B = batch_of(kind, 5)
+    expected = loop(model_of(kind), inputs, targets_B)
+    _, engine = engine_of(kind, dtype=torch.float32, precision=precision)
+    found = engine.gradients(inputs.float() if inputs.is_floating_point() else inputs, targets_B.float())
+    assert_same(found, expected, tolerance=tolerance)
     alone = [found.weighted_sum(row) for row in torch.eye(5)]
-    summed_B = torch.stack([torch.cat([part.flatten() for part in row.values()]).norm() for row in alone])  # noqa: N806
+    summed_B = torch.stack([torch.cat([part.flatten() for part in row.values()]).norm() for row in alone])
     assert_close(found.norms(), summed_B, tolerance=1e-5)
-
-
-@every_kind
-def test_norms_are_kept_in_float32_and_sums_in_float64_under_bfloat16(kind: type[nn.Module]) -> None:
-    model, (inputs, targets_B) = model_of(kind).float(), batch_of(kind, 3)  # noqa: N806
-    found = ghost(model, _in_float32(inputs), targets_B.float(), precision="bfloat16")
     assert found.norms().dtype == torch.float32
-    assert {total.dtype for total in found.weighted_sum(torch.ones(3)).values()} == {torch.float64}
+    assert {total.dtype for row in alone for total in row.values()} == {torch.float64}
 
 
 @every_kind
-def test_inputs_may_lie_in_memory_in_any_order(kind: type[nn.Module]) -> None:
-    inputs, targets_B = batch_of(kind, 3)  # noqa: N806
+def test_inputs_may_lie_in_memory_in_any_order(kind: Any) -> None:
+    (model, engine), (inputs, targets_B) = engine_of(kind), batch_of(kind, 5)
     turned = inputs.transpose(0, -1).contiguous().transpose(0, -1)
-    assert_agrees(model_of(kind), turned, targets_B)
-    assert_agrees(model_of(kind), inputs[:1].expand_as(inputs), targets_B)
+    for given in (turned, inputs[:1].expand_as(inputs)):
+        assert_same(engine.gradients(given, targets_B), loop(model, given, targets_B), tolerance=1e-10)
 
 
 class Everything(nn.Module):
@@ -253,15 +238,14 @@ class Everything(nn.Module):
         return scores
 
 
-@pytest.mark.slow
-@pytest.mark.in_turn(2)
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_all_rules_together_compile_into_one_graph() -> None:
     torch.manual_seed(0)
     model = Everything()
     used = {rule.contributions for layer in model.modules() if (rule := layer_rule(layer)) is not None}
     assert used == {layer_rules()[kind].contributions for kind in LAYERS}
-    images, targets_B = batch(3, 1, 4, 4, dtype=torch.float32)  # noqa: N806
+    images, targets_B = batch(3, 1, 4, 4, dtype=torch.float32)
     words = torch.tensor([[1, 2, 2, 0], [3, 3, 3, 1], [6, 5, 4, 0]])
     clip = FlatClip(clip_norm=0.1)
     sums = [
@@ -271,9 +255,5 @@ def test_all_rules_together_compile_into_one_graph() -> None:
     assert_same_sums(sums[0], sums[1], tolerance=1e-4)
 
 
-def _in_float32(inputs: Tensor) -> Tensor:
-    return inputs.float() if inputs.is_floating_point() else inputs
-
-
-def _like(values_B: Tensor, other: Tensor) -> Tensor:  # noqa: N803
+def _like(values_B: Tensor, other: Tensor) -> Tensor:
     return values_B.reshape(-1, *(1 for _ in other.shape[1:]))

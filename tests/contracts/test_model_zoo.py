@@ -1,6 +1,6 @@
 """Every engine on every network of the zoo: right for each record, or refused by name; never wrong, never a raw error.
 
-What is right is said by a loop over records, ``gradients/one_by_one.py``.
+What is right is said by a loop over records, ``tests/gradients/one_by_one.py``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from lehr.compat.opacus import PrivacyEngine
 from lehr.errors import LehrError, NotPrivate
 from lehr.gradients import batches
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.hooked import HookedEngine
 from lehr.gradients.materialised import MaterialisedEngine
-from lehr.gradients.one_by_one import OneByOneEngine
+from lehr.integrations.opacus import PrivacyEngine
 from tests.contracts.zoo import COINS, RECORDS, ROW, ZOO, LayerDrop, Network, WholeBatchDepth, reals
+from tests.gradients.one_by_one import OneByOneEngine
 from tests.gradients.small_models import assert_close
 
 TARGETS = torch.arange(RECORDS)

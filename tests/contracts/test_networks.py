@@ -14,14 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lehr import fit, release, released_model
-from lehr.clipping.flat import FlatClip
+from experiments.networks import build
+from lehr import fit
+from lehr.certificates import release, released_model
+from lehr.config import RunConfig
 from lehr.data import InMemory
 from lehr.gradients.ghost import GhostEngine
-from lehr.gradients.one_by_one import OneByOneEngine
-from lehr.networks.by_name import NETWORKS, build
-from lehr.networks.gain import Gain
-from lehr.networks.projected_mlp import Projection
+from lehr.networks.layers import Gain, Projection
+from lehr.networks.registry import NETWORKS
+from lehr.privacy.clipping import FlatClip
+from tests.gradients.one_by_one import OneByOneEngine
 
 NUM_CLASSES = 3
 # As small as each can be: its arguments, and the shape of its images.
@@ -39,7 +41,7 @@ TINY: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
         ({**RESNET, "num_blocks": [1, 2]}, (3, 8, 8)),
         ({**RESNET, "num_blocks": [1, 1], "stem": "imagenet"}, (3, 16, 16)),
     ],
-    "nf_resnet50": [],  # nf_resnet of one size, which is not small: tests/gradients/test_end_to_end.py
+    "nf_resnet50": [],  # nf_resnet of one size, which is not small: a test of its own, below
     "paper_cnn": [({}, (1, 28, 28))],
     "pooled_cnn": [({}, (3, 32, 32))],
     "projected_mlp": [({"inputs": 36, "dimensions": 5, "hidden": 7}, (1, 6, 6))],
@@ -112,6 +114,14 @@ def test_clipped_sums_are_those_of_a_loop_over_records(
         torch.testing.assert_close(sums[parameter], total, rtol=1e-8, atol=1e-10 * clip.sensitivity)
 
 
+@pytest.mark.whole
+def test_norms_of_a_full_resnet_50_are_those_of_a_loop_over_records() -> None:
+    network, inputs, targets = built("nf_resnet50", {}), images((3, 32, 32), 2), torch.arange(2)
+    expected = OneByOneEngine(network, losses).gradients(inputs, targets)
+    found = GhostEngine(network, losses, compiled=False).gradients(inputs, targets)
+    torch.testing.assert_close(found.norms(), expected.norms(), rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize(
     "name, arguments",
     [
@@ -135,7 +145,7 @@ def test_a_residual_network_is_trained_and_its_release_is_the_trained_one(
         compiled=False,
         quiet=True,
         settings_chosen_on="fixed",
-        network=(name, {"num_classes": NUM_CLASSES, **arguments}),
+        config=RunConfig.of(model={"network": name, **arguments}),
         directory=tmp_path / "run",
     )
     release.release(run.directory, tmp_path / "model")

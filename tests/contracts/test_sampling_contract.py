@@ -1,23 +1,21 @@
-"""What every sampler promises, tried on every one that is found in ``lehr.sampling``: its event is what it draws."""
+"""Contract of every sampler in ``lehr.privacy.sampling``: its event is what it draws."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import inspect
 import math
-import pkgutil
 from typing import Any
 
 import pytest
 import torch
 
-import lehr.sampling
+import lehr.privacy.sampling
 from lehr.accounting.accountant import bound
-from lehr.events import Adjacency, Gaussian, PoissonSampled, SampledWithoutReplacement
-from lehr.noise.none import NoNoise
-from lehr.rng import RunKey
-from lehr.sampling import PoissonSampling, Sampling, WithoutReplacement
+from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, SampledWithoutReplacement
+from lehr.privacy.noise import NoNoise
+from lehr.privacy.rng import RunKey
+from lehr.privacy.sampling import PoissonSampling, Sampling, WithoutReplacement
+from tests.contracts.crawling import classes_of
 
 RECORDS = 200
 STEPS = 2000
@@ -34,15 +32,7 @@ SAMPLERS = [
 
 
 def samplers_in_the_package() -> set[type]:
-    modules = [
-        importlib.import_module(f"lehr.sampling.{found.name}") for found in pkgutil.iter_modules(lehr.sampling.__path__)
-    ]
-    return {
-        kind
-        for module in modules
-        for _, kind in inspect.getmembers(module, inspect.isclass)
-        if kind.__module__ == module.__name__ and "draw" in vars(kind)
-    }
+    return {kind for kind in classes_of(lehr.privacy.sampling) if "draw" in vars(kind)}
 
 
 def stated_probability(sampling: Sampling) -> float:

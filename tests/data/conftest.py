@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from lehr.data import finding
+from lehr.data import catalogue
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(finding, "_DEBIAN", home / "usr")
+    monkeypatch.setattr(catalogue, "_SYSTEM", home / "usr")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv(finding.VARIABLE, raising=False)
+    monkeypatch.delenv(catalogue.VARIABLE, raising=False)
     monkeypatch.chdir(home)
     return home
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from lehr.data.known import KnownDataSet, KnownFile, Layout, Source
+from lehr.data.catalogue import DataFile, DataSetInfo, Layout, Source
 
 NUM_TRAIN, NUM_TEST = 6, 3
 
@@ -33,19 +33,21 @@ CONTENTS = {
 }
 
 
-def _file(name: str) -> KnownFile:
+def _file(name: str) -> DataFile:
     content = CONTENTS[name]
-    return KnownFile(
+    return DataFile(
         name=name,
         num_bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
-        md5=hashlib.md5(content).hexdigest(),
     )
 
 
-def known(*sources: Source) -> KnownDataSet:
+FILES = tuple(map(_file, CONTENTS))
+
+
+def known(*sources: Source) -> DataSetInfo:
     """The data set, to be had from these sources."""
-    return KnownDataSet(
+    return DataSetInfo(
         name="small",
         title="A few squares",
         homepage="https://example.org/",
@@ -56,13 +58,11 @@ def known(*sources: Source) -> KnownDataSet:
         shape=(1, 2, 2),
         mean=(0.5,),
         std=(0.5,),
-        layouts=(
-            Layout(
-                reader="idx",
-                folders=("Small/raw", "small"),
-                train=(_file("train-images"), _file("train-labels")),
-                test=(_file("test-images"), _file("test-labels")),
-            ),
+        layout=Layout(
+            reader="idx",
+            folders=("Small/raw", "small"),
+            train=(_file("train-images"), _file("train-labels")),
+            test=(_file("test-images"), _file("test-labels")),
         ),
         sources=sources,
     )

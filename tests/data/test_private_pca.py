@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lehr.data.in_memory import InMemory
+from lehr.accounting.events import Gaussian
 from lehr.data.private_pca import RECORDS_AT_ONCE, PrivatePCA, within_unit_ball
+from lehr.data.records import InMemory
 from lehr.errors import InvalidValue
-from lehr.events import Gaussian
 from lehr.interfaces import Inputs, PrivateSum, ReleasedSum
-from lehr.noise.isotropic import IsotropicNoise
-from lehr.rng import RunKey
+from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.rng import RunKey
 
 INPUTS = 12
 

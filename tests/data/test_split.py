@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lehr.data.in_memory import InMemory
+from lehr.data.records import InMemory
 from lehr.data.split import Split, split
 from lehr.errors import DamagedFile, InvalidValue, StoreError
-from lehr.rng import RunKey
+from lehr.privacy.rng import RunKey
 
 KEY, OTHER_KEY = RunKey(bytes(32)), RunKey(bytes(range(32)))
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.examples.loading import ROOT, example
+from tests.examples.loading import ROOT, example, run_main
 
 cosine_demo = example("cosine_demo")
 
 
-PAGE = ROOT / "docs/small_experiments.md"
+PAGE = ROOT / "docs/results.md"
 CASES = [(name, *way) for name, way in cosine_demo.WAYS.items()]
 
 
@@ -41,8 +40,7 @@ def test_the_three_ways_are_worth_the_same_privacy() -> None:
 def test_it_prints_the_numbers_of_the_page_and_draws_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["cosine_demo", "--out", str(tmp_path)])
-    cosine_demo.main()
+    run_main(cosine_demo, monkeypatch, "--out", str(tmp_path))
     said, page = capsys.readouterr().out, PAGE.read_text()
     for number in ("0.4704", "0.4780", "0.3992", "0.474 ± 0.007", "0.481 ± 0.006", "0.401 ± 0.005"):
         assert number in said

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
+import warnings
 
 import pytest
+import torch
 
-ROOT = Path(__file__).parents[2]
+from tests.examples.loading import example, run_main
+from tests.sizes import cases
+
 SMALL = {
     "mnist": ["--data", "digits", "--epochs", "1", "--batch-size", "400"],
     "cifar10": ["--data", "digits", "--epochs", "1", "--batch-size", "700", "--max-physical-batch-size", "200"],
@@ -21,23 +21,20 @@ LINE = re.compile(r"(\w+) epoch 1: accuracy (\d\.\d+), ε = (\d+\.\d+), .* s")
 
 
 @pytest.mark.slow
-@pytest.mark.in_turn
-@pytest.mark.parametrize("name", SMALL)
-def test_both_libraries_run_the_same_loop_and_count_alike(name: str) -> None:
-    libraries = ["lehr", "opacus"] if find_spec("opacus") else ["lehr"]
+@pytest.mark.parametrize("name", cases(SMALL, always=["mnist"]))
+def test_both_libraries_run_the_same_loop_and_count_alike(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     spent = []
-    for library in libraries:
-        finished = subprocess.run(
-            [sys.executable, str(ROOT / f"examples/opacus/{name}.py"), "--library", library, *SMALL[name]],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert finished.returncode == 0, finished.stderr
-        told = LINE.fullmatch(finished.stdout.strip())
-        assert told is not None, finished.stdout
-        assert told[1] == library
-        assert 0 <= float(told[2]) <= 1
-        spent.append(float(told[3]))
+    for library in ("lehr", "opacus"):
+        with torch.random.fork_rng(devices=()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loop = example(f"opacus/{name}", needs="opacus")
+            run_main(loop, monkeypatch, "--library", library, *SMALL[name])
+        printed = LINE.fullmatch(capsys.readouterr().out.strip())
+        assert printed is not None
+        assert printed[1] == library
+        assert 0 <= float(printed[2]) <= 1
+        spent.append(float(printed[3]))
     # The probability of a record differs a little: batch size over records here, one over the number of batches there.
     assert max(spent) < 1.35 * min(spent)

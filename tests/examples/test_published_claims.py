@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lehr import Gaussian, Repeated, bound
-from lehr.clipping.prior import RawPrior, ReleasedPrior
+from lehr.privacy.clipping import RawPrior, ReleasedPrior
 from tests.examples.loading import ROOT, example
 
 claims = example("published_claims")

@@ -26,11 +26,11 @@ from examples.refutations import (
 )
 from examples.refutations.many_runs import KEY, Runs, clipped, released
 from examples.refutations.refutation import Refutation, down, up
-from lehr.clipping.prior import RawPrior
-from lehr.sampling.poisson import PoissonSampling
+from lehr.privacy.clipping import RawPrior
+from lehr.privacy.sampling import PoissonSampling
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/refutations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/published_claims.md").read_text(encoding="utf-8")
 
 
 def agrees(refutation: Refutation) -> None:
@@ -40,8 +40,7 @@ def agrees(refutation: Refutation) -> None:
     assert refutation.told() in PAGE
 
 
-@pytest.mark.slow
-@pytest.mark.in_turn
+@pytest.mark.whole
 @pytest.mark.parametrize("module", [two_tails, drawn_size, shuffled, empty_batches, accumulated])
 def test_the_mistake_is_refuted_and_the_librarys_own_form_holds(module: Any, tmp_path: Path) -> None:
     refutation = module.refute()
@@ -56,8 +55,7 @@ def test_the_papers_run_costs_more_than_it_claims_where_one_candidate_in_five_is
     agrees(half_space.refute())
 
 
-@pytest.mark.slow
-@pytest.mark.in_turn(0)
+@pytest.mark.whole
 def test_the_planted_records_are_found_after_the_papers_number_of_steps() -> None:
     seen = attacked(RawPrior(), num_planted=raw_prior.NUM_PLANTED)
     assert seen.success(seen.sizes()) > 0.9

@@ -18,14 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lehr.append_only import _SCHEMA, _link, _seed
-from lehr.configuration import TABLES
-from lehr.ledger import LEDGER_FORMAT
+from lehr.accounting.ledger import LEDGER_FORMAT
+from lehr.config import options
+from lehr.files.append_only import _SCHEMA, _link, _seed
 from lehr.methods.by_name import METHODS
-from lehr.networks.by_name import NETWORKS
+from lehr.networks.registry import NETWORKS
+from lehr.optim.optimizers import OPTIMIZERS
 from lehr.planning.budget import BUDGET_FORMAT
-from lehr.sampling.by_name import SAMPLERS
-from lehr.update.optimizers import OPTIMIZERS
+from lehr.privacy.sampling import SAMPLERS
 
 JSON_VALUES = (
     *("null", "true", "false", "0", "-0.0", "-1", "1", "2.5", "1e308", "1e400", "-1e400", "1e-320", "NaN", "Infinity"),
@@ -41,7 +41,7 @@ TOML_VALUES = (
 )
 # Keys that some table, method or network takes, whichever table they are put into.
 TOML_KEYS = sorted(
-    {key for keys in TABLES.values() for key in keys or ()}
+    {each.key for each in options().values()}
     | {key for makes in (*METHODS.values(), *NETWORKS.values()) for key in signature(makes).parameters}
     | {"network", "trials", "seed", "space", "score", "sampler", "pruner", "model.name", "data", "privacy", "x"}
 )

@@ -12,22 +12,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.store import ResultFile
 from lehr import accounting
+from lehr.accounting.ledger import Ledger
+from lehr.certificates import checking
+from lehr.certificates.certificate import read_certificate
 from lehr.cli.main import app
-from lehr.configuration import Configuration
-from lehr.data import cifar, cifar_python, content, image_folder, load, npz, unlabelled
-from lehr.data.decoding import pixels_of_listed
-from lehr.data.file_list import listed
+from lehr.config import RunConfig
+from lehr.data import image_folder, load
+from lehr.data.decoding import decode_listed
+from lehr.data.file_content import chunks, open_file
+from lehr.data.image_folder import list_images
+from lehr.data.readers import parse_cifar, read_inputs, read_npz
+from lehr.data.records import InMemory
 from lehr.data.split import Split
 from lehr.errors import LehrError
-from lehr.ledger import Ledger
-from lehr.papers.store import Kept
 from lehr.planning.budget import Budget
-from lehr.reports import certificate_file, checking
-from lehr.reports.run_list import RunList
-from lehr.reports.served_pages import Pages
-from lehr.run_shape import Callback, Start
-from lehr.search.asked import Search
+from lehr.reports.serving import Pages, RunList
+from lehr.run.shape import Callback, Start
+from lehr.search.request import Search
+from lehr.training.fit import fit
+from lehr.training.prepare import config_of_run, method_and_plan, read_data, run_plan
 
 EXIT_CODES = (0, 1, 2, 3, 4)
 RECORDS = ("private.npz", "test.npz")
@@ -79,7 +84,7 @@ def readers(known: Mapping[str, Any]) -> list[Reader]:
 
     def releases() -> None:
         if command("release", "run", "--to", "released") == 0:
-            stated = certificate_file.read("released/certificate.json")
+            stated = read_certificate("released/certificate.json")
             assert stated.epsilon >= known["epsilon"], "the released model promises less than it costs"
             assert stated.delta <= known["delta"], "the released model promises less than it costs"
 
@@ -137,7 +142,7 @@ def readers(known: Mapping[str, Any]) -> list[Reader]:
         Reader(name="train", file="run.toml", kind="toml", read=_train, needs=RECORDS, often=12),
         Reader(name="search", file="search.toml", kind="toml", read=lambda: Search.read(Path("search.toml")).plan,
                needs=RECORDS, often=40),
-        Reader(name="npz", file="private.npz", kind="npz", read=lambda: npz.read(Path("private.npz")), often=60),
+        Reader(name="npz", file="private.npz", kind="npz", read=lambda: read_npz(Path("private.npz")), often=60),
         *(
             Reader(name="unlabelled", file=file, kind=kind, read=_unlabelled(file), often=40)
             for file, kind in (("private.npz", "npz"), ("images.idx", "idx"), ("images.idx.gz", "idx.gz"))
@@ -147,21 +152,20 @@ def readers(known: Mapping[str, Any]) -> list[Reader]:
             read=lambda: load("mnist", Path("known"))),
         Reader(name="split", file="split.npy", kind="npy", read=lambda: Split.load("split.npy"), often=40),
         Reader(name="cifar", file="cifar.bin", kind="bytes", often=10,
-               read=lambda: cifar.parsed(content.read_up_to(Path("cifar.bin")), num_labels=1, path=Path("cifar.bin"))),
-        Reader(name="cifar pickle", file="cifar.pickle", kind="bytes", often=40, read=_pickled),
+               read=lambda: _cifar("cifar.bin")),
         *(
             Reader(name=read.__name__, file=f"images/a/image.{ending}", kind="png" if ending == "png" else "bytes",
                    read=read, needs=("images",), often=10)
             for read in (_image_folder, _streamed_folder)
             for ending in ("png", "jpg", "gif", "bmp", "tiff", "webp", "ppm")
         ),
-        Reader(name="kept results", file="kept.json", kind="json", read=lambda: Kept.read("kept.json"), often=10),
+        Reader(name="kept results", file="kept.json", kind="json", read=lambda: ResultFile.read("kept.json"), often=10),
     ]  # fmt: skip
 
 
 def facts() -> dict[str, Any]:
     """What the files in the current folder say, before any of them is mutated."""
-    certificate = certificate_file.read("model/certificate.json")
+    certificate = read_certificate("model/certificate.json")
     with Budget.open("data.budget") as budget, Ledger.open("run/ledger.db") as ledger:
         status = budget.status()
         return {
@@ -213,7 +217,7 @@ _FOLDERS, _FILES = ("run", "model", "images"), (".npz", ".budget", ".toml", ".id
 
 def _checker(file: str) -> Callable[[], None]:
     def check() -> None:
-        certificate = certificate_file.read(file)
+        certificate = read_certificate(file)
         if not checking.mismatches(certificate):
             costs = accounting.bound(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
             assert certificate.epsilon >= costs.epsilon, "a certificate holds that promises less than its event costs"
@@ -221,43 +225,49 @@ def _checker(file: str) -> Callable[[], None]:
     return check
 
 
+def _cifar(name: str) -> InMemory:
+    with open_file(Path(name)) as stream:
+        content = bytearray(b"".join(chunks(stream, at_most=2**20)))
+    return parse_cifar(content, num_labels=1, path=Path(name))
+
+
 def _unlabelled(file: str) -> Callable[[], object]:
-    return lambda: unlabelled.read(Path(file), shape=(1, 4, 4))
+    return lambda: read_inputs(Path(file), shape=(1, 4, 4))
 
 
 def _configure() -> None:
-    said = Configuration.read(Path("run.toml"))
-    said.method_and_plan()
-    said.allowance()
-    said.given()
+    said = RunConfig.read(Path("run.toml"))
+    method_and_plan(said)
+    run_plan(said)
+    read_data(said)
 
 
 def _train() -> None:
-    Configuration.read(Path("run.toml")).train(
-        directory=Path("new"), callbacks=[_Stop()], quiet=True, compiled=False, seed=1
+    fit(
+        config=RunConfig.read(Path("run.toml")),
+        directory=Path("new"),
+        callbacks=[_Stop()],
+        quiet=True,
+        compiled=False,
+        seed=1,
     )
 
 
 def _resume() -> None:
     words = {"npz": "private.npz", "test_npz": "test.npz"}
-    asked = Configuration.of_run(Path("interrupted")).with_words(data=words)
-    asked.train(directory=Path("interrupted"), resume=True, callbacks=[_Stop()], quiet=True, compiled=False)
+    asked = config_of_run(Path("interrupted")).with_values(data=words)
+    fit(config=asked, directory=Path("interrupted"), resume=True, callbacks=[_Stop()], quiet=True, compiled=False)
 
 
 def _serve() -> None:
     Pages(RunList(Path())).answer("/")
 
 
-def _pickled() -> None:
-    path = Path("cifar.pickle")
-    cifar_python.parsed(content.read_up_to(path), labels="labels", path=path)
-
-
 def _image_folder() -> None:
-    image_folder.read(Path("images"), size=(4, 4))
+    image_folder.read_image_folder(Path("images"), size=(4, 4))
 
 
 def _streamed_folder() -> None:
-    files = listed(Path("images"))
+    files = list_images(Path("images"))
     for place in range(len(files)):
-        pixels_of_listed(files.at(place), side=4, channels=3)
+        decode_listed(files.at(place), side=4, channels=3)

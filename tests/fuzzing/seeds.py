@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import pickle
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -14,22 +13,21 @@ import numpy as np
 import torch
 from PIL import Image
 
-from lehr.configuration import Configuration
+from experiments.store import ResultFile
+from lehr.accounting.events import Adjacency, Repeated
+from lehr.certificates import issuing
+from lehr.certificates.certificate import Statements, write_certificate
+from lehr.certificates.release import release
+from lehr.config import RunConfig
 from lehr.data.split import Split
-from lehr.events import Adjacency, Repeated
-from lehr.files import json_file
-from lehr.papers.store import Kept
+from lehr.files import strict_json, toml_text
 from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
-from lehr.release import release
-from lehr.reports import certificate_file, issuing
-from lehr.reports.certificate import Statements
-from lehr.run_folder import read_config
-from lehr.run_shape import Callback, Progress, RunFiles
-from lehr.search import toml_text
-from lehr.search.asked import Search
+from lehr.run.folder import read_config
+from lehr.run.shape import Callback, Progress, RunFiles
+from lehr.search.request import Search, free_terms
 from lehr.search.study import Study
-from lehr.search.terms import free_terms
+from lehr.training.fit import fit
 from tests import audits, predictions
 from tests.training.tiny import PRIVATE, PUBLIC, TEST
 
@@ -58,25 +56,25 @@ def write(folder: Path) -> None:
     searched = {**WORDS, "data": {**WORDS["data"], "declared": "synthetic"}, "search": SEARCH}
     (folder / "search.toml").write_text(toml_text.written(searched), encoding="utf-8")
     (folder / "nothing").mkdir()
-    said = Configuration.read(folder / "run.toml")
+    said = RunConfig.read(folder / "run.toml")
     how: dict[str, Any] = {"quiet": True, "compiled": False, "seed": 1}
-    said.train(directory=folder / "run", **how)
+    fit(config=said, directory=folder / "run", **how)
     files = RunFiles(folder / "run")
     files.report.unlink()  # large, and never read
-    json_file.write(files.audit, audits.HOLDING.to_json())
+    strict_json.write(files.audit, audits.HOLDING.to_json())
     with suppress(KeyboardInterrupt):
-        said.train(directory=folder / "interrupted", callbacks=[_StopAtTwo()], diagnostics=True, **how)
+        fit(config=said, directory=folder / "interrupted", callbacks=[_StopAtTwo()], diagnostics=True, **how)
     shutil.copytree(folder / "run", folder / "released")
     release(folder / "released", folder / "model")
     shutil.rmtree(folder / "released")
     _write_budgets(folder)
     plan = Plan.from_json(read_config(files.directory)["plan"])
     predicted = replace(predictions.PREDICTION, reference=plan, runs=predictions.simulated(b2=0.9, b4=0.8, b6=0.85))
-    json_file.write(folder / "prediction.json", replace(predicted, setting={}).to_json())
+    strict_json.write(folder / "prediction.json", replace(predicted, setting={}).to_json())
     asked = Search.read(folder / "search.toml")
     terms, name = free_terms(asked), "search-search"
-    Study(search=asked, terms=terms, directory=folder / name, name=name, how={"compiled": False}).run()
-    Kept(what="what", paper="paper", name="name", entries={}).write(folder / "kept.json")
+    Study(search=asked, terms=terms, directory=folder / name, name=name, options={"compiled": False}).run()
+    ResultFile(what="what", paper="paper", name="name", entries={}).write(folder / "kept.json")
 
 
 def _write_images(folder: Path) -> None:
@@ -90,8 +88,6 @@ def _write_images(folder: Path) -> None:
             Image.fromarray(pictures[place, 0].numpy()).save(folder / "images" / label / f"image.{ending}")
     rows = np.arange(2 * 3073, dtype=np.uint32).astype(np.uint8)
     (folder / "cifar.bin").write_bytes(rows.tobytes())
-    batch = {b"data": rows[: 2 * 3072].reshape(2, 3072), b"labels": [3, 4], "text": "x"}
-    (folder / "cifar.pickle").write_bytes(pickle.dumps(batch, protocol=2))
     (folder / "known" / "MNIST" / "raw").mkdir(parents=True)
     for part in ("train", "t10k"):
         for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
@@ -101,7 +97,7 @@ def _write_images(folder: Path) -> None:
 
 def _write_budgets(folder: Path) -> None:
     plan = Plan(noise_multiplier=2.0, steps=100, expected_batch_size=16, records=1000, delta=1e-5)
-    json_file.write(folder / "plan.json", plan.to_json())
+    strict_json.write(folder / "plan.json", plan.to_json())
     with Budget.create(folder / "data.budget", dataset="made up", epsilon=9, delta=1e-5) as budget:
         for run in ("search", "first"):
             budget.reserve(plan.event, run=run)
@@ -115,7 +111,7 @@ def _write_budgets(folder: Path) -> None:
             plan.event, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE, stated=stated, charged=charged, budget=paid
         )
         budget.reserve(plan.event, run="second")
-    certificate_file.write(folder / "paid.json", certificate)
+    write_certificate(folder / "paid.json", certificate)
 
 
 class _StopAtTwo(Callback):

@@ -20,83 +20,77 @@ def loss_fn(outputs: Any, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
-class Images(nn.Module):
-    """Convolutions, a normalisation, an operation in place, and a layer that is never used."""
+class Model(nn.Module):
+    """Layers and parameters by name, and a function of the model and its inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.GroupNorm(2, 8),
-            nn.Conv2d(8, 6, 3, stride=2, groups=2),
-            nn.Tanh(),
-        )
-        self.unused = nn.Linear(3, 2)
-        self.head = nn.Linear(6, NUM_CLASSES)
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
 
-    def forward(self, images: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.features(images).mean((2, 3)))
-        return outputs
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.run(self, *inputs, **named)
 
 
-class Sequences(nn.Module):
+def images() -> nn.Module:
+    """Convolutions, a normalisation, an operation in place, and a layer that is never used."""
+    features = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.GroupNorm(2, 8),
+        nn.Conv2d(8, 6, 3, stride=2, groups=2),
+        nn.Tanh(),
+    )
+    layers = {"features": features, "unused": nn.Linear(3, 2), "head": nn.Linear(6, NUM_CLASSES)}
+    return Model(lambda model, x: model.head(model.features(x).mean((2, 3))), **layers)
+
+
+def sequences() -> nn.Module:
     """Linear layers on sequences; the middle one is used twice and written over in place."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(3, 6)
-        self.again = nn.Linear(6, 6)
-        self.head = nn.Linear(6, NUM_CLASSES, bias=False)
+    def run(model: Any, values: Tensor) -> Any:
+        hidden = torch.relu_(model.again(torch.tanh(model.first(values))))
+        return model.head(model.again(hidden).mean(1))
 
-    def forward(self, sequences: Tensor) -> Tensor:
-        hidden = torch.relu_(self.again(torch.tanh(self.first(sequences))))
-        outputs: Tensor = self.head(self.again(hidden).mean(1))
-        return outputs
+    return Model(run, first=nn.Linear(3, 6), again=nn.Linear(6, 6), head=nn.Linear(6, NUM_CLASSES, bias=False))
 
 
-class Words(nn.Module):
+def words() -> nn.Module:
     """A table of words that is also the last layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(NUM_CLASSES, 4)
-        self.middle = nn.Linear(4, 4)
-        self.head = nn.Linear(4, NUM_CLASSES, bias=False)
-        self.head.weight = self.table.weight
-
-    def forward(self, words: Tensor) -> Tensor:
-        outputs: Tensor = self.head(torch.tanh(self.middle(self.table(words)))).mean(1)
-        return outputs
+    model: Any = Model(
+        lambda model, words: model.head(torch.tanh(model.middle(model.table(words)))).mean(1),
+        table=nn.Embedding(NUM_CLASSES, 4),
+        middle=nn.Linear(4, 4),
+        head=nn.Linear(4, NUM_CLASSES, bias=False),
+    )
+    model.head.weight = model.table.weight
+    return model  # type: ignore[no-any-return]
 
 
-class Attention(nn.Module):
+def attention() -> nn.Module:
     """A layer of a transformer over words and their positions, which are given to every record."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(NUM_CLASSES, 4)
-        self.positions = nn.Embedding(3, 4)
-        self.layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(4, NUM_CLASSES)
-
-    def forward(self, words: Tensor) -> Tensor:
+    def run(model: Any, words: Tensor) -> Any:
         positions = torch.arange(3, device=words.device).expand(words.shape)
-        outputs: Tensor = self.head(self.layer(self.words(words) + self.positions(positions)).mean(1))
-        return outputs
+        return model.head(model.layer(model.words(words) + model.positions(positions)).mean(1))
+
+    return Model(
+        run,
+        words=nn.Embedding(NUM_CLASSES, 4),
+        positions=nn.Embedding(3, 4),
+        layer=nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True),
+        head=nn.Linear(4, NUM_CLASSES),
+    )
 
 
-class Token(nn.Module):
+def token() -> nn.Module:
     """A parameter that belongs to no layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.token = nn.Parameter(torch.linspace(0, 1, 3))
-        self.head = nn.Linear(3, NUM_CLASSES)
-
-    def forward(self, sequences: Tensor) -> Tensor:
-        outputs: Tensor = self.head(torch.tanh(sequences + self.token)).mean(1)
-        return outputs
+    return Model(
+        lambda model, values: model.head(torch.tanh(values + model.token)).mean(1),
+        token=nn.Parameter(torch.linspace(0, 1, 3)),
+        head=nn.Linear(3, NUM_CLASSES),
+    )
 
 
 class Gain(nn.Module):
@@ -110,16 +104,10 @@ class Gain(nn.Module):
         return values * self.gain
 
 
-class WithoutRule(nn.Module):
+def without_rule() -> nn.Module:
     """A layer without a rule in the middle of others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3, 6), Gain(6), nn.Tanh(), nn.Linear(6, NUM_CLASSES))
-
-    def forward(self, sequences: Tensor) -> Tensor:
-        outputs: Tensor = self.layers(sequences).mean(1)
-        return outputs
+    layers = nn.Sequential(nn.Linear(3, 6), Gain(6), nn.Tanh(), nn.Linear(6, NUM_CLASSES))
+    return Model(lambda model, values: model.layers(values).mean(1), layers=layers)
 
 
 class Recurrent(nn.Module):
@@ -161,13 +149,13 @@ class Case:
 
 
 CASES = {
-    "images": Case(Images, (3, 6, 6)),
-    "sequences": Case(Sequences, (4, 3)),
-    "words": Case(Words, (4,), takes_words=True),
-    "attention": Case(Attention, (3,), takes_words=True),
-    "without rule": Case(WithoutRule, (4, 3)),
+    "images": Case(images, (3, 6, 6)),
+    "sequences": Case(sequences, (4, 3)),
+    "words": Case(words, (4,), takes_words=True),
+    "attention": Case(attention, (3,), takes_words=True),
+    "without rule": Case(without_rule, (4, 3)),
 }
-TOKEN = Case(Token, (4, 3))
+TOKEN = Case(token, (4, 3))
 
 
 def assert_same_gradients(some: Any, others: Any, *, records: int, tolerance: float = 1e-10) -> None:

@@ -1,3 +1,5 @@
+"""Both ways to replace BatchNorm."""
+
 from __future__ import annotations
 
 import copy
@@ -10,8 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lehr.errors import InvalidValue, NotPrivate
-from lehr.gradients.conversion import frozen_statistics, group_norm_instead, groups_for
-from lehr.gradients.fixed_statistics import FixedStatistics
+from lehr.gradients.conversion import FixedStatistics, frozen_statistics, group_norm_instead, groups_for
 from lehr.gradients.refusals import refuse_what_cannot_be_private
 from tests.gradients.small_models import untouched
 
@@ -66,12 +67,6 @@ def test_frozen_statistics_do_not_follow_the_records() -> None:
     before = copy.deepcopy(dict(converted.named_buffers()))
     converted(torch.randn(5, 3, 6, 6) + 100)
     assert all(torch.equal(value, before[name]) for name, value in converted.named_buffers())
-
-
-def test_no_feature_is_erased_where_images_have_shrunk_to_one_pixel() -> None:
-    converted = group_norm_instead(nn.Sequential(nn.BatchNorm2d(32)))
-    outputs = converted(torch.randn(2, 32, 1, 1))
-    assert bool((outputs != 0).all())
 
 
 @given(num_channels=st.integers(2, 600), num_groups=st.integers(1, 64), min_channels=st.integers(2, 32))
@@ -130,3 +125,29 @@ def test_limits_out_of_range_are_refused() -> None:
         group_norm_instead(nn.BatchNorm2d(4), num_groups=0)
     with pytest.raises(InvalidValue, match="min_channels_per_group"):
         group_norm_instead(nn.BatchNorm2d(4), min_channels_per_group=1)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 5), (4, 3, 5, 5), (2, 3, 4, 4, 4)])
+def test_it_normalises_channels_with_what_it_was_given(shape: tuple[int, ...]) -> None:
+    values = torch.randn(*shape).double()
+    mean, std = torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor([0.5, 1.0, 2.0]).double()
+    weight, bias = torch.tensor([1.0, -1.0, 2.0]).double(), torch.tensor([0.0, 1.0, 2.0]).double()
+    outputs = FixedStatistics(mean, std, weight=weight, bias=bias)(values)
+    for channel in range(3):
+        expected = (values[:, channel] - mean[channel]) / std[channel] * weight[channel] + bias[channel]
+        assert torch.allclose(outputs[:, channel], expected)
+
+
+def test_statistics_are_saved_and_not_trained() -> None:
+    layer = FixedStatistics(torch.zeros(3), torch.ones(3), weight=torch.ones(3), bias=nn.Parameter(torch.ones(3)))
+    assert set(layer.state_dict()) == {"mean", "std", "weight", "bias"}
+    assert [(name, parameter.requires_grad) for name, parameter in layer.named_parameters()] == [
+        ("weight", False),
+        ("bias", True),
+    ]
+
+
+def test_no_feature_is_erased_where_images_have_shrunk_to_one_pixel() -> None:
+    converted = group_norm_instead(nn.Sequential(nn.BatchNorm2d(32)))
+    outputs = converted(torch.randn(2, 32, 1, 1))
+    assert bool((outputs != 0).all())

@@ -9,14 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lehr.clipping.flat import FlatClip
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.ghost import GhostEngine
-from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.interfaces import PrivateSum, RecordGradients
-from tests.gradients.small_models import CASES, NUM_CLASSES, assert_same_gradients, loss_fn, untouched
+from lehr.privacy.clipping import FlatClip
+from tests.gradients.one_by_one import OneByOneEngine
+from tests.gradients.small_models import CASES, NUM_CLASSES, Case, assert_same_gradients, loss_fn, untouched
 
 IMAGES = CASES["images"]
+# As small as compiling it takes long: a convolution, a normalisation and a linear layer.
+ONE_LAYER_EACH = Case(
+    lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, NUM_CLASSES)), (3, 6, 6)
+)
 CLIP = FlatClip(clip_norm=0.5)
 RECORDS = 4
 
@@ -41,7 +45,7 @@ class Compiled:
     """A model, its engine, and the one graph that all tests of this kind run."""
 
     def __init__(self) -> None:
-        self.model = IMAGES.model()
+        self.model = ONE_LAYER_EACH.model()
         self.before = untouched(self.model)
         self.engine = GhostEngine(self.model, loss_fn, physical_batch=RECORDS)
 
@@ -60,23 +64,23 @@ def compiled() -> Iterator[Compiled]:
 @pytest.mark.slow
 class TestCompiled:
     def test_a_batch_gives_what_a_loop_gives(self, compiled: Compiled) -> None:
-        batch = IMAGES.batch(RECORDS)
+        batch = ONE_LAYER_EACH.batch(RECORDS)
         assert_same_sums(compiled.sum(*batch), expected_sum(compiled.model, *batch), tolerance=1e-9)
 
     def test_the_model_is_bit_for_bit_as_it_was(self, compiled: Compiled) -> None:
-        compiled.sum(*IMAGES.batch(RECORDS))
+        compiled.sum(*ONE_LAYER_EACH.batch(RECORDS))
         assert untouched(compiled.model) == compiled.before
 
-    @pytest.mark.parametrize("records", [1, 3, 5, 8, 9])
+    @pytest.mark.parametrize("records", [1, 5, 8])
     def test_a_batch_of_any_size_is_run_in_parts_of_one_size(self, compiled: Compiled, records: int) -> None:
-        batch = IMAGES.batch(records)
+        batch = ONE_LAYER_EACH.batch(records)
         mask = torch.arange(records) != 2
         found = compiled.sum(*batch, mask)
         assert_same_sums(found, expected_sum(compiled.model, *batch, mask), tolerance=1e-9)
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
     def test_a_record_that_is_not_finite_counts_as_zero(self, compiled: Compiled) -> None:
-        inputs, targets = IMAGES.batch(RECORDS)
+        inputs, targets = ONE_LAYER_EACH.batch(RECORDS)
         inputs[1] = torch.inf
         inputs[2] = torch.nan
         kept = [0, 3]
@@ -84,24 +88,24 @@ class TestCompiled:
         assert_same_sums(compiled.sum(inputs, targets), expected, tolerance=1e-9)
 
     def test_a_mask_that_leaves_everyone_out_gives_exact_zeros(self, compiled: Compiled) -> None:
-        found = compiled.sum(*IMAGES.batch(RECORDS), torch.zeros(RECORDS, dtype=torch.bool))
+        found = compiled.sum(*ONE_LAYER_EACH.batch(RECORDS), torch.zeros(RECORDS, dtype=torch.bool))
         assert all(torch.equal(value, torch.zeros_like(value)) for value in found.values())
 
     def test_one_record_is_no_longer_than_the_sensitivity(self, compiled: Compiled) -> None:
         for index in range(RECORDS):
-            found = compiled.sum(*IMAGES.batch(RECORDS), torch.arange(RECORDS) == index)
+            found = compiled.sum(*ONE_LAYER_EACH.batch(RECORDS), torch.arange(RECORDS) == index)
             length = torch.stack([value.square().sum() for value in found.values()]).sum().sqrt()
             assert 0.9 * CLIP.sensitivity < length <= CLIP.sensitivity
 
     def test_a_sum_outlives_the_next_batch(self, compiled: Compiled) -> None:
-        first = compiled.sum(*IMAGES.batch(RECORDS))
+        first = compiled.sum(*ONE_LAYER_EACH.batch(RECORDS))
         kept = {name: value.clone() for name, value in first.items()}
-        compiled.sum(*IMAGES.batch(RECORDS + 1))
+        compiled.sum(*ONE_LAYER_EACH.batch(RECORDS + 1))
         assert all(torch.equal(first[name], kept[name]) for name in kept)
 
     def test_weights_that_an_optimizer_changed_in_place_are_the_ones_that_are_used(self, compiled: Compiled) -> None:
         """Last, since it changes the model."""
-        batch = IMAGES.batch(RECORDS)
+        batch = ONE_LAYER_EACH.batch(RECORDS)
         before = compiled.sum(*batch)
         optimizer = torch.optim.SGD(compiled.model.parameters(), lr=0.5)
         torch.autograd.backward(loss_fn(compiled.model(batch[0]), batch[1]).sum())
@@ -109,11 +113,10 @@ class TestCompiled:
         optimizer.zero_grad()
         after = compiled.sum(*batch)
         assert_same_sums(after, expected_sum(compiled.model, *batch), tolerance=1e-9)
-        assert not torch.allclose(before["head.weight"], after["head.weight"])
+        assert not torch.allclose(before["3.weight"], after["3.weight"])
 
 
-@pytest.mark.slow
-@pytest.mark.in_turn(1)
+@pytest.mark.whole
 def test_a_compiled_step_in_bfloat16_keeps_the_sensitivity() -> None:
     """A compiler may round at other places than an eager run; the margin has room for it."""
     torch._dynamo.reset()
@@ -128,8 +131,7 @@ def test_a_compiled_step_in_bfloat16_keeps_the_sensitivity() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("physical_batch", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("physical_batch, views", [(1, 1), (2, 2), (3, 1), (7, 2)])
 @pytest.mark.parametrize("name", CASES)
 def test_physical_batches_of_any_size_give_the_same_sum(name: str, physical_batch: int, views: int) -> None:
     model = CASES[name].model()
@@ -151,14 +153,6 @@ def test_an_empty_batch_gives_exact_zeros_in_the_shape_of_the_parameters(physica
     assert all(torch.equal(value, torch.zeros_like(value)) for value in found.values.values())
 
 
-def test_an_empty_batch_first_is_no_obstacle_to_the_next() -> None:
-    model = IMAGES.model()
-    engine = eager(model)
-    engine.private_sum(CLIP, *IMAGES.batch(0))
-    found = engine.private_sum(CLIP, *IMAGES.batch(3)).values
-    assert_same_sums(found, expected_sum(model, *IMAGES.batch(3)), tolerance=1e-9)
-
-
 def test_images_of_another_size_are_read_anew() -> None:
     model = IMAGES.model()
     engine = eager(model)
@@ -176,19 +170,9 @@ def test_another_clip_rule_gets_a_step_of_its_own() -> None:
     assert_same_sums(large.values, {name: 2 * value for name, value in small.values.items()}, tolerance=1e-9)
 
 
-class Dropped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, NUM_CLASSES))
-
-    def forward(self, values: Tensor) -> Tensor:
-        outputs: Tensor = self.layers(values)
-        return outputs
-
-
 def test_training_flags_are_followed_from_batch_to_batch() -> None:
     torch.manual_seed(0)
-    model = Dropped().double()
+    model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, NUM_CLASSES)).double()
     engine = eager(model)
     inputs, targets = torch.randn(3, 6, dtype=torch.float64), torch.arange(3)
     model.eval()
@@ -202,30 +186,6 @@ def test_training_flags_are_followed_from_batch_to_batch() -> None:
     assert not model.training
 
 
-def test_dropout_draws_for_each_record_and_for_each_batch() -> None:
-    torch.manual_seed(0)
-    engine = eager(Dropped().double())
-    inputs = torch.randn(1, 6, dtype=torch.float64).expand(8, 6)
-    norms = engine.gradients(inputs, torch.zeros(8, dtype=torch.long)).norms()
-    assert len(set(norms.tolist())) > 1
-
-
-def test_finding_out_how_a_model_is_read_draws_no_random_numbers() -> None:
-    engine = eager(IMAGES.model())
-    state = torch.get_rng_state()
-    engine.gradients(*IMAGES.batch(2))
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_layer_that_was_frozen_is_in_no_sum_and_changes_no_other() -> None:
-    model = IMAGES.model()
-    whole = OneByOneEngine(model, loss_fn).gradients(*IMAGES.batch(3)).weighted_sum(torch.ones(3))
-    model.get_submodule("features.0").requires_grad_(False)
-    found = eager(model).gradients(*IMAGES.batch(3)).weighted_sum(torch.ones(3))
-    assert not any(name.startswith("features.0.") for name in found)
-    assert_same_sums(found, {name: whole[name] for name in found}, tolerance=1e-9)
-
-
 def test_weights_that_were_loaded_are_the_ones_that_are_used() -> None:
     model, other = IMAGES.model(), IMAGES.build().double()
     engine = eager(model)
@@ -233,28 +193,6 @@ def test_weights_that_were_loaded_are_the_ones_that_are_used() -> None:
     model.load_state_dict(other.state_dict(), assign=True)
     expected = OneByOneEngine(other, loss_fn).gradients(*IMAGES.batch(3))
     assert_same_gradients(engine.gradients(*IMAGES.batch(3)), expected, records=3)
-
-
-class Viewed(nn.Module):
-    """Images that are viewed as rows, which fails where their channels are innermost."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Conv2d(3, 4, 3)
-        self.head = nn.Linear(4 * 4 * 4, NUM_CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        outputs: Tensor = self.head(torch.tanh(self.features(images)).view(images.size(0), -1))
-        return outputs
-
-
-@pytest.mark.parametrize("views", [1, 2])
-def test_images_may_be_viewed_as_rows(views: int) -> None:
-    torch.manual_seed(0)
-    model = Viewed().double()
-    inputs, targets = IMAGES.batch(3, views=views)
-    expected = OneByOneEngine(model, loss_fn, views=views).gradients(inputs, targets)
-    assert_same_gradients(eager(model, views=views).gradients(inputs, targets), expected, records=3)
 
 
 def test_a_layer_under_two_names_keeps_the_users_weights() -> None:
@@ -448,20 +386,6 @@ def test_equal_clip_rules_share_one_step() -> None:
     assert_same_sums(sums[1].values, sums[0].values, tolerance=0)
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"precision": "float8"}, r"precision must be .*as_model.*bfloat16.*float8"),
-        ({"views": 0}, r"views must be .*0"),
-        ({"physical_batch": 0}, r"physical_batch must be .*0"),
-        ({"physical_batch": 2.5}, r"physical_batch must be .*2\.5"),
-    ],
-)
-def test_a_setting_that_is_not_allowed_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidValue, match=message):
-        GhostEngine(IMAGES.model(), loss_fn, **settings)
-
-
 @pytest.mark.parametrize("method", ["gradients", "private_sum"])
 def test_a_batch_that_does_not_fit_is_refused_by_name(method: str) -> None:
     inputs, targets = IMAGES.batch(3)
@@ -479,11 +403,10 @@ def test_a_batch_that_does_not_fit_is_refused_by_name(method: str) -> None:
         run(eager(IMAGES.model()), inputs, targets[:2])
 
 
-def test_a_model_with_nothing_to_train_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="at least one parameter that requires grad"):
-        eager(IMAGES.model().requires_grad_(False))
-
-
-def test_batch_norm_is_refused_with_the_way_out() -> None:
-    with pytest.raises(NotPrivate, match=r"1 \(BatchNorm2d\).*lehr\.gradients\.conversion"):
-        eager(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+def test_dropout_draws_for_each_record_and_for_each_batch() -> None:
+    torch.manual_seed(0)
+    layers = nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, NUM_CLASSES)
+    engine = eager(nn.Sequential(*layers).double())
+    inputs = torch.randn(1, 6, dtype=torch.float64).expand(8, 6)
+    norms = engine.gradients(inputs, torch.zeros(8, dtype=torch.long)).norms()
+    assert len(set(norms.tolist())) > 1

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lehr.errors import InvalidValue, NotPrivate
+from lehr.errors import NotPrivate
 from lehr.gradients.materialised import MaterialisedEngine, bytes_per_record
-from lehr.gradients.one_by_one import OneByOneEngine
+from tests.gradients.one_by_one import OneByOneEngine
 from tests.gradients.small_models import (
     CASES,
     NUM_CLASSES,
@@ -68,14 +68,6 @@ def test_recurrent_layers_on_a_gpu_agree_with_the_oracle_on_a_cpu(kind: Any, set
     expected = OneByOneEngine(model, loss_fn).gradients(inputs, targets).norms()
     found = MaterialisedEngine(model.cuda(), loss_fn).gradients(inputs.cuda(), targets.cuda())
     assert_close(found.norms().cpu(), expected, 1e-9)
-
-
-def test_a_recurrent_layer_with_some_parameters_frozen() -> None:
-    model = Recurrent(nn.LSTM(3, 4)).double()
-    model.layer.weight_hh_l0.requires_grad_(False)
-    inputs, targets = torch.randn(4, 5, 3).double(), torch.arange(4)
-    found = MaterialisedEngine(model, loss_fn).gradients(inputs, targets)
-    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=4)
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 2**20])
@@ -154,24 +146,12 @@ def test_a_batch_that_is_changed_between_norms_and_sums_cannot_exceed_the_norms(
     assert again <= norm.item() * (1 + gradients.margin)
 
 
-def test_a_loss_that_is_already_reduced_is_refused() -> None:
-    engine = MaterialisedEngine(nn.Linear(3, NUM_CLASSES), lambda outputs, targets: loss_fn(outputs, targets).mean())
-    with pytest.raises(InvalidValue, match="loss_fn must be a function with one loss per record"):
-        engine.gradients(torch.ones(2, 3), torch.arange(2)).norms()
-
-
 def test_a_layer_that_begins_to_mix_records_later_is_refused_then() -> None:
     model = nn.Sequential(nn.Linear(2, NUM_CLASSES), nn.BatchNorm1d(NUM_CLASSES)).eval()
     engine = MaterialisedEngine(model, loss_fn)
     model.train()
     with pytest.raises(NotPrivate, match="BatchNorm1d"):
         engine.gradients(torch.ones(2, 2), torch.arange(2))
-
-
-@pytest.mark.parametrize("settings", [{"chunk_records": 0}, {"kept_bytes": -1}, {"views": 0}, {"chunk_records": 1.5}])
-def test_a_setting_out_of_range_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidValue, match=next(iter(settings))):
-        MaterialisedEngine(nn.Linear(1, 1), loss_fn, **settings)
 
 
 class Branches(nn.Module):

@@ -14,8 +14,8 @@ from lehr.errors import NotPrivate
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.hooked import HookedEngine
 from lehr.gradients.materialised import MaterialisedEngine
-from lehr.gradients.one_by_one import OneByOneEngine
-from lehr.gradients.record_axis import Trace, why_not_apart
+from lehr.gradients.record_axis import References, Trace, why_not_apart
+from tests.gradients.one_by_one import OneByOneEngine
 
 RECORDS, WIDTH, CLASSES = 8, 4, 3
 Layer: TypeAlias = Callable[[Tensor], Tensor]
@@ -357,6 +357,23 @@ def test_nothing_is_left_in_the_model() -> None:
 
     assert why_not_apart(compute, model, num_records=RECORDS) is None
     assert model.seen is None
+
+
+def test_the_reference_is_traced_once_for_all_batch_sizes_and_anew_where_it_no_longer_fits() -> None:
+    model, sizes, factor = nn.Linear(WIDTH, WIDTH), [], [1.0]
+
+    def compute(trace: Trace) -> list[tuple[str, Tensor]]:
+        sizes.append(trace.num_records)
+        inputs = trace.records(torch.empty(1, WIDTH)) * factor[0]
+        return [("model", inputs - inputs.mean(0) if trace.num_records >= 100 else inputs)]
+
+    references: References = {}
+    for num_records in (8, 9, 12):
+        assert why_not_apart(compute, model, num_records=num_records, references=references) is None
+    assert sizes == [5, 8, 9, 12]
+    assert why_not_apart(compute, model, num_records=128, references=references) is not None
+    factor[0] = 2.0
+    assert why_not_apart(compute, model, num_records=8, references=references) is None
 
 
 def test_a_tensor_beside_the_model_that_learns_from_records_is_found() -> None:

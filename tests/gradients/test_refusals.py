@@ -77,16 +77,6 @@ def test_what_can_be_private_is_accepted(layer: nn.Module) -> None:
     refuse_what_cannot_be_private(nn.Sequential(nn.Identity(), layer))
 
 
-def test_the_way_out_of_batch_norm_is_one_call() -> None:
-    with pytest.raises(NotPrivate, match=r"group_norm_instead\(model\), or frozen_statistics\(model\)"):
-        refuse_what_cannot_be_private(nn.Sequential(nn.BatchNorm2d(3)))
-
-
-def test_a_model_that_is_itself_refused_is_named_so() -> None:
-    with pytest.raises(NotPrivate, match=r"the model itself \(BatchNorm2d\)"):
-        refuse_what_cannot_be_private(nn.BatchNorm2d(3))
-
-
 def test_the_old_weight_norm_is_refused_and_the_new_one_is_not() -> None:
     with pytest.warns(FutureWarning, match="weight_norm"):
         old = nn.utils.weight_norm(nn.Linear(3, 3))

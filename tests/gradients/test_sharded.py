@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.parametrizations import weight_norm
 
-from lehr.clipping.flat import FlatClip
-from lehr.clipping.per_layer import PerLayerClip
 from lehr.errors import InvalidValue, NotPrivate
-from lehr.gradients.contributed import ContributedGradients
+from lehr.gradients.contributions import ContributedGradients
 from lehr.gradients.ghost import GhostEngine
-from lehr.gradients.sharded import ShardedEngine
+from lehr.gradients.hooked import ShardedEngine
 from lehr.interfaces import ClipRule
+from lehr.privacy.clipping import FlatClip, PerLayerClip
 
 
 def losses(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -58,7 +57,7 @@ def test_of_each_sum_only_what_is_kept_is_held() -> None:
         def squared_norms(self) -> Tensor:
             return torch.ones(2)
 
-        def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:  # noqa: N803
+        def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
             return torch.arange(4.0)
 
         def materialised(self) -> Tensor:

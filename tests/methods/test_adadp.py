@@ -1,4 +1,4 @@
-"""ADADP, ADAN and ADAL as fillings of the slots."""
+"""ADADP, ADAN and ADAL as combinations of components."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from lehr.clipping.adaptive import AdaptiveClip
-from lehr.clipping.flat import FlatClip
-from lehr.clipping.prior import RawPrior, ReleasedPrior
 from lehr.errors import InvalidValue
-from lehr.mechanism import Method
 from lehr.methods.adadp import adadp, adal, adan
-from lehr.noise.isotropic import IsotropicNoise
-from lehr.noise.proportional import ProportionalNoise
-from lehr.update.torch_optim import Update, sgd
+from lehr.optim.optimizers import Update, sgd
+from lehr.privacy.clipping import AdaptiveClip, FlatClip, RawPrior, ReleasedPrior
+from lehr.privacy.noise import IsotropicNoise, ProportionalNoise
+from lehr.run.mechanism import Method
 from tests.training.tiny import fit_tiny
 
 

@@ -19,8 +19,7 @@ import torch
 from torch import nn
 
 import lehr
-from lehr.acceptance.energy import PrivateEnergy
-from lehr.mechanism import Method
+from lehr.acceptance.proposal import PrivateEnergy
 from lehr.methods.adadp import adadp, adal, adan
 from lehr.methods.agd import agd
 from lehr.methods.auto_s import auto_s
@@ -30,9 +29,10 @@ from lehr.methods.dpsur import dpsur
 from lehr.methods.per_layer import dpsgd_per_layer
 from lehr.methods.plain_sgd import plain_sgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
-from lehr.rng import RunKey, StepRandomness
-from lehr.run_shape import Callback, Progress
-from lehr.sampling.poisson import PoissonSampling
+from lehr.privacy.rng import RunKey, StepRandomness
+from lehr.privacy.sampling import PoissonSampling
+from lehr.run.mechanism import Method
+from lehr.run.shape import Callback, Progress
 from lehr.training.public_plan import plan_for
 from tests.methods.pseudocode import adadp as adadp_box
 from tests.methods.pseudocode import agd as agd_box

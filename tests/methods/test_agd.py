@@ -1,4 +1,4 @@
-"""AGD as a filling of the slots: what each step costs follows what was released, within a limit fixed beforehand."""
+"""AGD: what each step costs depends on what was released, within a limit that was fixed in advance."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ from typing import Any
 import pytest
 import torch
 
-from lehr.acceptance.energy import PrivateChoice
-from lehr.acceptance.noisy_max import NoisyMax
-from lehr.acceptance.salvage import Salvage
+from lehr.acceptance.proposal import PrivateChoice
+from lehr.acceptance.rules import NoisyMax, Salvage
+from lehr.accounting.events import (
+    Adjacency,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    PureDP,
+    SampledWithoutReplacement,
+    counted,
+    together,
+)
 from lehr.accounting.filter import is_within
-from lehr.clipping.flat import FlatClip
+from lehr.accounting.ledger import Entry, Ledger
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, PureDP, SampledWithoutReplacement, counted, together
-from lehr.interfaces import PrivateSum, ReleasedSum, Taken
-from lehr.ledger import Entry, Ledger
-from lehr.mechanism import Method
+from lehr.interfaces import PrivateSum, ReleasedSum, StepOutcome
 from lehr.methods.agd import agd
-from lehr.noise.budgeted import BudgetedNoise
-from lehr.noise.isotropic import with_rounding
-from lehr.rng import RunKey
-from lehr.run_shape import SPENT, Callback, Progress
+from lehr.optim.optimizers import Update
+from lehr.privacy.clipping import FlatClip
+from lehr.privacy.noise import BudgetedNoise, with_rounding
+from lehr.privacy.rng import RunKey
+from lehr.run.mechanism import Method
+from lehr.run.shape import SPENT, Callback, Progress
 from lehr.training.ending import Run
 from lehr.training.public_plan import plan_for
-from lehr.update.torch_optim import Update
 from tests.acceptance.proposed import Proposed
 from tests.training.tiny import HELD, STATED, fit_tiny, new_budget
 
@@ -186,7 +193,7 @@ def test_what_is_averaged_has_the_noise_of_one_measurement_that_costs_as_much() 
         assert combined.noise_std == pytest.approx(with_rounding(3.0) * worth, rel=1e-12)
         assert float(combined.values["w"].std()) == pytest.approx(3.0 * worth, rel=0.03)
         of_acceptance = acceptance.decide(of_acceptance, Proposed(now=0.0, proposed=1.0), combined).state
-        of_noise = noise.learn(of_noise, Taken(released=released, divisor=1.0, is_accepted=False))
+        of_noise = noise.learn(of_noise, StepOutcome(released=released, divisor=1.0, is_accepted=False))
 
 
 class StopsAt(Callback):
@@ -251,7 +258,7 @@ def small() -> Method:
 
 def test_a_budget_is_refused_since_nothing_can_be_set_aside(tmp_path: Path) -> None:
     budget = new_budget(tmp_path / "budget.db")
-    with pytest.raises(InvalidValue, match="budget must be left out for a method whose costs follow what it releases"):
+    with pytest.raises(InvalidValue, match="budget must be left out"):
         fit_tiny(tmp_path / "run", method=small(), budget=budget, **PLANNED)
     assert not (tmp_path / "run").exists()
 

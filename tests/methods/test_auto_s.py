@@ -1,16 +1,16 @@
-"""AUTO-S as a filling of the slots."""
+"""AUTO-S as a combination of components."""
 
 from __future__ import annotations
 
 import pytest
 
-from lehr.acceptance.always import Always
-from lehr.clipping.automatic import AutomaticClip
+from lehr.acceptance.rules import Always
 from lehr.errors import InvalidValue
-from lehr.mechanism import Mechanism
 from lehr.methods.auto_s import auto_s
+from lehr.optim.optimizers import adam, sgd
 from lehr.planning.plan import Plan
-from lehr.update.torch_optim import adam, sgd
+from lehr.privacy.clipping import AutomaticClip
+from lehr.run.mechanism import Mechanism
 
 PLAN = Plan(noise_multiplier=1.5, expected_batch_size=8, records=40, steps=5, delta=1e-3)
 

@@ -9,11 +9,11 @@ import pytest
 
 from lehr.errors import InvalidValue
 from lehr.methods.auto_s import auto_s
-from lehr.methods.by_name import METHODS, named
+from lehr.methods.by_name import METHODS, MOMENTS, named
 from lehr.methods.dpsgd import dpsgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
+from lehr.optim.optimizers import adam
 from lehr.schedules import Cosine, LinearWarmup
-from lehr.update.torch_optim import adam
 
 
 def slots(method: Any) -> tuple[object, ...]:
@@ -22,6 +22,23 @@ def slots(method: Any) -> tuple[object, ...]:
 
 def test_a_method_is_called_what_it_calls_itself() -> None:
     assert [named(name).name for name in METHODS] == list(METHODS)
+
+
+def test_every_method_of_the_package_is_found() -> None:
+    expected = "adadp adal adan agd auto-s dpopt dpsgd dpsgd-per-layer dpsur plain-sgd sa-dpsgd"
+    assert " ".join(METHODS) == expected
+
+
+@pytest.mark.parametrize("word", ["Proven", "", None, True])
+@pytest.mark.parametrize("name", ["dpsgd", "adadp", "dpsur", "sa-dpsgd"])
+def test_any_other_word_for_the_accounting_is_refused(name: str, word: object) -> None:
+    with pytest.raises(InvalidValue, match="accounting must be one of proven, published"):
+        named(name, accounting=word)
+
+
+def test_the_moments_of_all_steps_are_a_sound_rule() -> None:
+    assert not MOMENTS.is_broken
+    assert not MOMENTS.counts_accepted_only
 
 
 def test_a_name_with_settings_is_the_function_with_arguments() -> None:
@@ -53,7 +70,7 @@ def test_what_is_noted_makes_the_same_method_again(settings: dict[str, Any]) -> 
     [
         ("dp-sgd", {}, "method must be one of adadp, .*, dpsgd, .*, sa-dpsgd; given: 'dp-sgd'"),
         (3, {}, "method must be one of"),
-        ("dpsgd", {"clip": 1.0}, "setting of dpsgd must be one of accounting, clip_norm, .*; given: 'clip'"),
+        ("dpsgd", {"clip_nrom": 1.0}, "setting of dpsgd must be one of accounting, .*; given: 'clip_nrom'"),
         ("dpsgd", {"stability": 0.1}, "setting of dpsgd must be"),
         ("dpsgd", {"clip_norm": "wide"}, "clip_norm must be"),
         ("dpsgd", {"learning_rate": True}, "learning_rate must be"),

@@ -1,4 +1,4 @@
-"""DPOPT as a filling of the slots."""
+"""DPOPT as a combination of components."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any, Literal
 
 import pytest
 
-from lehr.clipping.adaptive import AdaptiveClip
-from lehr.clipping.prior import ReleasedPrior
 from lehr.errors import InvalidValue
-from lehr.mechanism import Mechanism
 from lehr.methods.dpopt import dpopt
-from lehr.noise.optimised import OptimisedNoise
+from lehr.optim.optimizers import adam, sgd
 from lehr.planning.plan import Plan
-from lehr.update.torch_optim import adam, sgd
+from lehr.privacy.clipping import AdaptiveClip, ReleasedPrior
+from lehr.privacy.noise import OptimisedNoise
+from lehr.run.mechanism import Mechanism
 
 PLAN = Plan(noise_multiplier=1.5, expected_batch_size=8, records=40, steps=5, delta=1e-3)
 

@@ -1,18 +1,18 @@
-"""DPSGD as a filling of the slots."""
+"""DPSGD as a combination of components."""
 
 from __future__ import annotations
 
 import pytest
 
-from lehr.acceptance.always import Always
-from lehr.clipping.flat import FlatClip
+from lehr.acceptance.rules import Always
 from lehr.errors import InvalidValue
-from lehr.mechanism import Mechanism
 from lehr.methods.dpsgd import dpsgd
-from lehr.noise.isotropic import IsotropicNoise
+from lehr.optim.optimizers import adam, sgd
 from lehr.planning.plan import Plan
+from lehr.privacy.clipping import FlatClip
+from lehr.privacy.noise import IsotropicNoise
+from lehr.run.mechanism import Mechanism
 from lehr.schedules import Cosine
-from lehr.update.torch_optim import adam, sgd
 
 PLAN = Plan(noise_multiplier=1.5, expected_batch_size=8, records=40, steps=5, delta=1e-3)
 

@@ -1,4 +1,4 @@
-"""DPSUR as a filling of the slots: every candidate is charged for its gradient and for its test."""
+"""DPSUR as a combination of components: every candidate is charged for its gradient and for its test."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from lehr.acceptance.energy import PrivateEnergy
-from lehr.acceptance.noisy_test import NoisyTest
-from lehr.clipping.flat import FlatClip
+from lehr.acceptance.proposal import PrivateEnergy
+from lehr.acceptance.rules import NoisyTest
+from lehr.accounting.events import Gaussian, PoissonSampled, counted
+from lehr.accounting.ledger import Ledger
 from lehr.errors import InvalidValue
-from lehr.events import Gaussian, PoissonSampled, counted
-from lehr.ledger import Ledger
 from lehr.methods.dpsgd import dpsgd
 from lehr.methods.dpsur import dpsur
+from lehr.privacy.clipping import FlatClip
 from lehr.training.public_plan import MOST_CANDIDATES
 from tests.training.tiny import fit_tiny
 

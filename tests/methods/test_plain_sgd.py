@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from lehr.clipping.unclipped import Unclipped
 from lehr.errors import BudgetExceeded, InvalidValue
 from lehr.methods.by_name import named
 from lehr.methods.plain_sgd import plain_sgd
-from lehr.noise.none import NoNoise
-from lehr.rng import RunKey
-from lehr.run_shape import Callback, Progress
+from lehr.optim.optimizers import sgd
+from lehr.privacy.clipping import Unclipped
+from lehr.privacy.noise import NoNoise
+from lehr.privacy.rng import RunKey
+from lehr.run.shape import Callback, Progress
 from lehr.training.ending import Run
-from lehr.update.torch_optim import sgd
 from tests.training.tiny import HELD, PRIVATE, fit_tiny, linear, new_budget
 
 PLAIN: dict[str, Any] = {"method": "plain-sgd", "delta": None, "noise_multiplier": None}

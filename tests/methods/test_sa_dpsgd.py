@@ -1,4 +1,4 @@
-"""SA-DPSGD as a filling of the slots."""
+"""SA-DPSGD as a combination of components."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 
 from lehr.acceptance.annealed import Annealed
-from lehr.acceptance.best_step import BestStep
-from lehr.acceptance.energy import PrivateEnergy, PublicEnergy
-from lehr.acceptance.salvage import Salvage
+from lehr.acceptance.proposal import PrivateEnergy, PublicEnergy
+from lehr.acceptance.rules import BestStep, Salvage
 from lehr.accounting import ACCOUNTANTS, bound
-from lehr.clipping.flat import FlatClip
+from lehr.accounting.events import Gaussian, PoissonSampled, Repeated, counted
+from lehr.accounting.ledger import Ledger
 from lehr.errors import InvalidValue
-from lehr.events import Gaussian, PoissonSampled, Repeated, counted
-from lehr.ledger import Ledger
-from lehr.mechanism import Mechanism
 from lehr.methods.dpsgd import dpsgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
+from lehr.optim.optimizers import adam
 from lehr.planning.plan import Plan
-from lehr.update.torch_optim import adam
+from lehr.privacy.clipping import FlatClip
+from lehr.run.mechanism import Mechanism
 from tests.training.tiny import fit_tiny
 
 PLAN = Plan(noise_multiplier=1.5, expected_batch_size=8, records=40, steps=5, delta=1e-3)

@@ -13,10 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lehr import accounting
-from lehr.accounting.filter import RenyiFilter
-from lehr.append_only import AppendOnlyFile, _link
-from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError, UnsupportedEvent
-from lehr.events import (
+from lehr.accounting.events import (
     NOTHING,
     Adjacency,
     Composed,
@@ -31,8 +28,11 @@ from lehr.events import (
     to_json,
     together,
 )
-from lehr.ledger import Ledger
-from lehr.planning.budget import BUDGET_FORMAT, MOST_STEPS, Budget, RunStatus
+from lehr.accounting.filter import RenyiFilter
+from lehr.accounting.ledger import Ledger
+from lehr.errors import BudgetExceeded, DamagedFile, ForeignFile, InvalidValue, StoreError, UnsupportedEvent
+from lehr.files.append_only import AppendOnlyFile, _link
+from lehr.planning.budget import BUDGET_FORMAT, Budget, RunStatus
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
 
@@ -58,13 +58,6 @@ def between_filter_and_tight(budget: Budget) -> Event:
 
 
 # what is admitted
-
-
-def test_a_new_budget_is_unspent(budget: Budget) -> None:
-    status = budget.status()
-    assert (status.dataset, status.epsilon, status.delta) == ("MNIST", 3.0, 1e-5)
-    assert (status.mode, status.epsilon_spent, status.runs) == ("filter", 0.0, ())
-    assert status.adjacency is Adjacency.ADD_OR_REMOVE_ONE
 
 
 def test_the_filter_is_fixed_when_the_budget_is_made(path: Path, budget: Budget) -> None:
@@ -140,14 +133,6 @@ def test_a_refusal_names_the_run_the_cost_the_limit_and_what_would_fit(budget: B
         budget.reserve(Repeated(STEP, 9000), run="second")
 
 
-def test_a_refusal_says_when_the_whole_budget_would_do(budget: Budget) -> None:
-    with pytest.raises(BudgetExceeded, match="whole_budget"):
-        budget.reserve(between_filter_and_tight(budget), run="a")
-    with pytest.raises(BudgetExceeded) as refused:
-        budget.reserve(Repeated(STEP, 9000), run="a")
-    assert "whole_budget" not in str(refused.value)
-
-
 @pytest.mark.parametrize("event", [NonPrivate("a histogram"), Gaussian(0.0), PoissonSampled(0.01, Gaussian(0.0))])
 def test_what_has_no_noise_never_fits(budget: Budget, event: Event) -> None:
     with pytest.raises(BudgetExceeded):
@@ -179,13 +164,6 @@ def test_a_run_reserves_once(budget: Budget) -> None:
     budget.settle("a", used=NOTHING)
     with pytest.raises(InvalidValue, match="run must be"):
         budget.reserve(STEP, run="a")
-
-
-@pytest.mark.parametrize("run", ["", "a\nb", "a\tb", "\x1b[31ma"])
-def test_a_run_s_name_is_one_line_of_printable_text(budget: Budget, run: str) -> None:
-    with pytest.raises(InvalidValue, match=r"^run must be"):
-        budget.reserve(STEP, run=run)
-    assert budget.status().runs == ()
 
 
 @pytest.mark.parametrize("event", [NOTHING, Composed((Composed(()),)), "a step", None])
@@ -227,7 +205,7 @@ def test_a_reservation_is_charged_in_full_until_it_is_settled(path: Path, budget
     assert budget.status().epsilon_spent == reserved
     with Budget.open(path) as after_a_crash:
         assert after_a_crash.status().epsilon_spent == reserved
-        assert after_a_crash.reservation("a").event == Repeated(STEP, 2000)
+        assert after_a_crash.reservation("a") == Repeated(STEP, 2000)
         assert counted(after_a_crash.status().runs[0].used) == {STEP: 500}
 
 
@@ -352,19 +330,12 @@ def test_what_was_used_is_between_what_was_recorded_and_what_was_reserved(
     assert not budget.status().runs[0].is_settled
 
 
-def test_an_unknown_run_is_refused_by_name(budget: Budget) -> None:
-    budget.reserve(STEP, run="a")
-    for ask in (budget.reservation, budget.settle, lambda run: budget.spend(run, STEP)):
-        with pytest.raises(InvalidValue, match=r"run must be one of \['a'\]; given: 'b'"):
-            ask("b")
-
-
 # one plan for the whole budget
 
 
 def test_the_whole_budget_admits_what_the_tight_accountant_admits(budget: Budget) -> None:
     event = between_filter_and_tight(budget)
-    assert budget.reserve(event, run="a", whole_budget=True).whole_budget
+    budget.reserve(event, run="a", whole_budget=True)
     status = budget.status()
     tight = accounting.bound(event, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE).epsilon
     assert (status.mode, status.epsilon_spent) == ("single plan", tight)
@@ -551,7 +522,3 @@ def test_an_old_copy_is_told_by_its_head(path: Path, budget: Budget) -> None:
     path.write_bytes(old)
     with pytest.raises(DamagedFile, match="does not continue"):
         Budget.open(path, continuing=head)
-
-
-def test_a_step_that_costs_next_to_nothing_has_a_largest_count(budget: Budget) -> None:
-    assert budget.largest_steps(PoissonSampled(1e-7, Gaussian(1000.0))) <= MOST_STEPS

@@ -175,7 +175,7 @@ class Teller:
     def __init__(self, story: Story, root: Path) -> None:
         self.story, self.root = story, root
         self._log = root / "released.log"
-        importlib.import_module("lehr.mechanism")  # once, and not in every fork
+        importlib.import_module("lehr.run.mechanism")  # once, and not in every fork
 
     def disturbed(self, number: int, *, at: int, fault: str) -> str:
         """What went wrong, if anything did: nothing should."""
@@ -256,16 +256,16 @@ class Teller:
 
 def _note_releases(note: Callable[[int, int], Any]) -> None:
     """Have every released sum noted as soon as there is one."""
-    from lehr.mechanism import Mechanism
+    from lehr.run.private_run import PrivateStep
 
-    release = Mechanism.release
+    release = PrivateStep.release
 
-    def noted(self: Mechanism, *given: Any, randomness: Any, **named: Any) -> Any:
-        released = release(self, *given, randomness=randomness, **named)
-        note(randomness.step, randomness.attempt)
+    def noted(self: PrivateStep, *given: Any, **named: Any) -> Any:
+        released = release(self, *given, **named)
+        note(self.randomness.step, self.randomness.attempt)
         return released
 
-    Mechanism.release = noted  # type: ignore[method-assign]
+    PrivateStep.release = noted  # type: ignore[method-assign]
 
 
 def places(count: int, operations: int) -> list[tuple[int, str]]:

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.accounting.filter import RenyiFilter
+from lehr.accounting.ledger import Ledger
 from lehr.errors import BudgetExceeded
-from lehr.events import Adjacency, Gaussian, PoissonSampled, Repeated
-from lehr.ledger import Ledger
 from lehr.planning.budget import Budget
 
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))

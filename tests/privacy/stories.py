@@ -12,17 +12,16 @@ from unittest.mock import patch
 
 import torch
 
+from lehr.accounting.events import counted
+from lehr.accounting.ledger import Ledger
+from lehr.certificates.release import release
 from lehr.errors import LehrError
-from lehr.events import counted
-from lehr.ledger import Ledger
 from lehr.planning.budget import Budget, RunStatus
 from lehr.planning.search_cost import Composition
-from lehr.release import release
-from lehr.rng import RunKey
-from lehr.search.composition import PaidStudy
-from lehr.training.planned import Planned
-from lehr.training.ranked import trained
-from tests.compat.test_private_run import a_run, take
+from lehr.privacy.rng import RunKey
+from lehr.search.paid import PaidStudy
+from lehr.training.training_run import TrainingRun, train_run
+from tests.integrations.test_external_loop import open_run, take
 from tests.privacy.faults import Story
 from tests.search.paid_searches import HOW, paid_in, selection_in
 from tests.training.tiny import fit_tiny, new_budget
@@ -90,9 +89,9 @@ def _no_left_overs(folder: Path) -> None:
 
 def _training() -> Story:
     """A run is trained and released; a run that began is resumed, and one that lost its key was released before."""
-    found: list[Planned] = []
+    found: list[TrainingRun] = []
     said: dict[str, Any] = {"settings_chosen_on": "fixed", "checkpoint_seconds": 0, "steps": STEPS}
-    with patch("lehr.training.fit.trained", lambda run, where, **_: found.append(run)):
+    with patch("lehr.training.fit.train_run", lambda run, where, **_: found.append(run)):
         fit_tiny(Path("run"), budget=Path("budget"), **said)
     [run] = found
     _ = run.config, run.engine
@@ -102,7 +101,7 @@ def _training() -> Story:
         began = (where / "config.json").exists()
         key = where / "private" / "key"
         if not began or (key.exists() and any(key.read_bytes())):
-            trained(run, where, resume=began, callbacks=())
+            train_run(run, where, resume=began, callbacks=())
         release(where, Path("out"), budget=Path("budget"))
 
     names = ("model.safetensors", "config.json", "certificate.json", "model_card.md")
@@ -116,17 +115,17 @@ def _loop() -> Story:
     def tell() -> None:
         budget = Path("budget").absolute()
         if not Path("run/config.json").exists():
-            run = a_run(HERE, steps=4, budget=budget)
+            run = open_run(HERE, steps=4, budget=budget)
             take(run, 1)
             run.close()
         with Ledger.open(Path("run/ledger.db")) as ledger:
             began_at = min(1, ledger.count("steps"))  # there is a checkpoint once a step is taken
-        run = a_run(HERE, steps=4, resumed_at=began_at, budget=budget)
-        take(run, run.last_step - began_at)
-        run.end(run.model.state_dict())
+        run = open_run(HERE, steps=4, resumed_at=began_at, budget=budget)
+        take(run, run.end_step - began_at)
+        run.finish(run.model.state_dict())
         run.close()
 
-    a_run(Path("warm"), steps=4).close()
+    open_run(Path("warm"), steps=4).close()
     return Story(tell=tell, holds=_nothing_is_lost, ends=_all_is_paid, weight=2)
 
 
@@ -137,16 +136,16 @@ def _no_step() -> Story:
         name, budget = f"run {len(_paid(HERE))}", Path("budget").absolute()
         if Path("run/config.json").exists():
             with suppress(LehrError):  # it was settled
-                a_run(HERE, resumed_at=0, budget=budget, name="run 0").close()
+                open_run(HERE, resumed_at=0, budget=budget, name="run 0").close()
         else:
-            a_run(HERE, budget=budget, name=name).close()
+            open_run(HERE, budget=budget, name=name).close()
 
     def ends(folder: Path, released: int) -> None:
         with Budget.open(folder / "budget") as account:
             assert all(paid.is_settled or (folder / "run").exists() for paid in account.status().runs) or not released
         _no_left_overs(folder)
 
-    a_run(Path("warm")).close()
+    open_run(Path("warm")).close()
     return Story(tell=tell, holds=_nothing_is_lost, ends=ends)
 
 
@@ -172,16 +171,14 @@ def _selection() -> Story:
     replace(selection, directory=Path("warm"), budget=None)._begin()
 
     def tell() -> None:
-        if not selection.files.asked.exists():
-            selection._begin()
-        selection._refuse_other()
+        selection._open()
 
     return Story(tell=tell, holds=_anything, ends=_whole(lambda: {"our search": selection.paid.event}))
 
 
 def _composition() -> Story:
     paid = paid_in(Path.cwd(), Composition(2))
-    study = PaidStudy(paid=paid, directory=Path("study"), name="ours", budget=Path("budget"), how=HOW)
+    study = PaidStudy(paid=paid, directory=Path("study"), name="ours", budget=Path("budget"), options=HOW)
     event, others = paid.price.certified(paid.trial_event)
     replace(study, directory=Path("warm"), budget=None)._begin(Path("warm/price.json"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lehr.events import NOTHING, Repeated, counted
-from lehr.ledger import Ledger
+from lehr.accounting.events import NOTHING, Repeated, counted
+from lehr.accounting.ledger import Ledger
 from lehr.planning.budget import Budget
 from tests.privacy.spending import (
     BLOCK,

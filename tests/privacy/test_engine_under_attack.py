@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lehr.clipping import AutomaticClip, FlatClip
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients import batches
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.hooked import HookedEngine
 from lehr.gradients.materialised import MaterialisedEngine
-from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.interfaces import ClipRule, PrivateSum
+from lehr.privacy.clipping import AutomaticClip, FlatClip
+from tests.gradients.one_by_one import OneByOneEngine
 
 ROUNDING = 1e-5  # of adding up a handful of numbers in float32
 LARGE = 1e12

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from lehr.accounting.events import Adjacency, Event, Repeated, counted, together
 from lehr.accounting.filter import RenyiFilter
+from lehr.accounting.ledger import Ledger
 from lehr.errors import StoreError
-from lehr.events import Adjacency, Event, Repeated, counted, together
-from lehr.ledger import Ledger
 from lehr.planning.budget import Budget
 from tests.privacy.spending import (
     BLOCK,
@@ -57,7 +57,6 @@ def killed_at_a_random_moment(
 
 
 @pytest.mark.slow
-@pytest.mark.in_turn(1)
 def test_the_kills_would_find_a_run_that_uses_a_value_before_it_is_recorded(tmp_path: Path, script: Spenders) -> None:
     path, chance, used = tmp_path / "ledger", random.Random(4), 0
     new_ledger(path, steps=10**6).close()
@@ -137,7 +136,6 @@ def assert_nothing_lost(path: Path, used: Counter[str], settled: set[str]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.in_turn(2)
 def test_a_file_whose_creation_was_killed_is_whole_or_can_be_created_again(tmp_path: Path, script: Spenders) -> None:
     chance, whole = random.Random(3), 0
     for kill in range(KILLS // 4):

@@ -18,20 +18,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr import fit
-from lehr.acceptance.energy import PrivateEnergy
-from lehr.acceptance.noisy_test import NoisyTest
-from lehr.clipping.flat import FlatClip
+from lehr.acceptance.proposal import PrivateEnergy
+from lehr.acceptance.rules import NoisyTest
+from lehr.accounting.events import counted
+from lehr.accounting.ledger import Ledger
 from lehr.data import InMemory
 from lehr.errors import DamagedFile, InvalidValue
-from lehr.events import counted
 from lehr.gradients.ghost import GhostEngine
-from lehr.ledger import Ledger
-from lehr.mechanism import Method
 from lehr.methods.dpopt import dpopt
 from lehr.methods.dpsgd import dpsgd
-from lehr.rng import RunKey
-from lehr.run_shape import Callback, Progress
-from lehr.scoring import NoisyScore, PublicScore
+from lehr.privacy.clipping import FlatClip
+from lehr.privacy.rng import RunKey
+from lehr.run.evaluation import NoisyScore, PublicScore
+from lehr.run.mechanism import Method
+from lehr.run.shape import Callback, Progress
 
 KEY = RunKey(bytes(range(32)))
 STEPS = 6

@@ -15,21 +15,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from lehr import fit
-from lehr.acceptance.energy import PrivateEnergy
-from lehr.asking import Judge, event_of, losses_of_each
-from lehr.claims import PublishedRule
-from lehr.clipping.adaptive import AdaptiveClip
-from lehr.clipping.prior import RawPrior
+from lehr.acceptance.proposal import PrivateEnergy
+from lehr.accounting.claims import PublishedRule
+from lehr.accounting.events import Adjacency
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency
 from lehr.interfaces import PrivateSum, ReleasedSum
 from lehr.methods.by_name import named
-from lehr.noise.isotropic import IsotropicNoise
 from lehr.planning.plan import Plan
-from lehr.rng import RunKey
-from lehr.run_shape import Callback, Progress
-from lehr.scoring import NoisyScore
+from lehr.privacy.clipping import AdaptiveClip, RawPrior
+from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.rng import RunKey
+from lehr.run.evaluation import NoisyScore
+from lehr.run.loss_oracle import LossOracle, event_of, losses_of_each
+from lehr.run.shape import Callback, Progress
 from lehr.training.ending import Run
 
 LOSS = partial(cross_entropy, reduction="none")
@@ -175,7 +174,7 @@ def test_a_filling_that_is_not_ours_repeats_nothing(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         begun(replace(named("dpsgd"), noise=Hidden(1.0)), callbacks=[KilledAt(3)])
     run = begun(replace(named("dpsgd"), noise=Hidden(2.0)), resume=True)
-    assert "charged before the run was begun anew" in run.end.reason
+    assert "steps early" in run.end.reason
     attempts = (tmp_path / "run" / "private" / "attempts.jsonl").read_text().splitlines()
     assert len({json.loads(line)["number"] for line in attempts}) == 2
 
@@ -184,7 +183,7 @@ def test_the_energy_that_answers_is_the_one_that_is_charged() -> None:
     energy = PrivateEnergy(loss_clip=0.1, noise_multiplier=50.0, expected_batch_size=40)
     asked = event_of(energy, records=120, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
     plan = Plan(noise_multiplier=1.0, expected_batch_size=40, records=120, steps=2, delta=1e-4, asked=asked)
-    judge = partial(Judge, plan=plan, model=nn.Linear(6, 2), loss_fn=LOSS, prepare=lambda seen: seen, public=None)
+    judge = partial(LossOracle, plan=plan, model=nn.Linear(6, 2), loss_fn=LOSS, prepare=lambda seen: seen, public=None)
     judge(energy=energy, private=InMemory(*records()))
     with pytest.raises(InvalidValue, match="as planned"):
         judge(energy=replace(energy, noise_multiplier=1e-6), private=InMemory(*records()))

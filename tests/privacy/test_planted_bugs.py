@@ -20,11 +20,14 @@ def in_a_process_of_its_own(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
-@pytest.mark.in_turn
-@pytest.mark.parametrize("third", range(3))
-def test_every_planted_bug_is_caught_by_all_that_are_said_to_catch_it(third: int) -> None:
-    bugs = list(BUGS)[third::3]  # some of every part of the way
+FEW = [bugs[0].name for bugs in EVERY.values()]  # one of every part of the way
+
+
+@pytest.mark.parametrize(
+    "bugs",
+    [pytest.param(FEW, marks=pytest.mark.slow, id="few"), pytest.param(list(BUGS), marks=pytest.mark.whole, id="all")],
+)
+def test_every_planted_bug_is_caught_by_all_that_are_said_to_catch_it(bugs: list[str]) -> None:
     found = in_a_process_of_its_own("-m", "tests.privacy.planted_bugs", *bugs)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.count(": caught by ") == len(bugs)
@@ -47,7 +50,6 @@ MIXED_LABELS = ("leaf.repeat_interleave(self._views, 0)", "leaf.repeat(self._vie
 
 
 @pytest.mark.slow
-@pytest.mark.in_turn(2)
 def test_a_change_that_does_no_harm_is_not_caught_and_one_that_makes_no_sense_is_no_try() -> None:
     """Otherwise a test that fails for any other reason would pass for one that catches."""
     [old] = [old for old, _ in NOISE.edits]

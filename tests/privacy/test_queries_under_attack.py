@@ -15,33 +15,34 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lehr import accounting, asking
-from lehr.acceptance.energy import Energy, PrivateChoice, PrivateEnergy
-from lehr.asking import Judge, event_of
-from lehr.auditing import Scores, clopper_pearson, gaussian_tradeoff
+from lehr import accounting
+from lehr.acceptance.proposal import Energy, PrivateChoice, PrivateEnergy
+from lehr.accounting.events import Adjacency, PureDP
+from lehr.attacks.harness import observed, plan_run, train_in_temporary_folder
+from lehr.auditing import Scores, bounds
 from lehr.data import InMemory
-from lehr.events import Adjacency, PureDP
-from lehr.games.overheard import overheard
-from lehr.games.staging import planned, staged
 from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
-from lehr.mechanism import Method
 from lehr.methods.dpsur import dpsur
 from lehr.planning.plan import Plan
-from lehr.rng import RunKey, StepRandomness
+from lehr.privacy.rng import RunKey, StepRandomness
+from lehr.run import loss_oracle
+from lehr.run.loss_oracle import LossOracle, event_of
+from lehr.run.mechanism import Method
+from tests.run.test_loss_oracle import AFTER, BEFORE, Chosen, held_loss
 from tests.sizes import sizes
-from tests.test_asking import AFTER, BEFORE, Chosen, held_loss
 
 DELTA = 1e-5
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE
 CLIP = 0.5
-ANSWERS = 1_500
+ANSWERS, FEWER_ANSWERS = 1_500, 400  # to come close to ε, and to refute half the noise
+CHOICES = 3_000
 
 Record = tuple[float, float]  # its loss before and after
 RISES, FALLS, STAYS = (0.0, 1e3), (1e3, 0.0), (0.0, 0.0)
-LAPLACE = asking._laplace
+LAPLACE = loss_oracle._laplace
 
 
-def judge(energy: Energy, records: list[Record], adjacency: Adjacency) -> Judge:
+def judge(energy: Energy, records: list[Record], adjacency: Adjacency) -> LossOracle:
     """The real one, over records with these losses, of which as many are stated as the larger data set has."""
     asked = event_of(energy, records=8, adjacency=adjacency)
     plan = Plan(
@@ -56,16 +57,16 @@ def judge(energy: Energy, records: list[Record], adjacency: Adjacency) -> Judge:
     held = InMemory(torch.tensor(records, dtype=torch.float64), torch.zeros(len(records)))
     same: Callable[[Tensor], Tensor] = lambda given: given  # noqa: E731
     parts = {"model": Chosen(), "loss_fn": held_loss, "prepare": same, "public": None}
-    return Judge(energy=energy, plan=plan, private=held, **parts)  # type: ignore[arg-type]
+    return LossOracle(energy=energy, plan=plan, private=held, **parts)  # type: ignore[arg-type]
 
 
 def key_of(name: str) -> RunKey:
     return RunKey(hashlib.sha256(name.encode()).digest())
 
 
-def changes(energy: PrivateEnergy, records: list[Record], adjacency: Adjacency, name: str) -> np.ndarray:
+def changes(energy: PrivateEnergy, records: list[Record], adjacency: Adjacency, name: str, num: int) -> np.ndarray:
     asked, key = judge(energy, records, adjacency), key_of(name)
-    return np.array([asked.private_change(BEFORE, AFTER, key.at(step, 0)) for step in range(ANSWERS)])
+    return np.array([asked.private_change(BEFORE, AFTER, key.at(step, 0)) for step in range(num)])
 
 
 def halve_normals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,38 +86,37 @@ TESTS: dict[str, tuple[Literal["records", "batch"], Adjacency, list[Record], lis
 }
 
 
-def attacked_test(case: str, *, noise_multiplier: float = 1.3) -> tuple[float, float]:
+def attacked_test(case: str, num: int) -> tuple[float, float]:
     """What the answers of DPSUR's test certify, and what one answer is charged."""
     clipped, adjacency, members, others = TESTS[case]
-    energy = PrivateEnergy(loss_clip=CLIP, noise_multiplier=noise_multiplier, expected_batch_size=8, clipped=clipped)
+    energy = PrivateEnergy(loss_clip=CLIP, noise_multiplier=1.3, expected_batch_size=8, clipped=clipped)
     base = [STAYS] * 7
     scores = Scores(
-        members=changes(energy, base + members, adjacency, f"{case}, with"),
-        others=changes(energy, base + others, adjacency, f"{case}, without"),
+        members=changes(energy, base + members, adjacency, f"{case}, with", num),
+        others=changes(energy, base + others, adjacency, f"{case}, without", num),
     )
     middle = float(np.concatenate([scores.members, scores.others]).mean())
-    found = gaussian_tradeoff.lower_bound(scores, threshold=middle, delta=DELTA)
+    found = bounds.gaussian_tradeoff(scores, threshold=middle, delta=DELTA)
     charged = event_of(energy, records=8, adjacency=adjacency)
     return found.epsilon, accounting.bound(charged, delta=DELTA, adjacency=adjacency).epsilon
 
 
 @pytest.mark.parametrize("case", TESTS)
 def test_the_answers_of_a_noisy_test_stay_below_what_is_charged_and_come_close(case: str) -> None:
-    certified, charged = attacked_test(case)
+    certified, charged = attacked_test(case, ANSWERS)
     assert 0.75 * charged <= certified <= charged
 
 
 @pytest.mark.parametrize("case", TESTS)
 def test_a_noisy_test_with_half_its_noise_is_refuted(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     halve_normals(monkeypatch)
-    certified, charged = attacked_test(case)
+    certified, charged = attacked_test(case, FEWER_ANSWERS)
     assert certified > 1.3 * charged
 
 
-def choices(energy: PrivateChoice, records: list[Record], adjacency: Adjacency, name: str) -> np.ndarray:
+def choices(energy: PrivateChoice, records: list[Record], adjacency: Adjacency, name: str, num: int) -> np.ndarray:
     asked, key = judge(energy, records, adjacency), key_of(name)
-    num_choices = 3_000 if energy.expected_batch_size is None else 8_000
-    found = [asked.private_choice([BEFORE, AFTER], key.at(step, 0)) for step in range(num_choices)]
+    found = [asked.private_choice([BEFORE, AFTER], key.at(step, 0)) for step in range(num)]
     return np.array(found, dtype=float)
 
 
@@ -127,15 +127,15 @@ CHOSEN = {
 }
 
 
-def attacked_choice(case: str, *, batch_size: float | None = None) -> tuple[float, float]:
+def attacked_choice(case: str, batch_size: float | None, num: int) -> tuple[float, float]:
     """What AGD's choices certify, and what one choice is charged."""
     adjacency, members, others, base = CHOSEN[case]
     energy = PrivateChoice(loss_clip=CLIP, epsilon=2.0, expected_batch_size=batch_size)
     scores = Scores(
-        members=choices(energy, base + members, adjacency, f"choice, {case}, {batch_size}, with"),
-        others=choices(energy, base + others, adjacency, f"choice, {case}, {batch_size}, without"),
+        members=choices(energy, base + members, adjacency, f"choice, {case}, {batch_size}, with", num),
+        others=choices(energy, base + others, adjacency, f"choice, {case}, {batch_size}, without", num),
     )
-    found = clopper_pearson.lower_bound(scores, threshold=0.5, delta=0.0)
+    found = bounds.clopper_pearson(scores, threshold=0.5, delta=0.0)
     charged = event_of(energy, records=8, adjacency=adjacency)
     assert isinstance(charged, PureDP)
     return found.epsilon, charged.epsilon
@@ -143,13 +143,17 @@ def attacked_choice(case: str, *, batch_size: float | None = None) -> tuple[floa
 
 CASES = pytest.mark.parametrize(
     "case, batch_size",
-    [("one more", None), ("one replaced", None), pytest.param("one more", 7, marks=pytest.mark.whole)],
+    [
+        ("one more", None),
+        pytest.param("one replaced", None, marks=pytest.mark.whole),
+        pytest.param("one more", 7, marks=pytest.mark.whole),
+    ],
 )
 
 
 @CASES
 def test_choices_stay_below_what_is_charged_and_come_close(case: str, batch_size: float | None) -> None:
-    certified, charged = attacked_choice(case, batch_size=batch_size)
+    certified, charged = attacked_choice(case, batch_size, CHOICES if batch_size is None else 8_000)
     assert 0.5 * charged <= certified <= charged
 
 
@@ -157,8 +161,8 @@ def test_choices_stay_below_what_is_charged_and_come_close(case: str, batch_size
 def test_choices_with_half_their_noise_are_refuted(
     case: str, batch_size: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_laplace", lambda uniforms: LAPLACE(uniforms) / 2)
-    certified, charged = attacked_choice(case, batch_size=batch_size)
+    monkeypatch.setattr(loss_oracle, "_laplace", lambda uniforms: LAPLACE(uniforms) / 2)
+    certified, charged = attacked_choice(case, batch_size, CHOICES if batch_size is None else 8_000)
     assert certified > charged
 
 
@@ -209,33 +213,35 @@ def whole_runs(monkeypatch: pytest.MonkeyPatch, num_runs: int, *, with_target: b
     method = dpsur_method()
     plan = plan_of(method)
     heard: list[float] = []
-    answer = Judge.private_change
+    answer = LossOracle.private_change
 
     def hear(_: PrivateSum, released: ReleasedSum) -> None:
         along = float(released.values["weights"].double() @ TARGET.double())
         heard.append((along - 0.5) / GRADIENT_NOISE**2)
         heard.append(-math.copysign(1.0, along))  # the way in which the record's loss will go, as everybody knows
 
-    def overhear(self: Judge, before: Tensors, after: Tensors, randomness: StepRandomness) -> float:
+    def overhear(self: LossOracle, before: Tensors, after: Tensors, randomness: StepRandomness) -> float:
         told = answer(self, before, after, randomness)
         heard.append((heard.pop() * told * 8 / CLIP - 0.5) / TEST_NOISE**2)
         return told
 
-    monkeypatch.setattr(Judge, "private_change", overhear)
+    monkeypatch.setattr(LossOracle, "private_change", overhear)
     ratios = []
+    model = Line()
+    run = plan_run(model, private, method=observed(method, hear), plan=plan, loss_fn=held_loss, num_classes=2)
     for number in range(num_runs):
         heard.clear()
-        run = planned(Line(), private, method=overheard(method, hear), plan=plan, loss_fn=held_loss, num_classes=2)
-        staged(run, key=key_of(f"dpsur, {with_target}, {number}"))
+        model.weights.data.zero_()
+        train_in_temporary_folder(run, key=key_of(f"dpsur, {with_target}, {number}"))
         assert len(heard) == 2 * STEPS
         ratios.append(sum(heard))
-    monkeypatch.setattr(Judge, "private_change", answer)
+    monkeypatch.setattr(LossOracle, "private_change", answer)
     return np.array(ratios)
 
 
 def attacked_runs(monkeypatch: pytest.MonkeyPatch, num_runs: int) -> tuple[float, float]:
     scores = Scores(*(whole_runs(monkeypatch, num_runs, with_target=with_target) for with_target in (True, False)))
-    found = gaussian_tradeoff.lower_bound(scores, threshold=0.0, delta=DELTA)
+    found = bounds.gaussian_tradeoff(scores, threshold=0.0, delta=DELTA)
     return found.epsilon, plan_of(dpsur_method()).bound().epsilon
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from lehr.planning.outlook import Outlook, outlook
 from lehr.planning.plan import Plan
+from lehr.planning.tan import TanOutlook, tan_outlook
 
 CLEAR = Plan(noise_multiplier=4.0, expected_batch_size=400, records=2000, steps=100, delta=1e-5)
 BEHIND = Plan(noise_multiplier=0.9, expected_batch_size=50, records=2000, steps=100, delta=1e-5)
@@ -13,5 +13,5 @@ FULL = Plan(noise_multiplier=4.0, expected_batch_size=50, records=50, steps=1, d
 
 
 @cache
-def of(plan: Plan) -> Outlook:
-    return outlook(plan, step_factors=(1.0,))
+def of(plan: Plan) -> TanOutlook:
+    return tan_outlook(plan, step_factors=(1.0,))

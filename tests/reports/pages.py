@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from html.parser import HTMLParser
+from typing import Any
 
 
 class Page(HTMLParser):
@@ -30,3 +32,14 @@ class Page(HTMLParser):
             self.scripts[-1] += data
         elif self._inside != "style":
             self.words += " " + " ".join(data.split())
+
+
+def charts(page: str) -> dict[str, dict[str, Any]]:
+    """The charts of a page by their elements."""
+    scripts = Page(page).scripts
+    return {chart["element"]: chart for chart in json.loads(scripts[0])} if scripts else {}
+
+
+def chart_lines(page: str, element: str) -> dict[str, dict[str, Any]]:
+    """The lines of one chart by their names."""
+    return {line["name"]: line for line in charts(page)[element]["lines"]}

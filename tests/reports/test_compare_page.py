@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from lehr.accounting.events import Adjacency
+from lehr.certificates.guarantee import claim_to_json
+from lehr.certificates.run_reading import RunRecord, read_run
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency
 from lehr.planning.simulation import simulate
-from lehr.reports.compare_page import MOST_RUNS, named, render, row
-from lehr.reports.run_claims import to_json
-from lehr.reports.run_reading import RunRecord, read_run
-from tests.reports.conftest import PUBLISHED
+from lehr.reports.compare_page import HEADINGS, MOST_RUNS, named, render, row
+from tests.certificates.conftest import PUBLISHED
 from tests.reports.pages import Page
 from tests.written_runs import PLAN, configuration, evaluations, write_run
 
@@ -37,7 +37,7 @@ def several(record: RunRecord) -> list[RunRecord]:
     public = with_config(record, run="open", data={**record.config["data"], "declared": "public"})
     return [
         record,
-        with_config(record, run="paper", claims={"published": to_json(PUBLISHED)}),
+        with_config(record, run="paper", claims={"published": claim_to_json(PUBLISHED)}),
         replace(public, certificate=None),
         replace(public, plan=SIMULATED, planned=SIMULATED.event, config={**public.config, "run": "small"}),
         replace(with_config(record, run="plain"), plan=None, certificate=None),
@@ -66,17 +66,17 @@ def test_only_runs_with_an_epsilon_are_drawn_against_it_and_the_others_are_named
 
 
 def test_what_is_promised_comes_first_and_in_words(page: Page) -> None:
-    assert page.words.index("What each of them promises") < page.words.index("Accuracy against ε")
+    assert page.words.index("Guarantees") < page.words.index("Accuracy against ε")
     assert "paper: ε = 0.20393 at δ = 1e-05, proven (certified), for one image, add-or-remove-one." in page.words
-    assert "plain [no privacy]: nothing is promised to anybody: it was trained without noise." in page.words
+    assert "plain [no privacy]: no guarantee: it was trained without noise." in page.words
 
 
 def test_the_table_has_both_numbers_and_what_they_are(several: list[RunRecord]) -> None:
-    first, paper, open_, *_ = (row(run) for run in named(several))
-    assert (first.proven, first.published) == ("0.20393 at δ = 1e-05", "–")
-    assert paper.published == "1 — not a guarantee: the choice looks at the records"
-    assert (open_.proven, open_.declared, open_.is_private) == ("none", "public", False)
-    assert (first.accuracy, first.steps, first.time) == ("95.00% on test", "40", "less than a minute")
+    first, paper, open_, *_ = (dict(zip(HEADINGS, row(run), strict=True)) for run in named(several))
+    assert (first["ε, proven"], first["ε as published"]) == ("0.20393 at δ = 1e-05", "–")
+    assert paper["ε as published"] == "1 — not a guarantee: the choice looks at the records"
+    assert (open_["ε, proven"], open_["Declared"]) == ("none", "public")
+    assert (first["Accuracy"], first["Steps taken"], first["Time"]) == ("95.00% on test", "40", "less than a minute")
 
 
 def test_runs_of_one_name_are_told_apart(record: RunRecord) -> None:
@@ -91,10 +91,10 @@ def test_what_makes_runs_hard_to_compare_is_said(record: RunRecord) -> None:
     other = with_config(record, run="b", data={**record.config["data"], "name": "letters"})
     other = replace(other, plan=plan, planned=plan.event, certificate=None, evaluations=tuple(evaluations(on="own")))
     words = Page(render([record, other])).words
-    for warning in ("at different δ (1e-06, 1e-05)", "Neighbours of a data set", "digits, letters", "own, test"):
+    for warning in ("different δ (1e-06, 1e-05)", "adjacency relations", "digits, letters", "own, test"):
         assert warning in words
     assert "hard" not in words
-    assert "at different δ" not in Page(render([record, with_config(record, run="b")])).words
+    assert "different δ" not in Page(render([record, with_config(record, run="b")])).words
 
 
 def test_the_largest_page_stays_small(record: RunRecord) -> None:

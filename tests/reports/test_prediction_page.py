@@ -1,102 +1,131 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lehr.reports import prediction_words, run_page
-from lehr.reports.prediction_page import part, render
-from lehr.reports.run_reading import read_run
-from tests.predictions import PREDICTION
-from tests.reports.pages import Page
-from tests.written_runs import configuration, write_run
+from lehr.certificates.run_reading import read_run
+from lehr.errors import InvalidValue
+from lehr.planning.simulation import Interval, Prediction
+from lehr.reports import run_page
+from lehr.reports.prediction_page import (
+    CAVEAT,
+    REVEALED,
+    PredictionOutcome,
+    compare_with_run,
+    comparison_text,
+    interval_text,
+    objections,
+    prediction_facts,
+    prediction_sentences,
+    prediction_text,
+    render,
+)
+from tests.predictions import BENT, BEYOND, FAR, PREDICTION
+from tests.reports.pages import Page, chart_lines, charts
+from tests.written_runs import PLAN, configuration, evaluations, write_run
 
 
-def chart(page: str) -> dict[str, Any]:
-    [found] = [one for one in json.loads(Page(page).scripts[0]) if one["element"] == "prediction"]
-    assert isinstance(found, dict)
-    return found
+def outcome(
+    tmp_path: Path, prediction: Prediction = PREDICTION, *, declared: str = "public", views: int = 1
+) -> PredictionOutcome:
+    config = configuration(data={"declared": declared}, training={"views": views})
+    return compare_with_run(prediction, read_run(write_run(tmp_path / "run", config=config).directory))
 
 
-def lines(page: str) -> dict[str, Any]:
-    return {line["name"]: line for line in chart(page)["lines"]}
-
-
-@pytest.fixture(scope="module")
-def page() -> str:
-    return render(PREDICTION)
-
-
-def test_the_page_asks_the_network_for_nothing(page: str) -> None:
-    assert not any("src" in attributes or "href" in attributes for _, attributes in Page(page).tags)
-
-
-def test_the_page_says_what_is_predicted_and_what_it_rests_on(page: str) -> None:
-    words = Page(page).words
-    for expected in (
-        prediction_words.predicted(PREDICTION),
-        prediction_words.CAVEAT,
-        "digits, declared public",
-        "95.0 %, 96.0 %",
-        "Predicted on 2026-01-31",
-    ):
+def test_the_page_says_what_is_predicted_and_what_it_rests_on() -> None:
+    text = render(PREDICTION)
+    words = Page(text).words
+    for expected in (prediction_text(PREDICTION), CAVEAT, "digits, declared public", "95.0 %, 96.0 %", "2026-01-31"):
         assert expected in words
-
-
-def test_every_simulated_batch_has_a_row_with_its_noise(page: str) -> None:
-    words = Page(page).words
     for noise in ("0.25", "0.5", "1"):
         assert f" {noise} " in words
+    assert "<b>digits</b>" not in render(
+        replace(PREDICTION, setting={**PREDICTION.setting, "data": {"name": "<b>digits</b>"}})
+    )
+    assert "declared" not in Page(render(replace(PREDICTION, setting={}))).words.replace("were declared", "")
 
 
-def test_the_chart_has_points_line_band_and_the_reference(page: str) -> None:
-    found = lines(page)
+def test_the_chart_has_points_line_band_and_the_reference() -> None:
+    text = render(PREDICTION)
+    found = chart_lines(text, "prediction")
     lowest, highest = PREDICTION.interval()
     assert found["simulated runs, which protect nobody"]["x"] == [2, 2, 4, 4, 8, 8]
-    assert found["the line"]["x"][-1] == pytest.approx(16)
     assert found["the line"]["y"][-1] == pytest.approx(PREDICTION.accuracy)
     band = found["95 % of single runs"]
     at_reference = [y for x, y in zip(band["x"], band["y"], strict=True) if x == pytest.approx(16)]
     assert at_reference == pytest.approx([highest, lowest])
     assert (found["predicted"]["x"], found["predicted"]["is_mark"]) == ([16], True)
-    assert chart(page)["x_ticks"] == [2, 4, 8, 16]
+    assert charts(text)["prediction"]["x_ticks"] == [2, 4, 8, 16]
 
 
-def test_names_are_escaped() -> None:
-    setting = {**PREDICTION.setting, "data": {"name": "<b>digits</b>"}}
-    assert "<b>digits</b>" not in render(replace(PREDICTION, setting=setting))
-
-
-def test_a_prediction_of_unknown_runs_has_a_page_too() -> None:
-    assert "Records" not in Page(render(replace(PREDICTION, setting={}))).words
-
-
-def test_the_part_of_a_run_has_the_outcome_in_words_and_in_the_chart(tmp_path: Path) -> None:
+def test_the_page_of_the_run_has_the_outcome_and_the_warnings(tmp_path: Path) -> None:
     record = read_run(write_run(tmp_path / "run", config=configuration(data={"declared": "public"})).directory)
     page = run_page.render(record, prediction=PREDICTION)
-    assert part(PREDICTION, record).verdict == "inside the interval"
-    assert "Predicted and reached" in Page(page).words
     assert "95.0 % was reached: inside the interval" in Page(page).words
-    assert (lines(page)["reached"]["y"], lines(page)["predicted"]["is_mark"]) == ([0.95], False)
-    assert "Predicted and reached" not in run_page.render(record)
+    found = chart_lines(page, "prediction")
+    assert (found["reached"]["y"], found["predicted"]["is_mark"]) == ([0.95], False)
+    assert "prediction" not in charts(run_page.render(record))
+    private = {**record.config, "data": {**record.config["data"], "declared": "private"}}
+    assert REVEALED in Page(run_page.render(replace(record, config=private), prediction=PREDICTION)).words
 
 
-def test_the_part_of_a_run_that_goes_on_has_no_outcome(tmp_path: Path) -> None:
-    record = read_run(write_run(tmp_path / "run", steps_taken=10, is_over=False).directory)
-    found = part(PREDICTION, record)
-    assert "not compared with anything: the run is not at the end" in found.sentence
-    assert "reached" not in [line.name for line in found.chart.lines]
+def test_a_run_that_goes_on_or_was_evaluated_on_something_else_is_not_compared(tmp_path: Path) -> None:
+    record = read_run(write_run(tmp_path / "open", steps_taken=20, is_over=False).directory)
+    found = compare_with_run(PREDICTION, record)
+    assert (found.comparison, found.verdict) == (None, "not compared")
+    assert "still running" in found.not_compared_because
+    assert "reached" not in chart_lines(run_page.render(record, prediction=PREDICTION), "prediction")
+    files = write_run(tmp_path / "run", rows=evaluations(on="held-out records"))
+    assert "not evaluated on test" in compare_with_run(PREDICTION, read_run(files.directory)).not_compared_because
 
 
-def test_a_warning_stands_on_the_page_of_the_run(tmp_path: Path) -> None:
-    record = read_run(write_run(tmp_path / "run", config=configuration(data={"declared": "private"})).directory)
-    assert prediction_words.REVEALED in Page(run_page.render(record, prediction=PREDICTION)).words
+def test_ends_are_rounded_outwards_so_that_what_is_inside_stays_inside() -> None:
+    assert interval_text(Interval(0.61899, 0.64301)) == "61.8–64.4 %"
+    assert interval_text(Interval(0.618, 0.644)) == "61.8–64.4 %"
+    assert interval_text(Interval(0.0, 1.0)) == "0.0–100.0 %"
 
 
-@pytest.mark.parametrize("stated", ["many", None, [1], 1.5])
-def test_a_size_that_is_no_count_is_not_stated(stated: object) -> None:
-    setting = {**PREDICTION.setting, "model": {**PREDICTION.setting["model"], "parameters": stated}}
-    assert "of a size that is not stated" in Page(render(replace(PREDICTION, setting=setting))).words
+@pytest.mark.parametrize("prediction, word", [(BENT, "bend"), (BEYOND, "[0, 1]"), (FAR, "3 doublings beyond")])
+def test_what_speaks_against_a_prediction_is_said(prediction: Prediction, word: str) -> None:
+    assert word in " ".join(objections(prediction))
+    assert word in " ".join(prediction_sentences(prediction))
+    assert [*objections(PREDICTION)] == []
+
+
+def test_an_interval_that_says_nothing_is_called_so() -> None:
+    assert not any("next to nothing" in said for said in prediction_sentences(PREDICTION))
+    runs = tuple(replace(run, accuracy=float(place % 2)) for place, run in enumerate(PREDICTION.runs))
+    assert any("next to nothing" in said for said in prediction_sentences(replace(PREDICTION, runs=runs)))
+
+
+def test_the_facts_have_the_reference_its_epsilon_and_the_cost() -> None:
+    rows = dict(prediction_facts(PREDICTION))
+    assert rows["Reference"] == "40 steps of batches of 16 at noise multiplier 2"
+    assert "at δ = 1e-05" in rows["Its ε on private records"]
+    assert rows["Their cost"].startswith("1.8 times")
+    assert rows["Extrapolated by"] == "1 doubling"
+
+
+@pytest.mark.parametrize("off, verdict", [(0.0, "inside"), (0.3, "outside")])
+def test_a_run_is_inside_or_outside_of_the_interval(tmp_path: Path, off: float, verdict: str) -> None:
+    prediction = replace(PREDICTION, runs=tuple(replace(run, accuracy=run.accuracy - off) for run in PREDICTION.runs))
+    found = outcome(tmp_path, prediction)
+    assert found.verdict == f"{verdict} the interval"
+    assert found.comparison is not None
+    assert found.comparison.outcome == 0.95
+    assert f"{verdict} the interval, +{30 if off else 0}" in comparison_text(prediction, found.comparison)
+    assert found.warnings == ()
+
+
+def test_other_settings_and_a_bent_line_are_warned_of(tmp_path: Path) -> None:
+    [warning] = outcome(tmp_path / "a", views=4).warnings
+    assert "training: views was 1 in the simulations and is 4" in warning
+    assert any("bend" in warning for warning in outcome(tmp_path / "b", BENT).warnings)
+
+
+def test_a_run_of_another_plan_is_refused(tmp_path: Path) -> None:
+    record = read_run(write_run(tmp_path / "run").directory)
+    with pytest.raises(InvalidValue, match="80 steps of batches of 16"):
+        compare_with_run(replace(PREDICTION, reference=replace(PLAN, steps=80)), record)

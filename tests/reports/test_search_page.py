@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from lehr.reports.progress import TrialRow
 from lehr.reports.search_page import FEWEST_FOR_SHARES, render
-from lehr.reports.search_rows import Row
 from tests.reports.pages import Page
 
 
-def rows(count: int = 12) -> list[Row]:
+def rows(count: int = 12) -> list[TrialRow]:
     """Trials in which the optimizer decides, and nothing else does."""
     found = []
     for number in range(count):
@@ -20,11 +20,11 @@ def rows(count: int = 12) -> list[Row]:
         parameters: dict[str, Any] = {"optimizer": "sgd" if is_sgd else "<b>adam</b>", "rate": 10.0 ** -(number % 7)}
         parameters |= {"momentum": 0.9} if is_sgd else {}
         score = (0.8 if is_sgd else 0.4) + 0.001 * (number * 7 % 5)
-        found.append(Row(number=number, state="done", score=score, parameters=parameters, seconds=12.0))
+        found.append(TrialRow(number=number, state="done", score=score, parameters=parameters, seconds=12.0))
     return found
 
 
-def page(given: list[Row], *, score: str = "accuracy") -> Page:
+def page(given: list[TrialRow], *, score: str = "accuracy") -> Page:
     return Page(
         render(
             given,
@@ -56,7 +56,7 @@ def test_nothing_that_was_given_is_read_as_html() -> None:
 
 
 def test_the_best_trial_and_the_number_of_trials_are_said() -> None:
-    given = [*rows(), Row(number=12, state="failed", score=None, parameters={}, note="no longer finite")]
+    given = [*rows(), TrialRow(number=12, state="failed", score=None, parameters={}, note="no longer finite")]
     words = page(given).words
     assert "80.40%" in words
     assert "12 of 20 trials done, 1 failed" in words
@@ -81,20 +81,20 @@ def test_a_setting_that_was_not_asked_for_is_crossed_below_its_axis() -> None:
 
 
 def test_numbers_far_apart_are_drawn_by_their_logarithms() -> None:
-    heights = sorted(data(page(rows()))["axes"][1]["heights"].values())
+    heights = sorted(line["heights"][1] for line in data(page(rows()))["crossings"])
     steps = {round(b - a, 6) for a, b in itertools.pairwise(heights)} - {0.0}
     assert len(steps) == 1
 
 
 def test_the_setting_that_decides_has_the_largest_share_and_the_others_none() -> None:
     words = page(rows(20)).words
-    shares = words[words.index("What goes with the score") :]
+    shares = words[words.index("What the score depends on") :]
     assert "optimizer 100%" in shares
     assert "rate 0%" in shares
 
 
 def test_few_trials_show_no_shares() -> None:
-    assert "What goes with the score" not in page(rows(FEWEST_FOR_SHARES - 1)).words
+    assert "What the score depends on" not in page(rows(FEWEST_FOR_SHARES - 1)).words
 
 
 def test_of_losses_the_smallest_is_the_best() -> None:
@@ -104,14 +104,14 @@ def test_of_losses_the_smallest_is_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [[], [Row(number=0, state="running", score=None, parameters={"rate": 1.0})]], ids=["none", "running"]
+    "given", [[], [TrialRow(number=0, state="running", score=None, parameters={"rate": 1.0})]], ids=["none", "running"]
 )
-def test_a_search_without_a_score_has_a_page_without_charts(given: list[Row]) -> None:
+def test_a_search_without_a_score_has_a_page_without_charts(given: list[TrialRow]) -> None:
     found = page(given)
     assert found.scripts == []
     assert f"0 of 20 trials done{', 1 running' if given else ''}" in found.words
 
 
 def test_equal_scores_and_a_single_trial_are_drawn() -> None:
-    for given in (rows(1), [Row(number=n, state="done", score=0.5, parameters={"rate": 1.0}) for n in range(9)]):
+    for given in (rows(1), [TrialRow(number=n, state="done", score=0.5, parameters={"rate": 1.0}) for n in range(9)]):
         assert all(math.isfinite(height) for line in data(page(given))["crossings"] for height in line["heights"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lehr.errors import InvalidValue
+from lehr.errors import MissingExtra
 from lehr.reports.tensorboard import TensorBoard
-from lehr.run_shape import End, Progress, Start
+from lehr.run.shape import End, Progress, Start
 from tests.written_runs import evaluations
 
 
@@ -63,5 +63,5 @@ def test_a_run_without_privacy_writes_no_epsilon(tmp_path: Path) -> None:
 
 def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InvalidValue, match=r"pip install 'lehr\[tensorboard\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'lehr\[tensorboard\]'"):
         TensorBoard(tmp_path)

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lehr.configuration import Configuration
-from lehr.planning.search_cost import Paid, RepeatedSelection
-from lehr.rng import RunKey
-from lehr.search.asked import Search
-from lehr.search.paid import PaidSearch, paid_search
-from lehr.search.selection import Selection, number_of_trials
+from lehr.config import RunConfig
+from lehr.planning.search_cost import RepeatedSelection, SearchPrice
+from lehr.privacy.rng import RunKey
+from lehr.search.paid import PaidSearch, Selection, number_of_trials, paid_search
+from lehr.search.request import Search
 from lehr.search.space import Space
 from tests.training.tiny import PRIVATE, TEST
 
@@ -33,16 +32,16 @@ def written(folder: Path) -> dict[str, Any]:
 
 def search_in(folder: Path, *, space: dict[str, Any] | None = None, **tables: Any) -> Search:
     """A search on these records, which the tables change."""
-    configuration = Configuration(
+    configuration = RunConfig.of(
         data=written(folder),
         model={"network": "small_cnn", "image_side": 4},
         privacy={"epsilon": 6.0, "steps": 4, "expected_batch_size": 8, "delta": 1e-3},
         training={"evaluate_every": 4},
-    ).with_words(**tables)
+    ).with_values(**tables)
     return Search(configuration=configuration, space=Space.read(SPACE if space is None else space), sampler="random")
 
 
-def paid_in(folder: Path, price: Paid = GEOMETRIC, **changed: Any) -> PaidSearch:
+def paid_in(folder: Path, price: SearchPrice = GEOMETRIC, **changed: Any) -> PaidSearch:
     """The same, paid for."""
     return paid_search(search_in(folder, **changed), price)
 
@@ -61,12 +60,14 @@ def begun(selection: Selection, number: int) -> Selection:
     return selection
 
 
-def selection_in(folder: Path, price: Paid = GEOMETRIC, *, budget: Path | None = None, **changed: Any) -> Selection:
+def selection_in(
+    folder: Path, price: SearchPrice = GEOMETRIC, *, budget: Path | None = None, **changed: Any
+) -> Selection:
     """A selection that is not begun yet."""
     paid = paid_in(folder, price, **changed)
-    return Selection(paid=paid, directory=folder / "search", name="our search", budget=budget, how=HOW)
+    return Selection(paid=paid, directory=folder / "search", name="our search", budget=budget, options=HOW)
 
 
-def with_price(selection: Selection, price: Paid) -> Selection:
+def with_price(selection: Selection, price: SearchPrice) -> Selection:
     """The same selection at another price."""
     return replace(selection, paid=replace(selection.paid, price=price))

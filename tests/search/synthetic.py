@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lehr.configuration import Configuration
-from lehr.search.asked import Search
+from lehr.config import RunConfig
+from lehr.search.request import Search
 from lehr.search.space import Space
 
 RECORDS = 48
@@ -34,13 +34,13 @@ def a_search(folder: Path, *, space: dict[str, Any] | None = None, **words: Any)
     """A search of a few short runs."""
     said: dict[str, Any] = {"privacy": PRIVACY, "training": {}, "method": {"clip_norm": 1.0}}
     tables: dict[str, Any] = {table: {**before, **words.pop(table, {})} for table, before in said.items()}
-    configuration = Configuration(data=written(folder), model=MODEL, **tables)
+    configuration = RunConfig.of(data=written(folder), model=MODEL, **tables)
     return Search(configuration=configuration, space=Space.read(space or SPACE), **{"trials": 3, "seed": 1, **words})
 
 
 def as_toml(search: Search) -> str:
     """The search as a file that asks for it."""
-    from lehr.search import toml_text
+    from lehr.files import toml_text
 
     tables: dict[str, Any] = {t: getattr(search.configuration, t) for t in ("data", "model", "method", "privacy")}
     return toml_text.written(tables | {"search": {"trials": search.trials, "seed": search.seed, "space": SPACE}})

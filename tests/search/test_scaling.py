@@ -1,23 +1,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lehr.configuration import Configuration
+from lehr.certificates.run_reading import read_run
+from lehr.config import RunConfig
 from lehr.errors import InvalidValue, StoreError
-from lehr.files import json_file, lock
-from lehr.planning import extrapolation
-from lehr.planning.extrapolation import Prediction
-from lehr.reports.run_reading import read_run
-from lehr.run_shape import Callback, Progress, Start
+from lehr.files import atomic, strict_json
+from lehr.planning import simulation
+from lehr.planning.simulation import Prediction
+from lehr.run.shape import Callback, Progress, Start
 from lehr.search.scaling import Scaling
 from tests.written_runs import write_run
 
-CONFIGURATION = Configuration(
+CONFIGURATION = RunConfig.of(
     data={"name": "digits", "declared": "public"},
     privacy={"noise_multiplier": 2.0, "expected_batch_size": 64, "steps": 3, "delta": 1e-4, "simulated_batch_size": 9},
     training={"evaluate_every": 3},
@@ -26,7 +25,7 @@ HOW: dict[str, Any] = {"quiet": True, "compiled": False, "device": "cpu", "check
 
 
 def scaling(directory: Path, *batches: float, num_seeds: int = 1, **tables: Any) -> Scaling:
-    asked = CONFIGURATION.with_words(**tables)
+    asked = CONFIGURATION.with_values(**tables)
     return Scaling.of(asked, batches=batches or (8, 16, 32), num_seeds=num_seeds, directory=directory)
 
 
@@ -56,7 +55,7 @@ def test_the_runs_are_simulations_of_the_plan_of_the_configuration(folder: Path,
 
 
 def test_what_follows_is_written_down(folder: Path, predicted: Prediction) -> None:
-    assert json_file.read(folder / "prediction.json", extrapolation.from_json) == predicted
+    assert strict_json.read(folder / "prediction.json", simulation.prediction_from_json) == predicted
     assert "that protect nobody" in (folder / "prediction.html").read_text()
     assert predicted.setting["model"]["network"] == "small_cnn"
     assert predicted.setting["data"]["declared"] == "public"
@@ -113,14 +112,6 @@ def test_what_somebody_else_put_there_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
-def test_a_folder_in_the_place_of_a_run_is_left_alone(folder: Path, predicted: Prediction) -> None:
-    (folder / "batch-9-seed-0").mkdir()
-    (folder / "batch-9-seed-0" / "notes.txt").write_text("mine")
-    with pytest.raises(StoreError, match="not empty"):
-        scaling(folder, 8, 9, 16).predict(**HOW)
-    assert (folder / "batch-9-seed-0" / "notes.txt").exists()
-
-
 def test_a_run_of_another_plan_in_the_place_of_one_is_refused(folder: Path, predicted: Prediction) -> None:
     write_run(folder / "batch-10-seed-0")
     with pytest.raises(StoreError, match="another plan"):
@@ -128,7 +119,7 @@ def test_a_run_of_another_plan_in_the_place_of_one_is_refused(folder: Path, pred
 
 
 def test_two_processes_do_not_make_the_same_runs(folder: Path, predicted: Prediction) -> None:
-    held = lock.taken(folder / "lock", for_what="a test")
+    held = atomic.take_lock(folder / "lock", for_what="a test")
     with pytest.raises(StoreError, match="another process"):
         scaling(folder).predict(**HOW)
     os.close(held)
@@ -149,15 +140,3 @@ def test_what_cannot_be_predicted_is_refused_before_the_first_run(
     with pytest.raises(InvalidValue, match=match):
         scaling(tmp_path / "cheap", **tables)
     assert not (tmp_path / "cheap").exists()
-
-
-def test_records_that_nothing_was_declared_about_are_private(tmp_path: Path) -> None:
-    asked = replace(CONFIGURATION, data={"name": "digits"})
-    with pytest.raises(InvalidValue, match="would protect nobody"):
-        Scaling.of(asked, batches=(8, 16, 32), num_seeds=1, directory=tmp_path)
-
-
-@pytest.mark.parametrize("batches, seeds", [((8,), 3), ((8, 16), 1), ((8, 8, 16), 1), ((8, 16, 64), 1), ((8, 16), 0)])
-def test_batches_that_tell_no_line_are_refused(tmp_path: Path, batches: tuple[float, ...], seeds: int) -> None:
-    with pytest.raises(InvalidValue, match=r"batches|expected_batch_size|num_seeds"):
-        scaling(tmp_path / "cheap", *batches, num_seeds=seeds)

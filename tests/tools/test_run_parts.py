@@ -29,8 +29,8 @@ def test_a_word_that_is_no_part_is_refused_with_those_there_are() -> None:
 
 def test_every_test_is_run_by_default_or_at_full_size() -> None:
     commands = {part.word: " ".join(part.command) for part in PARTS if part.command[0] == "pytest"}
-    assert commands["tests"].endswith("-m not whole --turn=commit tests src docs README.md CONTRIBUTING.md")
-    assert commands["whole"].endswith("-m whole or in_turn tests")
+    assert commands["tests"].endswith("-m not whole tests src experiments docs README.md CONTRIBUTING.md")
+    assert commands["whole"].endswith("-m whole tests")
     assert commands["quick"].endswith("-m not slow and not whole tests")
 
 

@@ -12,23 +12,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from lehr.certificates.certificate import Statements
+from lehr.config import RunConfig
 from lehr.data import InMemory, Preparation
-from lehr.mechanism import Method
 from lehr.methods import by_name
 from lehr.methods.dpsgd import dpsgd
+from lehr.optim.optimizers import adam, custom
 from lehr.planning.plan import Plan
-from lehr.reports.certificate import Statements
+from lehr.run.mechanism import Method
 from lehr.schedules import Cosine
 from lehr.training import describing
-from lehr.training.given_records import GivenRecords
-from lehr.update.torch_optim import adam, custom
+from lehr.training.records import RunRecords
 from tests.training.tiny import HELD, PRIVATE, linear
 
 PLAN = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=5, delta=1e-3)
 
 
 def config(method: Method | None = None, **changed: Any) -> dict[str, Any]:
-    given = GivenRecords(
+    given = RunRecords(
         name="tiny", private=InMemory(*PRIVATE), records=40, num_classes=3, preparation=Preparation((0.5,), (0.25,))
     )
     said: dict[str, Any] = {
@@ -37,6 +38,7 @@ def config(method: Method | None = None, **changed: Any) -> dict[str, Any]:
         "data": given,
         "model": describing.model_words(linear(), cross_entropy, "small_cnn", {"num_classes": 3}),
         "options": {"views": 1},
+        "recorded": RunConfig().to_json(is_recorded=True),
         "public_records": None,
         "evaluated_on": "test records, declared public",
         "stated": Statements(settings_chosen_on="fixed", treated_as_public=("the number of records",)),

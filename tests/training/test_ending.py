@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
-from lehr.attempts import Allowance
+from lehr.accounting.events import Gaussian, Repeated, counted
+from lehr.certificates.certificate import Statements
 from lehr.errors import CertificateMismatch
-from lehr.events import Gaussian, Repeated, counted
 from lehr.planning.plan import Plan
-from lehr.reports.certificate import Statements
-from lehr.run_folder import RunFolder
+from lehr.run.folder import RunFolder
+from lehr.run.replay import RunPlan
 from lehr.training import ending
 from lehr.training.ending import Run
 from tests.training.tiny import fit_tiny
 
 PLAN = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=5, delta=1e-3)
-ALLOWANCE = Allowance(plan=PLAN, score_event=Gaussian(20.0), evaluate_every=2)
+ALLOWANCE = RunPlan(plan=PLAN, score_event=Gaussian(20.0), evaluate_every=2)
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +40,10 @@ def test_more_than_the_plan_allowed_is_not_certified() -> None:
 
 
 def test_writing_the_end_again_does_no_harm(run: Run) -> None:
-    names = ("model.safetensors", "certificate.json")
-    before = [(run.directory / name).read_bytes() for name in names]
-    weights = {name: value.clone() for name, value in run.model.state_dict().items()}
+    before = (run.directory / "certificate.json").read_bytes()
     with RunFolder.open(run.directory) as folder:
-        ending.write(folder, weights, run.certificate)
-    assert [(run.directory / name).read_bytes() for name in names] == before
-
-
-def test_weights_that_share_their_memory_are_written_each_by_itself(run: Run, tmp_path: Path) -> None:
-    shared = torch.ones(3)
-    with RunFolder.open(run.directory) as folder:
-        ending.write(folder, {"one": shared, "two": shared.view(3)}, None)
-        ending.write(folder, run.model.state_dict(), run.certificate)
+        ending.write(folder, run.certificate)
+    assert (run.directory / "certificate.json").read_bytes() == before
 
 
 def test_a_run_without_an_evaluation_has_no_accuracy(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lehr.clipping.flat import FlatClip
 from lehr.errors import InvalidValue, NotPrivate
-from lehr.gradients.one_by_one import OneByOneEngine
 from lehr.planning.plan import Plan
+from lehr.privacy.clipping import FlatClip
 from lehr.training.engines import (
     LARGEST_PHYSICAL_BATCH,
     _work,
@@ -22,6 +21,7 @@ from lehr.training.engines import (
     is_worth_compiling,
     physical_batch_for,
 )
+from tests.gradients.one_by_one import OneByOneEngine
 from tests.training.tiny import PRIVATE, linear
 
 CPU = torch.device("cpu")

@@ -16,20 +16,19 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, TensorDataset
 
 from lehr import fit
-from lehr.configuration import Configuration
+from lehr.accounting.events import Gaussian, PoissonSampled, counted
+from lehr.accounting.ledger import Ledger
+from lehr.certificates.certificate import Statements, read_certificate
 from lehr.data import DataSet, InMemory, Preparation
 from lehr.errors import BadRecord, CertificateMismatch, InvalidValue, LehrError, NotPrivate, StoreError, Unreachable
-from lehr.events import Gaussian, PoissonSampled, counted
-from lehr.ledger import Ledger
 from lehr.methods.dpsgd import dpsgd
+from lehr.optim.averaging import ExponentialAverage
+from lehr.optim.optimizers import adam
 from lehr.planning.plan import Plan
-from lehr.reports import certificate_file
-from lehr.reports.certificate import Statements
-from lehr.run_shape import Callback, End, Evaluation, Progress, RunFiles, Start
+from lehr.run.shape import Callback, End, Evaluation, Progress, RunFiles, Start
 from lehr.schedules import LinearDecay
 from lehr.training.ending import Run
-from lehr.update.averaging import ExponentialAverage
-from lehr.update.torch_optim import adam
+from lehr.training.prepare import config_of_run
 from tests.training.tiny import HELD, PRIVATE, PUBLIC, STATED, TEST, fit_tiny, linear
 
 INPUTS, LABELS = PRIVATE
@@ -95,7 +94,7 @@ def test_the_certificate_is_that_of_the_plan_and_is_on_the_disk(run: Run) -> Non
     assert run.certificate is not None
     assert counted(run.certificate.event) == {run.plan.step_event: 5}
     assert run.certificate.epsilon == pytest.approx(run.plan.bound().epsilon, rel=1e-6)
-    assert certificate_file.read(run.directory / "certificate.json") == run.certificate
+    assert read_certificate(run.directory / "certificate.json") == run.certificate
     assert run.certificate.stated.records == STATED
 
 
@@ -284,7 +283,7 @@ def with_value(tensor: Tensor, place: int, value: float) -> Tensor:
         ({"data": (with_value(INPUTS, 9, math.nan), LABELS)}, BadRecord, r"record 9 cannot be used: its input holds a"),
         ({"test": (with_value(TEST[0], 2, math.inf), TEST[1])}, BadRecord, r"record 2 of test cannot be used"),
         ({"data": (INPUTS[:0], LABELS[:0])}, BadRecord, r"there are no records"),
-        ({"data": (INPUTS, LABELS[:40])}, BadRecord, r"record 40 cannot be used: it has no target"),
+        ({"data": (INPUTS, LABELS[:40])}, BadRecord, r"record 40 cannot be used"),
         ({"data": [1, 2]}, InvalidValue, r"data must be .*; given: 'list'"),
         ({"records": None}, InvalidValue, r"records must be .*state.*; given: None"),
         ({"records": 0}, InvalidValue, r"records must be a whole number >= 1; given: 0"),
@@ -318,7 +317,7 @@ def with_value(tensor: Tensor, place: int, value: float) -> Tensor:
         ({"device": "abacus"}, InvalidValue, r"device must be .*; given: 'abacus'"),
         ({"physical_batch": 0}, InvalidValue, r"physical_batch must be"),
         ({"name": "two\nlines"}, InvalidValue, r"name must be one line"),
-        ({"model": 3}, InvalidValue, r"model must be a torch module; given: 'int'"),
+        ({"model": 3}, InvalidValue, r"model must be a torch module or the name of a network; given: 'int'"),
         ({"model": linear(outputs=2)}, InvalidValue, r"model must be one with 3 outputs, one a class; given: 2"),
         ({"model": nn.Linear(5, 3)}, InvalidValue, r"model must be one that takes records of shape \(1, 4, 4\)"),
         ({"model": nn.Linear(4, 3)}, InvalidValue, r"loss_fn must be one for the outputs"),
@@ -436,7 +435,7 @@ def test_a_network_may_be_named_and_its_run_is_resumed_from_its_words(tmp_path: 
     )
     weights = (where / "model.safetensors").read_bytes()
     (where / "model.safetensors").unlink()
-    Configuration.of_run(where).train(directory=where, resume=True, compiled=False, quiet=True)
+    fit(config=config_of_run(where), directory=where, resume=True, compiled=False, quiet=True)
     assert (where / "model.safetensors").read_bytes() == weights
 
 
@@ -451,8 +450,8 @@ def test_a_plan_that_was_made_before_takes_the_place_of_its_numbers(tmp_path: Pa
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"steps": 5}, "plan must be given alone"),
-        ({"noise_schedule": LinearDecay(steps=3)}, "plan must be given alone"),
+        ({"steps": 5}, "plan must be given without"),
+        ({"noise_schedule": LinearDecay(steps=3)}, "plan must be given without"),
         ({"records": STATED + 1}, "plan must be one of"),
     ],
     ids=["beside a number", "beside a schedule", "of other records"],

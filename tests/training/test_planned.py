@@ -13,18 +13,18 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from lehr.accounting.events import counted
+from lehr.accounting.ledger import Ledger
+from lehr.certificates.certificate import read_certificate
+from lehr.certificates.run_reading import read_run
 from lehr.data.split import Split
 from lehr.errors import BudgetExceeded, Diverged, InvalidValue, LehrError, StoreError
-from lehr.events import counted
-from lehr.ledger import Ledger
 from lehr.methods.dpsgd import dpsgd
 from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
-from lehr.planning.search_cost import RepeatedSelection, Trial
-from lehr.reports import certificate_file
-from lehr.reports.run_reading import read_run
-from lehr.run_folder import RunFolder
-from lehr.run_shape import Callback, End, Evaluation, Progress
+from lehr.planning.search_cost import RepeatedSelection, SearchTrial
+from lehr.run.folder import RunFolder
+from lehr.run.shape import Callback, End, Evaluation, Progress
 from tests.training.tiny import PRIVATE, PUBLIC, TEST, fit_tiny, linear, new_budget
 
 
@@ -88,7 +88,7 @@ def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(tmp_path: Path) ->
     again = fit_tiny(tmp_path / "run", resume=True, **said)
     after = load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert again.certificate == first.certificate == certificate_file.read(tmp_path / "run" / "certificate.json")
+    assert again.certificate == first.certificate == read_certificate(tmp_path / "run" / "certificate.json")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ EVENT = Plan(noise_multiplier=1.0, expected_batch_size=8, records=40, steps=5, d
 
 
 def test_a_trial_promises_what_holds_for_its_whole_search(tmp_path: Path) -> None:
-    trial = Trial(price=PRICE, event=EVENT)
+    trial = SearchTrial(price=PRICE, event=EVENT)
     run = fit_tiny(tmp_path / "run", trial_of=trial, settings_chosen_on="private")
     assert run.certificate is not None
     assert run.certificate.event == PRICE.event(EVENT)
@@ -319,7 +319,7 @@ def test_a_trial_promises_what_holds_for_its_whole_search(tmp_path: Path) -> Non
 def test_what_is_no_trial_of_its_search_is_refused(tmp_path: Path, changed: dict[str, Any], says: str) -> None:
     new_budget(tmp_path / "b")
     changed = {key: tmp_path / "b" if key == "budget" else value for key, value in changed.items()}
-    said = {"settings_chosen_on": "private", "trial_of": Trial(price=PRICE, event=EVENT), **changed}
+    said = {"settings_chosen_on": "private", "trial_of": SearchTrial(price=PRICE, event=EVENT), **changed}
     with pytest.raises(InvalidValue, match=says):
         fit_tiny(tmp_path / "run", **said)
     assert not (tmp_path / "run").exists()

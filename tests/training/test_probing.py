@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr.data import InMemory, Preparation
-from lehr.data.augmentation import named
+from lehr.data.augmentation import augmentation_by_name
 from lehr.gradients.ghost import GhostEngine
 from lehr.methods.dpsgd import dpsgd
 from lehr.networks import build
-from lehr.training.given_records import GivenRecords
-from lehr.training.looks import Look
-from lehr.training.probing import probe
+from lehr.training.engines import probe
+from lehr.training.input_pipeline import InputPipeline
+from lehr.training.records import RunRecords
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -22,17 +22,19 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def probed(model: nn.Module, *, learning_rate: float = 0.5, inputs: Tensor | None = None) -> str:
     held = torch.zeros(4, 1, 4, 4) if inputs is None else inputs
-    given = GivenRecords(
+    given = RunRecords(
         name="made up",
         private=InMemory(held, torch.zeros(4, dtype=torch.int64)),
         records=4,
         num_classes=3,
         preparation=Preparation(),
     )
-    look = Look(preparation=Preparation(), augmentation=named("none"), views=1, device=torch.device("cpu"))
+    look = InputPipeline(
+        preparation=Preparation(), augmentation=augmentation_by_name("none"), views=1, device=torch.device("cpu")
+    )
     engine = GhostEngine(model, loss, compiled=False)
     method = dpsgd(learning_rate=learning_rate)
-    return probe(model, engine, method, loss, look=look, given=given, size=8)
+    return probe(model, engine, method, loss, pipeline=look, given=given, size=8)
 
 
 def network(seed: int = 0) -> nn.Module:

@@ -11,17 +11,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lehr.data.in_memory import InMemory
+from lehr.accounting.events import Atom, Gaussian, PoissonSampled, SampledWithoutReplacement, counted
+from lehr.accounting.ledger import Entry, Ledger
 from lehr.data.private_pca import PrivatePCA
+from lehr.data.records import InMemory
 from lehr.errors import BudgetExceeded, InvalidValue
-from lehr.events import Atom, Gaussian, PoissonSampled, SampledWithoutReplacement, counted
 from lehr.interfaces import ReleasedSum
-from lehr.ledger import Entry, Ledger
-from lehr.networks.projected_mlp import Projection, projected_mlp
-from lehr.rng import RunKey
-from lehr.run_shape import Callback, Progress
-from lehr.training.projecting import a_private_pca, fill, projection_of
-from lehr.update.averaging import ExponentialAverage
+from lehr.networks.layers import Projection
+from lehr.networks.small import projected_mlp
+from lehr.optim.averaging import ExponentialAverage
+from lehr.privacy.rng import RunKey
+from lehr.run.shape import Callback, Progress
+from lehr.training.training_run import fill_projection, projection_of
 from tests.training.tiny import HELD, PRIVATE, SIDE, fit_tiny
 
 INPUTS, DIMENSIONS, HIDDEN = SIDE * SIDE, 3, 5
@@ -94,17 +95,12 @@ def test_a_pca_and_a_projection_go_together(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_pca_may_be_given_in_the_words_of_a_file() -> None:
-    assert a_private_pca(PCA.to_json()) == a_private_pca(PCA) == PCA
-    assert a_private_pca(None) is None
-    with pytest.raises(InvalidValue, match="private_pca must be an object with the fields"):
-        a_private_pca({"dimensions": 3})
-
-
 @pytest.mark.parametrize("sensitivity_factor", [1.0, 2.0])
 def test_the_noise_is_over_what_one_record_can_do(sensitivity_factor: float) -> None:
     layer = Projection(INPUTS, DIMENSIONS)
-    fill(layer, PCA, KEY.at(0, 7), private=RECORDS, prepare=lambda seen: seen, sensitivity_factor=sensitivity_factor)
+    fill_projection(
+        layer, PCA, KEY.at(0, 7), private=RECORDS, prepare=lambda seen: seen, sensitivity_factor=sensitivity_factor
+    )
     torch.testing.assert_close(layer.components, expected(2.5 * sensitivity_factor, attempt=7))
     assert not torch.allclose(layer.components, expected(2.5 * sensitivity_factor * 1.5, attempt=7), atol=1e-3)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lehr import accounting
+from lehr.accounting.events import Gaussian, NonPrivate, PoissonSampled, Repeated, counted, together
 from lehr.errors import InvalidValue
-from lehr.events import Gaussian, NonPrivate, PoissonSampled, Repeated, counted, together
 from lehr.methods.adadp import adadp
 from lehr.methods.dpsgd import dpsgd
 from lehr.methods.dpsur import dpsur

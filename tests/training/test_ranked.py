@@ -1,60 +1,41 @@
-"""What the first process tells the others at the end. Whole runs of several are in tests/test_distributed.py."""
+"""What the first process tells the others at the end. Whole runs of several are in tests/run/test_distributed.py."""
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from lehr.distributed import Ranks
 from lehr.errors import InvalidValue
-from lehr.rng import RunKey
-from lehr.run_shape import End
+from lehr.privacy.rng import RunKey
+from lehr.run.distributed import Ranks
 from lehr.training import fit as fitting
+from lehr.training import training_run
 from lehr.training.ending import Run
-from lehr.training.planned import Planned
-from lehr.training.ranked import _ended, _identity, _outcome, trained
+from lehr.training.training_run import TrainingRun, _identity
 from tests.several_ranks import records
 
 KEY = RunKey(bytes(32))
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Planned:
+def planned(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> TrainingRun:
     """A run as ``fit`` decides it, caught before it is trained."""
-    caught: list[Planned] = []
+    caught: list[TrainingRun] = []
 
-    def keep(run: Planned, where: Path, **_: object) -> Run:
+    def keep(run: TrainingRun, where: Path, **_: object) -> Run:
         caught.append(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fitting, "trained", keep)
+    monkeypatch.setattr(fitting, "train_run", keep)
     given: dict[str, Any] = {"noise_multiplier": 1.0, "steps": 4, "expected_batch_size": 12, "delta": 1e-3, **changed}
     data = given.pop("data", None) or records(0, 60)
     with pytest.raises(KeyboardInterrupt):
         fitting.fit(nn.Linear(4, 3), data, records=60, num_classes=3, compiled=False, quiet=True, **given)
     return caught[0]
-
-
-def test_what_is_told_at_the_end_makes_the_same_run_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run = planned(monkeypatch, settings_chosen_on="fixed", test=records(1, 30))
-    done = trained(run, tmp_path / "run", resume=False, callbacks=())
-    again = _ended(run, json.loads(json.dumps(_outcome(done))))
-    assert again.certificate is not None
-    for name in ("directory", "plan", "end", "evaluations", "certificate", "proven", "published", "promises_nothing"):
-        assert getattr(again, name) == getattr(done, name), name
-
-
-def test_an_infinite_epsilon_is_told_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run = planned(monkeypatch)
-    done = trained(run, tmp_path / "run", resume=False, callbacks=())
-    endless = replace(done, end=End(step=4, accepted=4, epsilon_spent=math.inf, reason="plan completed"))
-    assert _ended(run, json.loads(json.dumps(_outcome(endless)))).end == endless.end
 
 
 def test_ranks_are_alike_where_settings_and_records_are_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +77,10 @@ def test_only_ranks_that_wait_for_one_another_need_batches_of_one_size(monkeypat
     assert _identity(few, KEY)["physical_batch"] != _identity(many, KEY)["physical_batch"]
 
 
-def test_a_trial_of_a_search_is_not_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_trial_of_a_search_is_not_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     run = planned(monkeypatch)
-    object.__setattr__(run, "trial_of", "a search")
     object.__setattr__(run, "ranks", Ranks(number=0, total=2))
+    monkeypatch.setattr(training_run, "check_searchable", lambda plan: None)
+    trial: Any = SimpleNamespace(refuse_other=lambda event: None)
     with pytest.raises(InvalidValue, match="trial_of"):
-        trained(run, tmp_path / "run", resume=False, callbacks=())
+        run._refuse_unfit_trial(trial)

@@ -1,4 +1,4 @@
-"""What cannot be sharded is refused by name. Whole runs of several processes are in tests/test_sharded.py."""
+"""What cannot be sharded is refused by name. Whole runs of several processes are in tests/run/test_sharded.py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lehr import fit
 from lehr.data.private_pca import PrivatePCA
 from lehr.errors import InvalidValue
 from lehr.methods.by_name import named
-from lehr.training.sharding import COORDINATE_BY_COORDINATE, _refuse_method
-from lehr.update.torch_optim import Update, custom
+from lehr.optim.optimizers import Update, custom
+from lehr.training.training_run import COORDINATE_BY_COORDINATE, _refuse_method
 from tests.several_ranks import copied, prepared, records, train
 
 

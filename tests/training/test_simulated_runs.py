@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 
 from lehr import data, fit
-from lehr.configuration import Configuration
+from lehr.attacks import subjects
+from lehr.certificates.release import release
+from lehr.certificates.run_reading import read_run
+from lehr.config import RunConfig
 from lehr.errors import InvalidValue
-from lehr.games import subjects
 from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
 from lehr.planning.simulation import simulate
-from lehr.release import release
 from lehr.reports import run_page
-from lehr.reports.progress import PlainLines
-from lehr.reports.run_reading import read_run
+from lehr.reports.progress import Screen, TrainingProgress
 from lehr.training.ending import Run
+from lehr.training.prepare import config_of_run, method_and_plan
 
 REFERENCE = Plan(noise_multiplier=2.0, expected_batch_size=256, records=1464, steps=4, delta=1e-4)
 CHEAP = simulate(REFERENCE, expected_batch_size=32)
@@ -73,7 +74,7 @@ def test_the_configuration_of_the_run_has_the_plan_that_it_stands_for(simulated:
 
 def test_there_is_nothing_to_attack(simulated: Run) -> None:
     with pytest.raises(InvalidValue, match="claims something"):
-        subjects.of_run(simulated.directory)
+        subjects.subject_of_run(simulated.directory)
 
 
 def test_progress_says_it(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_progress_says_it(tmp_path: Path) -> None:
         directory=tmp_path / "run",
         quiet=True,
         compiled=False,
-        callbacks=[PlainLines(lines)],
+        callbacks=[TrainingProgress(Screen(lines))],
     )
     assert f"no privacy: {LABEL}" in lines.getvalue()
     assert "proven ε =" not in lines.getvalue()
@@ -124,12 +125,12 @@ def test_records_declared_public_are_promised_nothing_either(tmp_path: Path) -> 
         compiled=False,
     )
     assert run.certificate is None
-    assert run.promises_nothing == "the records that it is trained on were declared public"
+    assert run.promises_nothing == "the training records were declared public"
     assert read_run(run.directory).no_privacy_because == run.promises_nothing
 
 
 def test_a_configuration_can_ask_for_it_and_a_run_of_it_can_be_described_again(tmp_path: Path) -> None:
-    asked = Configuration(
+    asked = RunConfig.of(
         data={"name": "digits", "declared": "public"},
         privacy={
             "epsilon": 8.0,
@@ -140,11 +141,11 @@ def test_a_configuration_can_ask_for_it_and_a_run_of_it_can_be_described_again(t
             "settings_chosen_on": "public",
         },
     )
-    _, plan = asked.method_and_plan()
-    run = asked.train(directory=tmp_path / "run", quiet=True, compiled=False)
+    _, plan = method_and_plan(asked)
+    run = fit(config=asked, directory=tmp_path / "run", quiet=True, compiled=False)
     assert run.plan == plan
     assert plan.simulates is not None
     assert plan.simulates.bound().epsilon <= 8
-    again = Configuration.of_run(tmp_path / "run")
-    assert again.plan == plan
+    again = config_of_run(tmp_path / "run")
+    assert method_and_plan(again)[1] == plan
     assert again.data["declared"] == "public"

@@ -14,26 +14,25 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lehr import fit
-from lehr.data import InMemory, streamed_folder
-from lehr.data.decoders import Decoders
-from lehr.data.decoding import versions
+from lehr.attacks import final_model
+from lehr.data import InMemory, image_folder
+from lehr.data.decoding import DecoderPool, versions
+from lehr.data.image_folder import StreamedFolder
 from lehr.data.split import Split
-from lehr.data.streamed_folder import StreamedFolder
 from lehr.errors import InvalidValue, StoreError
-from lehr.games import final_model
-from lehr.rng import RunKey
-from lehr.run_shape import Callback, Progress, RunFiles
+from lehr.privacy.rng import RunKey
+from lehr.run.shape import Callback, Progress, RunFiles
 from lehr.training.ending import Run
 from tests.data.picture_folders import replace_unseen, spoil, write
 
 KEY = RunKey(bytes(range(32)))
 SIDE = 6
-TWO = Decoders(2)
+TWO = DecoderPool(2)
 
 
-def streamed(folder: Path, *, decoders: Decoders | None = None) -> StreamedFolder:
-    found = streamed_folder.read(folder, image_side=SIDE, channels=1, workers=0)
-    return streamed_folder.among(found.files, image_side=SIDE, channels=1, decoders=decoders or found.decoders)
+def streamed(folder: Path, *, decoders: DecoderPool | None = None) -> StreamedFolder:
+    found = image_folder.stream_image_folder(folder, image_side=SIDE, channels=1, workers=0)
+    return image_folder.stream_files(found.files, image_side=SIDE, channels=1, decoders=decoders or found.decoders)
 
 
 def held(records: StreamedFolder) -> InMemory:
@@ -104,7 +103,7 @@ def test_a_folder_of_thousands_is_trained_on_as_it_would_be_in_memory(
 class Kill(Callback):
     """Kills the worker processes after a step."""
 
-    def __init__(self, decoders: Decoders, *, after: int) -> None:
+    def __init__(self, decoders: DecoderPool, *, after: int) -> None:
         self.decoders, self.after = decoders, after
         self.reason = ""
 
@@ -153,7 +152,7 @@ def test_a_file_that_is_no_image_counts_as_nothing(tmp_path: Path, trained: Call
     spoil(folder, name="class1/00103a.png")
     records = streamed(folder)
     [place] = records.not_images()
-    assert place not in records.spread(64).places  # else it would have been found before the run
+    assert place not in records.sample(64).indices  # else it would have been found before the run
     everybody: dict[str, Any] = {"expected_batch_size": 200, "steps": 2, "noise_multiplier": 0.01}
 
     def linear() -> nn.Module:  # with nothing drawn for a record by its place

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr.data import InMemory, Preparation
-from lehr.data.augmentation import named
+from lehr.data.augmentation import augmentation_by_name
 from lehr.errors import InvalidValue
-from lehr.training.given_records import GivenRecords
-from lehr.training.looks import Look
-from lehr.training.trying import nobody, padding, try_model
+from lehr.training.engines import nobody, padding, try_model
+from lehr.training.input_pipeline import InputPipeline
+from lehr.training.records import RunRecords
 from tests.training.tiny import PRIVATE, linear
 
 CPU = torch.device("cpu")
-GIVEN = GivenRecords(
+GIVEN = RunRecords(
     name="tiny", private=InMemory(*PRIVATE), records=40, num_classes=3, preparation=Preparation(mean=(0.5,), std=(0.5,))
 )
 
@@ -27,12 +27,14 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets, reduction="none")
 
 
-def look(views: int = 1) -> Look:
-    return Look(preparation=GIVEN.preparation, augmentation=named("none"), views=views, device=CPU)
+def look(views: int = 1) -> InputPipeline:
+    return InputPipeline(
+        preparation=GIVEN.preparation, augmentation=augmentation_by_name("none"), views=views, device=CPU
+    )
 
 
 def tried(model: nn.Module, *, loss_fn: Any = losses, is_scored: bool = True) -> None:
-    try_model(model, loss_fn=loss_fn, look=look(), given=GIVEN, is_scored=is_scored)
+    try_model(model, loss_fn=loss_fn, pipeline=look(), given=GIVEN, is_scored=is_scored)
 
 
 class Noting(nn.Module):

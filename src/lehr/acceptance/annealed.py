@@ -21,15 +21,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from lehr import validate
-from lehr.acceptance.energy import EnergyOfOne, PrivateEnergy, PublicEnergy, an_energy
-from lehr.acceptance.proposal import Decision, Proposal
+from lehr.acceptance.proposal import Decision, EnergyOfOne, PrivateEnergy, Proposal, PublicEnergy, check_energy
 from lehr.errors import InvalidValue
 from lehr.interfaces import ReleasedSum, SlotState
 
@@ -57,7 +56,7 @@ class Annealed:
         validate.count(rejection_threshold=self.rejection_threshold)
         validate.one_of(_COOLINGS, cooling=self.cooling)
         validate.true_or_false(keeps_momentum=self.keeps_momentum)
-        an_energy(PublicEnergy, PrivateEnergy, energy=self.energy)
+        check_energy(PublicEnergy, PrivateEnergy, energy=self.energy)
         if self.cooling == "classic":
             validate.delta(cooling_rate=self.cooling_rate)
         elif self.cooling_rate is not None:
@@ -98,15 +97,7 @@ class Annealed:
         return is_accepted, _state(accepted, rejected_in_a_row, self._cooled(inverse_temperature, accepted))
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "kind": "annealed",
-            "initial_inverse_temperature": self.initial_inverse_temperature,
-            "rejection_threshold": self.rejection_threshold,
-            "cooling": self.cooling,
-            "cooling_rate": self.cooling_rate,
-            "keeps_momentum": self.keeps_momentum,
-            "energy": self.energy.to_json(),
-        }
+        return {"kind": "annealed", **asdict(self), "energy": self.energy.to_json()}
 
     def _chance(self, change: Tensor, rejected_in_a_row: Tensor, inverse_temperature: Tensor) -> Tensor:
         """The probability with which a candidate is accepted."""
@@ -121,24 +112,17 @@ class Annealed:
         return self.initial_inverse_temperature * (accepted.clamp_min(1) if self.cooling == "floored" else accepted)
 
 
+_STATE = ("accepted", "rejected_in_a_row", "inverse_temperature")
 _Number = TypeVar("_Number", float, Tensor)
 
 
-def _state(accepted: _Number, rejected_in_a_row: _Number, inverse_temperature: _Number) -> dict[str, _Number]:
-    return {
-        "accepted": accepted,
-        "rejected_in_a_row": rejected_in_a_row,
-        "inverse_temperature": inverse_temperature,
-    }
+def _state(*values: _Number) -> dict[str, _Number]:
+    return dict(zip(_STATE, values, strict=True))
 
 
-def _as_tensors(state: SlotState) -> tuple[Tensor, Tensor, Tensor]:
+def _as_tensors(state: SlotState) -> list[Tensor]:
     """In float64, which holds every count exactly."""
-    accepted, rejected_in_a_row, inverse_temperature = (
-        torch.as_tensor(state[name], dtype=torch.float64)
-        for name in ("accepted", "rejected_in_a_row", "inverse_temperature")
-    )
-    return accepted, rejected_in_a_row, inverse_temperature
+    return [torch.as_tensor(state[name], dtype=torch.float64) for name in _STATE]
 
 
 def _as_numbers(state: Mapping[str, Tensor]) -> dict[str, float]:

@@ -1,15 +1,12 @@
 """Counting: from what was done to the records to ε.
 
-- ``accountant``: one interface, and the smallest valid bound of all accountants
+- ``events``, ``claims``, ``ledger``: what was done, what is claimed about it, and its durable record
+- ``accountant``: the smallest valid bound of all accountants, and ε after every step of a run
+- ``pld``: privacy loss distributions, the default; one step is in ``privacy_loss``, their sum in ``composition``
 - ``rdp``: Rényi divergences with two conversions, also for sampling without replacement and repeated selection
-- ``pld``: privacy loss distributions, tight, the default. Its parts: ``gaussian_steps`` (which events),
-  ``gaussian_mechanism`` (no sampling), ``privacy_loss`` (one step), ``window`` (where to look), ``tilted``
-  (composition)
-- ``randomised_response``: the worst of all mechanisms that are private without a δ, for both
-- ``levels``: schedules of very many noise levels, counted at fewer, for both
-- ``gdp``, ``tan``: estimates, shown and never used
-- ``calibration``: any three of four numbers give the fourth; ``last_within`` is its search
-- ``running``: ε after every step of a run
+- ``closed_forms``: Gaussian noise without sampling, and two estimates that are shown and never used
+- ``levels``: schedules of very many noise levels, counted at fewer
+- ``calibration``: any three of four numbers give the fourth
 - ``filter``: composition for runs that are chosen after seeing earlier ones
 """
 
@@ -20,6 +17,7 @@ from lehr.accounting.accountant import (
     Accountant,
     Answer,
     Bound,
+    EpsilonCurve,
     PassedOver,
     answers,
     bound,
@@ -29,7 +27,6 @@ from lehr.accounting.accountant import (
 )
 from lehr.accounting.calibration import Setting, calibrate
 from lehr.accounting.filter import RenyiFilter
-from lehr.accounting.running import EpsilonCurve
 
 __all__ = [
     "ACCOUNTANTS",

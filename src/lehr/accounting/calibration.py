@@ -7,20 +7,104 @@
 7245
 
 A result never overshoots the target, by the same ``bound`` that will later be charged, and is within 0.1 % of it; for
-steps it is the largest count that does not overshoot.
+steps it is the largest count that does not overshoot. ``last_within`` is the search behind it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lehr import validate
 from lehr.accounting.accountant import ACCOUNTANTS, bound
-from lehr.accounting.last_within import OUT_OF_SIGHT, last_within
+from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated
 from lehr.errors import InvalidValue, Unreachable
-from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated
+
+OUT_OF_SIGHT = 30.0  # stands for the logarithm of a ratio of zero or infinity
+
+_CLOSE_ENOUGH = 3e-4  # of the logarithm below the limit
+_MOST_TRIES = 120
+
+
+def last_within(
+    log_ratio: Callable[[float], float], *, safe_end: float, other_end: float, start: float, whole: bool = False
+) -> float | None:
+    """The last value within the limit, to 0.03 % of the limit or, if ``whole``, to the unit; none if there is none.
+
+    ``log_ratio`` is the logarithm of a rising quantity over its limit, smooth in the logarithm of the value. The value
+    returned has itself been evaluated and found within: rounding can make the search stop early, never overshoot.
+
+    >>> last_within(lambda value: math.log(value / 50), safe_end=1, other_end=10**6, start=1000, whole=True)
+    50.0
+    """
+    known: dict[float, float] = {}
+
+    def ratio_at(value: float) -> float:
+        if value not in known:
+            known[value] = log_ratio(value)
+        return known[value]
+
+    is_start_within = ratio_at(start) <= 0
+    inside = outside = start
+    for value in _further_and_further(start, other_end if is_start_within else safe_end, whole):
+        inside, outside = (outside, value) if is_start_within else (value, inside)
+        if (ratio_at(value) <= 0) != is_start_within:
+            break
+        inside, outside = value, value
+    else:
+        return other_end if is_start_within else None
+    return _narrow(ratio_at, inside, outside, whole)
+
+
+def _further_and_further(start: float, end: float, whole: bool) -> Iterator[float]:
+    """Values from ``start`` to ``end``, at logarithmic distances that double; ``end`` is the last."""
+    distance = math.copysign(1.0, end - start)
+    value = start
+    while value != end:
+        value = value * math.exp(distance)
+        value = float(round(value)) if whole else value
+        if (end - value) * distance <= 0:
+            value = end
+        yield value
+        distance *= 2
+
+
+def _narrow(ratio_at: Callable[[float], float], inside: float, outside: float, whole: bool) -> float:
+    """Regula falsi with the Illinois rule: an end that stays twice loses half of its pull, so that both ends move."""
+    aim = 0.0 if whole else _CLOSE_ENOUGH / 2  # a little inside, so that a good guess ends the search
+    below, above = -ratio_at(inside) - aim, ratio_at(outside) + aim
+    was_inside: bool | None = None
+    for attempt in range(_MOST_TRIES):
+        if _is_done(ratio_at(inside), inside, outside, whole):
+            break
+        share = 0.5 if attempt % 5 == 4 else below / (above + below)
+        middle = _between(inside, outside, share, whole)
+        is_inside = ratio_at(middle) <= 0
+        if is_inside:
+            inside, below = middle, -ratio_at(middle) - aim
+            above = above / 2 if was_inside is True else above
+        else:
+            outside, above = middle, ratio_at(middle) + aim
+            below = below / 2 if was_inside is False else below
+        was_inside = is_inside
+    return inside
+
+
+def _is_done(log_ratio: float, inside: float, outside: float, whole: bool) -> bool:
+    if whole:
+        return abs(outside - inside) <= 1
+    return log_ratio >= -_CLOSE_ENOUGH or math.isclose(inside, outside, rel_tol=1e-12)
+
+
+def _between(inside: float, outside: float, share: float, whole: bool) -> float:
+    value: float = inside * (outside / inside) ** min(max(share, 0.01), 0.99)
+    if not whole:
+        return value
+    low, high = sorted((inside, outside))
+    return min(max(float(round(value)), low + 1), high - 1)
+
 
 SMALLEST_NOISE_MULTIPLIER, LARGEST_NOISE_MULTIPLIER = 0.05, 1e7
 SMALLEST_SAMPLING_PROBABILITY = 1e-10
@@ -66,7 +150,7 @@ class Setting:
     @property
     def event(self) -> Event:
         """What such a run does to the records."""
-        return _run(self.noise_multiplier, self.steps, self.sampling_probability)
+        return Repeated(PoissonSampled(self.sampling_probability, Gaussian(self.noise_multiplier)), self.steps)
 
 
 def calibrate(
@@ -82,9 +166,33 @@ def calibrate(
     refuse_other_than_three(
         epsilon=epsilon, noise_multiplier=noise_multiplier, steps=steps, sampling_probability=sampling_probability
     )
-    sigma, count, probability = _found(epsilon, delta, noise_multiplier, steps, sampling_probability)
-    spent = bound(_run(sigma, count, probability), delta=delta).epsilon
-    return Setting(epsilon=spent, noise_multiplier=sigma, steps=count, sampling_probability=probability)
+    setting = Setting(
+        epsilon=0.0,
+        noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+        steps=1 if steps is None else validate.count(steps=steps),
+        sampling_probability=1.0 if sampling_probability is None else sampling_probability,
+    )
+
+    def run_with(**number: Any) -> Event:
+        return replace(setting, **number).event
+
+    found: dict[str, Any] = {}
+    if epsilon is not None:
+        target = Target(epsilon, delta)
+        if noise_multiplier is None:
+            sigma = smallest_noise_multiplier(lambda value: run_with(noise_multiplier=value), target)
+            found = {"noise_multiplier": sigma}
+        elif steps is None:
+            found = {"steps": largest_steps(lambda value: run_with(steps=value), target)}
+        else:
+            probability = largest_sample(
+                lambda value: run_with(sampling_probability=value),
+                target,
+                smallest=SMALLEST_SAMPLING_PROBABILITY,
+                largest=1.0,
+            )
+            found = {"sampling_probability": probability}
+    return replace(setting, **found, epsilon=bound(run_with(**found), delta=delta).epsilon)
 
 
 def smallest_noise_multiplier(run_at: Callable[[float], Event], target: Target) -> float:
@@ -140,34 +248,6 @@ def refuse_other_than_three(**four: object) -> None:
     if len(given) != 3:
         names = ", ".join(four)
         raise InvalidValue("the setting", allowed=f"exactly three of {names}", given=", ".join(given) or "none")
-
-
-def _found(
-    epsilon: float | None, delta: float, sigma: float | None, count: int | None, probability: float | None
-) -> tuple[float, int, float]:
-    if sigma is not None and count is not None and probability is not None:
-        return sigma, count, probability
-    target = Target(_given(epsilon), delta)
-    if sigma is None:
-        steps, chance = validate.count(steps=count), _given(probability)
-        return smallest_noise_multiplier(lambda value: _run(value, steps, chance), target), steps, chance
-    if count is None:
-        noise, chance = sigma, _given(probability)
-        return noise, largest_steps(lambda steps: _run(noise, steps, chance), target), chance
-    noise, steps = sigma, validate.count(steps=count)
-    sample = largest_sample(
-        lambda value: _run(noise, steps, value), target, smallest=SMALLEST_SAMPLING_PROBABILITY, largest=1.0
-    )
-    return noise, steps, sample
-
-
-def _given(value: float | None) -> float:
-    assert value is not None  # three of four are given, and the callers have found the fourth
-    return value
-
-
-def _run(sigma: float, count: int, probability: float) -> Event:
-    return Repeated(PoissonSampled(probability, Gaussian(sigma)), count)
 
 
 def _named(target: Target) -> str:

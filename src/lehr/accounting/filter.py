@@ -5,7 +5,7 @@ outcomes, or a run may stop early because of them, what holds is a limit on accu
 before each event (Feldman & Zrnic 2021; Whitehouse, Ramdas, Rogers & Wu 2023). The orders are part of the filter: they
 are fixed before a record is touched, from public numbers only.
 
->>> from lehr.events import Gaussian, PoissonSampled, Repeated
+>>> from lehr.accounting.events import Gaussian, PoissonSampled, Repeated
 >>> step = PoissonSampled(512 / 60_000, Gaussian(1.23))
 >>> filter_ = RenyiFilter.choose(epsilon=3.0, delta=1e-5)
 >>> filter_.admits(Repeated(step, 5000)), filter_.admits(Repeated(step, 7000))
@@ -22,9 +22,9 @@ from typing import ClassVar, Self
 import numpy as np
 
 from lehr import validate
+from lehr.accounting.events import Adjacency, Atom, Event, RenyiLimit, check_adjacency, counted
 from lehr.accounting.rdp import FRACTIONAL_ORDERS, Floats, balle20, renyi_divergences
 from lehr.errors import InvalidValue
-from lehr.events import Adjacency, Atom, Event, RenyiLimit, an_adjacency, counted
 
 _SMALLEST_ORDER = 1.1
 _MOST_ORDERS = 20  # each more leaves less of δ to the others
@@ -50,7 +50,7 @@ class RenyiFilter:
         object.__setattr__(self, "epsilon", validate.positive(epsilon=self.epsilon))
         object.__setattr__(self, "delta", validate.delta(delta=self.delta))
         object.__setattr__(self, "orders", tuple(validate.positive(orders=order) for order in self.orders))
-        an_adjacency(adjacency=self.adjacency)
+        check_adjacency(adjacency=self.adjacency)
         if not 1 <= len(self.orders) <= _MOST_ORDERS or not all(1 < order <= _LARGEST_ORDER for order in self.orders):
             allowed = f"1 to {_MOST_ORDERS} numbers above 1 and at most {_LARGEST_ORDER}"
             raise InvalidValue("orders", allowed=allowed, given=self.orders)
@@ -122,7 +122,7 @@ def _best_of(
 def limit_for(epsilon: float, delta: float, adjacency: Adjacency, *, expecting: Event) -> RenyiLimit:
     """A limit at the one order that suits the expected events best; within it (ε, δ) holds, whatever is chosen.
 
-    >>> from lehr.events import Gaussian, PoissonSampled, Repeated
+    >>> from lehr.accounting.events import Gaussian, PoissonSampled, Repeated
     >>> step = PoissonSampled(512 / 60_000, Gaussian(1.23))
     >>> limit = limit_for(3.0, 1e-5, Adjacency.ADD_OR_REMOVE_ONE, expecting=Repeated(step, 5000))
     >>> is_within(Repeated(step, 5000), limit, Adjacency.ADD_OR_REMOVE_ONE)

@@ -3,7 +3,7 @@
 A step with less noise loses no less: adding the missing noise to its outcome gives the other one. So any noise
 multiplier may be replaced by a smaller one of the same schedule, and what is counted is an upper bound.
 
->>> from lehr.events import Gaussian, PoissonSampled
+>>> from lehr.accounting.events import Gaussian, PoissonSampled
 >>> steps = {PoissonSampled(0.01, Gaussian(1 + step / 1000)): 1 for step in range(1000)}
 >>> fewer = with_fewer_levels(steps)
 >>> len(fewer) <= MOST_LEVELS, sum(fewer.values())
@@ -18,8 +18,8 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lehr.accounting.gaussian_steps import SMALLEST_NOISE
-from lehr.events import Atom, PoissonSampled, SampledWithoutReplacement
+from lehr.accounting.closed_forms import SMALLEST_NOISE
+from lehr.accounting.events import Atom, PoissonSampled, SampledWithoutReplacement
 
 MOST_LEVELS = 96  # some 4 s of counting; ε of usual schedules is then within 1 % of that of all levels
 

@@ -15,14 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from lehr.accounting import rare, tilted
-from lehr.accounting.gaussian_mechanism import gaussian_epsilon
-from lehr.accounting.gaussian_steps import GaussianStep, gaussian_steps
+from lehr.accounting import composition
+from lehr.accounting.closed_forms import GaussianStep, gaussian_epsilon, gaussian_steps
+from lehr.accounting.events import Adjacency, Atom, Event, PureDP, composed, counted
 from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
-from lehr.accounting.privacy_loss import Direction, Loss, SampledGaussianLoss
-from lehr.accounting.randomised_response import RandomisedResponseLoss
+from lehr.accounting.privacy_loss import Direction, Loss, RandomisedResponseLoss, SampledGaussianLoss
 from lehr.errors import AccountantFailed
-from lehr.events import Adjacency, Atom, Event, PureDP, composed, counted
 
 PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
 ROUGH = 3e-4  # the same for a schedule whose levels are rounded, which changes ε by more than that
@@ -83,7 +81,7 @@ class PldAccountant:
         if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
         tolerance = self.tolerance if len(fewer) == len(others) else max(self.tolerance, ROUGH)
-        compose = partial(tilted.repeated, delta=delta, tolerance=tolerance, fewest=fewest, most=most)
+        compose = partial(composition.compose_by_transform, delta=delta, tolerance=tolerance, fewest=fewest, most=most)
         on_removing = compose(removing)
         on_adding = compose(adding, larger=on_removing) if steps else on_removing
         simple_sum = math.inf if steps else math.fsum(count * epsilon for epsilon, count in pure.items())
@@ -122,11 +120,13 @@ def _for_a_transform(step: GaussianStep) -> GaussianStep:
 def _by_pairs(steps: Mapping[GaussianStep, int], delta: float, most: int) -> Callable[[int], float]:
     """ε by ``rare``, with less noise where its rounding asks for that."""
     quieter = [
-        (step._replace(noise_multiplier=min(step.noise_multiplier, rare.LARGEST_NOISE)), count)
+        (step._replace(noise_multiplier=min(step.noise_multiplier, composition.LARGEST_PAIRED_NOISE)), count)
         for step, count in steps.items()
     ]
     removing, adding = (
-        rare.repeated([(_loss(step, direction, delta), count) for step, count in quieter], delta=delta, most=most)
+        composition.compose_by_pairs(
+            [(_loss(step, direction, delta), count) for step, count in quieter], delta=delta, most=most
+        )
         for direction in Direction
     )
     return lambda repeats: max(removing(repeats), adding(repeats))

@@ -20,11 +20,8 @@ from dp_accounting import rdp
 from numpy.typing import NDArray
 from scipy import special
 
-from lehr.accounting.gaussian_steps import SMALLEST_NOISE, SMALLEST_PROBABILITY
-from lehr.accounting.levels import with_fewer_levels
-from lehr.accounting.randomised_response import randomised_response_divergences
-from lehr.errors import UnsupportedEvent
-from lehr.events import (
+from lehr.accounting.closed_forms import SMALLEST_NOISE, SMALLEST_PROBABILITY
+from lehr.accounting.events import (
     Adjacency,
     Atom,
     Event,
@@ -38,6 +35,9 @@ from lehr.events import (
     SampledWithoutReplacement,
     counted,
 )
+from lehr.accounting.levels import with_fewer_levels
+from lehr.accounting.privacy_loss import randomised_response_divergences
+from lehr.errors import UnsupportedEvent
 
 Floats = NDArray[np.float64]
 Conversion = Callable[[Floats, Floats, float], Floats]

@@ -1,45 +1,55 @@
-"""What came out of an attack on a claimed ε: lower bounds on the true one, and whether the claim can be upheld.
+"""The outcome of an attack: lower bounds on ε, a verdict on the claimed one, the ROC curve, and all of it in words.
 
->>> proven = LowerBound(epsilon=2.4, delta=1e-5, confidence=0.95, by="Gaussian trade-off")
->>> audit = Audit(subject="dpsgd", game="every step", claimed_epsilon=3.0, delta=1e-5, bounds=(proven,), members=8000,
-...     others=8000, runs=1, steps=400, roc=((0.0, 0.0), (1.0, 1.0)))
->>> audit.verdict
-<Verdict.NOT_REFUTED: 'not refuted'>
+>>> proven = LowerBound(epsilon=2.69, delta=1e-5, confidence=0.95, by="Gaussian trade-off")
+>>> audit = Audit(subject="dpsgd", attack="every step", claimed_epsilon=3.0, delta=1e-5, bounds=(proven,), members=8000,
+...     others=8000, runs=1, steps=400, roc=((0.0, 0.0), (1.0, 1.0)), audited_on="2026-01-31")
+>>> audit.verdict, verdict_text(audit), share_of_claim(audit)
+(<Verdict.NOT_REFUTED: 'not refuted'>, 'not refuted', '89 %')
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime
+from decimal import ROUND_FLOOR, Decimal
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 import lehr
 from lehr import validate
-from lehr.auditing.curves import MOST_POINTS, roc
-from lehr.auditing.lower_bound import LowerBound
-from lehr.auditing.scores import Scores
+from lehr.auditing.bounds import LowerBound, check_delta
+from lehr.auditing.scores import Floats, Scores, errors_above
+from lehr.auditing.thresholds import spread_ranks
 from lehr.errors import InvalidValue
 from lehr.files import strict_json
+from lehr.rounding import at_least, at_most, exactly
 
-FORMAT, FORMAT_VERSION = "lehr audit", 1
-NOISE_AS_STATED = "the noise that was seen has the standard deviation that is stated"
-# What is tested beside the bound must fail so clearly that it never happens by chance, in thousands of audits.
+FORMAT, FORMAT_VERSION = "lehr audit", 2
+NOISE_AS_STATED = "the observed noise has the stated standard deviation"
+NO_GUARANTEE = "An attack can refute a guarantee but never prove one."
+# A check must fail so clearly that this never happens by chance, in thousands of audits.
 SUSPICIOUS_BELOW = 1e-6
+MOST_POINTS = 200  # of a curve
+
+_SMALLEST_RATE = 1e-6
+_LARGEST_EXPONENT = 700.0
 
 
 class Verdict(Enum):
-    """What an audit says about a claim. That it holds can never be shown by an attack, only that it was not refuted."""
+    """What an audit says about a claim. An attack can only refute a claim, never confirm it."""
 
     NOT_REFUTED = "not refuted"
-    SUSPICIOUS = "not refuted, but something is not as it is said to be"  # a check, or another bound
+    SUSPICIOUS = "not refuted, but a check failed"  # a statistical check, or another bound
     REFUTED = "refuted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A statement about what was seen, such as that the noise is as large as it is said to be, and its p-value."""
+    """A statement about what was observed, such as that the noise is as large as stated, and its p-value."""
 
     statement: str
     p_value: float
@@ -51,7 +61,6 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether what was seen can be put down to chance."""
         return self.p_value >= SUSPICIOUS_BELOW
 
 
@@ -59,15 +68,15 @@ class Check:
 class Audit:
     """An attack, what it proves, and what was claimed.
 
-    Canaries are nobody's records, and what is found out about them is public. An attack on the records themselves
-    ``is_private``: it tells something about them, without noise, and is for their owner alone.
+    Canaries are made-up records, so an audit with canaries is public. An attack on the records themselves
+    ``is_private``: it reveals something about them, without noise, and is for their owner alone.
 
-    The first of the ``bounds`` decides; it was chosen before the game was played, and the others are for comparison.
-    ``roc`` has points of a false and a true positive rate. An infinite claim cannot be refuted.
+    The first of the ``bounds`` decides; it was chosen before the attack, and the others are for comparison.
+    ``roc`` holds (false positive rate, true positive rate) points. An infinite claim cannot be refuted.
     """
 
     subject: str
-    game: str
+    attack: str
     claimed_epsilon: float
     delta: float
     bounds: tuple[LowerBound, ...]
@@ -76,14 +85,14 @@ class Audit:
     runs: int
     steps: int
     roc: tuple[tuple[float, float], ...]
-    played_on: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    audited_on: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
     library_version: str = lehr.__version__
     checks: tuple[Check, ...] = ()
     is_private: bool = False
 
     def __post_init__(self) -> None:
         validate.true_or_false(is_private=self.is_private)
-        for name in ("subject", "game", "library_version"):
+        for name in ("subject", "attack", "library_version"):
             validate.text(**{name: getattr(self, name)})
         if not self.claimed_epsilon >= 0:
             raise InvalidValue("claimed_epsilon", allowed="a number >= 0", given=self.claimed_epsilon)
@@ -97,8 +106,8 @@ class Audit:
         if len(self.roc) > MOST_POINTS:
             raise InvalidValue("roc", allowed=f"at most {MOST_POINTS} points", given=len(self.roc))
         for point in self.roc:
-            _a_point(point)
-        _a_day(self.played_on)
+            _check_point(point)
+        _check_day(self.audited_on)
 
     @property
     def decisive(self) -> LowerBound:
@@ -107,31 +116,23 @@ class Audit:
 
     @property
     def objections(self) -> tuple[str, ...]:
-        """What should hold and does not: checks, and that further bounds which assume nothing are below the claim."""
+        """Failed checks, and further bounds without assumptions that are above the claim."""
         failed = [check.statement for check in self.checks if not check.passed]
         above = [bound.by for bound in self.bounds[1:] if not bound.assumes and bound.epsilon > self.claimed_epsilon]
         return (*failed, *(f"the bound by {name}, which assumes nothing, is below the claim" for name in above))
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the claim was refuted."""
         if self.decisive.epsilon > self.claimed_epsilon:
             return Verdict.REFUTED
         return Verdict.SUSPICIOUS if self.objections else Verdict.NOT_REFUTED
 
     def to_json(self) -> dict[str, object]:
-        """As a file has it."""
         return {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self), "verdict": self.verdict.value}
 
 
-def roc_points(scores: Scores) -> tuple[tuple[float, float], ...]:
-    """The ROC of an attack, as an audit has it."""
-    curve = roc(scores)
-    return tuple(zip(curve.false_positive_rates.tolist(), curve.rates.tolist(), strict=True))
-
-
 def from_json(shape: object) -> Audit:
-    """The audit of a JSON form. What is unknown, missing, or does not follow is refused."""
+    """The audit of a JSON form. Unknown or missing fields, and a verdict that does not follow, are refused."""
     own = [field.name for field in fields(Audit)]
     given: dict[str, Any] = strict_json.fields("audit", shape, ["format", "format_version", *own, "verdict"])
     if given["format"] != FORMAT or given["format_version"] != FORMAT_VERSION:
@@ -156,7 +157,7 @@ def _parts(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _a_point(point: object) -> None:
+def _check_point(point: object) -> None:
     allowed = "points of a false and a true positive rate, each in [0, 1]"
     if not isinstance(point, tuple) or len(point) != 2:
         raise InvalidValue("roc", allowed=allowed, given=point)
@@ -165,8 +166,134 @@ def _a_point(point: object) -> None:
             raise InvalidValue("roc", allowed=allowed, given=point)
 
 
-def _a_day(played_on: object) -> None:
+def _check_day(audited_on: object) -> None:
     try:
-        date.fromisoformat(validate.text(played_on=played_on))
+        date.fromisoformat(validate.text(audited_on=audited_on))
     except ValueError as error:
-        raise InvalidValue("played_on", allowed="a day such as 2026-01-31", given=played_on) from error
+        raise InvalidValue("audited_on", allowed="a day such as 2026-01-31", given=audited_on) from error
+
+
+# Curves: empirical rates at every threshold, without a confidence; what they certify is for the bounds to say.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Curve:
+    """Points from left to right: a false positive rate, and the true positive or false negative rate there."""
+
+    false_positive_rates: Floats
+    rates: Floats
+
+
+def roc(scores: Scores) -> Curve:
+    """True positive rates over false positive rates, from (0, 0) to (1, 1), at most 200 points.
+
+    >>> curve = roc(Scores(members=np.array([1.0, 3.0]), others=np.array([0.0, 2.0])))
+    >>> list(zip(curve.false_positive_rates.tolist(), curve.rates.tolist()))
+    [(0.0, 0.0), (0.0, 0.5), (0.5, 0.5), (0.5, 1.0), (1.0, 1.0)]
+    """
+    missed = tradeoff(scores)
+    return Curve(false_positive_rates=missed.false_positive_rates, rates=1 - missed.rates)
+
+
+def roc_points(scores: Scores) -> tuple[tuple[float, float], ...]:
+    """The ROC of an attack as ``Audit.roc``."""
+    curve = roc(scores)
+    return tuple(zip(curve.false_positive_rates.tolist(), curve.rates.tolist(), strict=True))
+
+
+def tradeoff(scores: Scores) -> Curve:
+    """False negative rates over false positive rates, from (0, 1) to (1, 0), at most 200 points."""
+    every = np.unique(np.concatenate([scores.members, scores.others]))
+    errors = errors_above(scores, every[spread_ranks(len(every), at_most=MOST_POINTS - 1)][::-1])
+    return Curve(
+        # Even the smallest score is not above itself: the attack that calls everything a member comes last.
+        false_positive_rates=np.append(errors.false_positives / errors.num_others, 1.0),
+        rates=np.append(errors.false_negatives / errors.num_members, 0.0),
+    )
+
+
+def allowed_tradeoff(epsilon: float, delta: float) -> Curve:
+    """The smallest false negative rates that (ε, δ) allows (Kairouz, Oh & Viswanath 2015); ε may be infinite."""
+    check_delta(delta=delta)
+    if epsilon != math.inf:
+        validate.non_negative(epsilon=epsilon)
+    factor = math.exp(min(epsilon, _LARGEST_EXPONENT))
+    corners = np.array([0, (1 - delta) / (1 + factor), 1 - delta, 1])
+    even, towards_zero = np.linspace(0, 1, MOST_POINTS // 2), np.geomspace(_SMALLEST_RATE, 1, MOST_POINTS // 2 - 4)
+    positives = np.unique(np.concatenate([corners, even, towards_zero]))
+    rates = np.maximum(1 - delta - factor * positives, (1 - delta - positives) / factor)
+    return Curve(false_positive_rates=positives, rates=np.maximum(rates, 0.0))
+
+
+# The audit in words.
+
+
+def verdict_text(audit: Audit) -> str:
+    """The verdict in a word or two, for a column."""
+    loud = {Verdict.REFUTED: "REFUTED", Verdict.SUSPICIOUS: "SUSPICIOUS"}
+    return loud.get(audit.verdict, "not refuted")
+
+
+def claimed_text(audit: Audit) -> str:
+    """The claim, rounded up."""
+    return f"ε = {at_most(audit.claimed_epsilon)} at δ = {exactly(audit.delta)}"
+
+
+def certified_text(audit: Audit) -> str:
+    """What the attack shows, rounded down."""
+    shown = audit.decisive
+    return f"ε ≥ {at_least(shown.epsilon)} with {percent(shown.confidence)} confidence"
+
+
+def explanation(audit: Audit) -> Iterator[str]:
+    """The verdict in full sentences: what it says, and what it does not say."""
+    shown = audit.decisive
+    found = f"with {percent(shown.confidence)} confidence, the true ε is at least {at_least(shown.epsilon)}"
+    claim = claimed_text(audit)
+    if audit.verdict is Verdict.REFUTED:
+        yield f"REFUTED. {found[0].upper()}{found[1:]}, but {claim} is claimed."
+        yield "The implementation does not do what the proof assumes. Do not rely on the claim."
+        return
+    if audit.verdict is Verdict.SUSPICIOUS:
+        broken = "; ".join(audit.objections)
+        yield f"SUSPICIOUS. The claim of {claim} is not refuted, but this does not hold: {broken}."
+        yield "Do not rely on the claim before you know why."
+    elif shown.epsilon > 0:
+        yield f"Not refuted. The claim is {claim}; {found}: {share_of_claim(audit)} of the claim."
+    else:
+        yield f"Not refuted. The claim is {claim}, and the attack certifies no ε above 0."
+    yield NO_GUARANTEE
+
+
+def share_of_claim(audit: Audit) -> str:
+    """How much of the claimed ε was certified, rounded down: near 100 %, the claim is tight."""
+    if not 0 < audit.claimed_epsilon < math.inf:
+        return "–"
+    return f"{math.floor(100 * audit.decisive.epsilon / audit.claimed_epsilon)} %"
+
+
+def setup_text(audit: Audit) -> str:
+    """How many records were attacked, in how many runs, and when."""
+    kind = "records" if audit.is_private else "canaries"
+    there = f"{audit.members:,} {kind} that were in the data and {audit.others:,} that were not"
+    return f"{there}{runs_text(audit)}, on {audit.audited_on}"
+
+
+def runs_text(audit: Audit) -> str:
+    """ ", in one run of 400 steps"; empty where no step of any run was observed."""
+    runs = "one run" if audit.runs == 1 else f"{audit.runs} runs"
+    return f", in {runs} of {audit.steps:,} steps" if audit.steps else ""
+
+
+def assumptions_text(bound: LowerBound) -> str:
+    return "; ".join(bound.assumes) or "nothing about the mechanism"
+
+
+def percent(fraction: float) -> str:
+    """A confidence in percent, rounded down.
+
+    >>> percent(0.95), percent(0.999), percent(0.29)
+    ('95 %', '99.9 %', '29 %')
+    """
+    shown = (100 * Decimal(repr(fraction))).quantize(Decimal("0.0001"), rounding=ROUND_FLOOR).normalize()
+    return f"{shown:f} %"

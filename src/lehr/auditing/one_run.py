@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from lehr import validate
-from lehr.auditing.lower_bound import LowerBound, a_confidence, a_delta
+from lehr.auditing.bounds import GAUSSIAN_TRADEOFF, LowerBound, check_confidence, check_delta, epsilon_from_mu
+from lehr.auditing.scores import Floats
 from lehr.errors import InvalidValue
 
 _HALVINGS = 60
@@ -30,9 +33,9 @@ def lower_bound(*, right: int, guesses: int, canaries: int, delta: float, confid
     >>> round(lower_bound(right=90, guesses=100, canaries=1000, delta=1e-5).epsilon, 2)
     1.63
     """
-    a_count_of_guesses(right=right, guesses=guesses, canaries=canaries)
-    a_delta(delta=delta)
-    a_confidence(confidence=confidence)
+    check_guesses(right=right, guesses=guesses, canaries=canaries)
+    check_delta(delta=delta)
+    check_confidence(confidence=confidence)
 
     def refuted(epsilon: float) -> bool:
         p = p_value(epsilon, right=right, guesses=guesses, canaries=canaries, delta=delta)
@@ -51,7 +54,7 @@ def p_value(epsilon: float, *, right: int, guesses: int, canaries: int, delta: f
     return min(1.0, at_least + delta * canaries * (1 - at_least) * over_exactly / right)
 
 
-def a_count_of_guesses(*, right: int, guesses: int, canaries: int) -> None:
+def check_guesses(*, right: int, guesses: int, canaries: int) -> None:
     """Refuses more right guesses than guesses, and more guesses than canaries."""
     validate.count(canaries=canaries)
     validate.count(guesses=guesses, minimum=0)
@@ -90,3 +93,67 @@ def _largest(refuted: Callable[[float], bool]) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
+
+
+Verdicts = NDArray[np.bool_]
+
+_ROUNDS = 5
+_AT_ONCE = 64
+_MORE_THAN_CERTAIN = 1 + 1e-9  # rounding must not refute
+
+
+def tradeoff_lower_bound(
+    *, right: int, guesses: int, canaries: int, delta: float, confidence: float = 0.95
+) -> LowerBound:
+    """ε at ``delta`` of the largest μ that ``right`` of ``guesses`` refute, made about some of ``canaries``.
+
+    How many guesses are made is fixed before the coins are looked at; which canaries they are about may depend on the
+    run.
+
+    >>> round(tradeoff_lower_bound(right=90, guesses=100, canaries=1000, delta=1e-5).epsilon, 1)
+    2.5
+    """
+    check_guesses(right=right, guesses=guesses, canaries=canaries)
+    validate.delta(delta=delta)
+    check_confidence(confidence=confidence)
+    mu = largest_refuted_mu(right=right, guesses=guesses, canaries=canaries, confidence=confidence)
+    return LowerBound(
+        epsilon=epsilon_from_mu(mu, delta=delta),
+        delta=delta,
+        confidence=confidence,
+        by="one run, trade-off",
+        assumes=(GAUSSIAN_TRADEOFF,),
+    )
+
+
+def largest_refuted_mu(*, right: int, guesses: int, canaries: int, confidence: float) -> float:
+    """The largest μ found that is refuted, to about eight digits; 0 where none is."""
+
+    def is_refuted(mus: Floats) -> Verdicts:
+        return refuted_mus(mus, right=right, guesses=guesses, canaries=canaries, confidence=confidence)
+
+    low, high = 0.0, 1.0
+    while is_refuted(np.array([high]))[0]:
+        low, high = high, 2 * high
+    for _ in range(_ROUNDS):
+        grid = np.linspace(low, high, _AT_ONCE + 1)
+        # The first of the grid is refuted already, or is 0 and certifies nothing; the last is not refuted.
+        first_not = 1 + int(np.argmin(np.append(is_refuted(grid[1:-1]), False)))
+        low, high = float(grid[first_not - 1]), float(grid[first_not])
+    return low
+
+
+def refuted_mus(mus: Floats, *, right: int, guesses: int, canaries: int, confidence: float) -> Verdicts:
+    """Whether a μ-Gaussian training has ``right`` or more right guesses with probability below 1 − ``confidence``."""
+    certain = guesses / canaries * _MORE_THAN_CERTAIN
+    # What the counts from here up contribute to the expected right, and wrong, guesses for each canary, at the least.
+    least_right = np.full(len(mus), (1 - confidence) * right / canaries)
+    least_wrong = np.full(len(mus), (1 - confidence) * (guesses - right) / canaries)
+    for count in range(right - 1, -1, -1):
+        allowed = special.ndtr(special.ndtri(np.minimum(least_right, 1)) - mus)
+        more_wrong = np.maximum(allowed - least_wrong, 0)
+        if not ((more_wrong > 0) & (least_right + least_wrong <= certain)).any():
+            break  # nothing changes from here on, or nothing that matters
+        least_wrong += more_wrong
+        least_right += more_wrong * count / (guesses - count)
+    return np.asarray(least_right + least_wrong > certain)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from lehr.errors import InvalidValue
 
@@ -33,7 +34,7 @@ class Scores:
 
 
 def pooled(parts: Sequence[Scores]) -> Scores:
-    """The scores of several games as those of one."""
+    """The scores of several attacks as those of one."""
     return Scores(
         members=np.concatenate([part.members for part in parts]), others=np.concatenate([part.others for part in parts])
     )
@@ -51,3 +52,46 @@ def _side(name: str, given: ArrayLike) -> Floats:
         raise InvalidValue(name, allowed="numbers, of which none is NaN", given=f"{np.isnan(values).sum()} NaN")
     values.flags.writeable = False
     return values
+
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Errors:
+    """Errors counted at several thresholds, one entry each, out of so many others and members."""
+
+    false_positives: Counts
+    false_negatives: Counts
+    num_others: int
+    num_members: int
+
+    def upper_rates(self, *, error_probability: float) -> tuple[Floats, Floats]:
+        """Bounds on the false positive and the false negative rate; both hold but with ``error_probability``."""
+        one_side = error_probability / 2
+        return (
+            upper_rate(self.false_positives, of=self.num_others, error_probability=one_side),
+            upper_rate(self.false_negatives, of=self.num_members, error_probability=one_side),
+        )
+
+
+def upper_rate(count: ArrayLike, *, of: int, error_probability: float) -> Floats:
+    """The largest rate under which no more than ``count`` of ``of`` had at least ``error_probability``.
+
+    >>> float(upper_rate(0, of=1, error_probability=0.05).round(3))
+    0.95
+    """
+    events = np.asarray(count, dtype=np.float64)
+    inside = np.minimum(events, of - 1)
+    return np.where(events >= of, 1.0, special.betainccinv(inside + 1, of - inside, error_probability))
+
+
+def errors_above(scores: Scores, thresholds: Floats) -> Errors:
+    """The errors of the attack that says "member" of every score above the threshold."""
+    at_most = np.searchsorted(np.sort(scores.others), thresholds, side="right")
+    return Errors(
+        false_positives=len(scores.others) - at_most,
+        false_negatives=np.searchsorted(np.sort(scores.members), thresholds, side="right"),
+        num_others=len(scores.others),
+        num_members=len(scores.members),
+    )

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lehr import validate
-from lehr.auditing.rates import Counts, Errors, errors_above
-from lehr.auditing.scores import Floats, Scores
+from lehr.auditing.scores import Counts, Errors, Floats, Scores, errors_above
 from lehr.errors import InvalidValue
 
 # From bounds on the false positive and the false negative rate to what they certify; below zero for nothing, so that
@@ -83,7 +82,7 @@ def _two_parts(values: Floats) -> tuple[Floats, Floats]:
 def _mixed(length: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """A fixed number for every position that looks random (the mixing of SplitMix64, Steele, Lea & Flood 2014).
 
-    Every second position would do for scores in the order of the game. Scores that someone has sorted would then be
+    Every second position would do for scores in their original order. Scores that someone has sorted would then be
     halved into two rows that are almost the same, and the second would confirm whatever the first has chosen.
     """
     state = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,11 +1,8 @@
-"""The command ``lehr``: one file per command.
+"""The command ``lehr``: ``main`` lists the commands, and each other module has one or a few of them.
 
-- ``main``: the commands together
-- ``train``, ``data``, ``plan``, ``account``, ``budget``, ``certificate``, ``report``, ``release``, ``evaluate``,
-  ``predict``: the commands
-- ``options``: the options that several of them share, and the event or plan that they describe
-- ``answering``: tables for people, one JSON object for programs
-- ``failing``: exit codes, and errors as one line
+- ``common``: output, exit codes, and the options that commands share
+- ``certificate`` has ``lehr release``, ``evaluate`` has ``lehr predict``, ``plan`` has ``lehr account`` and
+  ``lehr simulate``, ``report`` has ``lehr serve``
 
-Modules here load nothing that counts (numpy and what stands on it) before a command runs: ``lehr --help`` is instant.
+A module is imported when its command runs, and imports torch inside its functions only: ``lehr --help`` is instant.
 """

@@ -1,31 +1,49 @@
-"""``lehr certificate``: what a released model promises, issued, shown and checked."""
+"""``lehr certificate`` and ``lehr release``: issue, show and check certificates, and release models with them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from lehr.cli import answering
-from lehr.cli.failing import NO, Commands, complain
-from lehr.cli.options import (
+from lehr.accounting.events import Event
+from lehr.accounting.ledger import Ledger
+from lehr.certificates import issuing
+from lehr.certificates.certificate import (
+    NOT_STATED,
+    AuditResult,
+    Certificate,
+    SharedBudget,
+    Statements,
+    certificate_text,
+    certificate_to_json,
+    read_certificate,
+    write_certificate,
+)
+from lehr.certificates.checking import mismatches
+from lehr.certificates.guarantee import claim_summary, delta_warning, published_text
+from lehr.certificates.issuing import shared_budget
+from lehr.cli import common
+from lehr.cli.common import (
+    NO,
+    RELEASE,
+    TRAIN,
+    Commands,
     Json,
     Overwrite,
+    command_app,
+    complain,
     example,
-    read_plan,
     refuse,
-    refuse_other_adjacency,
     required,
-    steps_of,
 )
+from lehr.cli.plan import read_plan, refuse_other_adjacency, steps_of
 from lehr.errors import InvalidValue
-from lehr.events import Event
-from lehr.reports.rounding import at_most, exactly
-
-if TYPE_CHECKING:
-    from lehr.planning.plan import Plan
-    from lehr.reports.certificate import AuditResult, Certificate, SharedBudget
+from lehr.files import atomic
+from lehr.planning.budget import Budget
+from lehr.planning.plan import Plan
+from lehr.rounding import at_most, exactly
 
 CertificateFile = Annotated[Path, typer.Argument(metavar="FILE", help="The certificate.")]
 
@@ -37,7 +55,7 @@ _ISSUE = """  lehr plan --steps 4698 --delta 1e-5 --records 60000 --expected-bat
 
 app = typer.Typer(
     cls=Commands,
-    help="What a released model promises: issue, show and check.",
+    help="Issue, show and check the privacy certificate of a model.",
     epilog=example(_ISSUE, "  lehr certificate check certificate.json\n"),
     rich_markup_mode=None,
 )
@@ -47,32 +65,28 @@ app = typer.Typer(
 def issue(
     file: CertificateFile,
     plan: Annotated[Path, typer.Option(metavar="PLAN", help="The plan of the run, fixed before it began.")],
-    settings_chosen_on: Annotated[str, typer.Option(help="fixed (before any data was seen), public or private data.")],
+    settings_chosen_on: Annotated[str, typer.Option(help="How the settings were chosen: fixed, public or private.")],
     settings_cost: Annotated[
-        Path | None, typer.Option(metavar="PLAN", help="The plan of what chose the settings on private data.")
+        Path | None, typer.Option(metavar="PLAN", help="If private: the plan of the search that chose them.")
     ] = None,
     unit_of_privacy: Annotated[str, typer.Option(help="What one record is.")] = "one record",
-    records_per_person: Annotated[int | None, typer.Option(help="The most records that one person may have.")] = None,
-    treated_as_public: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
-    released: Annotated[list[str] | None, typer.Option(help="May be given several times.")] = None,
+    records_per_person: Annotated[int | None, typer.Option(help="Largest number of records of one person.")] = None,
+    treated_as_public: Annotated[list[str] | None, typer.Option(help="What is public; repeatable.")] = None,
+    released: Annotated[list[str] | None, typer.Option(help="What is released; repeatable.")] = None,
     raw_data_seen_by: Annotated[str | None, typer.Option(help="Who must be trusted with the raw data.")] = None,
     data_collection: Annotated[str | None, typer.Option(help="How the data was collected.")] = None,
-    steps_taken: Annotated[int | None, typer.Option(help="Steps that were taken; a budget knows them.")] = None,
-    ledger: Annotated[Path | None, typer.Option(metavar="LEDGER", help="Instead of --steps-taken.")] = None,
+    steps_taken: Annotated[int | None, typer.Option(help="Steps that were taken; not needed with --budget.")] = None,
+    ledger: Annotated[Path | None, typer.Option(metavar="LEDGER", help="Read the steps from this ledger.")] = None,
     budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
     run: Annotated[str | None, typer.Option(help="The name of the run in the budget.")] = None,
     audit_method: Annotated[str | None, typer.Option(help="How the model was attacked.")] = None,
-    audit_epsilon: Annotated[float | None, typer.Option(help="The ε that the attack shows at least.")] = None,
-    audit_confidence: Annotated[float | None, typer.Option(help="The confidence of the attack, such as 0.95.")] = None,
+    audit_epsilon: Annotated[float | None, typer.Option(help="Lower bound on ε that the attack shows.")] = None,
+    audit_confidence: Annotated[float | None, typer.Option(help="Confidence of that bound, such as 0.95.")] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Issue a certificate for the largest number of steps that a plan allows. Only a proven, finite ε is certified."""
-    from lehr.files import whole_file
-    from lehr.reports import certificate_file, issuing
-    from lehr.reports.certificate import NOT_STATED, Statements
-
-    whole_file.refuse_to_replace(file, overwrite=overwrite)
+    """Issue a certificate for all steps that a plan allows. Only a proven, finite ε is certified."""
+    atomic.refuse_to_replace(file, overwrite=overwrite)
     made = read_plan(plan)
     _refuse_simulation(made)
     stated = Statements(
@@ -85,7 +99,7 @@ def issue(
         raw_data_seen_by=raw_data_seen_by or NOT_STATED,
         data_collection=data_collection or NOT_STATED,
     )
-    with answering.working("Counting"):
+    with common.working("Counting"):
         certificate = issuing.issue(
             made.event,
             delta=made.delta,
@@ -96,75 +110,21 @@ def issue(
             budget=_budget(budget, run),
             audit=_audit(audit_method, audit_epsilon, audit_confidence),
         )
-    certificate_file.write(file, certificate, overwrite=overwrite)
+    write_certificate(file, certificate, overwrite=overwrite)
     if json:
-        answering.as_json(certificate_file.to_json(certificate))
+        common.print_json(certificate_to_json(certificate))
     else:
-        answering.line(f"{file}: ε = {at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}, proven")
-
-
-@app.command(epilog=example(_ISSUE, "  lehr certificate show certificate.json\n"))
-def show(file: CertificateFile, json: Json = False) -> None:
-    """Show a certificate as a page of text, headed by what is wrong with it (exit code 1) where it does not hold."""
-    from lehr.reports import certificate_file, wording
-
-    certificate = certificate_file.read(file)
-    found = _mismatches(certificate)
-    if json:
-        answering.as_json(certificate_file.to_json(certificate))
-    else:
-        for line in wording.page(certificate, mismatches=found).rstrip().split("\n"):
-            answering.line(answering.printable(line))
-    _refuse(file, found)
-
-
-@app.command(epilog=example(_ISSUE, "  lehr certificate check certificate.json\n"))
-def check(file: CertificateFile, json: Json = False) -> None:
-    """Recompute a certificate from its events; exit code 1 where it says anything else."""
-    from lehr.reports import certificate_file
-    from lehr.reports.promising import delta_caution
-
-    certificate = certificate_file.read(file)
-    found = _mismatches(certificate)
-    if json:
-        answering.as_json(
-            {"holds": not found, "mismatches": found, "epsilon": certificate.epsilon, "delta": certificate.delta}
-        )
-    elif not found:
-        answering.line(
-            f"The certificate holds: ε = {at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}."
-        )
-        answering.line("That its events took place, and what it states about the data, is the word of its issuer.")
-        records = certificate.stated.records
-        if records is not None and (caution := delta_caution(certificate.delta, records=records)) is not None:
-            answering.line(f"Caution: {caution}.")
-    _refuse(file, found)
-
-
-def _mismatches(certificate: Certificate) -> tuple[str, ...]:
-    from lehr.reports.checking import mismatches
-
-    with answering.working("Recomputing"):
-        return mismatches(certificate)
-
-
-def _refuse(file: Path, mismatches: tuple[str, ...]) -> None:
-    for mismatch in mismatches:
-        complain(f"{file}: {mismatch}")
-    if mismatches:
-        raise typer.Exit(NO)
+        common.print_line(f"{file}: {_promise(certificate)}, proven")
 
 
 def _refuse_simulation(plan: Plan) -> None:
-    """A simulation is for records that need no protection, and promises nothing."""
+    """A simulation is for records that need no protection, and guarantees nothing."""
     if plan.simulates is not None:
         raise InvalidValue("plan", allowed="no simulation, which is never certified", given="a simulation")
 
 
 def _charged(plan: Plan, *, run: str | None, steps_taken: int | None, ledger: Path | None) -> Event | None:
     if ledger is not None:
-        from lehr.ledger import Ledger
-
         refuse("ledger", steps_taken=steps_taken)
         with Ledger.open(ledger) as book:
             book.refuse_other(run=run, plan_event=plan.event, adjacency=plan.adjacency)
@@ -182,24 +142,113 @@ def _settings_cost(plan: Plan, path: Path | None) -> Event | None:
 
 
 def _budget(path: Path | None, run: str | None) -> SharedBudget | None:
-    if path is None:
-        if run is not None:
-            required(budget=path)
+    if path is None and run is None:
         return None
-    from lehr.planning.budget import Budget
-    from lehr.reports.issuing import shared_budget
-
-    with Budget.open(path) as budget:
+    with Budget.open(required(budget=path)) as budget:
         return shared_budget(budget.status(), run=required(run=run))
 
 
 def _audit(method: str | None, epsilon: float | None, confidence: float | None) -> AuditResult | None:
     if method is None and epsilon is None and confidence is None:
         return None
-    from lehr.reports.certificate import AuditResult
-
     return AuditResult(
         method=required(audit_method=method),
         epsilon_lower_bound=required(audit_epsilon=epsilon),
         confidence=required(audit_confidence=confidence),
     )
+
+
+@app.command(epilog=example(_ISSUE, "  lehr certificate show certificate.json\n"))
+def show(file: CertificateFile, json: Json = False) -> None:
+    """Show a certificate as text. If it does not hold, the reasons come first and the exit code is 1."""
+    certificate, wrong = _recomputed(file)
+    if json:
+        common.print_json(certificate_to_json(certificate))
+    else:
+        common.print_line(certificate_text(certificate, mismatches=wrong).rstrip())
+    _refuse(file, wrong)
+
+
+@app.command(epilog=example(_ISSUE, "  lehr certificate check certificate.json\n"))
+def check(file: CertificateFile, json: Json = False) -> None:
+    """Recompute a certificate from its events. Exit code 1 if the result differs."""
+    certificate, wrong = _recomputed(file)
+    if json:
+        numbers = {"epsilon": certificate.epsilon, "delta": certificate.delta}
+        common.print_json({"holds": not wrong, "mismatches": wrong, **numbers})
+    elif not wrong:
+        common.print_line(f"The certificate holds: {_promise(certificate)}.")
+        common.print_line("That its events took place, and what it states about the data, is the word of its issuer.")
+        records = certificate.stated.records
+        if records is not None and (caution := delta_warning(certificate.delta, records=records)) is not None:
+            common.print_line(f"Caution: {caution}.")
+    _refuse(file, wrong)
+
+
+def _recomputed(file: Path) -> tuple[Certificate, tuple[str, ...]]:
+    certificate = read_certificate(file)
+    with common.working("Recomputing"):
+        return certificate, mismatches(certificate)
+
+
+def _refuse(file: Path, mismatches: tuple[str, ...]) -> None:
+    for mismatch in mismatches:
+        complain(f"{file}: {mismatch}")
+    if mismatches:
+        raise typer.Exit(NO)
+
+
+def _promise(certificate: Certificate) -> str:
+    return f"ε = {at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}"
+
+
+# lehr release
+
+
+def release(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder for the model.")],
+    settings_chosen_on: Annotated[
+        str | None, typer.Option(help="How the settings were chosen, if the run does not state it: fixed or public.")
+    ] = None,
+    budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
+    allow_no_privacy: Annotated[
+        bool, typer.Option("--allow-no-privacy", help="Release a model without any privacy guarantee.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write the model of a run, its certificate and its card to a new folder, and destroy the run's key.
+
+    Nothing private is released. Afterwards the run can be neither resumed nor replayed.
+    """
+    from lehr.certificates import release
+
+    with common.working("Checking the certificate, and releasing"):
+        made = release.release(
+            run, to, settings_chosen_on=settings_chosen_on, budget=budget, allow_no_privacy=allow_no_privacy
+        )
+    certificate, files = made.certificate, sorted(path.name for path in made.directory.iterdir())
+    if json:
+        common.print_json(
+            {
+                "released": made.directory,
+                "files": files,
+                "epsilon": certificate and certificate.epsilon,
+                "delta": certificate and certificate.delta,
+                "published": claim_summary(made.published),
+            }
+        )
+        return
+    promise = "no privacy guarantee"
+    if certificate is not None:
+        promise = f"{_promise(certificate)}, {certificate.claim.kind}"
+    common.print_line(f"{made.directory}: {promise}")
+    if made.published is not None:
+        common.print_line(f"ε as published: {published_text(made.published)}")
+    for name in files:
+        common.print_line(f"  {name}")
+    common.print_line("The run's key and everything else in its private folder are destroyed.")
+
+
+release_command = command_app(release, TRAIN, RELEASE)
+certificate_command = app

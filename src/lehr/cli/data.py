@@ -1,4 +1,4 @@
-"""``lehr data``: the known data sets, where they are on this machine, and how to get them."""
+"""``lehr data``: the built-in data sets, where they are on this machine, and how to get them."""
 
 from __future__ import annotations
 
@@ -11,264 +11,224 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lehr.cli import answering
-from lehr.cli.failing import NO, Commands, complain
-from lehr.cli.options import Json, example
+from lehr.cli import common
+from lehr.cli.common import NO, Commands, Json, complain, example
 
 if TYPE_CHECKING:
-    from lehr.data.downloading import Progress
-    from lehr.data.finding import Found
-    from lehr.data.getting import Got
-    from lehr.data.known import KnownDataSet, KnownFile
+    from lehr.data.catalogue import DataSetInfo, LocalCopy
+    from lehr.data.download import FetchResult, Progress
 
-Name = Annotated[str, typer.Argument(help="The name of a data set, as `lehr data list` shows it.")]
-SomeName = Annotated[
-    str | None,
-    typer.Argument(metavar="NAME|FOLDER", help="A data set, or a folder of images; otherwise all that are found."),
-]
 DataDir = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Look here first, before LEHR_DATA and the usual folders.")
+    Path | None, typer.Option(metavar="FOLDER", help="Search this folder first, then LEHR_DATA and the usual folders.")
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="Only look on this machine; download nothing.")]
 
-_SHIPPED = "shipped with scikit-learn"
+_SHIPPED = "shipped with Lehr"
 _LIST = "  lehr data list\n"
 _GET = "  lehr data get digits\n"
-_CHECK = "  lehr data check digits\n"
 
 app = typer.Typer(
     cls=Commands,
-    help="The known data sets: what there is, how to get it, whether it is genuine.",
+    help="List, download and check the built-in data sets.",
     epilog=example(_LIST, _GET),
     rich_markup_mode=None,
 )
 
 
 @app.command("list", epilog=example(_LIST))
-def list_known(data_dir: DataDir = None, json: Json = False) -> None:
-    """Show the known data sets, and which are on this machine."""
-    from lehr.data import finding
-    from lehr.data.known import KNOWN
+def list_built_in(data_dir: DataDir = None, json: Json = False) -> None:
+    """List the built-in data sets, and which are on this machine."""
+    from lehr.data import catalogue
 
-    with answering.working("Looking for data sets"):
-        places = {name: finding.first_genuine(known, data_dir) for name, known in KNOWN.items()}
+    data_sets = catalogue.CATALOGUE.values()
+    with common.working("Looking for data sets"):
+        copies = {each.name: catalogue.find_copy(each, data_dir) for each in data_sets}
     if json:
-        answering.as_json(
-            {"data_sets": [_public(known) | _place(known, places[known.name]) for known in KNOWN.values()]}
-        )
+        common.print_json({"data_sets": [_shape(each, copies[each.name]) for each in data_sets]})
         return
-    answering.listing(
-        "Data sets",
-        ["name", "records", "test", "classes", "size", "where"],
+    rows = [
         [
-            [
-                known.name,
-                f"{known.records:,}",
-                f"{known.test_records:,}",
-                str(known.num_classes),
-                f"{known.num_bytes / 1e6:,.1f} MB",
-                _where(known, places[known.name]),
-            ]
-            for known in KNOWN.values()
-        ],
-    )
+            each.name,
+            f"{each.records:,}",
+            f"{each.test_records:,}",
+            str(each.num_classes),
+            f"{each.num_bytes / 1e6:,.1f} MB",
+            _SHIPPED if each.layout is None else str(copy.folder) if (copy := copies[each.name]) else "not here",
+        ]
+        for each in data_sets
+    ]
+    common.print_table("Data sets", ["name", "records", "test", "classes", "size", "where"], rows)
+
+
+def _shape(each: DataSetInfo, copy: LocalCopy | None) -> dict[str, object]:
+    names = ("name", "title", "homepage", "citation", "records", "test_records", "num_classes")
+    return {
+        **{name: getattr(each, name) for name in names},
+        "shape": list(each.shape),
+        "bytes": each.num_bytes,
+        "present": each.layout is None or copy is not None,
+        "folder": None if copy is None else str(copy.folder),
+    }
 
 
 @app.command(epilog=example(_GET))
-def get(name: Name, data_dir: DataDir = None, offline: Offline = False, json: Json = False) -> None:
-    """Find a data set on this machine, or else download it; whatever comes is verified by content.
+def get(
+    name: Annotated[str, typer.Argument(help="The name of a data set, as shown by `lehr data list`.")],
+    data_dir: DataDir = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Only look on this machine; download nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Find a data set on this machine, or download it. The content of its files is verified.
 
-    Looks in --data-dir, in LEHR_DATA and in the usual folders; then asks the public mirrors, and then the package
-    clients that are installed. Where nothing helps, it says which files to put where.
+    Searches --data-dir, LEHR_DATA and the usual folders, then downloads from the official addresses. If that fails, it
+    prints which files to put where.
     """
-    from lehr.data import getting
-    from lehr.data.known import named
+    from lehr.data import download
+    from lehr.data.catalogue import data_set_info
 
-    known = named(name)
-    if not known.layouts:
-        _answer_shipped(known, json=json)
+    each = data_set_info(name)
+    if each.layout is None:
+        if json:
+            common.print_json({"name": name, "folder": None, "source": _SHIPPED, "failures": [], "put": None})
+        else:
+            common.print_line(f"{name} is {_SHIPPED}; there is nothing to get")
         return
-    with answering.working(f"Looking for {name}"):
-        got = getting.get(known, data_dir, offline=True)
+    with common.working(f"Looking for {name}"):
+        got = download.get(each, data_dir, offline=True)
     if got.folder is None and not offline:
         with _shown_progress() as progress:
-            got = getting.get(known, data_dir, progress=progress)
+            got = download.get(each, data_dir, progress=progress)
     if json:
-        answering.as_json(_result(known, got, data_dir))
+        _print_json(each, got, data_dir)
+    elif got.folder is None:
+        _print_missing(each, got, data_dir)
     else:
-        _say_result(known, got, data_dir)
+        for failure in got.failures:
+            complain(failure)
+        common.print_line(f"{name} is in {got.folder}, verified by content (from {got.source})")
     if got.folder is None:
         raise typer.Exit(NO)
 
 
-@app.command(epilog=example(_CHECK))
-def check(
-    name: SomeName = None,
-    data_dir: DataDir = None,
-    workers: Annotated[int, typer.Option(help="Processes that decode the images of a folder.")] = 4,
-    json: Json = False,
-) -> None:
-    """Compare the files of a data set, wherever they are found, with what is known of their content.
+def _print_json(each: DataSetInfo, got: FetchResult, data_dir: Path | None) -> None:
+    from lehr.data import catalogue
 
-    Of a folder of images, one folder for each class, every image is decoded, and those that are none are named: in
-    training on a streamed folder they would count for nothing, without a word.
-    """
-    from lehr.data import finding
-    from lehr.data.known import KNOWN, named
-
-    if name is not None and name not in KNOWN and Path(name).is_dir():
-        with answering.working("Decoding the images"):
-            _answer_checked([*_verdicts_on_images(Path(name), workers)], json=json)
-        return
-    chosen = [known for known in KNOWN.values() if known.layouts] if name is None else [named(name)]
-    with answering.working("Reading the files"):
-        rows = [
-            _verdict(known, found, finding.wrong(found))
-            for known in chosen
-            for found in finding.candidates(known, data_dir)
-        ]
-        rows += [_verdict_on_digits(known) for known in chosen if not known.layouts]
-    if not rows:
-        complain("none of the known data sets was found" if name is None else f"{name} was not found")
-    _answer_checked(rows, json=json)
+    assert each.layout is not None
+    needed = [{"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} for file in each.layout.files]
+    put = {"folder": str(catalogue.target_folder(each, data_dir)), "files": needed}
+    common.print_json(
+        {
+            "name": each.name,
+            "folder": got.folder,
+            "source": got.source,
+            "failures": list(got.failures),
+            "put": put if got.folder is None else None,
+        }
+    )
 
 
-_VERDICT = ("name", "where", "told")
+def _print_missing(each: DataSetInfo, got: FetchResult, data_dir: Path | None) -> None:
+    from lehr.data import catalogue
 
-
-def _answer_checked(rows: list[dict[str, str]], *, json: bool) -> None:
-    if json:
-        answering.as_json({"checked": rows})
-    elif rows:
-        answering.listing("Checked", ["name", "where", "verdict"], [[row[key] for key in _VERDICT] for row in rows])
-    if not rows or any(row["verdict"] == "wrong" for row in rows):
-        raise typer.Exit(NO)
-
-
-def _verdicts_on_images(folder: Path, workers: int) -> Iterator[dict[str, str]]:
-    from lehr.data import streamed_folder
-
-    records = streamed_folder.read(folder, image_side=1, workers=workers)
-    bad = list(records.not_images())
-    for place in bad:
-        where = os.fsdecode(records.files.at(place).path)
-        yield {"name": folder.name, "where": where, "verdict": "wrong", "told": "it cannot be decoded as an image"}
-    told = f"{len(records) - len(bad):,} images of {len(records.classes):,} classes can be decoded"
-    yield {"name": folder.name, "where": str(folder), "verdict": "decoded", "told": told}
-
-
-def _verdict(known: KnownDataSet, found: Found, reason: str | None) -> dict[str, str]:
-    hashed = all(file.sha256 or file.md5 for file in found.layout.files)
-    genuine = "genuine: the content has the known hashes" if hashed else "of the right size; no hash of it is known"
-    return {
-        "name": known.name,
-        "where": str(found.folder),
-        "verdict": "wrong" if reason is not None else "genuine" if hashed else "right size",
-        "told": reason or genuine,
-    }
-
-
-def _verdict_on_digits(known: KnownDataSet) -> dict[str, str]:
-    from lehr.data.loading import load
-
-    load(known.name)
-    return {"name": known.name, "where": _SHIPPED, "verdict": "genuine", "told": "genuine: it has the known hash"}
-
-
-def _public(known: KnownDataSet) -> dict[str, object]:
-    return {
-        "name": known.name,
-        "title": known.title,
-        "homepage": known.homepage,
-        "citation": known.citation,
-        "records": known.records,
-        "test_records": known.test_records,
-        "num_classes": known.num_classes,
-        "shape": list(known.shape),
-        "bytes": known.num_bytes,
-    }
-
-
-def _place(known: KnownDataSet, found: Found | None) -> dict[str, object]:
-    present = not known.layouts or found is not None
-    return {"present": present, "folder": None if found is None else str(found.folder)}
-
-
-def _where(known: KnownDataSet, found: Found | None) -> str:
-    if not known.layouts:
-        return _SHIPPED
-    return "not here" if found is None else str(found.folder)
-
-
-def _answer_shipped(known: KnownDataSet, *, json: bool) -> None:
-    if json:
-        answering.as_json({"name": known.name, "folder": None, "source": _SHIPPED, "failures": [], "put": None})
-    else:
-        answering.line(f"{known.name} is {_SHIPPED}; there is nothing to get")
-
-
-def _result(known: KnownDataSet, got: Got, data_dir: Path | None) -> dict[str, object]:
-    from lehr.data import getting
-
-    needed = [
-        {"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256, "md5": file.md5}
-        for file in known.layouts[0].files
-    ]
-    put = {"folder": str(getting.destination(known, data_dir)), "files": needed}
-    return {
-        "name": known.name,
-        "folder": None if got.folder is None else str(got.folder),
-        "source": got.source,
-        "failures": list(got.failures),
-        "put": put if got.folder is None else None,
-    }
-
-
-def _say_result(known: KnownDataSet, got: Got, data_dir: Path | None) -> None:
-    from lehr.data import getting
-    from lehr.data.known import Archive
-
+    assert each.layout is not None
     for failure in got.failures:
         complain(failure)
-    if got.folder is not None:
-        answering.line(f"{known.name} is in {got.folder}, verified by content (from {got.source})")
-        return
-    folder = getting.destination(known, data_dir)
-    answering.line(f"{known.name} could not be had. Put these files, as they are or with .gz, into")
-    answering.line(f"    {folder}")
-    for file in known.layouts[0].files:
-        answering.line(f"  {file.name}")
-        answering.line(f"    {_told_by(file)}")
-    for source in known.sources:
-        if isinstance(source, Archive):
-            answering.line(f"They come in {source.address}, md5 {source.md5}")
-    answering.line(f"They are described at {known.homepage}")
-
-
-def _told_by(file: KnownFile) -> str:
-    size = "" if file.num_bytes is None else f"{file.num_bytes:,} bytes"
-    hashed = f"sha256 {file.sha256}" if file.sha256 else f"md5 {file.md5}" if file.md5 else "hash not known"
-    return ", ".join(part for part in (size, hashed) if part)
+    common.print_line(f"{each.name} could not be downloaded. Put these files, as they are or with .gz, into")
+    common.print_line(f"    {catalogue.target_folder(each, data_dir)}")
+    for file in each.layout.files:
+        content = f"SHA-256 {file.sha256}" if file.sha256 else "hash not known"
+        common.print_line(f"  {file.name}\n    {file.num_bytes:,} bytes, {content}")
+    for source in each.sources:
+        if source.md5 is not None:
+            common.print_line(f"They come in {source.address}, MD5 {source.md5}")
+    common.print_line(f"They are described at {each.homepage}")
 
 
 @contextmanager
 def _shown_progress() -> Iterator[Progress]:
-    """Bars on standard error where a person is looking."""
-    from lehr.data import downloading
+    """Progress bars on standard error, if that is a terminal."""
+    from lehr.data import download
 
     if not sys.stderr.isatty():
-        yield downloading.quiet
+        yield download.no_progress
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        known_bars = {}
+        tasks: dict[str, TaskID] = {}
 
         def show(name: str, received: int, total: int | None) -> None:
-            if name not in known_bars:
-                known_bars[name] = bars.add_task(name, total=total)
-            bars.update(known_bars[name], completed=received, total=total)
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=received, total=total)
 
         yield show
+
+
+@app.command(epilog=example("  lehr data check digits\n"))
+def check(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FOLDER", help="A data set or a folder of images; by default all that are found."),
+    ] = None,
+    data_dir: DataDir = None,
+    workers: Annotated[int, typer.Option(help="Processes that decode the images of a folder.")] = 4,
+    json: Json = False,
+) -> None:
+    """Compare the files of a data set, wherever they are found, with their published hashes.
+
+    In a folder of images (one folder for each class), every image is decoded, and files that are not images are named:
+    training on a streamed folder would silently count them as zero gradients.
+    """
+    from lehr.data.catalogue import CATALOGUE
+
+    with common.working("Reading the files"):
+        if name is not None and name not in CATALOGUE and Path(name).is_dir():
+            rows = [*_check_images(Path(name), workers)]
+        else:
+            rows = [*_check_data_sets(name, data_dir)]
+    if not rows:
+        complain("none of the built-in data sets was found" if name is None else f"{name} was not found")
+    if json:
+        common.print_json({"checked": rows})
+    elif rows:
+        cells = [[row["name"], row["where"], row["told"]] for row in rows]
+        common.print_table("Checked", ["name", "where", "verdict"], cells)
+    if not rows or any(row["verdict"] == "wrong" for row in rows):
+        raise typer.Exit(NO)
+
+
+def _check_images(folder: Path, workers: int) -> Iterator[dict[str, str]]:
+    from lehr.data import image_folder
+
+    records = image_folder.stream_image_folder(folder, image_side=1, workers=workers)
+    bad = list(records.not_images())
+    for index in bad:
+        yield _row(folder.name, os.fsdecode(records.files.at(index).path), "wrong", "it cannot be decoded as an image")
+    decoded = f"{len(records) - len(bad):,} images of {len(records.classes):,} classes can be decoded"
+    yield _row(folder.name, str(folder), "decoded", decoded)
+
+
+def _check_data_sets(name: str | None, data_dir: Path | None) -> Iterator[dict[str, str]]:
+    from lehr.data import catalogue, data_set
+
+    every = [each for each in catalogue.CATALOGUE.values() if each.layout is not None]
+    for each in every if name is None else [catalogue.data_set_info(name)]:
+        if each.layout is None:
+            data_set.load(each.name)  # which verifies it
+            yield _row(each.name, _SHIPPED, "genuine", "genuine: it has the known hash")
+        for copy in catalogue.local_copies(each, data_dir):
+            hashed = all(file.sha256 for file in copy.layout.files)
+            verdict = "genuine" if hashed else "right size"
+            text = "genuine: the content has the known hashes" if hashed else "of the right size; its hash is not known"
+            if (problem := copy.problem()) is not None:
+                verdict, text = "wrong", problem
+            yield _row(each.name, str(copy.folder), verdict, text)
+
+
+def _row(name: str, where: str, verdict: str, told: str) -> dict[str, str]:
+    return {"name": name, "where": where, "verdict": verdict, "told": told}
+
+
+data_command = app

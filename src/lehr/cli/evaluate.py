@@ -1,124 +1,173 @@
-"""``lehr evaluate``: how well a released model does on records."""
+"""``lehr evaluate`` and ``lehr predict``: use a released model."""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lehr.cli import answering
-from lehr.cli.options import Json, example
-from lehr.cli.release import RELEASE, TRAIN
+from lehr.cli import common
+from lehr.cli.common import RELEASE, TRAIN, Json, Overwrite, command_app, config_options
 from lehr.errors import InvalidValue
+from lehr.files import atomic
 
 if TYPE_CHECKING:
     from lehr.interfaces import Records
-    from lehr.released_model import Scores
-    from lehr.voting import Ballot
 
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder that `lehr release` wrote.")]
-DataSetName = Annotated[str | None, typer.Option(help="A known data set; its test records are taken.")]
-DataDir = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data set first.")]
-Resize = Annotated[bool, typer.Option("--resize", help="Scale images to the size that the model takes.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder written by `lehr release`.")]
+DataSetName = Annotated[str | None, typer.Option(help="A built-in data set; its test records are used.")]
+Resize = Annotated[bool, typer.Option("--resize", help="Scale images to the input size of the model.")]
 Votes = Annotated[
-    int, typer.Option(metavar="K", help="Augmented views of each record that vote on its class; 1 asks the model once.")
+    int, typer.Option(metavar="K", help="Augmented views of each record that vote on its class; 1 for no vote.")
 ]
 Views = Annotated[
     str | None,
-    typer.Option(help="What makes the views: none, flip_crop, rrc, ours or simclr; by default, as in training."),
+    typer.Option(help="Augmentation of the views: none, flip_crop, rrc, ours or simclr; by default that of training."),
 ]
 
-EXAMPLE = example(TRAIN, RELEASE, "  lehr evaluate model --dataset digits\n")
 WARNING = "A score on private records is itself private: publish it only if these records are public."
+COLUMNS = ("input", "record", "class", "probability")
 
 
+@config_options("npz", "folder", "data_dir")
 def evaluate(
     model: ModelFolder,
     dataset: DataSetName = None,
-    npz: Annotated[Path | None, typer.Option(metavar="FILE", help="Arrays of inputs and targets.")] = None,
-    folder: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Images, in folders named after their classes.")
-    ] = None,
-    data_dir: DataDir = None,
     resize: Resize = False,
     allow_seen: Annotated[
-        bool, typer.Option("--allow-seen", help="Score on records of which training has looked at a part.")
+        bool, typer.Option("--allow-seen", help="Allow a data set that training used in part.")
     ] = False,
     votes: Votes = 1,
     augmentation: Views = None,
     json: Json = False,
+    **records: Any,
 ) -> None:
-    """Score a released model on the records of one data set: loss, accuracy, and accuracy by class."""
-    from lehr import released_model
-
-    if dataset is not None and not allow_seen:
-        _refuse_seen(model, dataset)
-    ballot = released_model.ballot(model, augmentation=augmentation, votes=votes)
-    with answering.working("Reading the records"):
-        records = _records(model, dataset=dataset, npz=npz, folder=folder, data_dir=data_dir, resize=resize)
-    with answering.working("Asking the model"):
-        scores = released_model.evaluate(model, records, augmentation=ballot.augmentation, votes=ballot.votes)
-    (_answer_program if json else _answer_person)(scores, ballot)
-
-
-def _refuse_seen(model: Path, dataset: str) -> None:
-    """An error for the data set of which training has looked at public records: a score there says too much."""
-    from lehr import released_model
+    """Evaluate a released model on one data set: loss, accuracy, and accuracy of each class."""
+    from lehr.certificates import released_model
 
     data = released_model.read_config(released_model.ReleasedFiles(model))["data"]
-    if data.get("public_records") and data.get("name") == dataset:
-        allowed = f"another than that of which training looked at {data['public_records']!r} (or give --allow-seen)"
+    if data.get("public_records") and data.get("name") == dataset and not allow_seen:
+        allowed = f"one that training did not use; it used {data['public_records']!r} (or give --allow-seen)"
         raise InvalidValue("dataset", allowed=allowed, given=dataset)
-
-
-def _records(
-    model: Path, *, dataset: str | None, npz: Path | None, folder: Path | None, data_dir: Path | None, resize: bool
-) -> Records:
-    from lehr import data, released_model
-    from lehr.data import image_folder
-    from lehr.data import npz as npz_file
-
-    shape = tuple(released_model.read_config(released_model.ReleasedFiles(model))["data"]["shape"])
-    given = [name for name, value in (("dataset", dataset), ("npz", npz), ("folder", folder)) if value is not None]
-    if len(given) != 1:
-        raise InvalidValue("records", allowed="given by exactly one of --dataset, --npz and --folder", given=given)
-    if dataset is not None:
-        return data.load(dataset, data_dir).test
-    if npz is not None:
-        return npz_file.read(npz)
-    assert folder is not None
-    channels, *size = _of_images(shape)
-    return image_folder.read(folder, size=(size[0], size[1]) if resize else None, channels=channels).records
-
-
-def _of_images(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Channels, height and width of what a model takes, or an error where it takes no images."""
-    if len(shape) != 3:
-        raise InvalidValue("model", allowed="one that takes images, where it is given some", given=shape)
-    return shape[0], shape[1], shape[2]
-
-
-def _answer_program(scores: Scores, ballot: Ballot) -> None:
-    answering.as_json(
-        {
-            "records": scores.records,
-            "votes": ballot.votes,
-            "augmentation": ballot.augmentation.name,
-            "accuracy": scores.accuracy,
-            "loss": scores.loss,
-            "accuracy_by_class": list(scores.accuracy_by_class),
-            "note": WARNING,
-        }
-    )
-
-
-def _answer_person(scores: Scores, ballot: Ballot) -> None:
+    prediction = released_model.augmented_prediction(model, augmentation=augmentation, votes=votes)
+    with common.working("Reading the records"):
+        read = _records(data["shape"], dataset=dataset, resize=resize, **records)
+    with common.working("Evaluating the model"):
+        scores = released_model.evaluate(model, read, augmentation=prediction.augmentation, votes=prediction.votes)
+    if json:
+        common.print_json(
+            {
+                "records": scores.records,
+                "votes": prediction.votes,
+                "augmentation": prediction.augmentation.name,
+                "accuracy": scores.accuracy,
+                "loss": scores.loss,
+                "accuracy_by_class": list(scores.accuracy_by_class),
+                "note": WARNING,
+            }
+        )
+        return
     rows = {"records": f"{scores.records:,}"}
-    if not ballot.is_unanimous:
-        rows["votes"] = f"{ballot.votes}, by views of {answering.printable(ballot.augmentation.name)}"
+    if not prediction.is_identity:
+        rows["votes"] = f"{prediction.votes}, by views of {prediction.augmentation.name}"
     rows |= {"accuracy": f"{scores.accuracy:.2%}", "loss": f"{scores.loss:.4f}"}
     for label, accuracy in enumerate(scores.accuracy_by_class):
         rows[f"class {label}"] = "no record" if accuracy is None else f"{accuracy:.2%}"
-    answering.facts("Evaluation", rows)
-    answering.line(WARNING)
+    common.print_facts("Evaluation", rows)
+    common.print_line(WARNING)
+
+
+def _records(
+    shape: Sequence[int],
+    *,
+    dataset: str | None,
+    npz: Path | None,
+    folder: Path | None,
+    data_dir: Path | None,
+    resize: bool,
+) -> Records:
+    from lehr import data
+    from lehr.data import image_folder, readers
+
+    given = {"dataset": dataset, "npz": npz, "folder": folder}
+    if sum(value is not None for value in given.values()) != 1:
+        names = [name for name, value in given.items() if value is not None]
+        raise InvalidValue("records", allowed="given by exactly one of --dataset, --npz and --folder", given=names)
+    if dataset is not None:
+        return data.load(dataset, data_dir).test
+    if npz is not None:
+        return readers.read_npz(npz)
+    assert folder is not None
+    if len(shape) != 3:
+        raise InvalidValue("model", allowed="one that takes images, to use --folder", given=tuple(shape))
+    channels, height, width = shape
+    return image_folder.read_image_folder(folder, size=(height, width) if resize else None, channels=channels).records
+
+
+@config_options("data_dir")
+def predict(
+    model: ModelFolder,
+    inputs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[INPUT]...", help="Files: npz, idx, or images such as png and jpg.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a CSV file instead of printing it.")] = None,
+    dataset: DataSetName = None,
+    resize: Resize = False,
+    votes: Votes = 1,
+    augmentation: Views = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    **fields: Any,
+) -> None:
+    """Predict the class of each record, with its probability."""
+    from lehr.certificates import released_model
+
+    if to is not None:
+        atomic.refuse_to_replace(to, overwrite=overwrite)
+    prediction = released_model.augmented_prediction(model, augmentation=augmentation, votes=votes)
+    rows: list[tuple[str, int, int, float]] = []
+    with common.working("Evaluating the model"):
+        for name, batch in _batches(model, inputs or [], dataset=dataset, resize=resize, **fields):
+            predicted = released_model.predict(
+                model, batch, augmentation=prediction.augmentation, votes=prediction.votes
+            )
+            probabilities = predicted.probabilities.tolist()
+            classes = enumerate(predicted.classes.tolist())
+            rows += [(name, index, label, probabilities[index][label]) for index, label in classes]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([COLUMNS, *((*row[:3], f"{row[3]:.6f}") for row in rows)])
+    if to is not None:
+        atomic.write(to, text.getvalue(), overwrite=overwrite)
+    if json:
+        predictions = [dict(zip(COLUMNS, row, strict=True)) for row in rows] if to is None else None
+        common.print_json({"records": len(rows), "to": to, "predictions": predictions})
+    elif to is None:
+        typer.echo(text.getvalue(), nl=False)
+    else:
+        common.print_line(f"{to}: {len(rows):,} records")
+
+
+def _batches(
+    model: Path, inputs: Sequence[Path], *, dataset: str | None, data_dir: Path | None, resize: bool
+) -> Iterator[tuple[str, Any]]:
+    """The name and the records of each input."""
+    from lehr import data
+    from lehr.certificates import released_model
+    from lehr.data import readers
+
+    shape = tuple(released_model.read_config(released_model.ReleasedFiles(model))["data"]["shape"])
+    if not inputs and dataset is None:
+        raise InvalidValue("inputs", allowed="given: files, or --dataset", given=None)
+    if dataset is not None:
+        yield dataset, data.load(dataset, data_dir).test.inputs
+    for path in inputs:
+        yield str(path), readers.read_inputs(path, shape=shape, resize=resize)
+
+
+evaluate_command = command_app(evaluate, TRAIN, RELEASE, "  lehr evaluate model --dataset digits\n")
+predict_command = command_app(predict, TRAIN, RELEASE, "  lehr predict model --dataset digits --to predictions.csv\n")

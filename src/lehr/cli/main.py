@@ -1,58 +1,78 @@
-"""The command ``lehr``: its commands together."""
+"""The command ``lehr``. The module of a command is imported when the command is used."""
 
 from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 import lehr
-from lehr.cli import (
-    account,
-    audit,
-    budget,
-    certificate,
-    data,
-    evaluate,
-    failing,
-    plan,
-    predict,
-    release,
-    report,
-    reproduce,
-    search,
-    serve,
-    simulate,
-    train,
-)
+from lehr.cli.common import Commands, example
+
+COMMANDS = {  # name: module, and the line on the overview
+    "train": ("train", "Train a network on private records."),
+    "data": ("data", "List, download and check the built-in data sets."),
+    "plan": ("plan", "Plan a private run: ε, noise, steps and batch size."),
+    "simulate": ("plan", "Predict the accuracy of a private run from cheap runs."),
+    "search": ("search", "Search for good settings of a run."),
+    "account": ("plan", "Compute the ε of a run with every accountant."),
+    "report": ("report", "Write the report of a run, or compare several."),
+    "serve": ("report", "Serve a local web page that follows runs."),
+    "audit": ("audit", "Attack a run or a method for a lower bound on ε."),
+    "release": ("certificate", "Release the model of a run with its certificate."),
+    "evaluate": ("evaluate", "Evaluate a released model on labelled records."),
+    "predict": ("evaluate", "Predict classes with a released model."),
+    "budget": ("budget", "Manage the privacy budget of a data set."),
+    "certificate": ("certificate", "Issue, show and check certificates."),
+}
+
+
+class _Loaded(Mapping[str, Any]):
+    """The commands, each imported when it is first asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, _ = COMMANDS[name]
+        found = typer.main.get_command(getattr(import_module(f"lehr.cli.{module}"), f"{name}_command"))
+        found.name = name
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Overview(Commands):
+    """All commands, listed without importing them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Loaded()  # type: ignore[assignment]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
 
 app = typer.Typer(
-    cls=failing.Commands,
-    help="Train with differential privacy: plan, train, count, attack, certify and release.",
-    epilog="Exit codes: 0 done; 1 the answer is no; 2 not understood, or a value not allowed; 3 a file cannot be used; "
-    "4 an audit refutes a claim; 130 interrupted.\n\n" + plan.EXAMPLE,
+    cls=_Overview,
+    help="Train with differential privacy: plan, train, account, audit, certify and release.",
+    epilog="Exit codes: 0 success; 1 the answer is no; 2 an invalid command or value; 3 a file cannot be used; "
+    "4 an audit refutes a claim; 130 interrupted.\n\n"
+    + example(
+        "  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 --noise-multiplier 1.23\n"
+    ),
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=train.EXAMPLE)(train.train)
-app.add_typer(data.app, name="data")
-app.command(epilog=plan.EXAMPLE)(plan.plan)
-app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
-app.command(epilog=search.EXAMPLE)(search.search)
-app.command(epilog=account.EXAMPLE)(account.account)
-app.command(epilog=report.EXAMPLE)(report.report)
-app.command(epilog=serve.EXAMPLE)(serve.serve)
-app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
-app.command(epilog=audit.EXAMPLE)(audit.audit)
-app.command(epilog=release.EXAMPLE)(release.release)
-app.command(epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command(epilog=predict.EXAMPLE)(predict.predict)
-app.add_typer(budget.app, name="budget")
-app.add_typer(certificate.app, name="certificate")
 
 
 def main() -> None:
@@ -63,19 +83,19 @@ def main() -> None:
     app()
 
 
-def _say_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"lehr {lehr.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _before_any_command(
+def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    del version
 
 
 if __name__ == "__main__":  # torchrun -m lehr.cli.main

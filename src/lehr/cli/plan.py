@@ -1,157 +1,176 @@
-"""``lehr plan``: from any three of ε, noise, steps and batch size to the fourth, with a chart."""
+"""``lehr plan``, ``lehr account`` and ``lehr simulate``: what a run costs, and what it will reach."""
 
 from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lehr.cli import answering
-from lehr.cli.options import (
-    AdjacencyOption,
-    Delta,
-    ExpectedBatchSize,
+from lehr import validate
+from lehr.accounting import Answer, Bound, answers, smallest_of
+from lehr.accounting.claims import Claim
+from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, counted, to_json
+from lehr.certificates.guarantee import delta_warning
+from lehr.cli import common
+from lehr.cli.common import (
+    NO,
     Json,
-    NoiseMultiplier,
     Overwrite,
-    Steps,
-    example,
+    Quiet,
+    Settings,
+    command_app,
+    config_options,
+    parse_settings,
+    refuse,
+    required,
+    resumable,
 )
-from lehr.events import Adjacency
-from lehr.reports.rounding import at_most, exactly
-
-if TYPE_CHECKING:
-    from lehr.accounting import Bound
-    from lehr.claims import Claim
-    from lehr.planning.outlook import Outlook
-    from lehr.planning.plan import Plan
-    from lehr.reports.curve import Point
-
-EXAMPLE = example(
-    "  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 \\\n",
-    "      --noise-multiplier 1.23 --html plan.html --save plan.json\n",
+from lehr.config import RunConfig
+from lehr.errors import InvalidValue, StoreError, UnsupportedEvent
+from lehr.files import atomic, strict_json
+from lehr.planning.plan import Plan, make_plan
+from lehr.planning.simulation import check_confidence, simulation_words
+from lehr.planning.tan import FIGURE_STEP_FACTORS, TanOutlook, tan_outlook
+from lehr.reports import plan_page
+from lehr.reports.chart import draw_in_terminal
+from lehr.reports.plan_page import (
+    EpsilonPoint,
+    draw_constant_eta,
+    epsilon_chart,
+    epsilon_points,
+    tan_facts,
+    tan_sentences,
+    tan_tables,
 )
-OWN_STEPS = (1.0,)
+from lehr.reports.prediction_page import prediction_facts, prediction_sentences, prediction_text
+from lehr.rounding import at_most, exactly
+
+Delta = Annotated[float, typer.Option(help="The δ of (ε, δ).")]
+AdjacencyOption = Annotated[Adjacency, typer.Option(help="Which data sets count as neighbours.")]
+Records = Annotated[int | None, typer.Option(help="Number of records. You state it, and it is public.")]
+SamplingProbability = Annotated[
+    float | None, typer.Option(help="Probability of a record to be in a batch, instead of batch size and records.")
+]
+PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan written by `lehr plan --save`.")]
 
 
+def step_event(
+    *,
+    adjacency: Adjacency,
+    noise_multiplier: float | None,
+    expected_batch_size: float | None,
+    records: int | None,
+    sampling_probability: float | None,
+) -> Event:
+    """The event of one step, from the options: its noise, and either batch size and records or the probability."""
+    noise_multiplier = required(noise_multiplier=noise_multiplier)
+    if sampling_probability is not None:
+        refuse("sampling_probability", expected_batch_size=expected_batch_size, records=records)
+        return PoissonSampled(sampling_probability, Gaussian(noise_multiplier))
+    return Plan(
+        noise_multiplier=noise_multiplier,
+        expected_batch_size=required(expected_batch_size=expected_batch_size),
+        records=required(records=records),
+        steps=1,
+        delta=0.5,  # the event of a step depends neither on this nor on the steps
+        adjacency=adjacency,
+    ).step_event
+
+
+def steps_of(whole: Event, **named: int) -> Event:
+    """This many steps of a run that repeats one event; an error has the name of the option."""
+    [name] = named
+    atoms = list(counted(whole))
+    if len(atoms) != 1:
+        raise InvalidValue(name, allowed="given only for a run that repeats one event", given=str(whole))
+    return Repeated(atoms[0], validate.count(**named))
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file that ``lehr plan --save`` wrote."""
+    try:
+        return strict_json.read(path, Plan.from_json)
+    except StoreError as error:
+        if path.is_file() and atomic.is_database(path):
+            raise StoreError(f"cannot use {path}: it is not a plan, but a budget, a ledger or a database") from error
+        raise
+
+
+def refuse_other_adjacency(given: Adjacency, *, expected: Adjacency) -> None:
+    """An error if two files are counted by different adjacencies: their noise multipliers do not mean the same."""
+    if given is not expected:
+        raise InvalidValue("adjacency", allowed=f"{expected.value} in every file of one run", given=given.value)
+
+
+# lehr plan
+
+
+@config_options("epsilon", "noise_multiplier", "steps", "expected_batch_size")
 def plan(
-    records: Annotated[int, typer.Option(help="Number of records, a public number that you state.")],
+    records: Annotated[int, typer.Option(help="Number of records. You state it, and it is public.")],
     delta: Delta,
-    epsilon: Annotated[float | None, typer.Option(help="The most ε that the whole run may cost.")] = None,
-    noise_multiplier: NoiseMultiplier = None,
-    steps: Steps = None,
-    expected_batch_size: ExpectedBatchSize = None,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a web page.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as JSON.")] = None,
     overwrite: Overwrite = False,
-    no_chart: Annotated[bool, typer.Option("--no-chart", help="Leave the chart out.")] = False,
+    no_chart: Annotated[bool, typer.Option("--no-chart", help="Print no chart.")] = False,
     tan: Annotated[
-        bool, typer.Option("--tan", help="Also: where it stands by its total noise, and what to run instead.")
+        bool, typer.Option("--tan", help="Also analyse the total amount of noise, and propose other settings.")
     ] = False,
     json: Json = False,
+    **numbers: Any,
 ) -> None:
     """Plan a private run: give any three of --epsilon, --noise-multiplier, --steps and --expected-batch-size.
 
-    The fourth is found so that the run never costs more than --epsilon. With --tan, other settings at the same ε are
-    compared with it by their total amount of noise.
+    The fourth is computed so that the run never costs more than --epsilon. With --tan, the plan is compared with other
+    settings at the same ε by their total amount of noise.
     """
-    from lehr.files import whole_file
-    from lehr.planning.plan import make_plan
-
     for file in (save, html):
         if file is not None:
-            whole_file.refuse_to_replace(file, overwrite=overwrite)
-    with answering.working("Finding the plan"):
-        found = make_plan(
-            records=records,
-            delta=delta,
-            adjacency=adjacency,
-            epsilon=epsilon,
-            noise_multiplier=noise_multiplier,
-            steps=steps,
-            expected_batch_size=expected_batch_size,
-        )
+            atomic.refuse_to_replace(file, overwrite=overwrite)
+    with common.working("Finding the plan"):
+        found = make_plan(records=records, delta=delta, adjacency=adjacency, **numbers)
         bound, claim = found.bound(), found.claim()
     draws = not (json or no_chart)
-    outlook = _outlook(found, draws=draws, in_full=json or html is not None) if tan else None
+    outlook: TanOutlook | None = None
+    if tan:
+        factors = FIGURE_STEP_FACTORS if json or html is not None else (1.0,) if draws else ()
+        with common.working("Counting other settings by the tight accountant: seconds, with very many steps a minute"):
+            outlook = tan_outlook(found, step_factors=factors)
+    points: tuple[EpsilonPoint, ...] = ()
+    if (draws and not tan) or html is not None:
+        with common.working("Counting ε against steps"):
+            points = epsilon_points(found)
     if save is not None:
-        _save(save, found, overwrite=overwrite)
-    points = _points(found) if (draws and not tan) or html is not None else ()
+        strict_json.write(save, found.to_json(), overwrite=overwrite)
     if html is not None:
-        _write_page(html, found, bound, claim, points, outlook, overwrite=overwrite)
+        page = plan_page.render(found, bound=bound, claim=claim, points=points, outlook=outlook)
+        atomic.write(html, page, overwrite=overwrite)
     if json:
-        _answer_program(found, bound, claim, outlook, html=html, save=save)
+        common.print_json(_plan_shape(found, bound, claim, outlook) | {"html": html, "save": save})
         return
-    _answer_person(found, bound)
+    _print_plan(found, bound)
     if outlook is not None:
-        _look_ahead(outlook, draws=draws)
+        _print_outlook(outlook, draws=draws)
     elif draws:
-        _draw(points)
+        common.print_line(draw_in_terminal(epsilon_chart(points), width=common.width()))
 
 
-def _save(path: Path, plan: Plan, *, overwrite: bool) -> None:
-    from lehr.files import json_file
-
-    json_file.write(path, plan.to_json(), overwrite=overwrite)
-
-
-def _points(plan: Plan) -> tuple[Point, ...]:
-    from lehr.reports import curve
-
-    with answering.working("Counting ε against steps"):
-        return curve.points(plan)
-
-
-def _outlook(plan: Plan, *, draws: bool, in_full: bool) -> Outlook:
-    from lehr.planning import outlook
-    from lehr.planning.constant_eta import STEP_FACTORS
-
-    drawn = STEP_FACTORS if in_full else OWN_STEPS if draws else ()
-    with answering.working("Counting other settings by the tight accountant: seconds, with very many steps a minute"):
-        return outlook.outlook(plan, step_factors=drawn)
+def _plan_shape(plan: Plan, bound: Bound, claim: Claim, outlook: TanOutlook | None) -> dict[str, object]:
+    return {
+        "plan": plan.to_json(),
+        "sampling_probability": plan.sampling_probability,
+        "epsilon": bound.epsilon,
+        "accountant": bound.accountant,
+        "passed_over": [{"accountant": other.accountant, "reason": other.reason} for other in bound.passed_over],
+        "claim": {"kind": claim.kind, "theorem": claim.theorem, "proof": claim.proof},
+        **({} if outlook is None else {"tan": outlook.to_json()}),
+    }
 
 
-def _write_page(
-    path: Path,
-    plan: Plan,
-    bound: Bound,
-    claim: Claim,
-    points: tuple[Point, ...],
-    outlook: Outlook | None,
-    *,
-    overwrite: bool,
-) -> None:
-    from lehr.files import whole_file
-    from lehr.reports import plan_page
-
-    page = plan_page.render(plan, bound=bound, claim=claim, points=points, outlook=outlook)
-    whole_file.write(path, page, overwrite=overwrite)
-
-
-def _answer_program(
-    plan: Plan, bound: Bound, claim: Claim, outlook: Outlook | None, *, html: Path | None, save: Path | None
-) -> None:
-    answering.as_json(
-        {
-            "plan": plan.to_json(),
-            "sampling_probability": plan.sampling_probability,
-            "epsilon": bound.epsilon,
-            "accountant": bound.accountant,
-            "passed_over": [{"accountant": other.accountant, "reason": other.reason} for other in bound.passed_over],
-            "claim": {"kind": claim.kind, "theorem": claim.theorem, "proof": claim.proof},
-            "html": None if html is None else str(html),
-            "save": None if save is None else str(save),
-        }
-        | ({} if outlook is None else {"tan": outlook.to_json()})
-    )
-
-
-def _answer_person(plan: Plan, bound: Bound) -> None:
-    from lehr.reports.promising import delta_caution
-
+def _print_plan(plan: Plan, bound: Bound) -> None:
     rows = {
         "ε": f"{at_most(bound.epsilon)}  at δ = {exactly(plan.delta)}, {plan.adjacency.value}",
         "noise multiplier": exactly(plan.noise_multiplier),
@@ -160,26 +179,156 @@ def _answer_person(plan: Plan, bound: Bound) -> None:
         "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",
         "counted by": bound.accountant,
     }
-    if (caution := delta_caution(plan.delta, records=plan.records)) is not None:
+    if (caution := delta_warning(plan.delta, records=plan.records)) is not None:
         rows["caution"] = caution
     rows |= {f"not {other.accountant}": other.reason for other in bound.passed_over}
-    answering.facts("Plan", rows)
+    common.print_facts("Plan", rows)
 
 
-def _draw(points: tuple[Point, ...]) -> None:
-    from lehr.reports import terminal_chart
-
-    answering.line(terminal_chart.draw(points, width=answering.width()))
-
-
-def _look_ahead(outlook: Outlook, *, draws: bool) -> None:
-    from lehr.reports import tan_chart, tan_words
-
-    answering.facts("Total amount of noise", tan_words.facts(outlook.standing))
+def _print_outlook(outlook: TanOutlook, *, draws: bool) -> None:
+    common.print_facts("Total amount of noise", dict(tan_facts(outlook.standing)))
     if draws:
-        answering.line(tan_chart.draw(outlook.curves, outlook.standing, width=answering.width()))
-        answering.line()
-    for table in tan_words.tables(outlook):
-        answering.listing(table.title, table.headings, table.rows)
-    for sentence in tan_words.sentences(outlook):
-        answering.line(textwrap.fill(sentence, answering.width(), initial_indent="- ", subsequent_indent="  "))
+        common.print_line(f"{draw_constant_eta(outlook, width=common.width())}\n")
+    for table in tan_tables(outlook):
+        common.print_table(table.title, table.headings, table.rows)
+    for sentence in tan_sentences(outlook):
+        common.print_line(textwrap.fill(sentence, common.width(), initial_indent="- ", subsequent_indent="  "))
+
+
+# lehr account
+
+
+@config_options("noise_multiplier", "expected_batch_size", "steps")
+def account(
+    records: Records = None,
+    sampling_probability: SamplingProbability = None,
+    delta: Annotated[float | None, typer.Option(help="The δ of (ε, δ).")] = None,
+    adjacency: Annotated[
+        Adjacency | None, typer.Option(help="Which data sets count as neighbours; add-or-remove-one by default.")
+    ] = None,
+    plan: PlanFile = None,
+    json: Json = False,
+    **fields: Any,
+) -> None:
+    """Compute the ε of a run with every accountant. An estimate is not a guarantee.
+
+    Describe the run by its options, or by --plan alone.
+    """
+    steps = fields.pop("steps")
+    described = {**fields, "records": records, "sampling_probability": sampling_probability}
+    from_file = None if plan is None else read_plan(plan)
+    if from_file is not None:
+        refuse("plan", **described, steps=steps, delta=delta, adjacency=adjacency)
+        event, delta, adjacency = from_file.event, from_file.delta, from_file.adjacency
+    else:
+        adjacency = adjacency or Adjacency.ADD_OR_REMOVE_ONE
+        event = Repeated(step_event(adjacency=adjacency, **described), validate.count(steps=required(steps=steps)))
+        delta = required(delta=delta)
+    with common.working("Counting"):
+        found = answers(event, delta=delta, adjacency=adjacency)
+    try:
+        smallest = smallest_of(found, event=event, delta=delta, adjacency=adjacency)
+    except UnsupportedEvent:
+        smallest = None
+    if json:
+        common.print_json(
+            {
+                "event": to_json(event),
+                "delta": delta,
+                "adjacency": adjacency.value,
+                "epsilon": smallest and smallest.epsilon,
+                "accountant": smallest and smallest.accountant,
+                "answers": [
+                    {name: getattr(answer, name) for name in ("accountant", "epsilon", "is_estimate", "reason")}
+                    for answer in found
+                ],
+            }
+        )
+    else:
+        rows = [_answer_row(answer, smallest) for answer in found]
+        common.print_table(f"ε at δ = {exactly(delta)}, {adjacency.value}", ("accountant", "ε", ""), rows)
+        common.print_line(f"The run: {event}")
+        if from_file is not None and from_file.simulates is not None:
+            common.print_line(f"This plan guarantees nothing: {simulation_words(from_file)}")
+    if smallest is None:
+        raise typer.Exit(NO)
+
+
+def _answer_row(answer: Answer, smallest: Bound | None) -> tuple[str, str, str]:
+    if answer.epsilon is None:
+        return answer.accountant, "–", answer.reason
+    note = "a proven bound"
+    if answer.is_estimate:
+        note = "an estimate, not a guarantee"
+    elif smallest is not None and answer.accountant == smallest.accountant:
+        note = "the smallest proven bound"
+    return answer.accountant, at_most(answer.epsilon), note
+
+
+# lehr simulate
+
+
+@config_options("data_dir", "device", "physical_batch", "compiled")
+def simulate(
+    batches: Annotated[str, typer.Option(help="Smaller batch sizes to simulate with, such as 64,128,256,512.")],
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The run to predict.")] = None,
+    *,
+    settings: Settings = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each batch size, with different initial weights.")] = 3,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for the runs; CONFIG-simulated by default.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence of the interval.")] = 0.95,
+    quiet: Quiet = False,
+    json: Json = False,
+    **fields: Any,
+) -> None:
+    """Predict the accuracy of a private run from cheap runs with smaller batches, and write a web page.
+
+    Batch and noise shrink together, so that steps stay equally noisy and accuracies lie near a line over the logarithm
+    of the batch size. Simulated runs protect nobody: [data] of the configuration must be declared public or synthetic.
+    The same command continues after an interruption and repeats no finished run.
+    """
+    from lehr.search.scaling import Scaling
+
+    check_confidence(confidence=confidence)
+    try:
+        sizes = [float(word) for word in batches.split(",")]
+    except ValueError as error:
+        raise InvalidValue("batches", allowed="numbers separated by commas: 64,128,256", given=batches) from error
+    base = RunConfig() if config is None else RunConfig.read(config)
+    chosen = base.with_values(**parse_settings(settings or ()))
+    where = to or Path("simulated" if config is None else f"{config.stem}-simulated")
+    with common.working("Planning"):
+        scaling = Scaling.of(chosen, batches=sizes, num_seeds=seeds, directory=where)
+    with resumable():
+        prediction = scaling.predict(confidence=confidence, quiet=quiet or json, **fields)
+    if json:
+        common.print_json({**prediction.to_json(), "folder": where, "left_out": list(scaling.left_out)})
+        return
+    common.print_facts("Simulated", dict(prediction_facts(prediction)))
+    for sentence in (prediction_text(prediction), *prediction_sentences(prediction)):
+        common.print_line(sentence)
+    if scaling.left_out:
+        common.print_line(f"Left out, because they were not asked for: {', '.join(scaling.left_out)}.")
+    common.print_line(f"{where / 'prediction.html'}: the same, with the line through the runs")
+
+
+plan_command = command_app(
+    plan,
+    "  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 \\\n",
+    "      --noise-multiplier 1.23 --html plan.html --save plan.json\n",
+)
+
+account_command = command_app(
+    account,
+    "  lehr account --noise-multiplier 1.23 --expected-batch-size 512 --records 60000 \\\n",
+    "      --steps 4698 --delta 1e-5\n",
+)
+
+simulate_command = command_app(
+    simulate,
+    "  lehr simulate --set data.name=digits --set data.declared=public --set privacy.steps=12 \\\n",
+    "      --set privacy.noise_multiplier=2 --set privacy.expected_batch_size=256 \\\n",
+    "      --set method.learning_rate=1 --batches 16,32,64 --seeds 1 --to cheap\n",
+)

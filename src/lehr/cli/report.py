@@ -1,96 +1,107 @@
-"""``lehr report``: a run as one web page, or several runs beside one another."""
+"""``lehr report`` and ``lehr serve``: runs as web pages."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from lehr.cli import answering
-from lehr.cli.options import Json, Overwrite, example
-from lehr.cli.release import TRAIN
+from lehr.certificates.guarantee import claim_summary, published_text
+from lehr.certificates.run_reading import RunRecord, read_run
+from lehr.cli import common
+from lehr.cli.common import TRAIN, Json, Overwrite, command_app, complain, refuse
 from lehr.errors import InvalidValue
-from lehr.reports import run_claims
-from lehr.reports.rounding import at_most, exactly
-
-if TYPE_CHECKING:
-    from lehr.planning.extrapolation import Prediction
-    from lehr.reports.run_reading import RunRecord
+from lehr.files import atomic, strict_json
+from lehr.planning import simulation
+from lehr.planning.simulation import Prediction
+from lehr.reports import compare_page, run_page, serving
+from lehr.reports.prediction_page import compare_with_run, comparison_text
+from lehr.reports.serving import COLUMNS, RunList
+from lehr.rounding import at_most, exactly
+from lehr.run.shape import RunFiles
 
 COMPARED = "comparison.html"
-EXAMPLE = example(TRAIN, "  lehr report first --to first.html\n")
+Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folder of the run; several to compare.")],
-    compare: Annotated[bool, typer.Option("--compare", help="Several runs on one page.")] = False,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folder of a run; several with --compare.")],
+    compare: Annotated[bool, typer.Option("--compare", help="Compare several runs on one page.")] = False,
     to: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"Otherwise report.html in the run's folder, or {COMPARED}.")
+        Path | None,
+        typer.Option(metavar="FILE", help=f"By default report.html in the run's folder, or {COMPARED} with --compare."),
     ] = None,
     prediction: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `lehr simulate` predicted for it, to be compared.")
+        Path | None, typer.Option(metavar="FILE", help="The prediction of `lehr simulate`, to compare with the run.")
     ] = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    open_it: Open = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Write a run as one web page that needs no network: its promise, its scores, its settings. It may still go on.
+    """Write the report of a run, finished or not: guarantee, scores and settings on one web page that works offline.
 
     With --compare, several runs are on one page, in one table and on the same charts.
     """
     if compare:
         path = _compare(runs, to=to, prediction=prediction, overwrite=overwrite, json=json)
     elif len(runs) == 1:
-        path = _one(runs[0], to=to, prediction=prediction, overwrite=overwrite, json=json)
+        path = _report(runs[0], to=to, prediction=prediction, overwrite=overwrite, json=json)
     else:
         raise InvalidValue("runs", allowed="one; several with --compare, on one page", given=len(runs))
     if open_it:
         typer.launch(path.resolve().as_uri())
 
 
-def _one(run: Path, *, to: Path | None, prediction: Path | None, overwrite: bool, json: bool) -> Path:
-    from lehr.files import whole_file
-    from lehr.reports import run_page, run_position
-    from lehr.reports.run_reading import read_run
-    from lehr.run_shape import RunFiles
-
+def _report(run: Path, *, to: Path | None, prediction: Path | None, overwrite: bool, json: bool) -> Path:
     if to is not None:
-        whole_file.refuse_to_replace(to, overwrite=overwrite)
-    with answering.working("Reading the run"):
-        record, predicted = read_run(run), _read_prediction(prediction)
-        page = run_page.render(record, prediction=predicted, position=run_position.position(record))
+        atomic.refuse_to_replace(to, overwrite=overwrite)
+    with common.working("Reading the run"):
+        record = read_run(run)
+        predicted = None if prediction is None else strict_json.read(prediction, simulation.prediction_from_json)
+        page = run_page.render(record, prediction=predicted, position=run_page.position(record))
     path = RunFiles(run).report if to is None else to
-    whole_file.write(path, page, overwrite=overwrite or to is None)
-    _answer(path, record, predicted, json=json)
+    atomic.write(path, page, overwrite=overwrite or to is None)
+    state = record.state.value
+    if json:
+        compared = None if predicted is None else _compared(predicted, record)
+        common.print_json(
+            {"report": path, "run": record.run, "state": state, **_guarantee(record), "prediction": compared}
+        )
+        return path
+    common.print_line(f"{path}: {state}")
+    for line in _claims(record):
+        common.print_line(line)
+    if predicted is not None:
+        outcome = compare_with_run(predicted, record)
+        text = f"not compared: {outcome.not_compared_because}"
+        if outcome.comparison is not None:
+            text = comparison_text(predicted, outcome.comparison)
+        for line in (text, *(f"warning: {warning}" for warning in outcome.warnings)):
+            common.print_line(f"  {line}")
     return path
 
 
 def _compare(runs: list[Path], *, to: Path | None, prediction: Path | None, overwrite: bool, json: bool) -> Path:
-    from lehr.files import whole_file
-    from lehr.reports import compare_page
-    from lehr.reports.run_reading import read_run
-
     if len({os.path.realpath(run) for run in runs}) != len(runs) or len(runs) < 2:
         raise InvalidValue("runs", allowed="two or more with --compare, each once", given=[*map(str, runs)])
-    if prediction is not None:
-        raise InvalidValue("prediction", allowed="left out with --compare", given=str(prediction))
+    refuse("--compare", prediction=prediction)
     path = Path(COMPARED) if to is None else to
-    whole_file.refuse_to_replace(path, overwrite=overwrite)
-    with answering.working("Reading the runs"):
+    atomic.refuse_to_replace(path, overwrite=overwrite)
+    with common.working("Reading the runs"):
         records = [read_run(run) for run in runs]
         page = compare_page.render(records)
-    whole_file.write(path, page, overwrite=overwrite)
+    atomic.write(path, page, overwrite=overwrite)
     if json:
-        answering.as_json({"report": str(path), "runs": [_summary(record) for record in records]})
+        common.print_json({"report": path, "runs": [_summary(record) for record in records]})
         return path
-    answering.line(f"{answering.printable(str(path))}: {len(records)} runs")
+    common.print_line(f"{path}: {len(records)} runs")
     for record in records:
-        answering.line(answering.printable(f"{record.run} ({record.directory}): {record.state.value}"))
+        common.print_line(f"{record.run} ({record.directory}): {record.state.value}")
         for line in _claims(record):
-            answering.line(answering.printable(line))
+            common.print_line(line)
     return path
 
 
@@ -103,89 +114,102 @@ def _summary(record: RunRecord) -> dict[str, object]:
         "method": record.method,
         "data": record.config["data"].get("name"),
         "declared": record.config["data"].get("declared"),
-        **_said_of_privacy(record),
-        "accuracy": None if last is None else last.accuracy,
+        **_guarantee(record),
+        "accuracy": last and last.accuracy,
         "steps": record.steps_charged,
-        "accepted": None if last is None else last.accepted,
+        "accepted": last and last.accepted,
         "minutes": record.minutes,
     }
 
 
-def _said_of_privacy(record: RunRecord) -> dict[str, object]:
-    """What its page says, for programs. A run that promises nothing has nothing proven, and says why."""
-    from lehr.reports import run_page
-
+def _guarantee(record: RunRecord) -> dict[str, object]:
+    """The claims of a run. If nothing is proven, the reason."""
     return {
-        "proven": run_claims.summary(run_page.promised(record)),
-        "published": run_claims.summary(record.published),
+        "proven": claim_summary(run_page.promised(record)),
+        "published": claim_summary(record.published),
         "promises_nothing": None if record.is_private else record.no_privacy_because,
     }
 
 
-def _answer(path: Path, record: RunRecord, predicted: Prediction | None, *, json: bool) -> None:
-    if json:
-        answering.as_json(
-            {
-                "report": str(path),
-                "run": record.run,
-                "state": record.state.value,
-                **_said_of_privacy(record),
-                "prediction": _compared(predicted, record),
-            }
-        )
-    else:
-        answering.line(f"{answering.printable(str(path))}: {record.state.value}")
-        for line in (*_claims(record), *_told(predicted, record)):
-            answering.line(answering.printable(line))
-
-
 def _claims(record: RunRecord) -> Iterator[str]:
-    from lehr.reports import run_page
-
     promised = run_page.promised(record)
     if promised is None:
         yield f"  no privacy: {record.no_privacy_because}"
     else:
         yield f"  ε, proven: {at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"
     if record.published is not None:
-        yield f"  ε as published: {run_claims.as_published(record.published)}"
+        yield f"  ε as published: {published_text(record.published)}"
 
 
-def _read_prediction(path: Path | None) -> Prediction | None:
-    if path is None:
-        return None
-    from lehr.files import json_file
-    from lehr.planning import extrapolation
-
-    return json_file.read(path, extrapolation.from_json)
-
-
-def _compared(prediction: Prediction | None, record: RunRecord) -> dict[str, object] | None:
-    if prediction is None:
-        return None
-    from lehr.reports import prediction_words
-
-    found = prediction_words.reached(prediction, record)
-    numbers = found.comparison
+def _compared(prediction: Prediction, record: RunRecord) -> dict[str, object]:
+    outcome = compare_with_run(prediction, record)
+    numbers = outcome.comparison
     return {
-        "verdict": found.verdict,
+        "verdict": outcome.verdict,
         "predicted": prediction.accuracy,
         "interval": [*prediction.interval()],
-        "reached": None if numbers is None else numbers.outcome,
-        "difference": None if numbers is None else numbers.difference,
-        "not_compared_because": found.not_compared_because or None,
-        "warnings": [*found.warnings],
+        "reached": numbers and numbers.outcome,
+        "difference": numbers and numbers.difference,
+        "not_compared_because": outcome.not_compared_because or None,
+        "warnings": [*outcome.warnings],
     }
 
 
-def _told(prediction: Prediction | None, record: RunRecord) -> Iterator[str]:
-    if prediction is None:
-        return
-    from lehr.reports import prediction_words
+# lehr serve
 
-    found = prediction_words.reached(prediction, record)
-    if found.comparison is None:
-        yield f"  not compared: {found.not_compared_because}"
-    else:
-        yield f"  {prediction_words.comparison_sentence(prediction, found.comparison)}"
-    yield from (f"  warning: {warning}" for warning in found.warnings)
+HOST, PORT = "127.0.0.1", 8770
+NARROW = ("name", "kind", "method", "epsilon", "accuracy", "steps")  # columns that fit a terminal
+NO_PASSWORD = (
+    "there is no password: whoever reaches this machine over the network can read the names, settings and scores of "
+    "these runs, and when each evaluation arrives, which no ε covers; the connection is not encrypted"
+)
+
+
+def serve(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder with the runs.")] = Path("runs"),
+    port: Annotated[int | None, typer.Option(help=f"{PORT} by default; 0 for any free port.")] = None,
+    host: Annotated[str | None, typer.Option(help=f"The address to listen at; {HOST} by default.")] = None,
+    beyond_this_machine: Annotated[
+        bool, typer.Option("--beyond-this-machine", help="Allow a --host that others reach. There is no password.")
+    ] = False,
+    open_it: Open = False,
+    list_them: Annotated[bool, typer.Option("--list", help="Print the list of runs once, and serve nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Serve a web page that lists the runs below FOLDER, follows them while they train, and links to their reports.
+
+    By default only this machine can connect. Only public values are served: no record, no key, no weights. Ctrl-C ends
+    it.
+    """
+    if list_them:
+        refuse("list", port=port, host=host, beyond_this_machine=beyond_this_machine or None, open=open_it or None)
+        rows = [row.to_json() for row in RunList(folder).listed()]
+        if json:
+            common.print_json({"runs": [{field: row[field] for field in ("kind", *COLUMNS)} for row in rows]})
+        else:
+            headings = [COLUMNS.get(field, "State") for field in NARROW]
+            common.print_table(f"Runs in {folder}", headings, [[row[field] for field in NARROW] for row in rows])
+        return
+    if json:
+        raise InvalidValue("json", allowed="given beside --list", given=True)
+    server = serving.server(
+        folder,
+        host=HOST if host is None else host,
+        port=PORT if port is None else port,
+        beyond_this_machine=beyond_this_machine,
+    )
+    if not server.is_local:
+        complain(NO_PASSWORD)
+    common.print_line(f"{folder}: {server.address} (Ctrl-C ends it)")
+    try:
+        if open_it:
+            typer.launch(server.address)
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:  # the usual end
+        pass
+    finally:
+        server.server_close()
+
+
+report_command = command_app(report, TRAIN, "  lehr report first --to first.html\n")
+serve_command = command_app(serve, TRAIN, "  lehr serve . --list\n")

@@ -1,8 +1,7 @@
-"""``lehr search``: settings for a run, found by trials on records that need no protection, or for a price."""
+"""``lehr search``: settings for a run, found by trials on public records, or on private ones for a price."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,196 +9,285 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lehr.cli import answering
-from lehr.cli.failing import NO, that_goes_on
-from lehr.cli.options import Json, example, refuse
-from lehr.cli.settings import tables
+from lehr import validate
+from lehr.accounting.claims import Claim
+from lehr.certificates.certificate import Certificate, read_certificate
+from lehr.certificates.run_reading import read_run
+from lehr.cli import common
+from lehr.cli.common import (
+    NO,
+    Json,
+    Quiet,
+    Settings,
+    command_app,
+    config_options,
+    parse_settings,
+    refuse,
+    required,
+    resumable,
+)
+from lehr.errors import InvalidValue
+from lehr.files import strict_json
+from lehr.planning.search_cost import (
+    COMPOSITION,
+    SELECTION,
+    WAYS,
+    Composition,
+    RepeatedSelection,
+    law_in_words,
+    to_json,
+)
+from lehr.reports.progress import (
+    RUNNING,
+    SearchCallback,
+    SearchProgress,
+    TrialRow,
+    best_first,
+    score_text,
+    settings_text,
+)
+from lehr.rounding import at_most, exactly
 
 if TYPE_CHECKING:
-    from lehr.reports.search_rows import Row, SearchCallback
-    from lehr.search.asked import Search
-    from lehr.search.finishing import Finished
+    from lehr.search.paid import PaidSearch
+    from lehr.search.request import Search
+    from lehr.search.study import SearchResult
 
-# Written out, because naming them by where they are defined would load torch for a help text.
-SAMPLERS = "tpe, random, grid, qmc or gp."
-PRUNERS = "none, median, hyperband or successive-halving."
+LAWS: Mapping[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": None}
 SHOWN = 10
-EXAMPLE = example(
-    "  lehr search --set data.declared=public --set privacy.noise_multiplier=1 --set privacy.steps=5 \\\n",
-    "      --set privacy.expected_batch_size=64 --trials 2 --study found\n",
-)
 
 
+@config_options("device", "data_dir", "physical_batch", "compiled", "budget")
 def search(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration, with [search] in it.")
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Configuration with a table [search].")
     ] = None,
-    trials: Annotated[int | None, typer.Option(help="How many settings are tried; 20.")] = None,
-    study: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the study is kept; one that began goes on.")
-    ] = None,
+    *,
+    trials: Annotated[int | None, typer.Option(help="Number of trials; 20 by default.")] = None,
+    study: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of the study, new or to resume.")] = None,
     storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="A database that machines share; a file in the folder.")
+        str | None, typer.Option(metavar="URL", help="Database that machines share; a file in the folder by default.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of the study in its database; that of its folder.")] = None,
-    sampler: Annotated[str | None, typer.Option(help="What is tried next: " + SAMPLERS)] = None,
-    pruner: Annotated[str | None, typer.Option(help="What is given up early: " + PRUNERS)] = None,
-    seed: Annotated[int | None, typer.Option(help="Of what is tried and of first weights; noise has none.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Any key of the configuration, outside of [search]."),
+    name: Annotated[str | None, typer.Option(help="Name of the study; that of its folder by default.")] = None,
+    # Listed here, because importing optuna just for a help text would be slow.
+    sampler: Annotated[str | None, typer.Option(help="tpe, random, grid, qmc or gp.")] = None,
+    pruner: Annotated[str | None, typer.Option(help="none, median, hyperband or successive-halving.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed for the sampler and weight initialisation; DP noise is never seeded.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data first.")] = None,
-    physical_batch: Annotated[int | None, typer.Option(help="Records that are run at once.")] = None,
-    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile the step.")] = None,
+    settings: Settings = None,
     pay: Annotated[
-        str | None, typer.Option(help="On private records: selection, only the winner is seen; or composition.")
+        str | None, typer.Option(help="For private records: selection (only the winner is seen) or composition.")
     ] = None,
-    mean: Annotated[float | None, typer.Option(help="Trials of a selection on average; the number is secret.")] = None,
-    law: Annotated[str | None, typer.Option(help="Of that number: geometric, logarithmic or poisson.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="The most ε that a whole paid search may cost.")] = None,
-    budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="What a paid search is paid from.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    mean: Annotated[float | None, typer.Option(help="Expected number of trials of a selection.")] = None,
+    law: Annotated[str | None, typer.Option(help="Its distribution: geometric, logarithmic or poisson.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Largest ε of a whole paid search.")] = None,
+    quiet: Quiet = False,
     json: Json = False,
+    **fields: Any,
 ) -> None:
-    """Try settings of a configuration, and write the best as a configuration that `lehr train` takes.
+    """Try settings of a configuration, and write the best as a configuration for `lehr train`.
 
-    The records that are searched on are those of [search.data], or of [data], and are declared public or synthetic; or
-    they are private, and the search is paid for (--pay). The same command again goes on with a study that was stopped
-    or killed.
+    The search uses the records of [search.data], or of [data]. Either they are declared public or synthetic, or they
+    are private and the search itself is charged (--pay). The same command continues a study that was stopped.
     """
-    from lehr.cli.search_paid import PayOptions, planned
-    from lehr.search.asked import Search
+    from lehr.search.request import Search
 
-    words = tables(settings or ())
+    values = parse_settings(settings or ())
     if epsilon is not None:
-        words = {**words, "privacy": {**words.get("privacy", {}), "epsilon": epsilon}}
-    asked = Search.read(config, words=words)
-    said: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner, "seed": seed}
-    asked = replace(asked, **{key: value for key, value in said.items() if value is not None})
+        values = {**values, "privacy": {**values.get("privacy", {}), "epsilon": epsilon}}
+    request = Search.read(config, words=values)
+    given: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner, "seed": seed}
+    request = replace(request, **{key: value for key, value in given.items() if value is not None})
     folder = study or Path("search" if config is None else f"{config.stem}-search")
-    how = {"device": device, "data_dir": data_dir, "physical_batch": physical_batch, "compiled": compiled}
-    paying = PayOptions(pay=pay, mean=mean, law=law, epsilon=epsilon, budget=budget)
-    if pay is not None:
+    budget = fields.pop("budget")
+    callbacks = [] if quiet or json else [SearchProgress()]
+    if pay is None:
+        _refuse_without_pay(mean=mean, law=law, epsilon=epsilon, budget=budget)
+        where = {"directory": folder, "name": name or folder.absolute().name, "url": storage}
+        winner = _search(request, where, fields, callbacks, json=json)
+    else:
         refuse("pay", storage=storage)
-        in_file = asked.trials if "trials" in asked.named else None
-        price = paying.price(trials=in_file if trials is None else trials, said=asked.trials)
-        paid = planned(asked, paying, price, sampler=sampler)
-        in_folder = {"paid": paid, "directory": folder, "name": name or f"search {folder.absolute().name}"}
-        _searched_for_a_price(in_folder, budget=budget, how=how, quiet=quiet, json=json)
-        return
-    paying.refuse_without_pay()
-    rows, finished = _searched(asked, folder, name=name, storage=storage, how=how, quiet=quiet or json)
-    _answer(asked, rows, finished, folder, json=json)
-    _fail_without_a_winner(finished.winner)
-
-
-def _searched(
-    asked: Search, folder: Path, *, name: str | None, storage: str | None, how: dict[str, Any], quiet: bool
-) -> tuple[Sequence[Row], Finished]:
-    from lehr.search.finishing import finish
-    from lehr.search.study import Study
-    from lehr.search.terms import free_terms
-
-    study = Study(
-        search=asked,
-        terms=free_terms(asked),
-        directory=folder,
-        name=name or folder.absolute().name,
-        url=storage,
-        how=how,
-    )
-    with that_goes_on():
-        rows = study.run(_told(quiet=quiet))
-    return rows, finish(study, rows)
-
-
-def _searched_for_a_price(
-    said: dict[str, Any], *, budget: Path | None, how: dict[str, Any], quiet: bool, json: bool
-) -> None:
-    from lehr.cli.search_paid import price_of_trials, select, tell_before_trials, told_of_trials
-    from lehr.planning.search_cost import RepeatedSelection
-    from lehr.search.composition import PaidStudy
-    from lehr.search.finishing import finish
-    from lehr.search.selection import Selection
-
-    if isinstance(said["paid"].price, RepeatedSelection):
-        _fail_without_a_winner(select(Selection(**said, budget=budget, how=how), quiet=quiet or json, json=json))
-        return
-    paid_study = PaidStudy(**said, budget=budget, how=how)
-    if not (quiet or json):
-        tell_before_trials(paid_study)
-    with that_goes_on():
-        rows = paid_study.run(_told(quiet=quiet or json))
-    study = paid_study.study
-    finished = finish(study, rows)
-    number = None if finished.best is None else finished.best.number
-    paid = price_of_trials(paid_study, number)
-    _answer(study.search, rows, finished, paid_study.directory, json=json, paid=paid)
-    if not json:
-        told_of_trials(paid_study, number)
-    _fail_without_a_winner(finished.winner)
-
-
-def _fail_without_a_winner(winner: Path | None) -> None:
+        price = _price(pay, mean=mean, law=law, trials=trials, request=request)
+        paid = {
+            "paid": _planned(request, price, epsilon=epsilon, sampler=sampler),
+            "directory": folder,
+            "name": name or f"search {folder.absolute().name}",
+            "budget": budget,
+            "options": fields,
+        }
+        run = _select if isinstance(price, RepeatedSelection) else _compose
+        winner = run(paid, callbacks, json=json)
     if winner is None:
         raise typer.Exit(NO)
 
 
-def _told(*, quiet: bool) -> list[SearchCallback]:
-    from lehr.reports.search_progress import search_progress_for
+def _search(
+    request: Search, where: dict[str, Any], options: dict[str, Any], callbacks: Sequence[SearchCallback], *, json: bool
+) -> Path | None:
+    """Search on public records."""
+    from lehr.search.request import free_terms
+    from lehr.search.study import Study, finish
 
-    return [] if quiet else [search_progress_for(sys.stderr)]
+    study = Study(search=request, terms=free_terms(request), options=options, **where)
+    with resumable():
+        rows = study.run(callbacks)
+    result = finish(study, rows)
+    _print_trials(request, rows, result, where["directory"], json=json)
+    return result.winner
 
 
-def _answer(
-    asked: Search,
-    rows: Sequence[Row],
-    finished: Finished,
+def _print_trials(
+    request: Search,
+    rows: Sequence[TrialRow],
+    result: SearchResult,
     folder: Path,
     *,
     json: bool,
     paid: Mapping[str, object] | None = None,
 ) -> None:
+    score = request.score
     if json:
-        answering.as_json(
+        common.print_json(
             {
-                "study": str(folder),
-                "score": asked.score,
-                "best": None if finished.best is None else finished.best.to_json(),
-                "winner": None if finished.winner is None else str(finished.winner),
-                "report": str(finished.page),
+                "study": folder,
+                "score": score,
+                "best": result.best and result.best.to_json(),
+                "winner": result.winner,
+                "report": result.page,
                 "trials": [row.to_json() for row in rows],
                 **(paid or {}),
             }
         )
         return
-    _tell_trials(asked, rows)
-    _tell_end(asked, rows, finished, use="to train it again is to pay again" if paid else "for lehr train")
-
-
-def _tell_trials(asked: Search, rows: Sequence[Row]) -> None:
-    from lehr.reports.search_progress import settings
-    from lehr.reports.search_rows import best_first, score_in_words
-
     listed = [
-        (str(row.number), score_in_words(row.score, score=asked.score), row.state, row.note or settings(row.parameters))
-        for row in best_first(rows, score=asked.score)[:SHOWN]
+        (str(row.number), score_text(row.score, score=score), row.state, row.note or settings_text(row.parameters))
+        for row in best_first(rows, score=score)[:SHOWN]
     ]
     title = f"The best {len(listed)} of {len(rows)} trials" if len(rows) > SHOWN else f"{len(rows)} trials"
-    answering.listing(title, ("trial", asked.score, "state", "settings"), listed)
-
-
-def _tell_end(asked: Search, rows: Sequence[Row], finished: Finished, *, use: str) -> None:
-    from lehr.reports.search_rows import RUNNING
-
+    common.print_table(title, ("trial", score, "state", "settings"), listed)
     if others := sum(row.state == RUNNING for row in rows):
-        answering.line(f"{others} trials are worked on elsewhere; run the command again when they are done.")
-    if len(rows) < asked.trials:
-        answering.line("There is nothing else to try: every combination was.")
-    if finished.winner is None:
-        answering.line("No trial was scored: there is no winner.")
+        common.print_line(f"{others} trials are running elsewhere; run the command again when they are done.")
+    if len(rows) < request.trials:
+        common.print_line("There is nothing else to try: every combination was tried.")
+    use = "training it again is paid for again" if paid else "for lehr train"
+    won = "No trial was scored: there is no winner." if result.winner is None else f"{result.winner}: the winner, {use}"
+    common.print_line(f"{won}\n{result.page}: all trials, with charts")
+
+
+# Searches on private records.
+
+
+def _refuse_without_pay(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            allowed = "left out without --pay: a search on public records costs nothing"
+            if name == "epsilon":
+                allowed += " (set the ε of the run itself with --set privacy.epsilon=...)"
+            raise InvalidValue(name, allowed=allowed, given=str(value))
+
+
+def _price(
+    pay: str, *, mean: float | None, law: str | None, trials: int | None, request: Search
+) -> RepeatedSelection | Composition:
+    if validate.one_of(WAYS, pay=pay) == COMPOSITION:
+        refuse("--pay composition", mean=mean, law=law)
+        return Composition(request.trials)
+    asked = trials if trials is not None else request.trials if "trials" in request.named else None
+    if asked is not None:
+        allowed = "left out beside --pay selection, whose number of trials is drawn: give --mean"
+        raise InvalidValue("trials", allowed=allowed, given=asked)
+    chosen = "geometric" if law is None else validate.one_of(LAWS, law=law)
+    return RepeatedSelection(mean=required(mean=mean), shape=LAWS[chosen])
+
+
+def _planned(
+    request: Search, price: RepeatedSelection | Composition, *, epsilon: float | None, sampler: str | None
+) -> PaidSearch:
+    """The search at its price; a selection samples at random by default."""
+    from lehr.search.paid import RANDOM, paid_search
+
+    if isinstance(price, RepeatedSelection) and sampler is None and "sampler" not in request.named:
+        request = replace(request, sampler=RANDOM)
+    return paid_search(request, price, epsilon=epsilon)
+
+
+def _compose(paid: dict[str, Any], callbacks: Sequence[SearchCallback], *, json: bool) -> Path | None:
+    """Charge and show every trial."""
+    from lehr.search.paid import PaidStudy
+    from lehr.search.study import finish
+
+    study = PaidStudy(**paid)
+    claim, price = study.paid.claim(), study.price
+    if callbacks:
+        charged = f"A composition on private records: all of its {price.trials} trials are charged and shown."
+        typer.echo(f"{charged} ε = {_epsilon(claim)} for all of it.", err=True)
+    with resumable():
+        rows = study.run(callbacks)
+    result = finish(study.study, rows)
+    run = None if result.best is None else study.study.trial_directory(result.best.number)
+    numbers = {"epsilon": claim.epsilon, "delta": claim.delta}
+    shape = {"pay": COMPOSITION, "price": to_json(price), "run": run, **numbers}
+    _print_trials(study.study.search, rows, result, study.directory, json=json, paid=shape)
+    if run is not None and not json:
+        promised = _epsilon(read_certificate(run / "certificate.json"))
+        common.print_line(f"{run}: the run of the winner, ε = {promised} for all {price.trials} trials")
+    return result.winner
+
+
+def _select(paid: dict[str, Any], callbacks: Sequence[SearchCallback], *, json: bool) -> Path | None:
+    """Run a selection to its winner. Before its end, only what was known at its start is shown."""
+    from lehr.search.paid import SETTINGS, Selection
+
+    selection = Selection(**paid)
+    price = selection.price
+    if callbacks:
+        typer.echo(
+            f"A selection on private records: random settings for {price.mean:g} trials on average, by the "
+            f"{law_in_words(price.shape)} law. ε = {_epsilon(selection.paid.claim())} for all of it. "
+            "Nothing is shown before its end.",
+            err=True,
+        )
+    with resumable():
+        winner = selection.run()
+    shape = {"search": selection.directory, "pay": SELECTION, "price": to_json(price), "winner": winner}
+    if winner is None:
+        if json:
+            common.print_json(shape)
+        else:
+            common.print_line(
+                "No model was kept: no trial was drawn, or none ended with a model. The search is charged. "
+                "Try the settings on public records first."
+            )
+        return None
+    record, settings = read_run(winner), strict_json.read(winner / SETTINGS, strict_json.check_table)
+    last, certificate = record.last, record.certificate
+    assert last is not None  # or it would not have won
+    assert certificate is not None  # as every trial has one
+    if json:
+        scores = {"accuracy": last.accuracy, "loss": last.loss, "scored_on": last.on}
+        numbers = {"epsilon": certificate.epsilon, "delta": certificate.delta}
+        common.print_json({**shape, "settings": settings, **scores, **numbers})
     else:
-        answering.line(f"{answering.printable(str(finished.winner))}: the winner, {use}")
-    answering.line(f"{answering.printable(str(finished.page))}: all of it, with charts")
+        common.print_facts(
+            "Selected",
+            {
+                "winner": str(winner),
+                "settings": settings_text(settings),
+                "accuracy": f"{last.accuracy:.2%} on {last.on} (loss {last.loss:.4f})",
+                "ε of the search": _epsilon(certificate),
+                "report": f"{winner}/report.html",
+            },
+        )
+    return winner
+
+
+def _epsilon(claim: Claim | Certificate) -> str:
+    return f"{at_most(claim.epsilon)} at δ = {exactly(claim.delta)}"
+
+
+search_command = command_app(
+    search,
+    "  lehr search --set data.declared=public --set privacy.noise_multiplier=1 --set privacy.steps=5 \\\n",
+    "      --set privacy.expected_batch_size=64 --trials 2 --study found\n",
+)

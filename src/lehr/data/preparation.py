@@ -1,26 +1,26 @@
-"""From stored images to what a network sees: numbers in [0, 1], then normalised with public constants."""
+"""Normalisation: stored images become numbers in [0, 1], normalised with public constants."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from lehr.errors import InvalidValue
+from lehr.files import strict_json
 
 _LARGEST_BYTE = 255
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """A mean and a standard deviation for each channel, in units of [0, 1]; one of each serves every channel.
+    """A mean and a standard deviation per channel, or one for all channels, in units of [0, 1]; empty for none.
 
-    They are public: published constants, or numbers known without looking at the private records. A mean that was
-    computed from the private records would be a release that nobody paid for. With no numbers at all, normalising
-    changes nothing.
+    They must be public: published constants, or numbers known without the private records. A mean computed from private
+    records would be a release that is not charged.
 
     >>> Preparation(mean=(0.5,), std=(0.25,)).normalised(torch.ones(1, 1, 1, 1)).item()
     2.0
@@ -38,11 +38,11 @@ class Preparation:
             raise InvalidValue("std", allowed="finite numbers > 0", given=self.std)
 
     def unit(self, inputs: Tensor) -> Tensor:
-        """Bytes as float32 in [0, 1]; whatever is not bytes is left as it is."""
+        """Return bytes as float32 in [0, 1]; other dtypes unchanged."""
         return inputs.to(torch.float32).mul_(1 / _LARGEST_BYTE) if inputs.dtype == torch.uint8 else inputs
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Images of shape ...CHW with the mean taken off and divided by the standard deviation, by channel."""
+        """Return images of shape ...CHW minus the mean, divided by the standard deviation, by channel."""
         if not self.mean:
             return images
         if len(self.mean) == 1:
@@ -54,25 +54,22 @@ class Preparation:
         return (images - _by_channel(self.mean, images)) / _by_channel(self.std, images)
 
     def prepared(self, inputs: Tensor) -> Tensor:
-        """Both in one: what a network sees of images that are not augmented."""
+        """Return ``normalised(unit(inputs))``: the network's inputs without augmentation."""
         if inputs.dtype == torch.uint8 and len(self.mean) == 1:
             scale, shift = 1 / (_LARGEST_BYTE * self.std[0]), self.mean[0] / self.std[0]
             return inputs.to(torch.float32).mul_(scale).sub_(shift)
         return self.normalised(self.unit(inputs))
 
     def to_json(self) -> dict[str, object]:
-        """The JSON form."""
+        """Return the JSON form."""
         return {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
     def from_json(cls, shape: object) -> Self:
-        """The preparation of a JSON form. Missing or surplus fields are refused."""
-        if not isinstance(shape, dict) or set(shape) != {"mean", "std"}:
-            raise InvalidValue("preparation", allowed="an object with the fields mean and std", given=shape)
-        for name, values in shape.items():
-            if not isinstance(values, list):
-                raise InvalidValue(name, allowed="a list of numbers", given=values)
-        return cls(mean=tuple(shape["mean"]), std=tuple(shape["std"]))
+        """Return the preparation of a JSON form; missing or surplus fields raise."""
+        given: dict[str, Any] = strict_json.fields("preparation", shape, ("mean", "std"))
+        mean, std = (strict_json.list_of(name, given[name], lambda value: value) for name in ("mean", "std"))
+        return cls(mean=mean, std=std)  # type: ignore[arg-type]
 
 
 def _is_finite(value: object) -> bool:

@@ -1,8 +1,7 @@
-"""Private, public and test records, assigned record by record.
+"""Splits into private, public and test records by a keyed hash of each record's content.
 
-Where a record goes is a keyed hash of its own content, so that one record more or less moves no other, and equal
-records go to the same part. A permutation of the places would not do: whether the last record is there would change
-the part of all others. ``split.proof.md`` has the claim.
+One record more or less moves no other, and equal records go to the same part. A random permutation would not do: one
+record more would change the part of others. The proof is in ``split.proof.md``.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ import torch
 from torch import Tensor
 
 from lehr import validate
-from lehr.data import content, npz
-from lehr.data.record_set import RecordSet
+from lehr.data import file_content, readers
+from lehr.data.records import RecordSet
 from lehr.errors import DamagedFile, InvalidValue, StoreError
-from lehr.files import whole_file
-from lehr.rng import RunKey
+from lehr.files import atomic
+from lehr.privacy.rng import RunKey
 
 PRIVATE, PUBLIC, TEST = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The part of each record, in the order of the records. It is as private as the records are."""
+    """The part of each record, in the order of the records; as private as the records."""
 
     parts: Tensor
 
@@ -38,21 +37,21 @@ class Split:
 
     @property
     def private(self) -> Tensor:
-        """The places of the records that are trained on."""
-        return self._places(PRIVATE)
+        """Indices of the records for training."""
+        return self._indices(PRIVATE)
 
     @property
     def public(self) -> Tensor:
-        """The places of the records that acceptance may score on; whoever asks for them declares them public."""
-        return self._places(PUBLIC)
+        """Indices of the records that acceptance may score on, which the user declares public."""
+        return self._indices(PUBLIC)
 
     @property
     def test(self) -> Tensor:
-        """The places of the records that nothing but the last score sees."""
-        return self._places(TEST)
+        """Indices of the records for the final evaluation."""
+        return self._indices(TEST)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the parts to a new file that only its owner may read."""
+        """Write the parts to a new file of mode 0600."""
         whole = io.BytesIO()
         np.save(whole, self.parts.numpy(), allow_pickle=False)
         try:
@@ -66,22 +65,22 @@ class Split:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The split in a file that ``save`` wrote."""
+        """Return the split in a file that ``save`` wrote."""
         try:
-            with whole_file.opened(path, at_most=content.LARGEST_FILE) as file:
-                parts = npz.read_array(file, path=Path(path), at_most=content.LARGEST)
+            with atomic.opened(path, at_most=file_content.LARGEST_FILE) as file:
+                parts = readers.read_npy(file, path=Path(path), at_most=file_content.LARGEST)
         except ValueError as error:
             raise DamagedFile(f"cannot read {path}: it is not a split ({error})") from error
         if parts.dtype != np.uint8 or parts.ndim != 1 or not np.isin(parts, (PRIVATE, PUBLIC, TEST)).all():
             raise DamagedFile(f"cannot read {path}: it is not a split")
         return cls(torch.from_numpy(parts))
 
-    def _places(self, part: int) -> Tensor:
+    def _indices(self, part: int) -> Tensor:
         return torch.nonzero(self.parts == part).flatten()
 
 
 def split(records: RecordSet, *, key: RunKey, public_fraction: float = 0.0, test_fraction: float = 0.0) -> Split:
-    """Assign each record to a part by a keyed hash of its content; the fractions are what each part has on average."""
+    """Assign each record to a part by a keyed hash of its content; fractions are expected values."""
     public = validate.non_negative(public_fraction=public_fraction)
     held_out = public + validate.non_negative(test_fraction=test_fraction)
     if not held_out < 1:

@@ -1,4 +1,4 @@
-"""JSON read as strictly as it is written: no NaN, no doubled key, no unknown or missing field.
+"""Strict JSON: no NaN, no duplicate key, no unknown or missing field. Texts, files, and files of JSON lines.
 
 >>> dumps({"epsilon": 2.5})
 '{\\n  "epsilon": 2.5\\n}'
@@ -14,15 +14,20 @@ lehr.errors.InvalidValue: plan must be an object with the fields steps; given: '
 
 from __future__ import annotations
 
+import errno
 import json
 import math
-from collections.abc import Callable, Collection
-from typing import Any, NoReturn, TypeVar
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from lehr.errors import InvalidValue
+from lehr.errors import DamagedFile, InvalidValue, StoreError
+from lehr.files import atomic
 
 INFINITY = "infinity"  # JSON has no number for it; every file and output of ours writes this word
 DEEPEST = 64  # levels of nesting; ours need a dozen, and a file of thousands would exhaust the stack of every reader
+LARGEST_LINES = 256 * 1024**2  # bytes of a file of JSON lines
 
 Value = TypeVar("Value")
 
@@ -57,18 +62,16 @@ def fields(name: str, shape: object, expected: Collection[str]) -> dict[str, obj
     return shape
 
 
-def an_object(name: str, shape: object) -> dict[str, Any]:
+def check_object(name: str, shape: object) -> dict[str, Any]:
     """An object, whatever its fields."""
     if not isinstance(shape, dict):
         raise InvalidValue(name, allowed="an object", given=shape)
     return shape
 
 
-def a_table(shape: object) -> dict[str, Any]:
-    """An object, whatever its fields."""
-    if not isinstance(shape, dict):
-        raise InvalidValue("file", allowed="a JSON object", given=type(shape).__name__)
-    return shape
+def check_table(shape: object) -> dict[str, Any]:
+    """An object, whatever its fields, for ``read``."""
+    return check_object("file", shape)
 
 
 def list_of(name: str, shape: object, read: Callable[[object], Value]) -> tuple[Value, ...]:
@@ -76,14 +79,6 @@ def list_of(name: str, shape: object, read: Callable[[object], Value]) -> tuple[
     if not isinstance(shape, list):
         raise InvalidValue(name, allowed="a list", given=shape)
     return tuple(read(item) for item in shape)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return INFINITY if isinstance(value, float) and value == math.inf else value
 
 
 def refuse_depth(value: object, levels_left: int = DEEPEST) -> None:
@@ -94,6 +89,61 @@ def refuse_depth(value: object, levels_left: int = DEEPEST) -> None:
         raise _too_deep()
     for item in value.values() if isinstance(value, dict) else value:
         refuse_depth(item, levels_left - 1)
+
+
+def write(path: str | os.PathLike[str], shape: object, *, overwrite: bool = False) -> None:
+    """Put the JSON of ``shape`` at ``path``; over another file only with ``overwrite``."""
+    atomic.write(path, text(shape), overwrite=overwrite)
+
+
+def text(shape: object) -> str:
+    """The text that ``write`` puts into a file."""
+    return dumps(shape) + "\n"
+
+
+def read(path: str | os.PathLike[str], from_json: Callable[[object], Value]) -> Value:
+    """The file's value, read by ``from_json``. ``StoreError`` names the file where that is impossible."""
+    try:
+        return from_json(loads(atomic.read(path)))
+    except InvalidValue as error:
+        raise StoreError(f"cannot use {path}: {error}") from error
+
+
+def append_line(path: Path, shape: Mapping[str, object], *, mode: int = 0o644) -> None:
+    """Add a line and flush it to the disk. ``mode`` is the mode of a new file."""
+    line = _line(shape)
+    try:
+        is_new = not path.exists()
+        with open(os.open(path, os.O_RDWR | os.O_CREAT, mode), "r+b") as file:
+            _drop_cut_off_line(file)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            atomic.flush_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_lines(path: Path) -> list[object]:
+    """Every complete line; none where there is no file yet. A last line that a crash cut off is left out."""
+    if not os.path.lexists(path):
+        return []
+    lines = atomic.read_bytes(path, at_most=LARGEST_LINES).split(b"\n")[:-1]  # bytes: a letter may be cut in two
+    return [_value(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def rewrite_lines(path: Path, shapes: Sequence[Mapping[str, object]]) -> None:
+    """Replace the file by these lines."""
+    atomic.write(path, b"".join(map(_line, shapes)).decode(), overwrite=True)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return INFINITY if isinstance(value, float) and value == math.inf else value
 
 
 def _too_deep() -> InvalidValue:
@@ -111,3 +161,30 @@ def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
             raise InvalidValue("JSON", allowed="an object that names each key once", given=key)
         read[key] = value
     return read
+
+
+def _line(shape: Mapping[str, object]) -> bytes:
+    try:
+        return json.dumps(shape, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise InvalidValue("line", allowed="made of finite numbers, text, lists and mappings", given=shape) from error
+
+
+def _drop_cut_off_line(file: BinaryIO) -> None:
+    """Go to where the next line begins: a line that a crash cut off is removed."""
+    end = file.seek(0, os.SEEK_END)
+    if end > LARGEST_LINES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    if end:
+        file.seek(end - 1)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            end = file.read().rfind(b"\n") + 1
+    file.truncate(file.seek(end))
+
+
+def _value(path: Path, number: int, line: bytes) -> object:
+    try:
+        return loads(line.decode())
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise DamagedFile(f"line {number} of {path} cannot be read: {error}") from error

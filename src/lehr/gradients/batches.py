@@ -1,9 +1,16 @@
-"""What a batch looks like: one tensor, or a tuple or dictionary of tensors, each beginning with the record axis."""
+"""Batches and the checks of what engines are given: records, views, masks, losses, groups of parameters, weights.
+
+A batch is one tensor, or a tuple or dictionary of tensors, each beginning with the record axis. Every parameter is in
+exactly one group and has exactly one weight: one that no group names would be left out of a norm or have no bound.
+
+Axes: B records, G groups of parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -11,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lehr.errors import InvalidValue
-from lehr.interfaces import Inputs
+from lehr.interfaces import Groups, Inputs
 
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
 TRAINED_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -47,12 +54,9 @@ def one_each(losses: object, *, num_records: int) -> Tensor:
     """The losses themselves: one for each record, or for each view where these are run apart."""
     if not isinstance(losses, Tensor) or losses.shape != (num_records,):
         allowed = f"a function with one loss per record, of shape {(num_records,)} (reduction='none')"
-        raise InvalidValue("loss_fn", allowed=allowed, given=_shape(losses))
+        given = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise InvalidValue("loss_fn", allowed=allowed, given=given)
     return losses
-
-
-def _shape(value: object) -> object:
-    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 def check_views(inputs: Inputs, *, views: int) -> None:
@@ -93,14 +97,6 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
-@torch.no_grad()
-def write_back(kept: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Give every tensor its earlier values; one that still has them is left alone, since autograd may have saved it."""
-    for tensor, before in kept:
-        if not torch.equal(tensor, before):
-            tensor.copy_(before)
-
-
 def buffers_put_back(model: nn.Module) -> Callable[[], None]:
     """Call what this returns, and all that was written into buffers since, or put in their place, is gone."""
     held = [
@@ -110,9 +106,63 @@ def buffers_put_back(model: nn.Module) -> Callable[[], None]:
         if value is not None
     ]
 
+    @torch.no_grad()
     def put_back() -> None:
         for layer, name, value, before in held:
-            write_back([(value, before)])
+            if not torch.equal(value, before):  # otherwise it is left alone, since autograd may have saved it
+                value.copy_(before)
             layer._buffers[name] = value
 
     return put_back
+
+
+def checked_mask(mask_B: Tensor | None, *, num_records: int, device: torch.device) -> Tensor:
+    """The mask itself, on the device; with none, every record counts."""
+    if mask_B is None:
+        return torch.ones(num_records, dtype=torch.bool, device=device)
+    found: object = mask_B
+    if not isinstance(found, Tensor) or found.dtype is not torch.bool or found.shape != (num_records,):
+        given = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise InvalidValue("mask_B", allowed=f"torch.bool ({num_records},), one for each record", given=given)
+    return mask_B.to(device)
+
+
+def physical_batches(batch: tuple[Any, Any, Tensor], *, size: int | None) -> Iterator[tuple[Any, Any, Tensor]]:
+    """Inputs, targets and mask in parts of ``size`` records, the last one filled up with zeros that do not count."""
+    num_records = batch[2].shape[0]
+    if size is None or size == num_records:
+        yield batch
+        return
+
+    def part(leaf: Tensor, first: int) -> Tensor:
+        own = leaf[first : first + size]
+        missing = size - own.shape[0]
+        return torch.cat([own, own.new_zeros(missing, *own.shape[1:])]) if missing else own
+
+    for first in range(0, num_records, size):
+        inputs, targets, mask = each(partial(part, first=first), batch)
+        yield inputs, targets, mask
+
+
+def checked_groups(groups: Groups | None, *, names: Sequence[str]) -> Groups:
+    """The groups themselves; with none, one that has every parameter."""
+    if groups is None:
+        return [names]
+    named = [name for group in groups for name in group]
+    if sorted(named) != sorted(names):
+        raise InvalidValue("groups", allowed=f"such that each of {list(names)} is named once", given=groups)
+    return groups
+
+
+def weight_of_each(
+    weights: Tensor, groups: Groups | None, *, names: Sequence[str], num_records: int, scale: float = 1.0
+) -> dict[str, Tensor]:
+    """The weights of all records, ``weights_B``, for every parameter, each times the scale."""
+    whole = checked_groups(groups, names=names)
+    shape = (num_records,) if groups is None else (num_records, len(whole))
+    given: object = weights
+    if not isinstance(given, Tensor) or given.shape != shape:
+        allowed = f"a tensor of shape {shape}, one for each record" + ("" if groups is None else " and group")
+        raise InvalidValue("weights", allowed=allowed, given=tuple(given.shape) if isinstance(given, Tensor) else given)
+    weights_BG = weights.reshape(num_records, len(whole)) * scale
+    return {name: own for own, group in zip(weights_BG.unbind(1), whole, strict=True) for name in group}

@@ -1,4 +1,4 @@
-"""Two ways out of BatchNorm, one call each. Both return a new model and leave the given one as it was.
+"""Two ways to replace BatchNorm. Both return a new model and leave the given one as it was.
 
 >>> from torch import nn
 >>> group_norm_instead(nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48)))[1].num_groups
@@ -16,8 +16,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lehr import validate
 from lehr.errors import NotPrivate
-from lehr.gradients.fixed_statistics import FixedStatistics
 from lehr.gradients.refusals import described, lacks_shapes
+from lehr.gradients.rules import by_fixed_statistics, per_channel, per_channel_grads
+from lehr.interfaces import LayerRule, Tap, register_layer_rule
 
 NUM_GROUPS = 32
 CHANNELS_PER_GROUP = 4
@@ -85,7 +86,13 @@ def _fixed(path: str, layer: _BatchNorm) -> nn.Module:
 
 def _replaced(model: nn.Module, replacement: Callable[[str, _BatchNorm], nn.Module]) -> nn.Module:
     """A copy with every BatchNorm replaced; one that stands in several places is replaced by one in all of them."""
-    _refuse_without_shapes(model)
+    for path, layer in model.named_modules():
+        if lacks_shapes(layer):
+            reason, instead = (
+                "its parameters have no shape yet",
+                "run the model once on public or synthetic records first",
+            )
+            raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead)
     copied = nn.ModuleList([copy.deepcopy(model)])  # so that a model that is itself a BatchNorm has a parent
     made: dict[nn.Module, nn.Module] = {}
     for parent_name, parent in list(copied.named_modules()):
@@ -94,20 +101,37 @@ def _replaced(model: nn.Module, replacement: Callable[[str, _BatchNorm], nn.Modu
                 continue
             if child not in made:
                 path = f"{parent_name}.{child_name}".removeprefix("0").removeprefix(".")
-                made[child] = _in_the_mode_of(child, replacement(path, child))
+                made[child] = replacement(path, child).train(child.training)
             setattr(parent, child_name, made[child])
     return copied[0]
 
 
-def _refuse_without_shapes(model: nn.Module) -> None:
-    for path, layer in model.named_modules():
-        if lacks_shapes(layer):
-            raise NotPrivate(
-                layer=described(path, layer),
-                reason="its parameters have no shape yet",
-                instead="run the model once on records that are public or made up, then convert it",
-            )
+class FixedStatistics(nn.Module):
+    """``(input - mean) / std * weight + bias`` per channel, the same in training and in evaluation.
+
+    ``mean`` and ``std`` are buffers; ``weight`` and ``bias`` are parameters, or None.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor, *, weight: Tensor | None = None, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.detach().clone())
+        self.register_buffer("std", std.detach().clone())
+        self.weight, self.bias = _copied(weight), _copied(bias)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  (torch's own keyword)
+        outputs = (input - per_channel(self.mean, input)) / per_channel(self.std, input)
+        outputs = outputs if self.weight is None else outputs * per_channel(self.weight, input)
+        return outputs if self.bias is None else outputs + per_channel(self.bias, input)
+
+    def extra_repr(self) -> str:
+        return f"{self.mean.numel()}, affine={self.weight is not None}"
 
 
-def _in_the_mode_of(layer: nn.Module, replacement: nn.Module) -> nn.Module:
-    return replacement.train(layer.training)
+def _forward(layer: FixedStatistics, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002
+    return by_fixed_statistics(layer, tap, input, mean=layer.mean, inverse_std=layer.std.reciprocal())
+
+
+register_layer_rule(FixedStatistics, LayerRule(contributions=per_channel_grads, forward=_forward))

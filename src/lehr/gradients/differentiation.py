@@ -1,27 +1,327 @@
-"""One forward pass, one backward pass to the taps, and every parameter's contributions from what was heard.
+"""One forward pass, one backward pass to the taps, and every parameter's contributions from what was captured.
+
+    SiteId, Tape                the sites of every call of every layer, and what one run left at each
+    ExecutionMode, CapturePlan  how a model is run, and what is captured
+    Layers                      a copy of the model whose layers report to a tape, and what their rules say
+    Batch, Differentiation      a run of the model, its loss and the backward pass
+
+To every layer output a *tap* is added, a tensor of zeros that changes nothing; the gradient with respect to the tap is
+the gradient with respect to the output. One backward pass to the taps then gives every layer's output gradients, and
+the gradients of the weights follow from those and the inputs.
+
+Records are run together where every trainable parameter has a rule and the record axis stays first in every layer.
+Otherwise each record is run alone, all of them at once under ``vmap``; parameters without a rule are then given to each
+record as a copy of its own, and the gradient of the copy is that record's gradient.
 
 Axes: B records, K views of one record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vjp, vmap
+from torch.nn.utils import parametrize
 
+import lehr.gradients.rules  # noqa: F401  (registers the rules)
 from lehr.gradients import batches
-from lehr.gradients.batches import LossFn
-from lehr.gradients.contributed import ContributedGradients
-from lehr.gradients.layers import Layers
+from lehr.gradients.batches import LossFn, trainable
+from lehr.gradients.contributions import ContributedGradients, Materialised, Through, Unused, together
+from lehr.gradients.execution import FunctionalModel, under_vmap, unfuse
 from lehr.gradients.precision import margin, narrow, widen
-from lehr.gradients.reading import Manner, Outlet, Reading
-from lehr.gradients.record_axis import Trace, as_traced, why_not_apart
-from lehr.gradients.recurrent import under_vmap
-from lehr.gradients.tape import OtherPath
-from lehr.interfaces import Inputs, Tensors
+from lehr.gradients.record_axis import References, Trace, as_traced, why_not_apart
+from lehr.gradients.refusals import refuse_what_cannot_be_private
+from lehr.interfaces import Contribution, Inputs, LayerRule, Site, Tensors, layer_rule
+
+
+@dataclass(frozen=True)
+class SiteId:
+    """A site of one call of one layer."""
+
+    layer: str
+    call: int
+    site: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.layer}|{self.call}|{self.site}"
+
+
+class UnplannedSite(Exception):
+    """A run that calls other layers, or gives them something of another shape, than its plan says."""
+
+
+class Tape:
+    """What one run of the model left behind, site by site."""
+
+    def __init__(self) -> None:
+        self._taps: Mapping[str, Tensor] | None = None
+        self._shared: Collection[str] = ()
+        self._inputs: dict[str, Tensor] = {}
+        self._outputs: dict[str, Tensor] = {}
+        self._calls: dict[str, int] = {}
+        self.sites: dict[str, SiteId] = {}
+
+    def start(self, taps: Mapping[str, Tensor] | None, shared: Collection[str] = ()) -> None:
+        """Begin a run, adding these taps; with None, only capture. All records share the output at ``shared`` sites."""
+        self.stop()  # a run that failed half-way has left something behind
+        self._taps, self._shared = taps, shared
+
+    def stop(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """End the run: the inputs and, where no taps were given, the outputs of every site."""
+        inputs, outputs = dict(self._inputs), dict(self._outputs)
+        self._taps = None
+        self._inputs.clear()
+        self._outputs.clear()
+        self._calls.clear()
+        return inputs, outputs
+
+    def tapped_forward(self, name: str, layer: nn.Module, rule: LayerRule) -> Callable[..., Any]:
+        """A ``forward`` for this layer that reports every site to the tape."""
+        forward = type(layer).forward
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            call = self._calls.get(name, 0)
+            self._calls[name] = call + 1
+
+            def tap(site: str, inputs: Tensor, output: Tensor) -> Tensor:
+                return self._tap(SiteId(name, call, site), inputs, output)
+
+            if rule.forward is not None:
+                return rule.forward(layer, tap, *args, **kwargs)
+            inputs = args[0] if args else next(iter(kwargs.values()))
+            return tap("output", inputs, forward(layer, *args, **kwargs))
+
+        return tapped
+
+    def _tap(self, site: SiteId, inputs: Tensor, output: Tensor) -> Tensor:
+        key = site.key
+        self._inputs[key] = inputs
+        if self._taps is None:
+            self.sites[key] = site
+            self._outputs[key] = output
+            return output
+        tap = self._taps.get(key)
+        if tap is None or output.shape != (tap.shape if key not in self._shared else (1, *tap.shape[1:])):
+            raise UnplannedSite(key)
+        return output + tap
+
+
+@dataclass(frozen=True)
+class ExecutionMode:
+    """Which parameters each record has a copy of, whether each record is run alone, and whether images have their
+    channels innermost, which is how convolutions and the kernels here read them fastest."""
+
+    copied: tuple[str, ...] = ()
+    is_record_by_record: bool = False
+    is_channels_last: bool = True
+
+
+@dataclass(frozen=True)
+class SiteOutput:
+    """The output of one site when one record was run; ``is_shared`` if it is the same for all records of a batch."""
+
+    site: SiteId
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_channels_last: bool
+    is_shared: bool = False
+
+    @classmethod
+    def of(cls, site: SiteId, output: Tensor, *, is_shared: bool = False) -> SiteOutput:
+        is_channels_last = output.dim() == 4 and output.is_contiguous(memory_format=torch.channels_last)
+        return cls(site, tuple(output.shape), output.dtype, is_channels_last, is_shared)
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """The outputs that are tapped, and how the model is run."""
+
+    outputs: Mapping[str, SiteOutput]
+    mode: ExecutionMode
+    views: int = 1
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """The sites whose output all records share."""
+        return frozenset(key for key, output in self.outputs.items() if output.is_shared)
+
+    @property
+    def site_ids(self) -> dict[str, SiteId]:
+        return {key: output.site for key, output in self.outputs.items()}
+
+    def taps(self, num_records: int, *, device: torch.device) -> dict[str, Tensor]:
+        """Zeros in the shape and memory format of every output."""
+        return {key: self._tap(output, num_records, device) for key, output in self.outputs.items()}
+
+    def copies(self, parameters: Tensors, num_records: int) -> dict[str, Tensor]:
+        """One for each record, which takes no memory."""
+        return {name: parameters[name].expand(num_records, *parameters[name].shape) for name in self.mode.copied}
+
+    def sites(self, inputs: Tensors, output_grads: Tensors, num_records: int) -> dict[str, Site]:
+        """Every site, the record axis first and whatever belongs to one record behind it."""
+        return {
+            key: Site(
+                self._by_record(self.for_each(key, inputs[key], num_records), num_records),
+                self._by_record(output_grads[key], num_records),
+            )
+            for key in self.outputs
+        }
+
+    def _tap(self, output: SiteOutput, num_records: int, device: torch.device) -> Tensor:
+        if self.mode.is_record_by_record:
+            return torch.zeros((num_records, *output.shape), dtype=output.dtype, device=device)
+        first, *rest = output.shape
+        first = self.views if output.is_shared else first
+        zeros = torch.zeros((num_records * first, *rest), dtype=output.dtype, device=device)
+        return zeros.contiguous(memory_format=torch.channels_last) if output.is_channels_last else zeros
+
+    def for_each(self, key: str, values: Tensor, num_records: int) -> Tensor:
+        """The input of a site with the record axis first: what all records share is repeated for each."""
+        is_shared = self.outputs[key].is_shared
+        return values.expand(num_records * self.views, *values.shape[1:]) if is_shared else values
+
+    def _by_record(self, values: Tensor, num_records: int) -> Tensor:
+        if self.mode.is_record_by_record:
+            return values
+        return values.reshape(num_records, values.shape[0] // num_records, *values.shape[1:])
+
+
+class Layers:
+    """A copy of the model whose layers report to a tape."""
+
+    def __init__(self, model: nn.Module) -> None:
+        refuse_what_cannot_be_private(model)
+        self.names = tuple(trainable(model))
+        self.shapes = {name: parameter.shape for name, parameter in trainable(model).items()}
+        self.model = unfuse(sharing_copy(model))
+        self.functional = FunctionalModel(self.model)
+        self.tape = Tape()
+        self._canonical = _canonical_names(self.model)
+        self.rules: dict[str, LayerRule] = {}
+        self._ruled: dict[str, nn.Module] = {}
+        for name, layer in self.model.named_modules():
+            rule = layer_rule(layer)
+            if rule is not None and any(self._owned(name, layer, rule)):
+                self.rules[name], self._ruled[name] = rule, layer
+                layer.forward = self.tape.tapped_forward(name, layer, rule)
+
+    def owned(self, name: str) -> set[str]:
+        """The trainable parameters that the rule of this layer covers."""
+        return self._owned(name, self._ruled[name], self.rules[name])
+
+    def without_rule(self) -> frozenset[str]:
+        """The trainable parameters that belong to no layer with a rule."""
+        return frozenset(self.names).difference(*map(self.owned, self.rules))
+
+    def contributions(
+        self,
+        site_ids: Mapping[str, SiteId],
+        sites: Mapping[str, Site],
+        parameters: Tensors,
+        *,
+        copied: Tensors,
+        num_records: int,
+    ) -> dict[str, Contribution]:
+        """Every trainable parameter's part, all its uses together; ``copied`` has the gradients of copies."""
+        uses: dict[str, list[Contribution]] = {name: [] for name in self.names}
+        calls: dict[tuple[str, int], dict[str, Site]] = {}
+        for key, own in site_ids.items():
+            calls.setdefault((own.layer, own.call), {})[own.site] = sites[key]
+        for (name, _), call_sites in calls.items():
+            for parameter, part in self._of_call(name, call_sites, parameters):
+                if parameter in uses and parameter not in copied:
+                    uses[parameter].append(part)
+        for name, grads in copied.items():
+            uses[name] = [Materialised(grads)]
+        some = parameters[self.names[0]]
+        return {
+            name: together(parts) if parts else Unused(self.shapes[name], num_records, some)
+            for name, parts in uses.items()
+        }
+
+    def of_no_record(self, parameters: Tensors) -> dict[str, Contribution]:
+        """Every trainable parameter's part in an empty batch."""
+        return {name: Unused(shape, 0, parameters[name]) for name, shape in self.shapes.items()}
+
+    def _of_call(self, name: str, sites: Mapping[str, Site], parameters: Tensors) -> Iterable[tuple[str, Contribution]]:
+        layer = self._ruled[name]
+        for tensor_name, found in self.rules[name].contributions(layer, sites).items():
+            part = Materialised(found) if isinstance(found, Tensor) else found
+            if parametrize.is_parametrized(layer, tensor_name):
+                yield from self._through(name, layer, tensor_name, part, parameters)
+            else:
+                yield self._canonical.get(_joined(name, tensor_name), ""), part
+
+    def _through(
+        self, name: str, layer: nn.Module, tensor_name: str, part: Contribution, parameters: Tensors
+    ) -> Iterable[tuple[str, Contribution]]:
+        """A computed weight: its gradient goes on to the parameters that it is computed from."""
+        computation = getattr(layer.parametrizations, tensor_name)
+        prefix = _joined(name, f"parametrizations.{tensor_name}")
+        canonical = {own: self._canonical[_joined(prefix, own)] for own, _ in computation.named_parameters()}
+        values = {own: parameters[full] for own, full in canonical.items()}
+        buffers = {own: parameters[_joined(prefix, own)] for own, _ in computation.named_buffers()}
+
+        def compute(values: Tensors) -> Tensor:
+            result: Tensor = FunctionalModel(computation)({**values, **buffers}, (), {})
+            return result
+
+        output, pullback = vjp(compute, values)  # type: ignore[misc]
+        for own, full in canonical.items():
+            yield full, Through(part, lambda grad, own=own: pullback(grad.to(output.dtype))[0][own])  # type: ignore[misc]
+
+    def _owned(self, name: str, layer: nn.Module, rule: LayerRule) -> set[str]:
+        own = layer.named_parameters(recurse=rule.covers_children, remove_duplicate=False)
+        names = [parameter for parameter, _ in own]
+        if parametrize.is_parametrized(layer):
+            names += [
+                f"parametrizations.{inner}"
+                for inner, _ in layer.parametrizations.named_parameters(remove_duplicate=False)  # type: ignore[union-attr]
+            ]
+        return {self._canonical[_joined(name, inner)] for inner in names} & set(self.names)
+
+
+def sharing_copy(model: nn.Module) -> nn.Module:
+    """The model's layers over again, whose parameters and buffers lie in the same memory as the model's own."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.detach(), parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = buffer.detach()
+    return copy.deepcopy(model, memo)
+
+
+def _canonical_names(model: nn.Module) -> dict[str, str]:
+    """Every name of every parameter, mapped to the one name under which it is trained."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {name: first[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+class Batch(NamedTuple):
+    """What one run of a model is a function of."""
+
+    parameters: Tensors
+    buffers: Tensors
+    inputs: Inputs
+    targets: Any
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        return {**self.parameters, **self.buffers}
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.parameters.values())).device
 
 
 class Differentiation:
@@ -33,97 +333,87 @@ class Differentiation:
         self._views = views
         self._dtype = dtype
 
-    def reading(self, manner: Manner, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any) -> Reading:
-        """What the first record leaves at every place when it is run so; its numbers are not looked at."""
-        places = self._layers.tape.places
+    def plan(self, mode: ExecutionMode, batch: Batch) -> CapturePlan:
+        """The shapes that the first record leaves at every site in this mode; its values are not read."""
+        ids = self._layers.tape.sites
 
         def outputs_of(num_records: int) -> dict[str, Tensor]:
-            some = batches.each(lambda leaf: leaf[:1].expand(num_records, *leaf.shape[1:]), (inputs, targets))
-            return self._outputs(manner, parameters, buffers, *some)
+            def expand(leaf: Tensor) -> Tensor:
+                return leaf[:1].expand(num_records, *leaf.shape[1:])
+
+            some = batches.each(expand, (batch.inputs, batch.targets))
+            return self._outputs(mode, Batch(batch.parameters, batch.buffers, *some))
 
         outputs = outputs_of(1)
-        twice = {} if manner.is_record_by_record else outputs_of(2)
+        twice = {} if mode.is_record_by_record else outputs_of(2)
         shared = {key for key, output in twice.items() if key in outputs and output.shape[:1] == (1,)}
-        outlets = {key: Outlet.of(places[key], output, is_shared=key in shared) for key, output in outputs.items()}
-        return Reading(outlets, manner, self._views)
+        sites = {key: SiteOutput.of(ids[key], output, is_shared=key in shared) for key, output in outputs.items()}
+        return CapturePlan(sites, mode, self._views)
 
-    def _outputs(
-        self, manner: Manner, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any
-    ) -> dict[str, Tensor]:
-        """What leaves every place in a run that leaves no trace."""
+    def _outputs(self, mode: ExecutionMode, batch: Batch) -> dict[str, Tensor]:
+        """The outputs of every site, in a run that leaves no trace."""
         self._layers.tape.start(None)
-        with torch.no_grad(), batches.random_numbers_apart(first_device(parameters)):
-            apart = {name: buffer.clone() for name, buffer in buffers.items()}  # should a layer write to one
-            values = self._as_run({**parameters, **apart}, manner)
-            self._losses(values, self._images(inputs, manner), self._repeated(targets))
+        with torch.no_grad(), batches.random_numbers_apart(batch.device):
+            apart = {name: buffer.clone() for name, buffer in batch.buffers.items()}  # should a layer write to one
+            values = self._as_run({**batch.parameters, **apart}, mode)
+            self._losses(values, self._images(batch.inputs, mode), self._repeated(batch.targets))
         _, outputs = self._layers.tape.stop()
         return outputs
 
-    def gradients(
-        self,
-        reading: Reading,
-        parameters: Tensors,
-        buffers: Tensors,
-        inputs: Inputs,
-        targets: Any,
-        mask_B: Tensor,  # noqa: N803
-    ) -> ContributedGradients:
-        """Of every record; traceable as one graph."""
-        heard, tap_grads, copy_grads = self._heard(reading, parameters, buffers, inputs, targets, mask_B)
+    def gradients(self, plan: CapturePlan, batch: Batch, mask_B: Tensor) -> ContributedGradients:
+        """The gradients of every record; traceable as one graph."""
+        captured, tap_grads, copy_grads = self._captured(plan, batch, mask_B)
         num_records = mask_B.shape[0]
-        sites = reading.sites(heard, tap_grads, num_records)
         contributions = self._layers.contributions(
-            reading.places, sites, {**parameters, **buffers}, copied=copy_grads, num_records=num_records
+            plan.site_ids,
+            plan.sites(captured, tap_grads, num_records),
+            batch.values,
+            copied=copy_grads,
+            num_records=num_records,
         )
-        return ContributedGradients(contributions, mask_B=mask_B, margin=self.margin(parameters))
+        return ContributedGradients(contributions, mask_B=mask_B, margin=self.margin(batch.parameters))
 
     def why_not_together(
-        self, reading: Reading, parameters: Tensors, buffers: Tensors, inputs: Inputs, targets: Any, *, num_records: int
+        self, plan: CapturePlan, batch: Batch, *, num_records: int, references: References | None = None
     ) -> str | None:
-        """Why it is not proven that a batch of so many records, run together, keeps them apart; None where it is.
+        """Why it is not proven that a batch of this many records, run together, keeps them apart; None where it is.
 
-        What is read of a record, the inputs of layers and the gradients of their outputs, must be a function of this
-        record: so the forward pass, the loss and the backward pass are followed. Only shapes of the batch are used.
+        The inputs of layers and the gradients of their outputs must be a function of their own record, so the forward
+        pass, the loss and the backward pass are traced. Only the shapes of the batch are used.
         """
 
         def compute(trace: Trace) -> Iterator[tuple[str, Tensor]]:
-            weights = {name: trace.public(value, name) for name, value in parameters.items()}
-            apart = {name: trace.public(value, name) for name, value in buffers.items()}
-            given, expected = batches.each(trace.records, inputs), batches.each(trace.records, targets)
-            everyone = torch.ones(trace.num_records, dtype=torch.bool, device=first_device(parameters))
-            heard, grads, _ = self._heard(reading, weights, apart, given, expected, everyone)
-            for key, place in reading.places.items():
-                yield place.layer, reading.for_each(key, heard[key], trace.num_records)
-                yield place.layer, grads[key]
+            weights = {name: trace.public(value, name) for name, value in batch.parameters.items()}
+            buffers = {name: trace.public(value, name) for name, value in batch.buffers.items()}
+            inputs, targets = batches.each(trace.records, batch.inputs), batches.each(trace.records, batch.targets)
+            everyone = torch.ones(trace.num_records, dtype=torch.bool, device=batch.device)
+            captured, grads, _ = self._captured(plan, Batch(weights, buffers, inputs, targets), everyone)
+            for key, site in plan.site_ids.items():
+                yield site.layer, plan.for_each(key, captured[key], trace.num_records)
+                yield site.layer, grads[key]
 
-        sizes = [size for leaf in batches.leaves((inputs, targets)) for size in leaf.shape[1:]]
-        return why_not_apart(compute, self._layers.model, num_records=num_records, sizes=sizes)
+        sizes = [size for leaf in batches.leaves((batch.inputs, batch.targets)) for size in leaf.shape[1:]]
+        return why_not_apart(compute, self._layers.model, num_records=num_records, sizes=sizes, references=references)
 
-    def _heard(
-        self,
-        reading: Reading,
-        parameters: Tensors,
-        buffers: Tensors,
-        inputs: Inputs,
-        targets: Any,
-        mask_B: Tensor,  # noqa: N803
+    def _captured(
+        self, plan: CapturePlan, batch: Batch, mask_B: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """What goes into every place, and the gradients of what leaves it and of the copies."""
+        """The inputs of every site, and the gradients of the taps and of the copies."""
         num_records = mask_B.shape[0]
-        values = self._as_run({**parameters, **buffers}, reading.manner)
-        taps = reading.taps(num_records, device=mask_B.device)
-        copies = reading.copies(values, num_records)
+        values = self._as_run(batch.values, plan.mode)
+        taps = plan.taps(num_records, device=mask_B.device)
+        copies = plan.copies(values, num_records)
 
         def run(taps: Tensors, copies: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
-            if not reading.manner.is_record_by_record:
-                images = self._images(inputs, reading.manner)
-                return self._listened(values, taps, images, self._repeated(targets), shared=reading.shared)
-            return self._each_alone(values, taps, copies, inputs, targets)
+            if plan.mode.is_record_by_record:
+                return self._each_alone(values, taps, copies, batch.inputs, batch.targets)
+            images = self._images(batch.inputs, plan.mode)
+            return self._tapped(values, taps, images, self._repeated(batch.targets), shared=plan.shared)
 
-        losses, pullback, heard = vjp(run, taps, copies, has_aux=True)  # type: ignore[misc]
+        losses, pullback, captured = vjp(run, taps, copies, has_aux=True)  # type: ignore[misc]
         # A record's loss is the mean over its views, and so is its gradient.
         tap_grads, copy_grads = pullback(torch.full_like(losses, 1 / self._views))
-        return heard, tap_grads, copy_grads
+        return captured, tap_grads, copy_grads
 
     def margin(self, parameters: Tensors) -> float:
         """See ``RecordGradients``."""
@@ -138,43 +428,43 @@ class Differentiation:
         repeated = batches.each(lambda leaf: leaf.unsqueeze(1).expand(-1, self._views, *leaf.shape[1:]), targets)
 
         def one(taps: Tensors, copies: Tensors, views: Inputs, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:
-            return self._listened({**values, **copies}, taps, views, targets)
+            return self._tapped({**values, **copies}, taps, views, targets)
 
         with under_vmap():
             result: tuple[Tensor, dict[str, Tensor]] = vmap(one, randomness="different")(taps, copies, views, repeated)
         return result
 
-    def _listened(
+    def _tapped(
         self, values: Tensors, taps: Tensors, inputs: Inputs, targets: Any, shared: Collection[str] = ()
     ) -> tuple[Tensor, dict[str, Tensor]]:
         tape = self._layers.tape
         tape.start(taps, shared)
         losses = self._losses(values, inputs, targets)
-        heard, _ = tape.stop()
-        if heard.keys() != taps.keys():
-            raise OtherPath(next(iter(heard.keys() ^ taps.keys())))
-        return losses, heard
+        captured, _ = tape.stop()
+        if captured.keys() != taps.keys():
+            raise UnplannedSite(next(iter(captured.keys() ^ taps.keys())))
+        return losses, captured
 
     def _losses(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         def model(*args: Any, **kwargs: Any) -> Any:
-            return self._layers.called(values, args, kwargs)
+            return self._layers.functional(values, args, kwargs)
 
         with as_traced():
             outputs = batches.call(model, narrow(inputs, self._dtype))
         losses = self._loss_fn(widen(outputs), targets)
         return batches.one_each(losses, num_records=batches.leaves(inputs)[0].shape[0])
 
-    def _as_run(self, values: Tensors, manner: Manner) -> dict[str, Tensor]:
+    def _as_run(self, values: Tensors, mode: ExecutionMode) -> dict[str, Tensor]:
         """Weights in the type and memory format that the model is run in: images of one channel have no format."""
         narrowed: dict[str, Tensor] = narrow(dict(values), self._dtype)
-        if not manner.is_channels_last or manner.is_record_by_record:
+        if not mode.is_channels_last or mode.is_record_by_record:
             return narrowed
         return {name: batches.channels_last(value) for name, value in narrowed.items()}
 
-    def _images(self, inputs: Inputs, manner: Manner) -> Inputs:
+    def _images(self, inputs: Inputs, mode: ExecutionMode) -> Inputs:
         """All views of all records, one after another."""
         images = batches.flat_views(inputs, views=self._views)
-        if manner.is_channels_last and not manner.is_record_by_record:
+        if mode.is_channels_last and not mode.is_record_by_record:
             images = batches.each(batches.channels_last, images)
         return images
 
@@ -183,8 +473,3 @@ class Differentiation:
         if self._views == 1:
             return targets
         return batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)
-
-
-def first_device(values: Tensors) -> torch.device:
-    """Where a model's values are."""
-    return next(iter(values.values())).device

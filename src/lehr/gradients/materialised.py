@@ -20,17 +20,12 @@ from torch.func import grad, vmap
 
 from lehr import validate
 from lehr.errors import LehrError, NotPrivate
-from lehr.gradients import batches, recurrent, same_draws
-from lehr.gradients.batches import LossFn
-from lehr.gradients.calling import Called
-from lehr.gradients.grouping import checked_groups, weight_of_each
-from lehr.gradients.listening import Bare, shown
-from lehr.gradients.masks import checked_mask
-from lehr.gradients.mixing import DRAWS_IN_PYTHON
-from lehr.gradients.precision import margin
-from lehr.gradients.products import keep, rows, sum_of_squares, uncast, weighted_rows
+from lehr.gradients import batches, execution
+from lehr.gradients.batches import LossFn, checked_groups, checked_mask, weight_of_each
+from lehr.gradients.execution import FunctionalModel, WithoutHooks, shown
+from lehr.gradients.precision import keep, margin, rows, sum_of_squares, uncast, weighted_rows
 from lehr.gradients.refusals import described, refuse_reentrant_checkpoints, refuse_what_cannot_be_private
-from lehr.gradients.same_draws import SameDraws
+from lehr.gradients.synthetic import DRAWS_IN_PYTHON
 from lehr.interfaces import Clip, ClipRule, Groups, Inputs, PrivateSum, Tensors, at_least_float32
 
 LOG = logging.getLogger("lehr")
@@ -66,7 +61,7 @@ class MaterialisedEngine:
         self._kept_bytes = validate.count(minimum=0, kept_bytes=kept_bytes)
         batches.trainable(model)
 
-    def gradients(self, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> ChunkedGradients:  # noqa: N803
+    def gradients(self, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> ChunkedGradients:
         """The gradients of a batch, computed when they are asked for, with the parameters as they are now."""
         refuse_what_cannot_be_private(self._model)
         parameters = batches.trainable(self._model)
@@ -83,7 +78,7 @@ class MaterialisedEngine:
             kept=num_records <= fitting,
         )
 
-    def private_sum(self, clip: ClipRule, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> PrivateSum:  # noqa: N803
+    def private_sum(self, clip: ClipRule, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> PrivateSum:
         """The clipped sum over a batch."""
         return clip(self.gradients(inputs, targets, mask_B))
 
@@ -111,17 +106,17 @@ class MaterialisedEngine:
         And where Python itself tosses a coin, one would be tossed for all records.
         """
         device = next(iter(state.values())).device
-        before, of_python, why = same_draws.states(device), same_draws.states_of_python(), DRAWS_IN_PYTHON
+        before, of_python, why = execution.torch_rng_states(device), execution.python_rng_states(), DRAWS_IN_PYTHON
         try:
             found = self._mapped(state, inputs, targets)
-            self._loops[kind] = of_python != same_draws.states_of_python()
+            self._loops[kind] = of_python != execution.python_rng_states()
         except (LehrError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # whatever vmap or the model may raise; the loop raises what is the model's
             self._loops[kind], why = True, shown(error)
         if not self._loops[kind]:
             return found
-        same_draws.restore(device, before)
+        execution.restore_torch_rng(device, before)
         LOG.warning("the model is run on one record after another, which is slow: %s", why)
         return self._looped(state, inputs, targets)
 
@@ -129,18 +124,18 @@ class MaterialisedEngine:
         """The gradients of these records, all at once."""
         names = set(batches.trainable(self._model))
         num_records = batches.num_records(inputs, targets)
-        own = recurrent.parameters(self._model)
+        own = execution.recurrent_parameters(self._model)
         each = {name: state[name].expand(num_records, *state[name].shape) for name in own}
         trained = {name: each.get(name, state[name]) for name in names}
         others = {name: each.get(name, state[name]) for name in state.keys() - names}
         axes = [{name: 0 if name in own else None for name in values} for values in (trained, others)]
-        called = Called(self._model)  # anew for every batch: weights may have been tied since the last
+        called = FunctionalModel(self._model)  # anew for every batch: weights may have been tied since the last
 
         def loss(trained: Tensors, others: Tensors, inputs: Inputs, targets: Any) -> Tensor:
             return self._loss(lambda *args, **kwargs: called({**trained, **others}, args, kwargs), inputs, targets)
 
         one_by_one = vmap(grad(loss), in_dims=(*axes, 0, 0), randomness="different")
-        with recurrent.under_vmap(has_cells=bool(own)):
+        with execution.under_vmap(has_cells=bool(own)):
             found: dict[str, Tensor] = one_by_one(trained, others, inputs, targets)
         return {name: found[name] for name in state if name in names}
 
@@ -172,7 +167,7 @@ class MaterialisedEngine:
             for name in names:
                 values[name].requires_grad_()
             inside = {f"layer.{name}": value for name, value in values.items()}
-            found: Sequence[Tensor] = Called(Bare(self._model, differentiated))(inside, (), {})
+            found: Sequence[Tensor] = FunctionalModel(WithoutHooks(self._model, differentiated))(inside, (), {})
         return [grads.to_dense() if grads.is_sparse else grads for grads in found]
 
     def _loss(self, model: Callable[..., Any], inputs: Inputs, targets: Any) -> Tensor:
@@ -194,12 +189,13 @@ class ChunkedGradients:
         compute: Compute,
         *,
         shapes: Mapping[str, Tensor],
-        mask_B: Tensor,  # noqa: N803
+        mask_B: Tensor,
         margin: float,
         chunk_records: int,
         kept: bool,
     ) -> None:
-        self._gradients_of = SameDraws(compute, device=mask_B.device)
+        self._compute = compute
+        self._rng_states: dict[int, list[Tensor]] = {}
         self._shapes = shapes
         self._mask_B = mask_B
         self._margin = margin
@@ -221,14 +217,14 @@ class ChunkedGradients:
             self._squared_BP = torch.cat(found) if found else self._zeros(0, len(self.names))
         whole = checked_groups(groups, names=self.names)
         of_group = [[self.names.index(name) for name in group] for group in whole]
-        norms_BG = torch.stack([self._squared_BP[:, index].sum(1) for index in of_group], dim=1).sqrt()  # noqa: N806
+        norms_BG = torch.stack([self._squared_BP[:, index].sum(1) for index in of_group], dim=1).sqrt()
         return norms_BG[:, 0] if groups is None else norms_BG
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
         weight_of = weight_of_each(weights, groups, names=self.names, num_records=len(self._mask_B))
         sums = self._empty_sums()
-        for chunk, grads, counted_B in self._counted_chunks():  # noqa: N806
-            for name, weights_B in weight_of.items():  # noqa: N806
+        for chunk, grads, counted_B in self._counted_chunks():
+            for name, weights_B in weight_of.items():
                 chosen = torch.where(counted_B, weights_B[chunk], 0).to(grads[name].dtype)
                 with uncast(chosen.device):
                     sums[name] += weighted_rows(chosen, rows(grads[name])).reshape(sums[name].shape)
@@ -236,17 +232,20 @@ class ChunkedGradients:
 
     def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
         sums = self._empty_sums()
-        for _, grads, counted_B in self._counted_chunks():  # noqa: N806
+        for _, grads, counted_B in self._counted_chunks():
             for name, clipped in clip(grads).items():
                 sums[name] += keep(clipped, counted_B).sum(0, dtype=torch.float64)
         return sums
 
     def _counted_chunks(self) -> Iterator[tuple[slice, dict[str, Tensor], Tensor]]:
         """Each chunk's records, their gradients in float32 or better, zero where they do not count, and which do."""
-        for chunk, found in zip(self._chunks, self._found(), strict=True):
+        if self._kept == []:
+            self._kept = list(map(self._gradients_of, self._chunks))
+        for at, chunk in enumerate(self._chunks):
+            found = self._gradients_of(chunk) if self._kept is None else self._kept[at]
             exact = {name: grads.to(at_least_float32(grads.dtype)) for name, grads in found.items()}
-            squared_BP = _squared(exact, self.names)  # noqa: N806
-            counted_B = self._mask_B[chunk] & squared_BP.sum(1).isfinite()  # noqa: N806
+            squared_BP = _squared(exact, self.names)
+            counted_B = self._mask_B[chunk] & squared_BP.sum(1).isfinite()
             kept = {name: keep(grads, counted_B) for name, grads in exact.items()}
             yield chunk, self._no_larger_than_reported(kept, chunk), counted_B
 
@@ -254,19 +253,22 @@ class ChunkedGradients:
         """Kernels may round differently the second time; what is summed is never above the norm that was reported."""
         if self._squared_BP is None or self._kept is not None:
             return grads
-        first_BP, again_BP = self._squared_BP[chunk], _squared(grads, self.names)  # noqa: N806
-        scales_BP = torch.where(again_BP > first_BP, (first_BP / again_BP).sqrt(), 1)  # noqa: N806
+        first_BP, again_BP = self._squared_BP[chunk], _squared(grads, self.names)
+        scales_BP = torch.where(again_BP > first_BP, (first_BP / again_BP).sqrt(), 1)
         return {
             name: grads[name] * scales_BP[:, index].reshape(-1, *(1 for _ in grads[name].shape[1:]))
             for index, name in enumerate(self.names)
         }
 
-    def _found(self) -> Iterator[dict[str, Tensor]]:
-        if self._kept is None:
-            return self._gradients_of(self._chunks)
-        if not self._kept:
-            self._kept = list(self._gradients_of(self._chunks))
-        return iter(self._kept)
+    def _gradients_of(self, chunk: slice) -> dict[str, Tensor]:
+        """The first run draws from torch's generators like any code; a later one repeats its draws, without a trace."""
+        device = self._mask_B.device
+        if chunk.start not in self._rng_states:
+            self._rng_states[chunk.start] = execution.torch_rng_states(device)
+            return self._compute(chunk)
+        with batches.random_numbers_apart(device):
+            execution.restore_torch_rng(device, self._rng_states[chunk.start])
+            return self._compute(chunk)
 
     def _empty_sums(self) -> dict[str, Tensor]:
         return {name: torch.zeros_like(shape, dtype=torch.float64) for name, shape in self._shapes.items()}

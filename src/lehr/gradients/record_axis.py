@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from types import FrameType
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +82,7 @@ class Mixed:
 State: TypeAlias = Records | Public | Mixed
 Result: TypeAlias = Axis | Mixed | Public  # of an operation
 Computation: TypeAlias = Callable[["Trace"], Iterable[tuple[str, Tensor]]]
+References: TypeAlias = dict[tuple[int, tuple[bool, ...]], "Trace"]
 
 
 class _Mixes(Exception):
@@ -90,31 +93,48 @@ class _NotProven(Exception):
     """Ends a proof."""
 
 
-def why_not_apart(compute: Computation, model: nn.Module, *, num_records: int, sizes: Iterable[int] = ()) -> str | None:
+def why_not_apart(
+    compute: Computation,
+    model: nn.Module,
+    *,
+    num_records: int,
+    sizes: Iterable[int] = (),
+    references: References | None = None,
+) -> str | None:
     """Why records are not proven to be kept apart in batches of ``num_records``; None where they are.
 
     ``compute(trace)`` runs the computation on ``trace.num_records`` records, made by ``trace.records``, with weights
     and buffers from ``trace.public``. It returns every tensor that is read record by record, each with a name: there
-    the records must come first. ``sizes`` are other lengths in the batch. The model's attributes are put back. A batch
-    of one record has nobody to be mixed with: its operations are not compared with those of larger ones.
+    the records must come first. ``sizes`` are other lengths in the batch. ``references`` keeps the traces at the
+    reference size from call to call, for the same computation on batches of the same shapes but for the number of
+    records. The model's attributes are restored. A batch of one record is not compared with larger ones: there is
+    nobody to mix it with.
     """
+    sizes = list(sizes)
     taken = {num_records, *sizes}
     reference = next((prime for prime in _PRIMES if not any(size % prime == 0 for size in taken)), _PRIMES[-1])
-    with _attributes_put_back(model):
-        try:
-            _prove(compute, model, reference, num_records)
-        except _NotProven as error:
+    known = {} if references is None else references
+    was_known = bool(known)
+    try:
+        with _attributes_restored(model):
+            _prove(compute, model, reference, num_records, known)
+    except _NotProven as error:
+        if not was_known:
             return str(error)
+        known.clear()  # something that is not a tensor may have changed since: trace anew
+        return why_not_apart(compute, model, num_records=num_records, sizes=sizes)
     return None
 
 
-def _prove(compute: Computation, model: nn.Module, reference: int, num_records: int) -> None:
+def _prove(compute: Computation, model: nn.Module, reference: int, num_records: int, references: References) -> None:
     """Along every path, where truth values are read that are not known: there is one for each way of answering."""
     waiting: list[tuple[bool, ...]] = [()]
     first: Trace | None = None
     for _ in range(2**_MOST_READS):
         answers = waiting.pop()
-        trace = _run(compute, model, reference, answers)
+        if (reference, answers) not in references:
+            references[reference, answers] = _run(compute, model, reference, answers)
+        trace = references[reference, answers]
         given = (*answers, *(False for _ in trace.reads[len(answers) :]))
         if all(not is_private for is_private, _ in trace.reads) and len(given) > _MOST_READS:
             waiting += [] if answers else [(True,) * len(given)]  # drawn at random: none and all, as in layer dropout
@@ -138,7 +158,9 @@ def _run(
 ) -> Trace:
     trace = Trace(model, num_records, answers=answers, hints=hints)
     try:
-        with _silent(), as_traced(), trace.fake, trace:
+        # An operation that does not fit is a reason here, and not an error that torch has to report.
+        torchs_log = logging.getLogger("torch._subclasses.fake_tensor")
+        with patch.object(torchs_log, "disabled", True), as_traced(), trace.fake, trace:
             results = list(compute(trace))
     except _NotProven:
         raise
@@ -153,6 +175,7 @@ def _run(
     for name, tensor in results:
         trace.refuse_unless_first(name, tensor)
     trace.refuse_written()
+    trace.forget_tensors()
     return trace
 
 
@@ -251,9 +274,17 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not isinstance(self._states[address], Public):
                 raise _NotProven(f"numbers of the records are written into {name}")
 
+    def forget_tensors(self) -> None:
+        """Keep the log and the decisions alone, by which the run is compared with others."""
+        self._states.clear()
+        self._given.clear()
+        self._alive.clear()
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func is torch.ops.prim.device.default:  # most calls by far, and the fake mode takes long to answer
+            return args[0].fake_device
         kwargs = dict(kwargs or {})
         if self._is_off or not _Signature.of(func).gives_tensors:
             if func is torch.ops.aten._local_scalar_dense.default and not self._is_off:
@@ -351,6 +382,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _computed(self, op: _Op) -> bool:
         """Run it on the values of its inputs, which are public."""
+        if any(self.values(tensor) is None for tensor in op.inputs):
+            return False
 
         def real(value: Any) -> Any:
             if isinstance(value, Tensor):
@@ -358,8 +391,6 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.device("cpu") if isinstance(value, torch.device) else value
 
         args, kwargs = pytree.tree_map(real, (op.args, op.kwargs))
-        if any(value is None for value in _tensors_or_none(op.args, args)):
-            return False
         with no_dispatch(), torch.no_grad():
             try:
                 found = _tensors(op.func(*args, **kwargs))
@@ -619,18 +650,7 @@ def as_traced() -> Iterator[None]:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """An operation that does not fit is a reason here, and not an error that torch has to report."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
-
-
-@contextmanager
-def _attributes_put_back(model: nn.Module) -> Iterator[None]:
+def _attributes_restored(model: nn.Module) -> Iterator[None]:
     """Code that keeps something of a run in a layer must not find a fake tensor there."""
     held = [(layer, dict(vars(layer)), dict(layer._buffers)) for layer in model.modules()]
     try:
@@ -645,11 +665,6 @@ def _attributes_put_back(model: nn.Module) -> Iterator[None]:
 
 def _tensors(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
-
-
-def _tensors_or_none(given: Any, real: Any) -> list[Any]:
-    pairs = zip(pytree.tree_leaves(given), pytree.tree_leaves(real, is_leaf=lambda leaf: leaf is None), strict=False)
-    return [value for leaf, value in pairs if isinstance(leaf, Tensor)]
 
 
 def _address(tensor: Tensor) -> int:
@@ -840,13 +855,11 @@ def _first(*names: str, private: int = -1) -> Callable[[_Op], Result | list[Resu
         if axis.dim:
             raise _Mixes("the record axis does not come first")
         size = next(tensor.shape[0] for tensor in given if tensor is not None)
-        results: list[Result] = []
-        for at, out in enumerate(op.outputs):
-            if private < 0 or at < private:
-                results.append(axis if out.dim() and out.shape[0] == size else _small(op, out))
-            else:
-                results.append(Mixed(f"{op.name}: a sum over records"))
-        return results
+        summed = Mixed(f"{op.name}: a sum over records")
+        return [
+            summed if 0 <= private <= at else axis if out.shape[:1] == (size,) else _small(op, out)
+            for at, out in enumerate(op.outputs)
+        ]
 
     return rule
 
@@ -970,19 +983,9 @@ def _batch_norm(op: _Op) -> list[Result]:
                 op.check_same(tensor, axis.at(0))
             elif mine != axis.at(0):
                 raise _Mixes("it brings records together from different axes")
-    shape = main[0].shape
-    return [
-        axis
-        if out.shape == shape
-        else axis.at(0)
-        if axis.dim == 1 and out.shape == shape[1:2]
-        else _of_statistics(op, out)
-        for out in op.outputs
-    ]
-
-
-def _of_statistics(op: _Op, out: Tensor) -> Result:
-    return Mixed(f"{op.name}: a sum over records") if out.numel() else Public()
+    places: dict[Any, Result] = {main[0].shape[1:2]: axis.at(0)} if axis.dim == 1 else {}
+    places |= {main[0].shape: axis, (0,): Public()}
+    return [places.get(out.shape, Mixed(f"{op.name}: a sum over records")) for out in op.outputs]
 
 
 def _embedding(op: _Op) -> Result:
@@ -1001,8 +1004,7 @@ def _embedding_bag(op: _Op) -> list[Result]:
         is_even = offsets is not None and torch.equal(offsets, torch.arange(0, count, length, dtype=offsets.dtype))
     if not is_even or axis.inner % length:
         raise _Mixes("bags that may hold words of several records")
-    op.checked[id(op["offsets"])] = Axis(0, axis.outer, axis.inner // length)
-    of_bags = Axis(0, axis.outer, axis.inner // length)
+    op.checked[id(op["offsets"])] = of_bags = Axis(0, axis.outer, axis.inner // length)
     return [
         of_bags if out.shape[:1] == (bags,) else axis if out.shape[:1] == (count,) else Public() for out in op.outputs
     ]
@@ -1168,12 +1170,16 @@ def _repeat(op: _Op) -> Result:
     return Axis(axis.dim + new, axis.outer * times, axis.inner)
 
 
-def _pad(op: _Op) -> Result:
-    axis = op.agreed([op["self"]])
-    behind = op["self"].dim() - 1 - axis.dim
-    if any(op["pad"][2 * behind : 2 * behind + 2]):
-        raise _Mixes("it works along the record axis")
-    return axis
+def _along_some(name: str, dims: Callable[[_Op], set[int]]) -> Callable[[_Op], Result]:
+    """Works along these dimensions of the argument, and keeps them."""
+
+    def rule(op: _Op) -> Result:
+        axis = op.agreed([op[name]])
+        if axis.dim in dims(op):
+            raise _Mixes("it works along the record axis")
+        return axis
+
+    return rule
 
 
 def _slice_backward(op: _Op) -> Result:
@@ -1190,20 +1196,11 @@ def _slice_backward(op: _Op) -> Result:
     return Axis(dim, op["input_sizes"][dim] // block, axis.inner)
 
 
-def _unfold_backward(op: _Op) -> Result:
-    axis = op.agreed([op["grad_in"]])
-    if axis.dim == op["dim"] % len(op["input_sizes"]):
-        raise _Mixes("it works along the record axis")
-    return axis
-
-
 def _same_memory_order(op: _Op) -> Result:
     """A copy in another shape: what is k-th stays k-th."""
     tensor, out = op.inputs[0], op.outputs[0]
     axis = op.agreed([tensor])
-    lead = axis.outer
-    for size in tensor.shape[: axis.dim]:
-        lead *= size
+    lead = axis.outer * prod(tensor.shape[: axis.dim])
     trail = tensor.numel() // (lead * op.num_records)
     before = 1
     for dim, size in enumerate(out.shape):
@@ -1212,13 +1209,6 @@ def _same_memory_order(op: _Op) -> Result:
             return Axis(dim, lead // before, trail // after)
         before *= size
     raise _Mixes("records and other axes are folded together")
-
-
-def _fft(op: _Op) -> Result:
-    axis = op.agreed([op["self"]])
-    if axis.dim in {dim % op["self"].dim() for dim in op["dim"]}:
-        raise _Mixes("it works along the record axis")
-    return axis
 
 
 def _names(text: str) -> frozenset[str]:
@@ -1317,11 +1307,17 @@ _TABLE: tuple[tuple[Callable[[_Op], Result | list[Result]], str], ...] = (
     (_index, "index index_put _unsafe_index _unsafe_index_put _index_put_impl"),
     (_cat, "cat stack"),
     (_repeat, "repeat"),
-    (_pad, "constant_pad_nd"),
+    (
+        _along_some("self", lambda op: {op["self"].dim() - 1 - at // 2 for at, more in enumerate(op["pad"]) if more}),
+        "constant_pad_nd",
+    ),
     (_slice_backward, "slice_backward select_backward"),
-    (_unfold_backward, "unfold_backward"),
+    (_along_some("grad_in", lambda op: {op["dim"] % len(op["input_sizes"])}), "unfold_backward"),
     (_same_memory_order, "_unsafe_view view reshape view_copy"),
-    (_fft, "_fft_r2c _fft_c2c _fft_c2r"),
+    (
+        _along_some("self", lambda op: {dim % op["self"].dim() for dim in op["dim"]}),
+        "_fft_r2c _fft_c2c _fft_c2r",
+    ),
 )
 _RULES = {
     **dict.fromkeys(_POINTWISE, _pointwise),

@@ -6,7 +6,7 @@ at once is not recognised by its class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,11 +28,35 @@ _WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 def refuse_what_cannot_be_private(model: nn.Module) -> None:
     """Raise for the first layer that mixes records, or that learns from them without noise."""
     for name, layer in model.named_modules():
-        for check in _CHECKS:
-            found = check(layer)
-            if found is not None:
-                reason, instead = found
-                raise NotPrivate(layer=described(name, layer), reason=reason, instead=instead)
+        for reason, instead in _reasons(layer):
+            raise NotPrivate(layer=described(name, layer), reason=reason, instead=instead)
+
+
+def _reasons(layer: nn.Module) -> Iterator[tuple[str, str]]:
+    """Why a layer cannot be private, and what to do instead."""
+    if lacks_shapes(layer):
+        yield "its parameters have no shape yet", "run the model once on public or synthetic records"
+    if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+        reason = "it normalises each record with statistics of the whole batch, so every output depends on every record"
+        yield reason, _CONVERT
+    # Also of classes that are not torch's, which are known by the name that everyone gives these buffers.
+    if layer.training and layer._buffers.get("running_mean") is not None:
+        instead = f"{_CONVERT}; where its statistics are fixed anyway, call its eval()"
+        instead = "track_running_stats=False" if isinstance(layer, _InstanceNorm) else instead
+        yield "in training mode it keeps running statistics of the records, which are released without noise", instead
+    # This happens in the forward pass, so a frozen table is not safe from it either.
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+        yield "max_norm rewrites the rows that records look up, without noise", "max_norm=None"
+    if any(isinstance(hook, _WEIGHT_HOOKS) for hook in layer._forward_pre_hooks.values()):
+        instead = (
+            "weight_norm or spectral_norm of torch.nn.utils.parametrizations; for pruning, torch.nn.utils.prune.remove"
+        )
+        yield "a hook computes its weight, out of sight of the layer that is differentiated", instead
+    rule = layer_rule(layer)
+    refusal = None if rule is None or rule.refuses is None else rule.refuses(layer)
+    if refusal is not None:  # the reason and, behind a semicolon, the way out
+        reason, _, instead = refusal.partition("; ")
+        yield reason, instead or "set the layer up without it, or freeze its parameters"
 
 
 def refuse_reentrant_checkpoints(model: nn.Module, *outputs: Tensor) -> None:
@@ -62,63 +86,3 @@ def described(name: str, layer: nn.Module) -> str:
 def lacks_shapes(layer: nn.Module) -> bool:
     """A lazy layer that has not been run yet."""
     return isinstance(layer, LazyModuleMixin) and bool(layer.has_uninitialized_params())
-
-
-def _not_built_yet(layer: nn.Module) -> tuple[str, str] | None:
-    if lacks_shapes(layer):
-        return "its parameters have no shape yet", "run the model once on records that are public or made up"
-    return None
-
-
-def _mixes_a_batch(layer: nn.Module) -> tuple[str, str] | None:
-    if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
-        return (
-            "it normalises each record with statistics of the whole batch, so every output depends on every record",
-            (_CONVERT),
-        )
-    return None
-
-
-def _keeps_statistics(layer: nn.Module) -> tuple[str, str] | None:
-    """Also of classes that are not torch's, which are known by the name that everyone gives these buffers."""
-    if not layer.training or layer._buffers.get("running_mean") is None:
-        return None
-    reason = "in training mode it keeps running statistics of the records, which are released without noise"
-    if isinstance(layer, _InstanceNorm):
-        return reason, "track_running_stats=False"
-    return reason, f"{_CONVERT}; where its statistics are fixed anyway, call its eval()"
-
-
-def _rewrites_its_weights(layer: nn.Module) -> tuple[str, str] | None:
-    """This happens in the forward pass, so a frozen table is not safe from it either."""
-    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-        return "max_norm rewrites the rows that records look up, without noise", "max_norm=None"
-    return None
-
-
-def _computes_its_weight_in_a_hook(layer: nn.Module) -> tuple[str, str] | None:
-    if any(isinstance(hook, _WEIGHT_HOOKS) for hook in layer._forward_pre_hooks.values()):
-        return "a hook computes its weight, out of sight of the layer that is differentiated", (
-            "weight_norm or spectral_norm of torch.nn.utils.parametrizations; for pruning, torch.nn.utils.prune.remove"
-        )
-    return None
-
-
-def _refused_by_its_rule(layer: nn.Module) -> tuple[str, str] | None:
-    """A rule gives its reason and, behind a semicolon, the way out."""
-    rule = layer_rule(layer)
-    refusal = None if rule is None or rule.refuses is None else rule.refuses(layer)
-    if refusal is None:
-        return None
-    reason, _, instead = refusal.partition("; ")
-    return reason, instead or "set the layer up without it, or freeze its parameters"
-
-
-_CHECKS: tuple[Callable[[nn.Module], tuple[str, str] | None], ...] = (
-    _not_built_yet,
-    _mixes_a_batch,
-    _keeps_statistics,
-    _rewrites_its_weights,
-    _computes_its_weight_in_a_hook,
-    _refused_by_its_rule,
-)

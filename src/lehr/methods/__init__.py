@@ -1,1 +1,34 @@
-"""The methods, one file each: which filling each slot of the loop has."""
+"""The methods, one file each. Each is a function that returns a ``Method``.
+
+``by_name`` finds all of them, so a new file with such a function is a new method: its name is the function's, with
+hyphens. ``named`` builds one by this name.
+"""
+
+from __future__ import annotations
+
+from lehr.methods.adadp import adadp, adal, adan
+from lehr.methods.agd import agd
+from lehr.methods.auto_s import auto_s
+from lehr.methods.by_name import METHODS, named
+from lehr.methods.dpopt import dpopt
+from lehr.methods.dpsgd import dpsgd
+from lehr.methods.dpsur import dpsur
+from lehr.methods.per_layer import dpsgd_per_layer
+from lehr.methods.plain_sgd import plain_sgd
+from lehr.methods.sa_dpsgd import sa_dpsgd
+
+__all__ = [
+    "METHODS",
+    "adadp",
+    "adal",
+    "adan",
+    "agd",
+    "auto_s",
+    "dpopt",
+    "dpsgd",
+    "dpsgd_per_layer",
+    "dpsur",
+    "named",
+    "plain_sgd",
+    "sa_dpsgd",
+]

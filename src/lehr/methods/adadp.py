@@ -11,16 +11,12 @@ from __future__ import annotations
 from typing import Literal
 
 from lehr import validate
-from lehr.claims import PublishedRule
-from lehr.clipping.adaptive import AdaptiveClip
-from lehr.clipping.flat import FlatClip
-from lehr.clipping.prior import RAW, Prior, RawPrior, ReleasedPrior
-from lehr.mechanism import Method
-from lehr.methods.accounting import an_accounting
-from lehr.noise.isotropic import IsotropicNoise
-from lehr.noise.proportional import ProportionalNoise
+from lehr.accounting.claims import PublishedRule, published_rule
+from lehr.optim.optimizers import Update, sgd
+from lehr.privacy.clipping import RAW, AdaptiveClip, FlatClip, Prior, RawPrior, ReleasedPrior
+from lehr.privacy.noise import IsotropicNoise, ProportionalNoise
+from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
-from lehr.update.torch_optim import Update, sgd
 
 PUBLISHED = PublishedRule(
     paper="ADADP (Xu et al. 2020)",
@@ -50,7 +46,7 @@ def adadp(
         clipping=_clip(clip_norm, bound_scale, memory, accounting),
         noise=ProportionalNoise(),
         update=_rmsprop(learning_rate, decay, schedule),
-        published=_published(accounting),
+        published=published_rule(PUBLISHED, accounting),
     )
 
 
@@ -70,7 +66,7 @@ def adan(
         clipping=_clip(clip_norm, bound_scale, memory, accounting),
         noise=ProportionalNoise(),
         update=sgd(learning_rate, momentum=momentum, schedule=schedule),
-        published=_published(accounting),
+        published=published_rule(PUBLISHED, accounting),
     )
 
 
@@ -91,7 +87,7 @@ def adal(
 
 
 def _clip(clip_norm: float, bound_scale: float | None, memory: float | None, accounting: str) -> AdaptiveClip:
-    is_published = an_accounting(accounting=accounting) == "published"
+    is_published = published_rule(PUBLISHED, accounting) is not None
     if is_published and bound_scale is None:
         bound_scale = 1.2
     kind = RawPrior if is_published else ReleasedPrior
@@ -106,7 +102,3 @@ def _rmsprop(learning_rate: float, decay: float, schedule: Schedule) -> Update:
         arguments={"alpha": validate.delta(decay=decay)},
         schedule=schedule,
     )
-
-
-def _published(accounting: str) -> PublishedRule | None:
-    return PUBLISHED if accounting == "published" else None

@@ -8,13 +8,12 @@ follows from what was released, and all of it is charged, step by step, within a
 
 from __future__ import annotations
 
-from lehr.acceptance.energy import PrivateChoice
-from lehr.acceptance.noisy_max import NoisyMax
-from lehr.acceptance.salvage import Salvage
-from lehr.clipping.flat import FlatClip
-from lehr.mechanism import Method
-from lehr.noise.budgeted import BudgetedNoise
-from lehr.update.torch_optim import Update
+from lehr.acceptance.proposal import PrivateChoice
+from lehr.acceptance.rules import NoisyMax, Salvage
+from lehr.optim.optimizers import Update
+from lehr.privacy.clipping import FlatClip
+from lehr.privacy.noise import BudgetedNoise
+from lehr.run.mechanism import Method
 
 
 def agd(

@@ -7,12 +7,11 @@ threshold to tune.
 
 from __future__ import annotations
 
-from lehr.clipping.automatic import AutomaticClip
-from lehr.clipping.scheduled import with_schedule
-from lehr.mechanism import Method
-from lehr.noise.isotropic import IsotropicNoise
+from lehr.optim.optimizers import BuildsOptimizer, sgd
+from lehr.privacy.clipping import AutomaticClip, with_schedule
+from lehr.privacy.noise import IsotropicNoise
+from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
-from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
 def auto_s(

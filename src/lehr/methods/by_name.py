@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from lehr import schedules, validate
-from lehr.acceptance.energy import PrivateChoice, PrivateEnergy, PublicEnergy
-from lehr.acceptance.energy import from_json as energy_from_json
+from lehr import methods, schedules, validate
+from lehr.acceptance.proposal import PrivateChoice, PrivateEnergy, PublicEnergy, energy_from_json
+from lehr.accounting.claims import PublishedRule, published_rule
 from lehr.errors import InvalidValue
-from lehr.mechanism import Method
-from lehr.methods.accounting import MOMENTS, an_accounting
-from lehr.methods.adadp import adadp, adal, adan
-from lehr.methods.agd import agd
-from lehr.methods.auto_s import auto_s
-from lehr.methods.dpopt import dpopt
-from lehr.methods.dpsgd import dpsgd
-from lehr.methods.dpsur import dpsur
-from lehr.methods.per_layer import dpsgd_per_layer
-from lehr.methods.plain_sgd import plain_sgd
-from lehr.methods.sa_dpsgd import sa_dpsgd
-from lehr.update.torch_optim import Update
+from lehr.optim.optimizers import Update
+from lehr.run.mechanism import Method
 
-METHODS: Mapping[str, Callable[..., Method]] = MappingProxyType(
-    {
-        "adadp": adadp,
-        "adal": adal,
-        "adan": adan,
-        "agd": agd,
-        "auto-s": auto_s,
-        "dpopt": dpopt,
-        "dpsgd": dpsgd,
-        "dpsgd-per-layer": dpsgd_per_layer,
-        "dpsur": dpsur,
-        "plain-sgd": plain_sgd,
-        "sa-dpsgd": sa_dpsgd,
-    }
-)
+# For methods whose paper counts soundly, if not tightly: all that was done, by Rényi divergences.
+MOMENTS = PublishedRule(paper="Mironov (2017)", theorem="Rényi divergences of all steps, converted by Proposition 3")
+
+
+def _found() -> dict[str, Callable[..., Method]]:
+    """Every public function of this package's modules that returns a ``Method``."""
+    found = {}
+    for module in pkgutil.iter_modules(methods.__path__):
+        if module.name == "by_name":
+            continue
+        for name, value in vars(import_module(f"{methods.__name__}.{module.name}")).items():
+            if inspect.isfunction(value) and value.__annotations__.get("return") == "Method" and name[0] != "_":
+                found[name.replace("_", "-")] = value
+    return dict(sorted(found.items()))
+
+
+METHODS: Mapping[str, Callable[..., Method]] = MappingProxyType(_found())
 
 
 def named(name: str, /, **settings: object) -> Method:
@@ -50,8 +44,8 @@ def named(name: str, /, **settings: object) -> Method:
     >>> named("dpsgd", clip_nrom=1.0)
     Traceback (most recent call last):
     ...
-    lehr.errors.InvalidValue: setting of dpsgd must be one of accounting, clip_norm, clip_schedule, learning_rate, \
-momentum, schedule, update; given: 'clip_nrom'
+    lehr.errors.InvalidValue: setting of dpsgd must be one of accounting, clip, clip_norm, clip_schedule, \
+learning_rate, momentum, schedule, update; given: 'clip_nrom'
     """
     function = METHODS[validate.one_of(METHODS, method=name)]
     own = set(inspect.signature(function).parameters)
@@ -68,13 +62,14 @@ momentum, schedule, update; given: 'clip_nrom'
 
 def _counted_as(method: Method, accounting: object) -> Method:
     """A method whose paper says nothing that does not hold: by its rule, ε is larger, and is a bound."""
-    if an_accounting(accounting=accounting) == "proven":
+    rule = published_rule(MOMENTS, accounting)
+    if rule is None:
         return method
     if not method.is_private:
         raise InvalidValue("accounting", allowed="proven where there is no privacy to count", given=accounting)
     if method.noise.needs_limit:
         raise InvalidValue("accounting", allowed="proven where costs follow what is released", given=accounting)
-    return replace(method, published=MOMENTS)
+    return replace(method, published=rule)
 
 
 _SCHEDULES = ("schedule", "clip_schedule")

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lehr.clipping.adaptive import AdaptiveClip
-from lehr.clipping.prior import ReleasedPrior
-from lehr.mechanism import Method
-from lehr.noise.optimised import OptimisedNoise
+from lehr.optim.optimizers import BuildsOptimizer, sgd
+from lehr.privacy.clipping import AdaptiveClip, ReleasedPrior
+from lehr.privacy.noise import OptimisedNoise
+from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
-from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
 def dpopt(

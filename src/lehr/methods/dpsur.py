@@ -10,21 +10,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lehr.acceptance.energy import PrivateEnergy
-from lehr.acceptance.noisy_test import NoisyTest
-from lehr.claims import PublishedRule
-from lehr.clipping.flat import FlatClip
-from lehr.clipping.scheduled import with_schedule
-from lehr.mechanism import Method
-from lehr.methods.accounting import an_accounting
-from lehr.noise.isotropic import IsotropicNoise
+from lehr.acceptance.proposal import PrivateEnergy
+from lehr.acceptance.rules import NoisyTest
+from lehr.accounting.claims import PublishedRule, published_rule
+from lehr.optim.optimizers import BuildsOptimizer, sgd
+from lehr.privacy.clipping import FlatClip, with_schedule
+from lehr.privacy.noise import IsotropicNoise
+from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
-from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 PUBLISHED = PublishedRule(
     paper="DPSUR (Fu et al. 2024)",
     theorem="candidates that fail their test cost nothing",
-    because="conditioning on the test tilts the law of what is released, and the number of candidates depends on it",
+    because="which candidates are released depends on the data, and a selected one is not Gaussian noise on a sum",
     shown_in="docs/published_claims.md",
     counts_accepted_only=True,
 )
@@ -61,5 +59,5 @@ def dpsur(
         noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
         acceptance=NoisyTest(energy=energy, threshold=threshold),
-        published=PUBLISHED if an_accounting(accounting=accounting) == "published" else None,
+        published=published_rule(PUBLISHED, accounting),
     )

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lehr.clipping.per_layer import PerLayerClip
-from lehr.clipping.scheduled import with_schedule
 from lehr.errors import InvalidValue
-from lehr.mechanism import Method
-from lehr.noise.isotropic import IsotropicNoise
+from lehr.optim.optimizers import BuildsOptimizer, sgd
+from lehr.privacy.clipping import PerLayerClip, with_schedule
+from lehr.privacy.noise import IsotropicNoise
+from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
-from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
 def dpsgd_per_layer(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lehr.clipping.unclipped import Unclipped
-from lehr.mechanism import Method
-from lehr.noise.none import NoNoise
+from lehr.optim.optimizers import BuildsOptimizer, sgd
+from lehr.privacy.clipping import Unclipped
+from lehr.privacy.noise import NoNoise
+from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
-from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 
 def plain_sgd(

@@ -19,24 +19,20 @@ from typing import Literal
 
 from lehr import validate
 from lehr.acceptance.annealed import Annealed
-from lehr.acceptance.best_step import BestStep
-from lehr.acceptance.energy import EnergyOfOne, PublicEnergy
-from lehr.acceptance.proposal import Acceptance
-from lehr.acceptance.salvage import Salvage
-from lehr.claims import PublishedRule
-from lehr.clipping.flat import FlatClip
-from lehr.clipping.scheduled import with_schedule
+from lehr.acceptance.proposal import Acceptance, EnergyOfOne, PublicEnergy
+from lehr.acceptance.rules import BestStep, Salvage
+from lehr.accounting.claims import PublishedRule, published_rule
 from lehr.errors import InvalidValue
-from lehr.mechanism import Method
-from lehr.methods.accounting import an_accounting
-from lehr.noise.isotropic import IsotropicNoise
+from lehr.optim.optimizers import BuildsOptimizer, sgd
+from lehr.privacy.clipping import FlatClip, with_schedule
+from lehr.privacy.noise import IsotropicNoise
+from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
-from lehr.update.torch_optim import BuildsOptimizer, sgd
 
 PUBLISHED = PublishedRule(
     paper="SA-DPSGD (Fu et al. 2022)",
     theorem="Theorem 1: candidates that are not accepted cost nothing",
-    because="conditioning on acceptance tilts the law of what is released, and the number of candidates depends on it",
+    because="which candidates are released depends on the data, and a selected one is not Gaussian noise on a sum",
     shown_in="docs/published_claims.md",
     counts_accepted_only=True,
 )
@@ -81,7 +77,8 @@ def sa_dpsgd(
         raise InvalidValue("keeps_momentum", allowed="false where momentum is 0", given=keeps_momentum)
     if step_scales:
         acceptance = BestStep(acceptance, step_scales)
-    if an_accounting(accounting=accounting) == "published" and acceptance is not annealed:
+    published = published_rule(PUBLISHED_WITH_MOMENTUM_KEPT if keeps_momentum else PUBLISHED, accounting)
+    if published is not None and acceptance is not annealed:
         allowed = "proven where rejected gradients are used: the paper's rule has no place for that"
         raise InvalidValue("accounting", allowed=allowed, given=accounting)
     return Method(
@@ -90,9 +87,5 @@ def sa_dpsgd(
         noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
         acceptance=acceptance,
-        published=_published(keeps_momentum=keeps_momentum) if accounting == "published" else None,
+        published=published,
     )
-
-
-def _published(*, keeps_momentum: bool) -> PublishedRule:
-    return PUBLISHED_WITH_MOMENTUM_KEPT if keeps_momentum else PUBLISHED

@@ -1,14 +1,13 @@
-"""Networks of the papers, and the sizes that are benchmarked: plain modules that know nothing of privacy.
+"""Networks that mix no records and keep no running statistics, so each can be trained privately as it is.
 
-None mixes records or keeps running statistics, so each can be trained privately as it is. ``build`` makes one by its
-name. ``with_activation`` puts another activation into a model, and ``freeze`` leaves parts of it untrained.
+``build`` makes one by name, ``register`` adds one. ``with_activation`` swaps the activations of a model, and ``freeze``
+leaves parts of it untrained.
 """
 
 from __future__ import annotations
 
-from lehr.networks.by_name import build
-from lehr.networks.freezing import freeze
-from lehr.networks.swapping import with_activation
-from lehr.networks.tempered_sigmoid import TemperedSigmoid
+from lehr.networks.activations import BEST_TEMPERED_SIGMOIDS, TemperedSigmoid, with_activation
+from lehr.networks.layers import freeze
+from lehr.networks.registry import build, register
 
-__all__ = ["TemperedSigmoid", "build", "freeze", "with_activation"]
+__all__ = ["BEST_TEMPERED_SIGMOIDS", "TemperedSigmoid", "build", "freeze", "register", "with_activation"]

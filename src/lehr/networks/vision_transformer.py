@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr import validate
-from lehr.errors import InvalidValue
+from lehr.networks.layers import check_divides
 
 INITIAL_STD = 0.02
 
@@ -32,9 +32,9 @@ def vision_transformer(
     in_channels: int = 3,
 ) -> VisionTransformer:
     """A vision transformer for square images, cut into square patches; ``width`` is shared by the heads."""
-    _check_divides("patch_side", patch_side, of=validate.count(image_side=image_side))
-    _check_divides("num_heads", num_heads, of=validate.count(width=width))
-    blocks = [Block(width, num_heads) for _ in range(validate.count(depth=depth))]
+    check_divides("patch_side", patch_side, of=validate.count(image_side=image_side))
+    check_divides("num_heads", num_heads, of=validate.count(width=width))
+    blocks = [TransformerBlock(width, num_heads) for _ in range(validate.count(depth=depth))]
     network = VisionTransformer(
         patches=nn.Conv2d(in_channels, width, kernel_size=patch_side, stride=patch_side),
         num_patches=(image_side // patch_side) ** 2,
@@ -64,7 +64,7 @@ class VisionTransformer(nn.Module):
         return scores
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then two linear layers; each sees the stream normalised and adds to it."""
 
     def __init__(self, width: int, num_heads: int) -> None:
@@ -96,11 +96,6 @@ class SelfAttention(nn.Module):
         weights = (queries @ keys.mT * queries.shape[-1] ** -0.5).softmax(dim=-1)
         result: Tensor = self.mixed((weights @ values).transpose(1, 2).flatten(2))
         return result
-
-
-def _check_divides(name: str, value: int, *, of: int) -> None:
-    if of % validate.count(**{name: value}):
-        raise InvalidValue(name, allowed=f"a divisor of {of}", given=value)
 
 
 def _initialise(layer: nn.Module) -> None:

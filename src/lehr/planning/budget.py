@@ -1,11 +1,11 @@
 """The privacy budget of a data set, across every run, search and machine that shares the file.
 
 >>> import tempfile
->>> from lehr.events import Gaussian, PoissonSampled, Repeated
+>>> from lehr.accounting.events import Gaussian, PoissonSampled, Repeated
 >>> step = PoissonSampled(512 / 60_000, Gaussian(1.23))
 >>> folder = tempfile.TemporaryDirectory()
 >>> budget = Budget.create(f"{folder.name}/mnist.budget", dataset="MNIST, training half", epsilon=3.0, delta=1e-5)
->>> reservation = budget.reserve(Repeated(step, 2000), run="first try")  # before the run touches a record
+>>> budget.reserve(Repeated(step, 2000), run="first try")  # before the run touches a record
 >>> budget.spend("first try", Repeated(step, 100))  # before the released values are used
 >>> print(budget.settle("first try"))  # the run stopped early: what it did not use is given back
 1900 × PoissonSampled(sampling_probability=0.00853333, Gaussian(noise_multiplier=1.23))
@@ -26,16 +26,13 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from lehr import accounting, validate
-from lehr.accounting.filter import RenyiFilter
-from lehr.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, a_name, reading
-from lehr.errors import AccountantFailed, BudgetExceeded, InvalidValue, UnsupportedEvent
-from lehr.events import (
+from lehr.accounting.events import (
     NOTHING,
     Adjacency,
     Event,
     Repeated,
-    an_adjacency,
-    an_event,
+    check_adjacency,
+    check_event,
     counted,
     from_json,
     is_part,
@@ -43,21 +40,15 @@ from lehr.events import (
     to_json,
     together,
 )
-from lehr.ledger import Ledger
+from lehr.accounting.filter import RenyiFilter
+from lehr.accounting.ledger import Ledger
+from lehr.errors import AccountantFailed, BudgetExceeded, InvalidValue, UnsupportedEvent
+from lehr.files.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, check_name, reading
 
 # A rollback journal, because the machines that share a budget may reach it over a network file system.
 BUDGET_FORMAT = FileFormat(application_id=0x4C656842, version=1, name="Lehr budget", journal=Journal.ROLLBACK)
 FILTER, SINGLE_PLAN = "filter", "single plan"
 MOST_STEPS = 10**9  # a step that costs next to nothing would otherwise be counted for ever
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reservation:
-    """What a run may do to the records."""
-
-    run: str
-    event: Event
-    whole_budget: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,10 +113,10 @@ class Budget(FileBacked):
         of the budget, if one is known already: the filter is then tuned to it, and admits more of it.
         """
         chosen = RenyiFilter.choose(
-            epsilon=epsilon, delta=delta, adjacency=an_adjacency(adjacency=adjacency), expecting=expecting
+            epsilon=epsilon, delta=delta, adjacency=check_adjacency(adjacency=adjacency), expecting=expecting
         )
         body = {
-            "dataset": a_name(dataset=dataset),
+            "dataset": check_name(dataset=dataset),
             "epsilon": chosen.epsilon,
             "delta": chosen.delta,
             "adjacency": chosen.adjacency.value,
@@ -133,14 +124,14 @@ class Budget(FileBacked):
         }
         return cls(AppendOnlyFile.create(path, BUDGET_FORMAT, kind="opened", body=body))
 
-    def reserve(self, event: Event, *, run: str, whole_budget: bool = False, run_id: str | None = None) -> Reservation:
+    def reserve(self, event: Event, *, run: str, whole_budget: bool = False, run_id: str | None = None) -> None:
         """Set aside all that a run may do, before it touches a record; refused where that would pass the limit.
 
         A run that can be resumed has a random ``run_id``, by which it finds its own reservation again. With
         ``whole_budget`` the tight accountant decides and admits more, but the budget must be unused, and this run is
         the last that it pays for.
         """
-        a_name(run=run)
+        check_name(run=run)
         _something(event=event)
         if run_id is not None:
             validate.text(run_id=run_id)
@@ -154,17 +145,16 @@ class Budget(FileBacked):
             if self._admits(event, books, epsilon):
                 body = {"run": run, "event": to_json(event), "whole_budget_epsilon": epsilon, "run_id": run_id}
                 transaction.append("reserved", body)
-                return Reservation(run=run, event=event, whole_budget=whole_budget)
+                return
         raise BudgetExceeded(self._refusal(event, run, books, epsilon))
 
-    def reservation(self, run: str) -> Reservation:
-        """What a run has reserved, for a run that is resumed."""
-        found = self._books(self._file.rows()).of(run)
-        return Reservation(run=run, event=found.reserved, whole_budget=found.whole_budget_epsilon is not None)
+    def reservation(self, run: str) -> Event:
+        """What a run has reserved."""
+        return self._books(self._file.rows()).of(run).reserved
 
     def spend(self, run: str, event: Event) -> None:
         """Record that a part of the reservation is used; when this returns, its released values may be used."""
-        an_event(event=event)
+        check_event(event=event)
         with self._file.transaction() as transaction:
             self._books(transaction.rows).spending(run, event)
             transaction.append("spent", {"run": run, "event": to_json(event)})
@@ -317,7 +307,7 @@ class _Books:
         return True
 
     def reserving(self, run: str, event: Event, whole_budget_epsilon: float | None, run_id: object) -> RunStatus:
-        self.refuse_taken(a_name(run=run))
+        self.refuse_taken(check_name(run=run))
         if not self.is_open_to(whole_budget_epsilon):
             raise BudgetExceeded(f"the run {run!r} cannot follow what was reserved before it")
         return RunStatus(
@@ -368,7 +358,7 @@ def _opened(row: Row) -> tuple[str, RenyiFilter]:
     orders = content["orders"]
     if not isinstance(orders, list):
         raise InvalidValue("orders", allowed="a list of numbers", given=orders)
-    return a_name(dataset=content["dataset"]), RenyiFilter(
+    return check_name(dataset=content["dataset"]), RenyiFilter(
         epsilon=validate.positive(epsilon=content["epsilon"]),
         delta=validate.delta(delta=content["delta"]),
         adjacency=Adjacency(content["adjacency"]),
@@ -378,7 +368,7 @@ def _opened(row: Row) -> tuple[str, RenyiFilter]:
 
 def _something(**named: object) -> Event:
     """A checked event that is not empty."""
-    event = an_event(**named)
+    event = check_event(**named)
     if together(event) == NOTHING:
         raise InvalidValue(next(iter(named)), allowed="something that is done to the records", given=event)
     return event
@@ -389,7 +379,7 @@ def _final_use(found: RunStatus, used: Event | None) -> Event:
         raise InvalidValue("used", allowed="stated for a run that recorded nothing with spend", given=used)
     if used is None:
         return found.used
-    if not is_part(found.used, of=an_event(used=used)):
+    if not is_part(found.used, of=check_event(used=used)):
         raise InvalidValue("used", allowed=f"at least what was recorded with spend, {found.used}", given=str(used))
     if not is_part(used, of=found.reserved):
         raise InvalidValue("used", allowed=f"at most what was reserved, {found.reserved}", given=str(used))

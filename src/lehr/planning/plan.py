@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from lehr import schedules, validate
-from lehr.accounting.accountant import Bound, bound, claim
+from lehr.accounting.accountant import ACCOUNTANTS, Bound, EpsilonCurve, bound, claim
 from lehr.accounting.calibration import (
     SMALLEST_SAMPLING_PROBABILITY,
     Target,
@@ -25,25 +24,30 @@ from lehr.accounting.calibration import (
     refuse_other_than_three,
     smallest_noise_multiplier,
 )
-from lehr.accounting.running import EpsilonCurve
-from lehr.claims import Claim
-from lehr.errors import InvalidValue
-from lehr.events import (
+from lehr.accounting.claims import Claim, Premise, PublishedRule, Standing
+from lehr.accounting.events import (
     NOTHING,
     Adjacency,
     Event,
     Gaussian,
+    NonPrivate,
     PoissonSampled,
     RenyiLimit,
     Repeated,
     SampledWithoutReplacement,
-    an_adjacency,
-    an_event,
+    check_adjacency,
+    check_event,
+    composed,
+    counted,
     from_json,
     to_json,
     together,
 )
+from lehr.errors import InvalidValue
 from lehr.schedules import CONSTANT, Schedule
+
+SECTIONS = ("method", "data", "model", "training")  # of a configuration
+PRIVATE, PUBLIC, SYNTHETIC = DECLARED = ("private", "public", "synthetic")  # what the records of a run are said to be
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +79,7 @@ class Plan:
     simulates: Plan | None = None
 
     def __post_init__(self) -> None:
-        an_event(asked=self.asked)
+        check_event(asked=self.asked)
         if self.limit is not None and not isinstance(self.limit, RenyiLimit):
             raise InvalidValue("limit", allowed="a RenyiLimit or none", given=self.limit)
         if self.stops_at_accepted is not None:
@@ -243,24 +247,20 @@ def make_plan(
         return replace(plan, noise_multiplier=sigma)
     if steps is None:
         return replace(plan, steps=largest_steps(lambda count: run_with(steps=count), target))
-    batch = _largest_batch(plan, lambda value: run_with(expected_batch_size=value), target)
-    return replace(plan, expected_batch_size=batch)
-
-
-def _largest_batch(plan: Plan, run_at: Callable[[float], Event], target: Target) -> float:
-    is_whole = plan.adjacency is Adjacency.REPLACE_ONE
-    return largest_sample(
-        run_at,
+    is_whole = adjacency is Adjacency.REPLACE_ONE
+    batch = largest_sample(
+        lambda value: run_with(expected_batch_size=value),
         target,
         smallest=1 if is_whole else plan.records * SMALLEST_SAMPLING_PROBABILITY,
         largest=plan.records,
         whole=is_whole,
     )
+    return replace(plan, expected_batch_size=batch)
 
 
 def _step(adjacency: Adjacency, records: int, batch: float, sigma: float) -> Event:
     noise = Gaussian(sigma)
-    an_adjacency(adjacency=adjacency)
+    check_adjacency(adjacency=adjacency)
     if not validate.positive(expected_batch_size=batch) <= records:
         raise InvalidValue("expected_batch_size", allowed=f"at most the {records} records", given=batch)
     if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
@@ -270,3 +270,35 @@ def _step(adjacency: Adjacency, records: int, batch: float, sigma: float) -> Eve
             "expected_batch_size", allowed="a whole number where sampling is without replacement", given=batch
         )
     return SampledWithoutReplacement(records, int(batch), noise)
+
+
+def published_event(rule: PublishedRule, plan: Plan, *, beside: Event = NOTHING) -> Event:
+    """What the paper counts: what it does not see is left out, and so is, in some, what was not accepted.
+
+    ``beside`` is what else the run does to the records, such as a PCA or charged scores.
+    """
+    steps = plan.stops_at_accepted if rule.counts_accepted_only and plan.stops_at_accepted else plan.steps
+    seen = counted(together(plan.events(0, steps), beside))
+    return composed({atom: count for atom, count in seen.items() if not isinstance(atom, NonPrivate)})
+
+
+def published_claim(rule: PublishedRule, plan: Plan, *, beside: Event = NOTHING) -> Claim:
+    """The claim that the paper would make. Where the rule holds, it is a proven one by the paper's accountant."""
+    event, accountant = published_event(rule, plan, beside=beside), ACCOUNTANTS[rule.accountant]
+    premises = claim(event, delta=plan.delta, adjacency=plan.adjacency).premises
+    broken = [Premise(rule.theorem, Standing.BROKEN, because=f"{rule.because}; shown in {rule.shown_in}")]
+    if not rule.is_broken:
+        is_whole = counted(event) == counted(together(plan.event, beside))
+        broken = [] if is_whole else [Premise(rule.theorem, Standing.BROKEN, because=_NOT_ALL)]
+    return Claim(
+        epsilon=accountant.epsilon(event, delta=plan.delta, adjacency=plan.adjacency),
+        delta=plan.delta,
+        adjacency=plan.adjacency,
+        accountant=accountant.name,
+        theorem=f"{rule.paper}: {rule.theorem}",
+        premises=(*broken, *premises),
+        proof=None if broken else accountant.proof,
+    )
+
+
+_NOT_ALL = "the rule leaves out a part of what the run does to the records"

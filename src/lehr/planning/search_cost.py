@@ -20,24 +20,14 @@ from typing import Any
 
 from lehr import validate
 from lehr.accounting.calibration import Target, smallest_noise_multiplier
+from lehr.accounting.events import NOTHING, Event, RepeatAndSelect, Repeated, counted, together
 from lehr.errors import InvalidValue
-from lehr.events import NOTHING, Event, RepeatAndSelect, Repeated, counted, together
 from lehr.files import strict_json
 from lehr.planning.plan import Plan
 
 LARGEST_MEAN = 10_000  # nobody trains so often, and counting up to a number drawn from a heavy tail takes its time
 _BELOW = 1 - 1e-12  # so that the mean of the law is no larger than the stated one, whatever is rounded
 _NEVER = 2.0**-80  # a probability that no draw of 52 bits can find
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """A search on records that were declared public or synthetic."""
-
-    def event(self, trial: Event) -> Event:
-        """What the search does to private records."""
-        del trial
-        return NOTHING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,15 +102,14 @@ class Composition:
         return together(trial), together(Repeated(together(trial), self.trials - 1))
 
 
-Paid = RepeatedSelection | Composition
-Price = Free | Paid
+SearchPrice = RepeatedSelection | Composition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class SearchTrial:
     """That a run is one trial of a search: what the search costs, and what each of its trials may do to the records."""
 
-    price: Paid
+    price: SearchPrice
     event: Event
 
     def refuse_other(self, event: Event) -> None:
@@ -130,12 +119,12 @@ class Trial:
             raise InvalidValue("what a trial does to the records", allowed=allowed, given=str(event))
 
 
-def plan_for(price: Paid, plan: Plan, *, epsilon: float, beside: Event = NOTHING) -> Plan:
+def plan_for(price: SearchPrice, plan: Plan, *, epsilon: float, beside: Event = NOTHING) -> Plan:
     """The plan of a trial: the given one, with the least noise with which the whole search stays within ε.
 
     ``beside`` is what else a trial does to the records, such as noised scores.
     """
-    refuse_what_is_not_searched(plan)
+    check_searchable(plan)
 
     def search_at(noise_multiplier: float) -> Event:
         return price.event(together(replace(plan, noise_multiplier=noise_multiplier).event, beside))
@@ -144,7 +133,7 @@ def plan_for(price: Paid, plan: Plan, *, epsilon: float, beside: Event = NOTHING
     return replace(plan, noise_multiplier=smallest_noise_multiplier(search_at, target))
 
 
-def refuse_what_is_not_searched(plan: Plan) -> None:
+def check_searchable(plan: Plan) -> None:
     """Trials on private records are full private runs whose events are known before a record is touched."""
     if plan.simulates is not None:
         allowed = "no simulation on private records: it has next to no noise, and would protect nobody"
@@ -156,7 +145,7 @@ def refuse_what_is_not_searched(plan: Plan) -> None:
         raise InvalidValue("noise_multiplier", allowed="a number > 0 on private records", given=0)
 
 
-def to_json(price: Paid) -> dict[str, object]:
+def to_json(price: SearchPrice) -> dict[str, object]:
     """The JSON form of a price."""
     match price:
         case RepeatedSelection():
@@ -165,7 +154,7 @@ def to_json(price: Paid) -> dict[str, object]:
             return {"kind": COMPOSITION, "trials": price.trials}
 
 
-def from_json(shape: object) -> Paid:
+def from_json(shape: object) -> SearchPrice:
     """The price of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
     kind = shape.get("kind") if isinstance(shape, dict) else None
     if kind in _FIELDS:

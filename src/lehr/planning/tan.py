@@ -1,27 +1,32 @@
-"""The total amount of noise of a plan (Sander, Stock & Sablayrolles 2023), and where the plan stands because of it.
+"""Total amount of noise, TAN (Sander, Stock & Sablayrolles 2023): a plan's η, other settings at its ε, two figures.
 
 η of a step is q/(√2·σ), η of a run is √steps times that, and the total amount of noise is 1/η. The ε that follows from
 η alone is an estimate, fair for noise multipliers above 2. Below lies what the paper calls the privacy wall: at the
 same η, ε grows fast as the noise multiplier falls. Every ε that decides something here is the tight one.
 
 >>> plan = Plan(noise_multiplier=2.5, expected_batch_size=16_384, records=1_281_167, steps=72_000, delta=8e-7)
->>> stands = standing(plan)
->>> print(f"{stands.epsilon:.3f} tight, {stands.epsilon_estimate:.3f} estimated")
+>>> found = analyse(plan)
+>>> print(f"{found.epsilon:.3f} tight, {found.epsilon_estimate:.3f} estimated")
 7.465 tight, 8.215 estimated
+
+Other settings are compared by their signal, q·√steps/σ, and by their cost, the records that are looked at. None costs
+more ε than the plan, by the tight accountant. The figures are Figures 2 and 3 of the paper, for a plan of one's own: ε
+at constant η, and the Rényi divergence of a step over its approximation.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from lehr import validate
 from lehr.accounting.accountant import ACCOUNTANTS, bound
-from lehr.accounting.calibration import Target, smallest_noise_multiplier
-from lehr.accounting.last_within import last_within
+from lehr.accounting.calibration import Target, last_within, smallest_noise_multiplier
+from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated
+from lehr.accounting.rdp import renyi_divergences
 from lehr.errors import AccountantFailed, InvalidValue, Unreachable
-from lehr.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated
-from lehr.planning.plan import Plan
+from lehr.planning.plan import Plan, make_plan
 
 AN_ESTIMATE = "an estimate, not a guarantee"
 FAIR_FROM = 2.0  # the noise multiplier above which the paper finds its estimate fair
@@ -58,17 +63,7 @@ class TotalNoise:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Priced:
-    """The ε of one run: the tight one, which decides, and two to compare it with."""
-
-    epsilon: float
-    accountant: str
-    epsilon_estimate: float
-    epsilon_balle20: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class TanAnalysis:
     """Where a plan stands: its η, its ε by three rules, the least ε at that η, and the wall."""
 
     total: TotalNoise
@@ -154,25 +149,25 @@ def total_noise(plan: Plan) -> TotalNoise:
     return TotalNoise(eta_step=eta_step, steps=plan.steps)
 
 
-def standing(plan: Plan, *, tolerance: float = WALL) -> Standing:
+def analyse(plan: Plan, *, tolerance: float = WALL) -> TanAnalysis:
     """Where the plan stands. A plan whose δ alone covers it has no ε to compare, and is refused."""
     total = total_noise(plan)
-    price = priced(plan.event, delta=plan.delta)
+    best = plan.bound()
     limit = large_noise_epsilon(total.signal, delta=plan.delta)
-    if not 0 < limit < math.inf or not 0 < price.epsilon < math.inf:
-        raise InvalidValue("plan", allowed="one that costs an ε above 0 and below infinity", given=price.epsilon)
-    return Standing(
+    if not 0 < limit < math.inf or not 0 < best.epsilon < math.inf:
+        raise InvalidValue("plan", allowed="one that costs an ε above 0 and below infinity", given=best.epsilon)
+    return TanAnalysis(
         total=total,
         noise_multiplier=plan.noise_multiplier,
         delta=plan.delta,
-        epsilon=price.epsilon,
-        accountant=price.accountant,
-        epsilon_estimate=price.epsilon_estimate,
-        epsilon_balle20=price.epsilon_balle20,
+        epsilon=best.epsilon,
+        accountant=best.accountant,
+        epsilon_estimate=estimated_epsilon(plan.event, delta=plan.delta),
+        epsilon_balle20=balle20_epsilon(plan.event, delta=plan.delta),
         epsilon_limit=limit,
-        wall=wall(total, delta=plan.delta, tolerance=tolerance),
+        wall=privacy_wall(total, delta=plan.delta, tolerance=tolerance),
         tolerance=tolerance,
-        ceiling=largest_signal(epsilon=price.epsilon, delta=plan.delta),
+        ceiling=largest_signal(epsilon=best.epsilon, delta=plan.delta),
     )
 
 
@@ -180,17 +175,6 @@ def run_at(total: TotalNoise, noise_multiplier: float, *, steps: int | None = No
     """The run of the same η at another noise multiplier; full batches where more would be needed."""
     probability = min(1.0, total.sampling_probability(noise_multiplier, steps=steps))
     return Repeated(PoissonSampled(probability, Gaussian(noise_multiplier)), total.steps if steps is None else steps)
-
-
-def priced(event: Event, *, delta: float) -> Priced:
-    """The ε of a run by the tight accountant, by the estimate, and by the accountant of the paper."""
-    best = bound(event, delta=delta)
-    return Priced(
-        epsilon=best.epsilon,
-        accountant=best.accountant,
-        epsilon_estimate=estimated_epsilon(event, delta=delta),
-        epsilon_balle20=balle20_epsilon(event, delta=delta),
-    )
 
 
 def tight_epsilon(event: Event, *, delta: float) -> float:
@@ -216,7 +200,7 @@ def large_noise_epsilon(signal: float, *, delta: float) -> float:
     return tight_epsilon(Gaussian(1 / validate.positive(signal=signal)), delta=delta)
 
 
-def wall(total: TotalNoise, *, delta: float, tolerance: float = WALL) -> float | None:
+def privacy_wall(total: TotalNoise, *, delta: float, tolerance: float = WALL) -> float | None:
     """The smallest noise multiplier, at this η and these steps, whose tight ε is within the tolerance of the limit."""
     limit = large_noise_epsilon(total.signal, delta=delta)
     target = Target((1 + validate.positive(tolerance=tolerance)) * limit, delta, accountant=TIGHT)
@@ -237,3 +221,297 @@ def largest_signal(*, epsilon: float, delta: float) -> float:
     if found is None:
         raise Unreachable(f"epsilon {epsilon:g} at delta {delta:g} allows no signal that could be counted")
     return 1 / found
+
+
+BATCH_FACTORS = (1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
+STEP_FACTORS = (1 / 16, 1 / 4, 4.0)
+NEARLY = 0.05  # the share of its signal that a cheaper setting may lose and still be called nearly as good
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    """A setting at most as dear in ε as the plan, beside the plan."""
+
+    expected_batch_size: float
+    steps: int
+    noise_multiplier: float
+    epsilon: float
+    signal: float
+    signal_gain: float  # as a share of the plan's; below zero for a loss
+    cost: float  # records looked at
+    cost_factor: float
+    learning_rate_factor: float
+    above_limit: float  # what ε is above the large-noise limit of the same η, as a share
+    is_plan: bool
+
+    @property
+    def is_behind_wall(self) -> bool:
+        """Whether more than a tenth of its ε is paid for too small a noise."""
+        return self.above_limit > WALL
+
+    @property
+    def gain_per_cost(self) -> float | None:
+        """The share of signal won per share of cost added; none where no cost is added."""
+        return self.signal_gain / (self.cost_factor - 1) if self.cost_factor > 1 else None
+
+    def to_json(self) -> dict[str, object]:
+        """The JSON form."""
+        return {**asdict(self), "is_behind_wall": self.is_behind_wall, "gain_per_cost": self.gain_per_cost}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoreData:
+    """A plan on twice the records, δ halved, and what becomes of ε or of the noise."""
+
+    keeps: str
+    records: int
+    delta: float
+    expected_batch_size: float
+    noise_multiplier: float
+    epsilon: float
+    epsilon_estimate: float
+    cost_factor: float
+
+
+def other_batches(plan: Plan, *, epsilon: float | None = None) -> Iterator[Proposal]:
+    """The same steps with other batches, each with the least noise that its ε allows; those out of reach are left out.
+
+    ``epsilon`` is that of the plan, where it is known already.
+    """
+    allowed = plan.bound().epsilon if epsilon is None else epsilon
+    batches = {_whole(plan.expected_batch_size * factor) for factor in BATCH_FACTORS if factor != 1}
+    for batch in sorted({plan.expected_batch_size, *batches}):
+        if batch == plan.expected_batch_size:
+            yield _beside(plan, plan, allowed)
+        elif batch <= plan.records:
+            yield from _calibrated(plan, allowed, batch=batch, steps=plan.steps)
+
+
+def other_steps(plan: Plan, *, epsilon: float | None = None) -> Iterator[Proposal]:
+    """More or fewer steps at almost the same η: the batch follows as 1/√steps, the learning rate as 1/steps."""
+    allowed = plan.bound().epsilon if epsilon is None else epsilon
+    for steps in sorted({max(1, round(plan.steps * factor)) for factor in STEP_FACTORS}):
+        batch = _whole(plan.expected_batch_size * math.sqrt(plan.steps / steps))
+        if steps != plan.steps and batch <= plan.records:
+            yield from _calibrated(plan, allowed, batch=batch, steps=steps)
+
+
+def twice_the_data(plan: Plan, *, epsilon: float | None = None) -> Iterator[MoreData]:
+    """What twice the records would give: less ε, or twice the batch, or less noise at the same ε."""
+    allowed = plan.bound().epsilon if epsilon is None else epsilon
+    more = replace(plan, records=2 * plan.records, delta=plan.delta / 2)
+    yield _on_more_data("batch, noise and steps", more, plan)
+    twice = replace(more, expected_batch_size=2 * plan.expected_batch_size)
+    yield _on_more_data("sampling probability, noise and steps", twice, plan)
+    for found in _within(more, allowed):
+        yield _on_more_data("batch, steps and ε", found, plan)
+
+
+def best_for_its_cost(rows: Sequence[Proposal]) -> Proposal | None:
+    """The dearer setting with the most signal won for each share of cost added; none where no signal is won."""
+    rated = [(row.gain_per_cost, row) for row in rows if row.gain_per_cost is not None and row.signal_gain > 0]
+    return max(rated, key=lambda pair: pair[0])[1] if rated else None
+
+
+def cheapest_nearly_as_good(rows: Sequence[Proposal]) -> Proposal | None:
+    """The cheapest setting that loses little of the plan's signal; none where every cheaper one loses more."""
+    good = [row for row in rows if row.cost_factor < 1 and row.signal_gain >= -NEARLY]
+    return min(good, key=lambda row: row.cost_factor, default=None)
+
+
+def _whole(batch: float) -> float:
+    return float(max(1, round(batch)))
+
+
+def _calibrated(plan: Plan, epsilon: float, *, batch: float, steps: int) -> Iterator[Proposal]:
+    for found in _within(replace(plan, expected_batch_size=batch, steps=steps), epsilon):
+        yield _beside(plan, found, tight_epsilon(found.event, delta=found.delta))
+
+
+def _within(plan: Plan, epsilon: float) -> Iterator[Plan]:
+    """The plan with the least noise that ε allows, unless no noise is found that does."""
+    try:
+        yield make_plan(
+            epsilon=epsilon,
+            delta=plan.delta,
+            records=plan.records,
+            expected_batch_size=plan.expected_batch_size,
+            steps=plan.steps,
+            accountant=TIGHT,
+        )
+    except (Unreachable, AccountantFailed):
+        return
+
+
+def _beside(plan: Plan, found: Plan, epsilon: float) -> Proposal:
+    signal, before = total_noise(found).signal, total_noise(plan).signal
+    cost, cost_before = found.expected_batch_size * found.steps, plan.expected_batch_size * plan.steps
+    return Proposal(
+        expected_batch_size=found.expected_batch_size,
+        steps=found.steps,
+        noise_multiplier=found.noise_multiplier,
+        epsilon=epsilon,
+        signal=signal,
+        signal_gain=signal / before - 1,
+        cost=cost,
+        cost_factor=cost / cost_before,
+        learning_rate_factor=plan.steps / found.steps,
+        above_limit=epsilon / large_noise_epsilon(signal, delta=plan.delta) - 1,
+        is_plan=found == plan,
+    )
+
+
+def _on_more_data(keeps: str, more: Plan, plan: Plan) -> MoreData:
+    return MoreData(
+        keeps=keeps,
+        records=more.records,
+        delta=more.delta,
+        expected_batch_size=more.expected_batch_size,
+        noise_multiplier=more.noise_multiplier,
+        epsilon=tight_epsilon(more.event, delta=more.delta),
+        epsilon_estimate=estimated_epsilon(more.event, delta=more.delta),
+        cost_factor=more.expected_batch_size * more.steps / (plan.expected_batch_size * plan.steps),
+    )
+
+
+FIGURE_STEP_FACTORS = (1 / 16, 1.0, 16.0)
+POINTS = 9
+RATIO_ORDERS = tuple(float(order) for order in (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256))
+RATIO_NOISE_MULTIPLIERS = (0.5, 1.0, FAIR_FROM, 4.0)
+_SMALLEST, _LARGEST = 0.5, 8.0  # where the paper's figure begins, and where nothing changes any more
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EtaPoint:
+    """One setting of the constant η."""
+
+    noise_multiplier: float
+    sampling_probability: float
+    epsilon: float
+    epsilon_balle20: float | None  # on the plan's own line only
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EtaCurve:
+    """ε against the noise multiplier at one number of steps."""
+
+    steps: int
+    is_of_plan: bool
+    points: tuple[EtaPoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RatioCurve:
+    """The divergence of a step over order·η², at each order; infinite where the divergence is."""
+
+    noise_multiplier: float
+    sampling_probability: float
+    is_of_plan: bool
+    orders: tuple[float, ...]
+    ratios: tuple[float, ...]
+
+
+def eta_curves(plan: Plan, *, step_factors: Sequence[float] = FIGURE_STEP_FACTORS) -> Iterator[EtaCurve]:
+    """Figure 2, a line at a time: fewer steps than planned, as planned, and more. A line of one point is left out."""
+    total = total_noise(plan)
+    for steps in sorted({max(1, round(plan.steps * factor)) for factor in step_factors}):
+        points = tuple(_points(plan, total, steps))
+        if len(points) > 1:
+            yield EtaCurve(steps=steps, is_of_plan=steps == plan.steps, points=points)
+
+
+def ratio_curves(plan: Plan) -> tuple[RatioCurve, ...]:
+    """Figure 3: a few noise multipliers and the plan's own, smallest first."""
+    total = total_noise(plan)
+    noises = sorted({*RATIO_NOISE_MULTIPLIERS, plan.noise_multiplier})
+    possible = [noise for noise in noises if _is_possible(total, noise, total.steps)]
+    return tuple(_ratio_curve(plan, total, noise) for noise in possible)
+
+
+def deciding_order(plan: Plan) -> float:
+    """The order at which the estimate takes its minimum, 1 + √ln(1/δ)/η."""
+    return 1 + math.sqrt(-math.log(plan.delta)) / total_noise(plan).eta
+
+
+def _points(plan: Plan, total: TotalNoise, steps: int) -> Iterator[EtaPoint]:
+    first = min(_SMALLEST, plan.noise_multiplier / 1.5)
+    last = max(_LARGEST, plan.noise_multiplier * 1.5)
+    apart = (last / first) ** (1 / (POINTS - 1))
+    noises = {first * apart**place for place in range(POINTS)}
+    if steps == plan.steps:
+        noises.add(plan.noise_multiplier)
+    full = math.sqrt(steps) / total.signal  # where every record takes part in every step
+    if full < last:
+        noises.add(full)
+    for noise in sorted(noises):
+        if _is_possible(total, noise, steps):
+            yield _point(plan, total, steps, noise)
+
+
+def _point(plan: Plan, total: TotalNoise, steps: int, noise: float) -> EtaPoint:
+    run = run_at(total, noise, steps=steps)
+    return EtaPoint(
+        noise_multiplier=noise,
+        sampling_probability=min(1.0, total.sampling_probability(noise, steps=steps)),
+        epsilon=tight_epsilon(run, delta=plan.delta),
+        epsilon_balle20=balle20_epsilon(run, delta=plan.delta) if steps == plan.steps else None,
+    )
+
+
+def _ratio_curve(plan: Plan, total: TotalNoise, noise: float) -> RatioCurve:
+    probability = min(1.0, total.sampling_probability(noise))
+    step = PoissonSampled(probability, Gaussian(noise))
+    found = renyi_divergences(step, RATIO_ORDERS, Adjacency.ADD_OR_REMOVE_ONE, only_these=True)
+    ratios = (value / (order * total.eta_step**2) for order, value in zip(RATIO_ORDERS, found.tolist(), strict=True))
+    return RatioCurve(
+        noise_multiplier=noise,
+        sampling_probability=probability,
+        is_of_plan=noise == plan.noise_multiplier,
+        orders=RATIO_ORDERS,
+        ratios=tuple(ratios),
+    )
+
+
+def _is_possible(total: TotalNoise, noise: float, steps: int) -> bool:
+    return total.sampling_probability(noise, steps=steps) <= 1 + 1e-9  # full batches, but for rounding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TanOutlook:
+    """The plan, where it stands, and settings to compare it with. The figures are empty where they were not asked."""
+
+    plan: Plan
+    standing: TanAnalysis
+    other_batches: tuple[Proposal, ...]
+    other_steps: tuple[Proposal, ...]
+    twice_the_data: tuple[MoreData, ...]
+    curves: tuple[EtaCurve, ...] = ()
+    ratio_curves: tuple[RatioCurve, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """The JSON form."""
+        return {
+            "standing": self.standing.to_json(),
+            "other_batches": [row.to_json() for row in self.other_batches],
+            "other_steps": [row.to_json() for row in self.other_steps],
+            "twice_the_data": [asdict(row) for row in self.twice_the_data],
+            "constant_eta": [asdict(curve) for curve in self.curves],
+            "divergence_ratio": [asdict(curve) for curve in self.ratio_curves],
+        }
+
+
+def tan_outlook(plan: Plan, *, step_factors: Sequence[float] = FIGURE_STEP_FACTORS) -> TanOutlook:
+    """The whole of it, which takes seconds, since everything is counted by the tight accountant.
+
+    ``step_factors`` are the numbers of steps of the figures, times those of the plan; without any, no figure is made.
+    """
+    standing = analyse(plan)
+    return TanOutlook(
+        plan=plan,
+        standing=standing,
+        other_batches=tuple(other_batches(plan, epsilon=standing.epsilon)),
+        other_steps=tuple(other_steps(plan, epsilon=standing.epsilon)),
+        twice_the_data=tuple(twice_the_data(plan, epsilon=standing.epsilon)),
+        curves=tuple(eta_curves(plan, step_factors=step_factors)),
+        ratio_curves=ratio_curves(plan) if step_factors else (),
+    )

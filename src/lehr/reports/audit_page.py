@@ -1,143 +1,153 @@
-"""Audits as a part of a run's page, or as one web page of their own: verdicts, bounds, and what an attack achieves.
-
-The curves are counts as they are; what is certified is said beside them, with its confidence.
-"""
+"""Audits as a page of their own, or as sections of a run's page: verdict, bounds, and the curves of the attack."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
 from lehr.auditing import Audit, Verdict
-from lehr.auditing.curves import Curve, allowed_tradeoff
-from lehr.auditing.gaussian_tradeoff import GAUSSIAN_TRADEOFF, mu_from_epsilon
-from lehr.reports import audit_words, page_frame
+from lehr.auditing.audit import (
+    NO_GUARANTEE,
+    Curve,
+    allowed_tradeoff,
+    assumptions_text,
+    certified_text,
+    claimed_text,
+    explanation,
+    percent,
+    setup_text,
+    share_of_claim,
+    verdict_text,
+)
+from lehr.auditing.bounds import GAUSSIAN_TRADEOFF, mu_from_epsilon
 from lehr.reports.chart import Chart, Line
-from lehr.reports.rounding import at_least, at_most
+from lehr.reports.page import Facts, Page, Paragraph, Section, Table, figure, note, render_page
+from lehr.rounding import at_least, at_most
 
-TEMPLATE = "audit_page.html.jinja"
 ROC = (
-    "Each point is one way to guess who was in the data: to the right, how many of those who were not there are called "
-    "members; upwards, how many members are found. Guessing at random is the diagonal. The claim says that no attack "
-    "at all gets above its line, whatever else the attacker knows."
+    "Each point is one decision threshold of the attack. Random guessing is the diagonal. The claim says that no "
+    "attack gets above its line, whatever else the attacker knows."
 )
-TRADEOFF = (
-    "The same as errors: to the right, calling somebody a member who is not; upwards, missing one who is. The claim "
-    "says that both errors together can never be small: no attack gets below its line."
-)
-GAUSSIAN = (
-    " The dotted line is closer: the best that anybody can do against Gaussian noise of just that ε. An attack that "
-    "comes near it leaves little room for a smaller ε."
+TRADEOFF = "The same as two errors: the claim says that no attack gets below its line."
+GAUSSIAN = " The dotted line is the best possible attack against Gaussian noise of exactly that ε."
+METHOD = (
+    "Canaries, made-up records with gradients as large as the clipping allows, were put into training or left out, "
+    "each by a coin flip. An attacker who sees everything that was released then guesses about each. How often the "
+    "guesses are right gives a lower bound on the true ε."
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """What a page says of one audit."""
-
-    subject: str
-    verdict: str
-    is_bad: bool
-    sentences: tuple[str, ...]
-    rows: tuple[tuple[str, str], ...]
-    bounds: tuple[tuple[str, str, str, str], ...]
-    charts: tuple[Chart, ...]
-    explained: tuple[str, ...]  # what each chart shows, once on a page
-
-
-def part(audit: Audit, *, place: int = 0) -> Part:
-    """What is to be said of an audit; ``place`` tells its charts from those of others on the same page."""
-    closer = GAUSSIAN if _is_gaussian(audit) else ""
-    return Part(
-        subject=audit.subject,
-        verdict=audit_words.verdict(audit),
-        is_bad=audit.verdict is not Verdict.NOT_REFUTED,
-        sentences=tuple(audit_words.sentences(audit)),
-        rows=tuple(_rows(audit)),
-        bounds=tuple(
-            (at_least(bound.epsilon), audit_words.percent(bound.confidence), bound.by, audit_words.assumes(bound))
-            for bound in audit.bounds
+def sections(audit: Audit, *, title: str, number: int = 0) -> list[Section | Sequence[Section]]:
+    """The sections about one audit; ``number`` distinguishes its charts from those of others on the same page."""
+    first, *others = explanation(audit)
+    rows = [
+        ("Claimed", claimed_text(audit)),
+        ("Certified", certified_text(audit)),
+        ("Attack", audit.attack),
+        ("Setup", setup_text(audit)),
+        *(
+            ("Checked", f"{check.statement} (p = {check.p_value:.2g}{'' if check.passed else ': it does not hold'})")
+            for check in audit.checks
         ),
-        charts=tuple(_charts(audit, place)),
-        explained=(ROC + closer, TRADEOFF) if place == 0 else (),
+    ]
+    bounds = [
+        (
+            at_least(bound.epsilon),
+            percent(bound.confidence),
+            bound.by + (" (decides)" if place == 0 else ""),
+            assumptions_text(bound),
+        )
+        for place, bound in enumerate(audit.bounds)
+    ]
+    about = Section(
+        title=title,
+        badge=verdict_text(audit),
+        is_bad=audit.verdict is not Verdict.NOT_REFUTED,
+        parts=[
+            Paragraph(first),
+            *map(note, others),
+            Facts(rows=rows),
+            Table(
+                title="Bounds and their assumptions",
+                has_heading=True,
+                headings=("ε ≥", "Confidence", "Bound", "Assumes"),
+                rows=bounds,
+            ),
+        ],
     )
+    return [about, tuple(map(figure, _charts(audit, number)))]
 
 
 def render(audits: Sequence[Audit], *, title: str) -> str:
-    """Audits as a page of their own. Everything but the script of plotly is escaped."""
-    parts = [part(audit, place=place) for place, audit in enumerate(audits)]
-    return page_frame.render(
-        TEMPLATE,
-        charts=[chart for one in parts for chart in one.charts],
-        heading=title,
-        summary=_summary(audits),
-        is_bad=any(one.is_bad for one in parts),
-        audits=parts,
+    """The page of several audits."""
+    counts = [(word, sum(audit.verdict is kind for audit in audits)) for kind, word in _BAD.items()]
+    found = [f"{count} {word}" for word, count in counts if count]
+    summary = f"{' and '.join(found)} of {len(audits)}" if found else "Nothing is refuted"
+    overview = Table(
+        title="Claimed and certified",
+        headings=("Attacked", "Verdict", "Claimed ε", "Certified ε", "Share"),
         rows=[
             (
                 audit.subject,
+                verdict_text(audit),
                 at_most(audit.claimed_epsilon),
                 at_least(audit.decisive.epsilon),
-                audit_words.share(audit),
-                audit_words.verdict(audit),
+                share_of_claim(audit),
             )
             for audit in audits
         ],
-        versions=" and ".join(sorted({audit.library_version for audit in audits})),
+        numeric=(False, False, True, True, True),
+        notes=["Certified is what the attack proves at least. A claimed ε is rounded up, a certified one down."],
+    )
+    every = (sections(audit, title=audit.subject, number=number) for number, audit in enumerate(audits))
+    return render_page(
+        Page(
+            title=f"{title}: {summary}",
+            heading=title,
+            headline=summary,
+            is_bad=bool(found),
+            introduction=[Paragraph(METHOD), note(NO_GUARANTEE)],
+            blocks=[Section(title="Claimed and certified", parts=[overview]), *(one for part in every for one in part)],
+            footer=f"Audited by Lehr {' and '.join(sorted({audit.library_version for audit in audits}))}.",
+        )
     )
 
 
-def _summary(audits: Sequence[Audit]) -> str:
-    words = {Verdict.REFUTED: "refuted", Verdict.SUSPICIOUS: "suspicious"}
-    counts = {word: sum(audit.verdict is kind for audit in audits) for kind, word in words.items()}
-    found = [f"{count} {word}" for word, count in counts.items() if count]
-    return f"{' and '.join(found)}, of {len(audits)}" if found else "Nothing is refuted"
+_BAD = {Verdict.REFUTED: "refuted", Verdict.SUSPICIOUS: "suspicious"}
 
 
-def _rows(audit: Audit) -> Iterator[tuple[str, str]]:
-    yield "Claimed", audit_words.claimed(audit)
-    yield "Certified", audit_words.certified(audit)
-    yield "Game", audit.game
-    yield "Played", audit_words.played(audit)
-    for check in audit.checks:
-        yield "Checked", f"{check.statement} (p = {check.p_value:.2g}{'' if check.passed else ': it does not hold'})"
-
-
-def _charts(audit: Audit, place: int) -> Iterator[Chart]:
+def _charts(audit: Audit, number: int) -> Iterator[Chart]:
     if not audit.roc:
         return
     positives, found = ([point[side] for point in audit.roc] for side in (0, 1))
-    lines = [("this attack", "solid", positives, [1 - rate for rate in found]), *_compared(audit)]
-    yield Chart(
-        element=f"audit-roc-{place}",
-        x_title="false positive rate",
-        y_title="true positive rate",
-        x_format=".0%",
-        y_format=".0%",
-        point="%{y:.1%} found<br>at %{x:.1%} false alarms",
-        has_markers=False,
-        from_zero=True,
-        lines=tuple(Line(name=name, dash=dash, x=x, y=[1 - rate for rate in y]) for name, dash, x, y in lines),
-    )
-    yield Chart(
-        element=f"audit-tradeoff-{place}",
-        x_title="false positive rate",
-        y_title="false negative rate",
-        x_format=".0%",
-        y_format=".0%",
-        point="%{y:.1%} missed<br>at %{x:.1%} false alarms",
-        has_markers=False,
-        from_zero=True,
-        lines=tuple(Line(name=name, dash=dash, x=x, y=y) for name, dash, x, y in lines),
-    )
+    lines = [("this attack", "solid", positives, [1 - rate for rate in found]), *_references(audit)]
+    closer = GAUSSIAN if _is_gaussian(audit) else ""
+    for kind, title, y_title, text in (
+        ("roc", "True against false positives (ROC)", "true positive rate", ROC + closer),
+        ("tradeoff", "Both errors (trade-off)", "false negative rate", TRADEOFF),
+    ):
+        yield Chart(
+            element=f"audit-{kind}-{number}",
+            title=title,
+            note=text if number == 0 else "",
+            x_title="false positive rate",
+            y_title=y_title,
+            x_format=".0%",
+            y_format=".0%",
+            point="%{y:.1%}<br>at %{x:.1%} false positives",
+            from_zero=True,
+            lines=tuple(
+                Line(name=name, dash=dash, x=x, y=y if kind == "tradeoff" else [1 - rate for rate in y])
+                for name, dash, x, y in lines
+            ),
+        )
 
 
-def _compared(audit: Audit) -> Iterator[tuple[str, str, list[float], list[float]]]:
-    """What the attack is to be seen against: false negative rates over false positive rates."""
+def _references(audit: Audit) -> Iterator[tuple[str, str, list[float], list[float]]]:
+    """Lines to compare the attack with: false negative rates over false positive rates."""
     if math.isfinite(audit.claimed_epsilon):
         yield "the claim", "solid", *_points(allowed_tradeoff(audit.claimed_epsilon, audit.delta))
         if _is_gaussian(audit):
@@ -150,7 +160,7 @@ def _is_gaussian(audit: Audit) -> bool:
 
 
 def _gaussian(epsilon: float, delta: float) -> Curve:
-    """The trade-off of Gaussian noise that has this ε at δ, and no smaller one."""
+    """The trade-off curve of Gaussian noise with exactly this ε at δ."""
     positives = allowed_tradeoff(epsilon, delta).false_positive_rates
     rates = special.ndtr(-special.ndtri(positives) - mu_from_epsilon(epsilon, delta=delta))
     return Curve(false_positive_rates=positives, rates=np.asarray(rates))

@@ -7,9 +7,9 @@ import os
 import time
 from typing import Any
 
-from lehr.errors import InvalidValue
+from lehr.errors import MissingExtra
 from lehr.reports.progress import Clock
-from lehr.run_shape import Callback, End, Evaluation, Progress, Start
+from lehr.run.shape import Callback, End, Evaluation, Progress, Start
 
 BETWEEN_POINTS = 1.0  # seconds
 
@@ -19,23 +19,21 @@ class TensorBoard(Callback):
 
     def __init__(self, directory: str | os.PathLike[str], *, clock: Clock = time.monotonic) -> None:
         self._directory = os.fspath(directory)
-        self._make_writer = _writer_class()  # now, so that what is missing is missed before the first step
+        self._make_writer = _writer_class()  # now, so that a missing package is an error before the first step
         self._writer: Any = None
         self._clock = clock
         self._next_point = -math.inf
 
     def started(self, start: Start) -> None:
-        """Open the files; what an interrupted run had written about steps that come again is not shown."""
+        # TensorBoard discards what an interrupted run wrote about steps that are repeated
         self._writer = self._make_writer(self._directory, purge_step=start.first_step or None)
 
     def stepped(self, progress: Progress) -> None:
-        """Write ε, about once a second."""
         if (now := self._clock()) >= self._next_point:
             self._next_point = now + BETWEEN_POINTS
             self._spent(progress)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Write loss, accuracy and learning rate."""
         step = evaluation.step
         self._write(f"loss/{evaluation.on}", evaluation.loss, step)
         self._write(f"accuracy/{evaluation.on}", evaluation.accuracy, step)
@@ -44,7 +42,6 @@ class TensorBoard(Callback):
             self._write("accepted_fraction", evaluation.accepted / step, step)
 
     def ended(self, end: End) -> None:
-        """Write the last ε and close the files."""
         self._spent(Progress(step=end.step, accepted=end.accepted, epsilon_spent=end.epsilon_spent))
         if self._writer is not None:
             self._writer.close()
@@ -62,7 +59,5 @@ def _writer_class() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise InvalidValue(
-            "tensorboard", allowed="installed where it is used: pip install 'lehr[tensorboard]'", given="not installed"
-        ) from error
+        raise MissingExtra("tensorboard", extra="tensorboard") from error
     return SummaryWriter

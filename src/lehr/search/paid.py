@@ -1,137 +1,568 @@
-"""A search on private records before its first trial: its price, and one plan that all of its trials have."""
+"""Searches on private records: their price, their budget, and the two ways to pay.
+
+``paid_search`` fixes the price and one plan for all trials before the first one. The whole search is reserved in the
+budget of the data set; nothing is given back, since that would reveal how much was used, and when.
+
+*Composition* (``PaidStudy``): a fixed number of trials, all charged, so that all may be shown. It is a study in which
+every trial has the same plan; the certificate of each is for all of them.
+
+*Repeated selection* (``Selection``): a secret random number of independent trials, of which only the best is shown.
+
+    SEARCH/
+        search.json     the request, the plan of a trial and the price, from before the first trial; public
+        private/        while the search runs, mode 0700: the key, the progress, the best trial, the running one
+        winner/         the run folder of the best trial, once the search is over, with its settings.json
+
+The number of trials, their settings and their first weights follow from the key, so a search that was killed is resumed
+as it began. At the end the key and every trial but the winner are destroyed. Nothing that is kept or shown depends on
+how many trials there were: no name, number or time. Why that is needed: planning/search_cost.proof.md.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import os
+import secrets
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from lehr import accounting
-from lehr.claims import Claim
-from lehr.configuration import Configuration, statements
-from lehr.errors import InvalidValue
-from lehr.events import Event, counted
-from lehr.planning.plan import Plan
-from lehr.planning.search_cost import Paid, RepeatedSelection, Trial, plan_for, refuse_what_is_not_searched
-from lehr.run_shape import PRIVATE
-from lehr.search.asked import Search
-from lehr.search.checking import refuse_what_cannot_be_tried
-from lehr.search.defaults import usual_space
-from lehr.search.names import NO_PRUNER
-from lehr.search.space import Parameters, Space
+from lehr import accounting, validate
+from lehr.accounting.claims import Claim
+from lehr.accounting.events import NOTHING, Event, counted
+from lehr.accounting.ledger import LEDGER_FORMAT
+from lehr.certificates import issuing, run_reading
+from lehr.certificates.certificate import SharedBudget, read_certificate, write_certificate
+from lehr.config import RunConfig, as_json
+from lehr.errors import BudgetExceeded, InvalidValue, StoreError
+from lehr.files import atomic, strict_json
+from lehr.files.append_only import AppendOnlyFile, check_name
+from lehr.planning import search_cost
+from lehr.planning.budget import Budget, RunStatus
+from lehr.planning.plan import PRIVATE, Plan
+from lehr.planning.search_cost import (
+    Composition,
+    RepeatedSelection,
+    SearchPrice,
+    SearchTrial,
+    check_searchable,
+    plan_for,
+)
+from lehr.privacy.rng import RunKey
+from lehr.reports import run_page
+from lehr.reports.progress import SearchCallback, TrialRow
+from lehr.run.folder import differences, refuse_used
+from lehr.run.shape import RunFiles
+from lehr.search.request import ACCURACY, NO_PRUNER, Search, SearchTerms, check_records, check_space
+from lehr.search.space import Parameters, Space, usual_space
+from lehr.search.study import DATABASE, Study, TrialOutcome, run_trial
+from lehr.training.prepare import check_statements, run_plan
 
 RANDOM, BATCH_FACTOR = "random", "batch_factor"
-LOOKS = 64  # draws of settings that are looked at before the first trial
+NUM_CHECKED_SETTINGS = 64  # random settings whose event is checked before the first trial
+SAME_EVENT = "of settings with which every trial does the same to the records"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaidSearch:
-    """What is searched for, at which price, and the plan of every trial."""
+    """A search, its price, and the plan and the event of every trial."""
 
     search: Search
-    price: Paid
+    price: SearchPrice
     plan: Plan
     trial_event: Event
 
     @property
-    def trial(self) -> Trial:
-        """What each run of it is told."""
-        return Trial(price=self.price, event=self.trial_event)
-
-    @property
     def event(self) -> Event:
-        """What the whole search does to the records."""
+        """The event of the whole search."""
         return self.price.event(self.trial_event)
 
     def claim(self) -> Claim:
-        """What holds for the whole search."""
+        """The guarantee of the whole search."""
         return accounting.claim(self.event, delta=self.plan.delta, adjacency=self.plan.adjacency)
 
-    def configuration(self, parameters: Parameters) -> Configuration:
+    def configuration(self, parameters: Parameters) -> RunConfig:
         """The run of one trial."""
         return self.search.trial(parameters, plan=self.plan)
 
-    def how(self) -> dict[str, Any]:
-        """What every trial is trained with: that it is one, and what its certificate passes on."""
+    def fit_options(self) -> dict[str, Any]:
+        """The options of ``fit`` that mark a run as a trial, with the statements of its certificate."""
+        trial = SearchTrial(price=self.price, event=self.trial_event)
         stated = self.search.configuration.privacy.get("stated")
         if stated is None:
-            return {"trial_of": self.trial, "settings_chosen_on": PRIVATE}
-        return {"trial_of": self.trial, "stated": statements({**stated, "settings_chosen_on": PRIVATE})}
+            return {"trial_of": trial, "settings_chosen_on": PRIVATE}
+        return {"trial_of": trial, "stated": check_statements({**as_json(stated), "settings_chosen_on": PRIVATE})}
 
-    def refuse_other_events(self, generator: torch.Generator) -> None:
-        """Refuse a space in which settings change what a trial does to the records; some of it is looked at."""
-        refuse_what_cannot_be_tried(self.search, plan=self.plan)
-        for _ in range(LOOKS):
+    def check_events(self, generator: torch.Generator) -> None:
+        """Refuse a space in which settings change the event of a trial; random settings are checked."""
+        check_space(self.search, plan=self.plan)
+        for _ in range(NUM_CHECKED_SETTINGS):
             parameters = self.search.space.drawn(generator)
-            found = self.configuration(parameters).allowance().event
-            if counted(found) != counted(self.trial_event):
-                allowed = f"of settings with which every trial does the same to the records ({self.trial_event})"
-                raise InvalidValue("[search.space]", allowed=allowed, given=f"{parameters}, which does {found}")
+            event = run_plan(self.configuration(parameters)).event
+            if counted(event) != counted(self.trial_event):
+                allowed = f"{SAME_EVENT} ({self.trial_event})"
+                raise InvalidValue("[search.space]", allowed=allowed, given=f"{parameters}, which does {event}")
 
 
-def paid_search(search: Search, price: Paid, *, epsilon: float | None = None) -> PaidSearch:
-    """The search with the least noise at which all of it stays within ε, or with the noise that it says itself."""
-    _refuse_unfit(search, price)
+def paid_search(search: Search, price: SearchPrice, *, epsilon: float | None = None) -> PaidSearch:
+    """The search with the least noise at which all of it stays within ε, or with the noise of its configuration."""
+    _check_payable(search, price)
     if epsilon is not None:
-        search = replace(search, configuration=search.configuration.with_words(privacy={"epsilon": epsilon}))
-    said = search.configuration.privacy
-    if "epsilon" in said and "noise_multiplier" in said:
+        search = replace(search, configuration=search.configuration.with_values(privacy={"epsilon": epsilon}))
+    configuration, privacy = search.configuration, search.configuration.privacy
+    if "epsilon" in privacy and "noise_multiplier" in privacy:
         allowed = "left out beside epsilon: it is found so that the whole search stays within that"
-        raise InvalidValue("noise_multiplier", allowed=allowed, given=said["noise_multiplier"])
-    search = _without_batches(search)
-    _refuse_numbers_of_the_plan(search)
+        raise InvalidValue("noise_multiplier", allowed=allowed, given=privacy["noise_multiplier"])
     plan = search.plan
-    refuse_what_is_not_searched(plan)
-    if "epsilon" in said:
-        beside = search.configuration.with_plan(plan).allowance().beside
-        plan = plan_for(price, plan, epsilon=said["epsilon"], beside=beside)
-    return PaidSearch(
-        search=search, price=price, plan=plan, trial_event=search.configuration.with_plan(plan).allowance().event
-    )
+    if search.space == usual_space(configuration, plan, searched_on=configuration.data):
+        search = replace(search, space=Space(tuple(d for d in search.space.dimensions if d.name != BATCH_FACTOR)))
+    for dimension in search.space.dimensions:
+        if dimension.name == BATCH_FACTOR or dimension.name.startswith("privacy."):
+            raise InvalidValue("[search.space]", allowed=SAME_EVENT, given=dimension.name)
+    check_searchable(plan)
+    if "epsilon" in privacy:
+        beside = run_plan(configuration.with_plan(plan)).beside
+        plan = plan_for(price, plan, epsilon=privacy["epsilon"], beside=beside)
+    trial_event = run_plan(configuration.with_plan(plan)).event
+    return PaidSearch(search=search, price=price, plan=plan, trial_event=trial_event)
 
 
-def _without_batches(search: Search) -> Search:
-    """The usual settings without other batches, which cost something else; where a file names them it is refused."""
-    configuration = search.configuration
-    if search.space != usual_space(configuration, search.plan, searched_on=configuration.data):
-        return search
-    return replace(search, space=Space(tuple(d for d in search.space.dimensions if d.name != BATCH_FACTOR)))
-
-
-def _refuse_unfit(search: Search, price: Paid) -> None:
+def _check_payable(search: Search, price: SearchPrice) -> None:
     if search.data is not None:
-        allowed = "left out where the search is paid for: it is made on the records of [data]"
+        allowed = "left out: a paid search uses the records of [data]"
         raise InvalidValue("[search.data]", allowed=allowed, given=dict(search.data))
     if search.declared != PRIVATE:
         allowed = f"left out on {search.declared} records: a search on them is free"
         raise InvalidValue("pay", allowed=allowed, given=price)
-    said = search.configuration.privacy
-    if "simulated_batch_size" in said:
+    privacy = search.configuration.privacy
+    if "simulated_batch_size" in privacy:
         allowed = "left out on private records: a simulation has next to no noise, and would protect nobody"
-        raise InvalidValue("simulated_batch_size", allowed=allowed, given=said["simulated_batch_size"])
-    if said.get("accounting") == "published":
-        allowed = "proven for a search on private records"
-        raise InvalidValue("accounting", allowed=allowed, given="published")
-    if isinstance(price, RepeatedSelection):
-        _refuse_dependent_trials(search)
+        raise InvalidValue("simulated_batch_size", allowed=allowed, given=privacy["simulated_batch_size"])
+    if privacy.get("accounting") == "published":
+        raise InvalidValue("accounting", allowed="proven for a search on private records", given="published")
+    if isinstance(price, RepeatedSelection):  # its theorem is about independent, whole trials in a secret number
+        if search.sampler != RANDOM:
+            allowed = "random: the trials of a selection must be independent"
+            raise InvalidValue("sampler", allowed=allowed, given=search.sampler)
+        if search.pruner != NO_PRUNER:
+            allowed = "none: every trial of a selection is a full run"
+            raise InvalidValue("pruner", allowed=allowed, given=search.pruner)
+        if search.seed is not None:
+            allowed = "left out: whoever could draw the settings again would see which trial has won"
+            raise InvalidValue("seed", allowed=allowed, given=search.seed)
 
 
-def _refuse_numbers_of_the_plan(search: Search) -> None:
-    for dimension in search.space.dimensions:
-        if dimension.name == BATCH_FACTOR or dimension.name.startswith("privacy."):
-            allowed = "of settings with which every trial does the same to the records"
-            raise InvalidValue("[search.space]", allowed=allowed, given=dimension.name)
+def reserve_search(budget: Path, paid: PaidSearch, *, name: str, run_id: str) -> None:
+    """Reserve the whole search, unless that is done; if it does not fit, the error says what would.
+
+    It is for a search of which no trial began: a process may be killed at any point of this, and does it again.
+    """
+    entries = _entries(paid, name)
+    with Budget.open(budget) as account:
+        reserved = _reserved(account, entries, run_id)
+        if not reserved:
+            _check_fits(account, paid, name)
+        try:
+            for run, event in entries.items():
+                if run not in reserved:
+                    account.reserve(event, run=run, run_id=run_id)
+        except BudgetExceeded:  # another process has reserved since the check
+            for run in _reserved(account, entries, run_id):
+                account.settle(run, used=NOTHING)
+            raise
+        for run, status in _reserved(account, entries, run_id).items():
+            if not status.is_settled:
+                account.settle(run, used=entries[run])
 
 
-def _refuse_dependent_trials(search: Search) -> None:
-    """The theorem is about independent trials of which nobody knows the number, and each of them whole."""
-    if search.sampler != RANDOM:
-        allowed = "random: trials must not depend on one another where only the best of them is paid for"
-        raise InvalidValue("sampler", allowed=allowed, given=search.sampler)
-    if search.pruner != NO_PRUNER:
-        allowed = "none: every trial is a full run where only the best of them is paid for"
-        raise InvalidValue("pruner", allowed=allowed, given=search.pruner)
-    if search.seed is not None:
-        allowed = "left out: whoever could draw the settings again would see which trial has won"
-        raise InvalidValue("seed", allowed=allowed, given=search.seed)
+def check_reserved(budget: Path, paid: PaidSearch, *, name: str, run_id: str | None) -> None:
+    """Refuse to resume a search that the budget has not reserved, or has given back."""
+    entries = _entries(paid, name)
+    with Budget.open(budget) as account:
+        if missing := entries.keys() - _reserved(account, entries, run_id).keys():
+            allowed = f"one that has reserved for {', '.join(map(repr, sorted(missing)))}"
+            raise InvalidValue("budget", allowed=allowed, given=str(budget))
+
+
+def budget_entry(budget: Path, *, name: str) -> SharedBudget:
+    """The budget as the certificate of the winner shows it."""
+    with Budget.open(budget) as account:
+        return issuing.shared_budget(account.status(), run=name)
+
+
+def budget_dataset(budget: Path | None) -> str | None:
+    """The name of the data set that a budget is for."""
+    if budget is None:
+        return None
+    with Budget.open(budget) as account:
+        return account.dataset
+
+
+def _entries(paid: PaidSearch, name: str) -> dict[str, Event]:
+    event, cost = paid.price.certified(paid.trial_event)
+    return {name: event} | ({} if cost is None else {f"{name}, the other trials": cost})
+
+
+def _reserved(account: Budget, entries: Mapping[str, Event], run_id: str | None) -> dict[str, RunStatus]:
+    """What of the search the budget has reserved; refused where another has its name, or it was given back."""
+    found = {run.run: run for run in account.status().runs if run.run in entries}
+    if taken := [run for run, status in found.items() if status.run_id != run_id]:
+        allowed = "one that the budget has not seen yet: each search has its own"
+        raise InvalidValue("name", allowed=allowed, given=", ".join(sorted(taken)))
+    for run, status in found.items():
+        if status.charged != entries[run]:
+            allowed = f"one that has reserved {entries[run]} for {run!r}"
+            raise InvalidValue("budget", allowed=allowed, given=f"one that has {status.charged}")
+    return found
+
+
+def _check_fits(account: Budget, paid: PaidSearch, name: str) -> None:
+    status = account.status()
+    if status.adjacency is not paid.plan.adjacency:
+        allowed = f"that of the budget, {status.adjacency.value}"
+        raise InvalidValue("adjacency", allowed=allowed, given=paid.plan.adjacency.value)
+    if account.largest_steps(paid.event) >= 1:
+        return
+    match paid.price:
+        case Composition(trials=trials):
+            advice = f"of its {trials} trials {account.largest_steps(paid.trial_event)} would fit"
+        case RepeatedSelection() as price:
+            mean = _largest_mean(account, price, paid.trial_event)
+            advice = (
+                "not even a mean of one trial would fit" if mean is None else f"a mean of {mean:.3g} trials would fit"
+            )
+    raise BudgetExceeded(
+        f"the search {name!r} is refused: the budget of {status.dataset!r} is ε = {status.epsilon:g} at "
+        f"δ = {status.delta:g}, of which ε = {status.epsilon_spent:.4g} is spent, and {paid.event} does not fit into "
+        f"the rest; {advice}"
+    )
+
+
+def _largest_mean(account: Budget, price: RepeatedSelection, trial_event: Event) -> float | None:
+    """The largest mean that fits, to a hundredth of it, and never more than that."""
+
+    def fits(mean: float) -> bool:
+        return account.largest_steps(replace(price, mean=mean).event(trial_event)) >= 1
+
+    low, high = 1.0, price.mean
+    if not fits(low):
+        return None
+    while high > 1.01 * low:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return float(f"{low:.3g}") if fits(float(f"{low:.3g}")) else low * 0.99
+
+
+def certify(run: RunFiles, paid: PaidSearch, *, name: str, budget: Path | None, created_on: str | None = None) -> None:
+    """Issue the certificate again: with the budget if there is one, and of the day ``created_on`` if it is given.
+
+    The day on which a trial ended hints at its place in the search, and the day on which the search ended at the number
+    of its trials. What is certified was fixed on the first day.
+    """
+    config = strict_json.read(run.config, strict_json.check_table)
+    changed = {"budget": budget_dataset(budget)} | ({} if created_on is None else {"created_on": created_on})
+    strict_json.write(run.config, {**config, **changed}, overwrite=True)
+    event, cost = paid.price.certified(paid.trial_event)
+    certificate = issuing.issue(
+        event,
+        delta=paid.plan.delta,
+        adjacency=paid.plan.adjacency,
+        stated=read_certificate(run.certificate).stated,
+        settings_cost=cost,
+        budget=None if budget is None else budget_entry(budget, name=name),
+    )
+    if created_on is not None:
+        certificate = replace(certificate, issued_on=created_on)
+    write_certificate(run.certificate, certificate, overwrite=True)
+    atomic.write(run.report, run_page.render(run_reading.read_run(run.directory)), overwrite=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _PaidRun:
+    """A paid search in a folder. ``options`` go to every call of ``fit``: the device and the like."""
+
+    paid: PaidSearch
+    directory: Path
+    name: str
+    budget: Path | None = None
+    options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_name(name=self.name)
+
+    def _check(self, key: RunKey) -> None:
+        """Refuse what cannot be searched, before anything is written."""
+        self.paid.claim()
+        self.paid.check_events(key.at(0, 0).generator("settings looked at", "cpu"))
+        check_records(self.paid.search, data_dir=(self.options or {}).get("data_dir"))
+        refuse_used(self.directory)
+
+    def _check_same(self, path: Path, *, pop: Sequence[str]) -> list[Any]:
+        """Refuse a search that began as another one; return the values under the names ``pop`` of its file."""
+        kept = strict_json.read(path, strict_json.check_table)
+        popped = [kept.pop(name, None) for name in pop]
+        request = strict_json.check_table(strict_json.loads(strict_json.dumps(self._request())))
+        if differing := differences(kept, request):
+            raise InvalidValue("search", allowed=f"resumed as it began ({path})", given="; ".join(differing))
+        return popped
+
+    def _reserve_new(self, run_id: str, *, locked_by: str) -> None:
+        if self.budget is not None:
+            with atomic.remove_if_refused(self.directory, locked_by=locked_by):
+                reserve_search(self.budget, self.paid, name=self.name, run_id=run_id)
+
+    def _reserve(self, run_id: str | None, *, has_begun: bool) -> None:
+        if self.budget is not None:
+            if not has_begun and run_id is not None:
+                reserve_search(self.budget, self.paid, name=self.name, run_id=run_id)
+            check_reserved(self.budget, self.paid, name=self.name, run_id=run_id)
+
+    def _request(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "plan": self.paid.plan.to_json(),
+            "price": search_cost.to_json(self.paid.price),
+            "budget": budget_dataset(self.budget),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PaidStudy(_PaidRun):
+    """A composition: a study in which all trials are charged."""
+
+    @property
+    def price(self) -> Composition:
+        """How many trials are paid for."""
+        if not isinstance(self.paid.price, Composition):
+            raise InvalidValue("price", allowed="a Composition", given=self.paid.price)
+        return self.paid.price
+
+    @property
+    def study(self) -> Study:
+        """The trials, in this folder alone: other folders could not see how many are begun here."""
+        words = f"paid for: {self.price.trials} trials on private records, all of them charged"
+        return Study(
+            search=replace(self.paid.search, trials=self.price.trials),
+            terms=SearchTerms(words=words, settings_chosen_on=PRIVATE, plan=self.paid.plan),
+            directory=self.directory,
+            name="search",
+            options={**(self.options or {}), "name": self.name, **self.paid.fit_options()},
+        )
+
+    def run(self, callbacks: Sequence[SearchCallback] = ()) -> list[TrialRow]:
+        """Reserve all trials, run those that are left, and certify each with the budget."""
+        study, path = self.study, self.directory / "price.json"
+        if not path.exists():
+            self._begin(path)
+        if not (self.directory / DATABASE).exists():  # all trials would be run again, unpaid
+            raise StoreError(f"cannot resume in {self.directory}: {DATABASE}, which knows its trials, is gone")
+        (run_id,) = self._check_same(path, pop=("run_id",))
+        self._reserve(run_id, has_begun=(self.directory / "trials").exists())
+        rows = study.run(callbacks)
+        for row in rows if self.budget is not None else ():
+            run = RunFiles(study.trial_directory(row.number))
+            if run.certificate.exists():
+                certify(run, self.paid, name=self.name, budget=self.budget)
+        return rows
+
+    def _begin(self, path: Path) -> None:
+        self._check(RunKey.fresh())
+        run_id, lock = secrets.token_hex(16), "locks/begin"
+        with atomic.new_folder(self.directory, locked_by=lock) as beside:
+            _ = replace(self.study, directory=beside).study  # creates the database
+            strict_json.write(beside / path.name, {**self._request(), "run_id": run_id})
+        self._reserve_new(run_id, locked_by=lock)
+
+
+FORMAT, FORMAT_VERSION = "lehr-selection", 1
+SETTINGS = "settings.json"
+WON, LOST, TIDY, OVER = LAST = ("won", "lost", "tidy", "over")
+
+
+class SelectionFiles:
+    """The paths of a selection."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.request, self.winner, self.private = (directory / name for name in ("search.json", "winner", "private"))
+        self.key, self.lock, self.progress = (self.private / name for name in ("key", "lock", "progress.json"))
+        self.trial, self.best = self.private / "trial", self.private / "best"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionProgress:
+    """The number of trials that are over, the best score, and what became of the last trial."""
+
+    trials: int = 0
+    best: float | None = None
+    last: str = TIDY
+
+    def after(self, outcome: TrialOutcome, score: str) -> SelectionProgress:
+        """The progress after one more trial. The first of equal scores is kept; a trial without a model never wins."""
+        worth = outcome.score if score == ACCURACY else -outcome.score
+        is_better = not outcome.note and math.isfinite(worth) and (self.best is None or worth > self.best)
+        return SelectionProgress(
+            trials=self.trials + 1, best=worth if is_better else self.best, last=WON if is_better else LOST
+        )
+
+    @classmethod
+    def from_json(cls, shape: object) -> SelectionProgress:
+        """The progress of a JSON form."""
+        given: dict[str, Any] = strict_json.fields("progress", shape, ("trials", "best", "last"))
+        best = None if given["best"] is None else validate.finite(best=given["best"])
+        trials = validate.count(minimum=0, trials=given["trials"])
+        return cls(trials=trials, best=best, last=validate.one_of(LAST, last=given["last"]))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Selection(_PaidRun):
+    """A repeated selection: a secret number of trials, of which only the best is kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.price
+
+    @property
+    def price(self) -> RepeatedSelection:
+        """The distribution of the number of trials."""
+        if not isinstance(self.paid.price, RepeatedSelection):
+            raise InvalidValue("price", allowed="a RepeatedSelection", given=self.paid.price)
+        return self.paid.price
+
+    @property
+    def files(self) -> SelectionFiles:
+        """The paths."""
+        return SelectionFiles(self.directory)
+
+    def run(self) -> Path | None:
+        """Run the trials that are left; return the folder of the winner, or None where no trial has a model."""
+        files, begun_at = self.files, self._open()
+        with suppress(OSError):  # it is empty only where a finished search died in its last moment
+            files.private.rmdir()
+        if files.private.is_dir():
+            with atomic.locked(files.lock, for_what=f"the search in {self.directory}"):
+                if self._progress().last != OVER:
+                    self._run_trials(RunKey.load(files.key))
+                self._finish(begun_at)
+        return files.winner if files.winner.is_dir() else None
+
+    def _open(self) -> str:
+        """Begin the search, or check that it is the one that began; return when it began."""
+        files = self.files
+        if not files.request.exists():
+            self._begin()
+        begun_at, run_id = self._check_same(files.request, pop=("begun_at", "run_id"))
+        if files.private.is_dir():
+            self._reserve(run_id, has_begun=files.progress.exists() or files.trial.exists())
+        return validate.text(begun_at=begun_at)
+
+    def _begin(self) -> None:
+        """Create the folder, whole or not at all, and reserve the whole search."""
+        key = RunKey.fresh()
+        self._check(key)
+        lock = str(SelectionFiles(Path()).lock)
+        begun_at, run_id = datetime.now(UTC).isoformat(timespec="minutes"), secrets.token_hex(16)
+        with atomic.new_folder(self.directory, locked_by=lock) as beside:
+            files = SelectionFiles(beside)
+            atomic.write_private(files.private / ".gitignore", "*\n")
+            key.save(files.key)
+            strict_json.write(files.request, {**self._request(), "begun_at": begun_at, "run_id": run_id})
+        self._reserve_new(run_id, locked_by=lock)
+
+    def _request(self) -> dict[str, object]:
+        own = {"format": FORMAT, "format_version": FORMAT_VERSION, "search": self.paid.search.to_json()}
+        return {**own, **super()._request()}
+
+    def _run_trials(self, key: RunKey) -> None:
+        while (progress := self._tidied()).trials < number_of_trials(self.price, key):
+            self._save(progress.after(self._run_trial(key, progress.trials), self.paid.search.score))
+        self._save(replace(progress, last=OVER))
+
+    def _run_trial(self, key: RunKey, place: int) -> TrialOutcome:
+        """Run or resume one trial, silently."""
+        search, trial, randomness = self.paid.search, self.files.trial, key.at(place, 0)
+        parameters = search.space.drawn(randomness.generator("settings of a trial", "cpu"))
+        seed = randomness.seed("first weights of a trial") >> 8  # within the range of a seed
+        options = {"name": self.name, "seed": seed, **self.paid.fit_options(), **(self.options or {})}
+        while True:
+            with warnings.catch_warnings(action="ignore"):  # one for each trial would reveal their number
+                outcome = run_trial(self.paid.configuration(parameters), trial, score=search.score, **options)
+            # More than one attempt: a resumed run could not be repeated to the bit, and is not a whole trial.
+            if len(strict_json.read_lines(RunFiles(trial).attempts)) <= 1:
+                if trial.is_dir():
+                    strict_json.write(trial / SETTINGS, search.space.meant(parameters), overwrite=True)
+                return outcome
+            _destroy(trial)
+
+    def _tidied(self) -> SelectionProgress:
+        """The progress, with the last trial kept as the best one or destroyed."""
+        files, progress = self.files, self._progress()
+        if progress.last == WON and files.trial.exists():
+            _destroy(files.best)
+            files.trial.rename(files.best)
+        if progress.last == LOST:
+            _destroy(files.trial)
+        tidy = replace(progress, last=TIDY)
+        if tidy != progress:
+            self._save(tidy)
+        return tidy
+
+    def _progress(self) -> SelectionProgress:
+        path = self.files.progress
+        return strict_json.read(path, SelectionProgress.from_json) if path.exists() else SelectionProgress()
+
+    def _save(self, progress: SelectionProgress) -> None:
+        atomic.write_private(self.files.progress, strict_json.text(asdict(progress)))
+
+    def _finish(self, begun_at: str) -> None:
+        """Move the winner to its place, and destroy everything else. After a crash this is done again."""
+        files = self.files
+        if files.best.is_dir():
+            self._remove_times(RunFiles(files.best), begun_at)
+            files.best.rename(files.winner)
+        self._set_file_times(begun_at)  # before the rest is gone: without it, the search would not be resumed
+        _destroy(files.private, last=files.progress)
+        self._set_file_times(begun_at)
+
+    def _set_file_times(self, begun_at: str) -> None:
+        """Give all files the time at which the search began."""
+        files = self.files
+        kept = (path for path in (files.request, files.winner, *files.winner.rglob("*")) if path.exists())
+        moment = datetime.fromisoformat(begun_at).timestamp()
+        for path in (*kept, files.directory):
+            os.utime(path, (moment, moment))
+
+    def _remove_times(self, run: RunFiles, begun_at: str) -> None:
+        """Remove from a run when it was made, and certify it with the budget."""
+        shutil.rmtree(run.checkpoints, ignore_errors=True)
+        run.checkpoints.mkdir()
+        copied = run.ledger.with_name("ledger.part")
+        copied.unlink(missing_ok=True)
+        AppendOnlyFile.copy_at(run.ledger, copied, LEDGER_FORMAT, at=begun_at)
+        copied.replace(run.ledger)
+        certify(run, self.paid, name=self.name, budget=self.budget, created_on=begun_at[:10])
+
+
+def number_of_trials(price: RepeatedSelection, key: RunKey) -> int:
+    """The number of trials, which is always the same for one key."""
+    return price.trials(float(key.at(0, 0).uniforms("number of trials", 1)[0]))
+
+
+def _destroy(folder: Path, *, last: Path | None = None) -> None:
+    """Remove a folder, keys first: without them the rest reveals nothing. ``last`` is removed last."""
+    if not folder.is_dir():
+        return
+    for key in folder.rglob("key"):
+        RunKey.destroy(key)
+    for path in folder.iterdir():
+        if path != last:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(folder)
+    atomic.flush_folder(folder.parent)

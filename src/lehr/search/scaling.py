@@ -1,7 +1,7 @@
 """Simulated runs of one configuration at several batches, kept in one folder, and what they predict.
 
     FOLDER/
-        asked.json          what is simulated, so that no other run is ever mixed in
+        request.json        what is simulated, so that no other run is ever mixed in
         batch-64-seed-0/    a run: one that is done is not done again, one that was killed goes on
         prediction.json     what follows for the configuration itself
         prediction.html     the same as one page
@@ -11,45 +11,41 @@ The records must be declared public or synthetic: a simulated run protects nobod
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from lehr import validate
-from lehr.configuration import FORMS, Configuration
+from lehr.certificates.run_reading import RunRecord, State, read_run
+from lehr.config import DATA_FORMS, RunConfig
 from lehr.errors import InvalidValue, StoreError
-from lehr.files import json_file, lock, strict_json, whole_file
-from lehr.planning.extrapolation import Prediction, SimulatedRun, setting_of
-from lehr.planning.plan import Plan
-from lehr.planning.scaling_law import FEWEST_BATCHES, FEWEST_RUNS
-from lehr.planning.simulation import simulate
+from lehr.files import atomic, strict_json
+from lehr.planning.plan import DECLARED, PRIVATE, Plan
+from lehr.planning.simulation import FEWEST_BATCHES, FEWEST_RUNS, Prediction, SimulatedRun, setting_of, simulate
 from lehr.reports import prediction_page
-from lehr.reports.run_reading import RunRecord, State, read_run
-from lehr.reports.simulation_progress import SimulationProgress
-from lehr.run_shape import DECLARED, PRIVATE, Callback, Evaluation, RunFiles
+from lehr.reports.progress import SimulationProgress
+from lehr.run.shape import Callback, Evaluation, RunFiles
+from lehr.training.fit import fit
+from lehr.training.prepare import method_and_plan
 
 FORMAT, FORMAT_VERSION = "lehr simulations", 1
 _NOT_KEPT = ("npz", "folder", "streamed", "workers")  # where records are and how they are read is not written down
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One run that is asked for."""
+class RequestedRun:
+    """One simulated run."""
 
     batch: float
     seed: int
 
     @property
     def folder(self) -> str:
-        """Its name in the folder of all."""
+        """The name of its folder."""
         return f"batch-{self.batch:.10g}-seed-{self.seed}"
 
-    @property
-    def words(self) -> str:
-        """For people."""
+    def __str__(self) -> str:
         return f"batches of {self.batch:,.10g}, seed {self.seed}"
 
 
@@ -57,20 +53,20 @@ class Asked:
 class Scaling:
     """Simulated runs of a configuration: ``runs`` in ``directory``, of which the ``reference`` plan is predicted."""
 
-    configuration: Configuration
+    configuration: RunConfig
     reference: Plan
-    runs: tuple[Asked, ...]
+    runs: tuple[RequestedRun, ...]
     directory: Path
 
     @classmethod
-    def of(cls, configuration: Configuration, *, batches: Sequence[float], num_seeds: int, directory: Path) -> Self:
+    def of(cls, configuration: RunConfig, *, batches: Sequence[float], num_seeds: int, directory: Path) -> Self:
         """What is asked for, refused here rather than after the first hours. Nothing is written, no record is read."""
-        _refuse_what_cannot_be_predicted(configuration)
-        _, reference = configuration.at_full_batch().method_and_plan()
+        _check_predictable(configuration)
+        _, reference = method_and_plan(configuration.at_full_batch())
         for batch in batches:
             simulate(reference, expected_batch_size=batch)
         runs = tuple(
-            Asked(batch=float(batch), seed=seed)
+            RequestedRun(batch=float(batch), seed=seed)
             for batch in sorted(batches)
             for seed in range(validate.count(num_seeds=num_seeds))
         )
@@ -90,29 +86,31 @@ class Scaling:
         self, *, confidence: float = 0.95, quiet: bool = False, callbacks: Sequence[Callback] = (), **how: Any
     ) -> Prediction:
         """Make every run that is not there yet, and write down what follows. ``how`` is handed on to training."""
-        self._refuse_another_folder()
+        self._check_folder()
         shown = SimulationProgress(len(self.runs), quiet=quiet)
         how |= {"callbacks": (shown, *callbacks), "silent": True}
-        with _alone(self.directory):
+        # What one process has not begun yet, another would take for left behind.
+        with atomic.locked(self.directory / "lock", for_what=f"the simulations in {self.directory}"):
             records = [self._run(number, asked, shown, **how) for number, asked in enumerate(self.runs, start=1)]
         prediction = self._prediction(records, confidence=confidence)
-        json_file.write(self.directory / "prediction.json", prediction.to_json(), overwrite=True)
-        whole_file.write(self.directory / "prediction.html", prediction_page.render(prediction), overwrite=True)
+        strict_json.write(self.directory / "prediction.json", prediction.to_json(), overwrite=True)
+        atomic.write(self.directory / "prediction.html", prediction_page.render(prediction), overwrite=True)
         return prediction
 
-    def _run(self, number: int, asked: Asked, shown: SimulationProgress, **how: Any) -> RunRecord:
+    def _run(self, number: int, asked: RequestedRun, shown: SimulationProgress, **how: Any) -> RunRecord:
         where = self.directory / asked.folder
         plan = simulate(self.reference, expected_batch_size=asked.batch)
         is_begun = RunFiles(where).config.exists()
         if is_begun and (record := read_run(where)).state is State.COMPLETED:
-            shown.passed_over(number, asked.words, accuracy=_last(record, plan).accuracy)
+            shown.passed_over(number, str(asked), accuracy=_last(record, plan).accuracy)
             return record
-        shown.coming(number, asked.words)
-        self.configuration.with_plan(plan).train(
+        shown.coming(number, str(asked))
+        fit(
+            config=self.configuration.with_plan(plan),
             seed=asked.seed,
             directory=where,
             resume=is_begun,
-            name=f"simulation by {asked.words}",
+            name=f"simulation by {asked}",
             **how,
         )
         return read_run(where)
@@ -138,37 +136,28 @@ class Scaling:
                 raise StoreError(f"{record.directory} was made otherwise: {'; '.join(others) or row.on}; remove it")
         return prediction
 
-    def _refuse_another_folder(self) -> None:
-        """Runs of two configurations in one folder would be taken for one experiment."""
-        path = self.directory / "asked.json"
-        asked = self._asked()
+    def _check_folder(self) -> None:
+        """Refuse a folder of another configuration: its runs would be taken for one experiment."""
+        path = self.directory / "request.json"
+        tables = self.configuration.with_plan(None).tables()
+        tables.pop("run")
+        tables["data"] = {key: value for key, value in tables["data"].items() if not key.endswith(_NOT_KEPT)}
+        words = {"format": FORMAT, "format_version": FORMAT_VERSION, "reference": self.reference.to_json(), **tables}
+        request = strict_json.check_table(strict_json.loads(strict_json.dumps(words)))  # as it is read from a file
         if not path.exists():
-            if self.directory.exists() and (not self.directory.is_dir() or _names(self.directory)):
+            names = _names(self.directory) if self.directory.is_dir() else self.directory.exists()
+            if names:
                 raise StoreError(f"{self.directory} is there already, and has no simulations: name another folder")
             self.directory.mkdir(parents=True, exist_ok=True)
-            json_file.write(path, asked)
+            strict_json.write(path, request)
             return
-        before = json_file.read(path, lambda shape: strict_json.fields("simulations", shape, tuple(asked)))
-        differing = [name for name, value in asked.items() if before[name] != value]
-        if differing:
+        before = strict_json.read(path, lambda shape: strict_json.fields("simulations", shape, tuple(request)))
+        if differing := [name for name, value in request.items() if before[name] != value]:
             allowed = f"one for simulations of this very configuration ({path}), or a new one"
             raise InvalidValue("folder", allowed=allowed, given=f"one with another {', '.join(differing)}")
 
-    def _asked(self) -> dict[str, Any]:
-        said = self.configuration
-        tables = {
-            "data": {key: said.data[key] for key in said.data if not key.endswith(_NOT_KEPT)},
-            "model": dict(said.model),
-            "method": dict(said.method),
-            "privacy": dict(said.with_plan(self.reference).privacy),
-            "training": dict(said.training),
-        }
-        words = {"format": FORMAT, "format_version": FORMAT_VERSION, "reference": self.reference.to_json(), **tables}
-        shape = strict_json.loads(strict_json.dumps(words))  # as a file gives it back
-        return strict_json.fields("simulations", shape, tuple(words))
 
-
-def _refuse_what_cannot_be_predicted(configuration: Configuration) -> None:
+def _check_predictable(configuration: RunConfig) -> None:
     data, training = configuration.data, configuration.training
     if validate.one_of(DECLARED, declared=data.get("declared", PRIVATE)) == PRIVATE:
         allowed = "public or synthetic under [data]: simulated runs have next to no noise, and would protect nobody"
@@ -176,20 +165,10 @@ def _refuse_what_cannot_be_predicted(configuration: Configuration) -> None:
     if training.get("patience") is not None:
         allowed = "left out: simulated runs take every step of the plan, as the one that is predicted does"
         raise InvalidValue("patience", allowed=allowed, given=training["patience"])
-    is_own = any(form in data for form in FORMS)
-    is_scored = any(f"test_{form}" in data for form in FORMS) or training.get("held_out_fraction")
+    is_own = any(form in data for form in DATA_FORMS)
+    is_scored = any(f"test_{form}" in data for form in DATA_FORMS) or training.get("held_out_fraction")
     if is_own and not is_scored:
         raise InvalidValue("test records", allowed="given for data of your own: what else is predicted?", given=None)
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """While nobody else makes these runs: what one process has not begun yet, another would take for left behind."""
-    held = lock.taken(directory / "lock", for_what=f"the simulations in {directory}")
-    try:
-        yield
-    finally:
-        os.close(held)
 
 
 def _names(directory: Path) -> set[str]:

@@ -13,19 +13,18 @@ import torch
 from torch import Tensor, nn
 
 import lehr
-from lehr.claims import Claim
-from lehr.data.known import KNOWN
-from lehr.events import NOTHING, Event
+from lehr.accounting.claims import Claim
+from lehr.accounting.events import NOTHING, Event
+from lehr.certificates.certificate import Statements
+from lehr.certificates.guarantee import claim_to_json
+from lehr.data.catalogue import CATALOGUE
 from lehr.gradients.batches import LossFn
-from lehr.mechanism import Method
 from lehr.planning import search_cost
-from lehr.planning.plan import Plan
-from lehr.planning.published import published_claim
-from lehr.planning.search_cost import Paid
-from lehr.reports import run_claims
-from lehr.reports.certificate import Statements
-from lehr.run_shape import FORMAT, FORMAT_VERSION
-from lehr.training.given_records import GivenRecords
+from lehr.planning.plan import Plan, published_claim
+from lehr.planning.search_cost import SearchPrice
+from lehr.run.mechanism import Method
+from lehr.run.shape import FORMAT, FORMAT_VERSION
+from lehr.training.records import RunRecords
 
 
 def config(
@@ -33,16 +32,17 @@ def config(
     run: str,
     method: Method,
     plan: Plan,
-    data: GivenRecords,
+    data: RunRecords,
     model: Mapping[str, Any],
     options: Mapping[str, Any],
+    recorded: Mapping[str, Mapping[str, Any]],
     public_records: str | None,
     evaluated_on: str | None,
     stated: Statements | None,
     budget: str | None,
     proven: Claim,
     beside: Event = NOTHING,
-    search: Paid | None = None,
+    search: SearchPrice | None = None,
 ) -> dict[str, Any]:
     """The configuration of a run, as JSON has it. ``proven`` is for all that it may do, noised scores included."""
     described: dict[str, Any] = {
@@ -55,8 +55,9 @@ def config(
         "plan": plan.to_json(),
         "claims": _claims(method, plan, proven, beside),
         "data": {
+            **recorded["data"],
             "name": data.name,
-            "is_known": data.name in KNOWN,
+            "is_known": data.name in CATALOGUE,
             "declared": data.declared,
             "records": data.records,
             "num_classes": data.num_classes,
@@ -66,6 +67,7 @@ def config(
             "evaluated_on": evaluated_on,
         },
         "model": dict(model),
+        "privacy": dict(recorded["privacy"]),
         "training": dict(options),
         "stated": None if stated is None else asdict(stated),
         "budget": budget,
@@ -101,8 +103,8 @@ def _claims(method: Method, plan: Plan, proven: Claim, beside: Event) -> dict[st
     """What is proven, and what the paper's rule says where the run follows it: each with its kind, and its premises."""
     published = None if method.published is None else published_claim(method.published, plan, beside=beside)
     return {
-        "proven": run_claims.to_json(proven),
-        "published": None if published is None else run_claims.to_json(published),
+        "proven": claim_to_json(proven),
+        "published": None if published is None else claim_to_json(published),
     }
 
 
@@ -119,11 +121,11 @@ def method_words(method: Method) -> dict[str, Any]:
     return {name: _as_json(value) for name, value in described.items()}
 
 
-def _slot(filling: Any) -> dict[str, Any]:
+def _slot(part: Any) -> dict[str, Any]:
     """Its kind and all its settings: a run that is resumed with others would put old noise under a new scale."""
-    named = {field.name: getattr(filling, field.name) for field in fields(filling)} if is_dataclass(filling) else {}
+    named = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else {}
     settings = {name: _slot(value) if is_dataclass(value) else value for name, value in named.items()}
-    return {"rule": type(filling).__name__, **settings}
+    return {"rule": type(part).__name__, **settings}
 
 
 def _as_json(value: Any) -> Any:

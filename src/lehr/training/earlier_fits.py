@@ -13,7 +13,7 @@ SHARED = 0.1  # of the smaller sketch: more than a few blank or repeated records
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """A fit: a sketch of its records (``lehr.data.overlap``), its settings, and the budget that pays for it."""
+    """A fit: a sketch of its records (``lehr.data.records``), its settings, and the budget that pays for it."""
 
     records: frozenset[bytes]
     settings: object

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
-from lehr.attempts import Allowance
-from lehr.claims import Claim
-from lehr.events import Event
-from lehr.files import whole_file
-from lehr.ledger import Ledger
+from lehr.accounting.claims import Claim
+from lehr.accounting.events import Event
+from lehr.certificates import issuing, run_reading
+from lehr.certificates.certificate import Certificate, SharedBudget, Statements, write_certificate
+from lehr.files import atomic
+from lehr.planning.budget import Budget, RunStatus
 from lehr.planning.plan import Plan
-from lehr.planning.search_cost import Paid, RepeatedSelection
-from lehr.reports import certificate_file, issuing, run_page, run_reading
-from lehr.reports.certificate import Certificate, SharedBudget, Statements
-from lehr.run_folder import RunFolder
-from lehr.run_shape import End, Evaluation
+from lehr.planning.search_cost import RepeatedSelection, SearchPrice
+from lehr.reports import run_page
+from lehr.run.folder import RunFolder
+from lehr.run.replay import RunPlan
+from lehr.run.shape import End, Evaluation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,20 +46,20 @@ class Run:
 
 
 def certificate_for(
-    allowance: Allowance,
+    run_plan: RunPlan,
     plan: Plan,
     stated: Statements,
     *,
     charged: Event | None = None,
     shared: SharedBudget | None = None,
     published: Claim | None = None,
-    search: Paid | None = None,
+    search: SearchPrice | None = None,
 ) -> Certificate:
     """The certificate of a run at all that its plan allows; before the run it shows that there can be one.
 
     That of a trial is for the whole search. What was charged says nothing of what a selection could have shown.
     """
-    event, cost = (allowance.event, None) if search is None else search.certified(allowance.event)
+    event, cost = (run_plan.event, None) if search is None else search.certified(run_plan.event)
     return issuing.issue(
         event,
         delta=plan.delta,
@@ -72,18 +72,30 @@ def certificate_for(
     )
 
 
-def close_ledger(ledger: Ledger, *, accepted: int) -> None:
-    """Note how many candidates were accepted, and let nothing more be charged. Again, it does no harm."""
-    if not ledger.is_finished():
-        ledger.accepted(max(0, accepted - ledger.accepted_count()))
-        ledger.finish()
-
-
-def write(folder: RunFolder, weights: dict[str, Tensor], certificate: Certificate | None) -> None:
-    """Put everything into the folder. Doing so again, after a crash in between, does no harm."""
-    content = save({name: value.detach().cpu().contiguous().clone() for name, value in weights.items()})
-    whole_file.write_bytes(folder.files.model, content)
+def write(folder: RunFolder, certificate: Certificate | None) -> None:
+    """Put the certificate and the page of the run into the folder. Doing so again, after a crash, does no harm."""
     if certificate is not None:
-        certificate_file.write(folder.files.certificate, certificate, overwrite=True)
+        write_certificate(folder.files.certificate, certificate, overwrite=True)
     page = run_page.render(run_reading.read_run(folder.files.directory))
-    whole_file.write(folder.files.report, page, overwrite=True)
+    atomic.write(folder.files.report, page, overwrite=True)
+
+
+def dataset_of(budget: Path) -> str:
+    """The name of the data set that a budget is for."""
+    with Budget.open(budget) as account:
+        return account.dataset
+
+
+def expected_budget(budget: Path, run_plan: RunPlan, run: str) -> SharedBudget:
+    """The budget as it will be once it pays for all that the run may do."""
+    with Budget.open(budget) as account:
+        status = account.status()
+    others = tuple(paid for paid in status.runs if paid.run != run)
+    ours = RunStatus(run=run, reserved=run_plan.event)
+    return issuing.shared_budget(replace(status, runs=(*others, ours)), run=run)
+
+
+def shared_budget(budget: Path, run: str) -> SharedBudget:
+    """The budget as it is, for the certificate of a run that it pays for."""
+    with Budget.open(budget) as account:
+        return issuing.shared_budget(account.status(), run=run)

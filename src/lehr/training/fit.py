@@ -1,9 +1,9 @@
 """``lehr.fit``: a model, private records and an ε in; a trained model, a certificate and a run folder out.
 
 >>> import tempfile, torch
->>> from lehr import data, fit, networks
+>>> from lehr import fit
 >>> folder = tempfile.TemporaryDirectory()
->>> run = fit(networks.build("small_cnn"), data.load("digits"), epsilon=8, delta=1e-4, steps=5, expected_batch_size=64,
+>>> run = fit("small_cnn", "digits", epsilon=8, delta=1e-4, steps=5, batch_size=64,
 ...     settings_chosen_on="fixed", directory=f"{folder.name}/run", quiet=True)
 >>> run.end.reason, run.certificate.epsilon <= 8
 ('plan completed', True)
@@ -12,287 +12,216 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
-from lehr import networks, schedules
-from lehr.data import Preparation, overlap
-from lehr.data.augmentation import Augmentation
-from lehr.data.augmentation import named as augmentation_named
-from lehr.data.checking import check_count
-from lehr.data.private_pca import PrivatePCA
-from lehr.distributed import device_of_rank, joined, refuse_wrapped
+from lehr.certificates.certificate import Statements
+from lehr.certificates.guarantee import check_delta
+from lehr.config import ALIASES, EVALUATION, RunConfig, options
+from lehr.data import Preparation
+from lehr.data.records import check_count, sketch
 from lehr.errors import InvalidValue
-from lehr.events import NOTHING
 from lehr.files import strict_json
 from lehr.gradients.batches import LossFn
-from lehr.mechanism import Method
-from lehr.methods import by_name
-from lehr.planning.plan import Plan
-from lehr.planning.search_cost import Trial
-from lehr.reports.certificate import Statements
+from lehr.planning.plan import PRIVATE, Plan
+from lehr.planning.search_cost import SearchTrial
 from lehr.reports.progress import progress_for
-from lehr.reports.promising import check_delta
-from lehr.run_folder import read_config
-from lehr.run_shape import PRIVATE, Callback
-from lehr.schedules import CONSTANT, Schedule
-from lehr.training import describing, earlier_fits
+from lehr.run.distributed import device_of_rank, join_ranks, refuse_wrapped
+from lehr.run.folder import default_directory, read_config
+from lehr.run.mechanism import Method
+from lehr.run.shape import Callback
+from lehr.training import describing, earlier_fits, prepare
 from lehr.training.ending import Run
-from lehr.training.given_records import given_records
-from lehr.training.how import How
-from lehr.training.planned import Planned
-from lehr.training.projecting import a_private_pca
-from lehr.training.ranked import trained
-from lehr.training.scored import Scored
-from lehr.update.averaging import Averaging, NoAverage
-from lehr.update.averaging import from_json as averaging_from_json
+from lehr.training.training_run import TrainingRun, train_run
 
 
 def fit(
-    model: nn.Module | str,
-    data: object,
+    model: nn.Module | str | None = None,
+    data: object = None,
     *,
-    delta: float | None = None,
     epsilon: float | None = None,
-    method: str | Method = "dpsgd",
-    accounting: str | None = None,
-    # the plan: where some of these are missing, they are found, or chosen sanely
-    noise_multiplier: float | None = None,
-    expected_batch_size: float | None = None,
+    delta: float | None = None,
+    epochs: float | None = None,
     steps: int | None = None,
-    plan: Plan | None = None,
-    sampling: str = "poisson",
-    noise_schedule: Schedule | Mapping[str, Any] = CONSTANT,
-    private_pca: PrivatePCA | Mapping[str, Any] | None = None,
-    # the records
+    batch_size: float | None = None,
+    noise_multiplier: float | None = None,
+    method: str | Method | None = None,
+    learning_rate: float | None = None,
+    clip_norm: float | None = None,
+    optimizer: str | None = None,
     records: int | None = None,
-    declared: str = PRIVATE,
     num_classes: int | None = None,
-    preparation: Preparation | None = None,
     test: object = None,
     public: object = None,
-    acceptance_fraction: float = 0.5,
-    held_out_fraction: float = 0.0,
-    held_out_noise_multiplier: float = 20.0,
-    # how to train
+    preparation: Preparation | None = None,
     loss_fn: LossFn | None = None,
-    augmentation: str | Augmentation = "none",
-    views: int = 1,
-    averaging: Averaging | Mapping[str, Any] | None = None,
-    precision: str = "as_model",
-    evaluate_every: int | None = None,
-    patience: int | None = None,
     device: str | torch.device | None = None,
-    physical_batch: int | None = None,
-    compiled: bool | None = None,
-    sharded: bool = False,
-    # the run
+    seed: int | None = None,
     directory: str | Path | None = None,
-    resume: bool = False,
-    name: str | None = None,
-    data_name: str | None = None,
-    network: tuple[str, Mapping[str, Any]] | None = None,
-    settings_chosen_on: str | None = None,
-    stated: Statements | None = None,
-    budget: str | Path | None = None,
-    trial_of: Trial | None = None,
     callbacks: Sequence[Callback] = (),
-    quiet: bool = False,
-    silent: bool = False,
-    checkpoint_seconds: float = 10.0,
-    diagnostics: bool = False,
-    cryptographic_on_gpu: bool = False,
+    config: RunConfig | str | Path | None = None,
+    trial_of: SearchTrial | None = None,
+    **further: Any,
 ) -> Run:
     """Train ``model`` on private records so that the whole run costs at most ``epsilon`` at ``delta``.
 
-    ``model`` is a module, which is trained in place, or the name of a network (``lehr.networks``). ``data`` is a
-    ``DataSet``, the name of a known one, a pair of tensors, a torch ``Dataset``, or a folder of images that stays on
-    the disk (``lehr.data.streamed_folder``). For data of your own state ``records``, how many there are, as a public
-    number, and ``num_classes``. ``test`` and ``public`` are records that you declare public: scores come from the
-    former; methods that look at a loss look at the latter, or at the ``acceptance_fraction`` of the former, which is
-    then not scored on. Without test records, a ``held_out_fraction`` of the private ones can be scored on, with noise
-    that is charged.
+    ``model`` is a module, which is trained in place, or the name of a network. ``data`` is a ``DataSet``, the name of
+    a known one, a pair of tensors, a torch ``Dataset``, or a streamed folder of images. For your own data state
+    ``records``, their number, in public, and ``num_classes``. Missing numbers of the plan are found, or have sensible
+    defaults. ``batch_size`` is the expected size of a Poisson sample.
 
-    Records that need no protection may be ``declared`` "public" or "synthetic": nothing is then promised to anybody.
-    Only on such records may a ``plan`` be a simulation (``lehr.planning.simulation``).
+    ``test`` and ``public`` are records that you declare public: the run is evaluated on ``test``; methods that look at
+    a loss look at ``public``, or at the ``acceptance_fraction`` of ``test``, which is then not evaluated on. Without
+    test records, ``held_out_fraction`` evaluates on private records, with noise that is charged.
 
-    A ``plan`` that was made before takes the place of the numbers; otherwise ``noise_schedule`` multiplies the noise
-    step by step, and is counted. ``private_pca`` fills the projection of a network such as ``projected_mlp`` before the
-    first step, with noise that is charged.
+    ``further`` are the other fields of ``RunConfig``, which ``help(lehr.fit)`` lists and ``lehr train --help``
+    explains. ``config`` is a ``RunConfig`` or a TOML file; keywords override it. ``trial_of`` names the search that the
+    run is a trial of: its guarantee then covers the whole search.
 
-    With ``quiet`` nothing is shown but why a run ended early, and with ``silent`` not that either: a search tells of
-    its trials itself, or must not. Everything is written to ``directory`` as the run goes; after a crash, the same call
-    with ``resume=True`` goes on. There is a certificate where ``settings_chosen_on`` says how the settings were chosen
-    ("fixed", "public" or "private"), which nobody but you can know, and none where it does not.
-    ``accounting="published"`` plans the run by the rule of the method's paper; the result then has that number and the
-    proven one, and says which is which. ``trial_of`` says of which search on these records the run is a trial
-    (``lehr.planning.search_cost``): what is promised is then promised for the whole search. With
-    ``cryptographic_on_gpu`` a GPU's noise comes from the same cryptographic stream as a CPU's, which is slower.
+    Everything is written to ``directory``; after a crash, the same call with ``resume=True`` continues. There is a
+    certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or "private").
 
-    Started by ``torchrun``, or after ``torch.distributed.init_process_group``, the processes train one model together
-    (``lehr.distributed``); each must make the same call. The first writes, tells the callbacks and pays; all return.
-    With ``sharded`` each of them holds a share of the weights, of the optimizer and of the sums only, by torch's
-    ``fully_shard`` (``lehr.sharded``); the model is then left so, and the whole weights are in the run's folder.
+    Started by ``torchrun``, or after ``torch.distributed.init_process_group``, the processes train one model together;
+    each must make the same call. Rank 0 writes, calls back and pays; all return. With ``sharded`` each holds a shard of
+    the weights; the model stays sharded, and the run's folder has the whole weights.
     """
-    ranks = joined()
-    chosen = _method(method, accounting)
-    given = given_records(
-        data,
+    base = config if isinstance(config, RunConfig) else RunConfig() if config is None else RunConfig.read(Path(config))
+    chosen = base.with_options(
+        epsilon=epsilon,
+        delta=delta,
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        noise_multiplier=noise_multiplier,
+        method=method if isinstance(method, str) else None,
+        learning_rate=learning_rate,
+        clip_norm=clip_norm,
+        optimizer=optimizer,
         records=records,
+        num_classes=num_classes,
+        device=device,
+        seed=seed,
+        directory=directory,
+        **further,
+    )
+    if isinstance(model, str):
+        chosen = chosen.with_options(network=model)
+    if isinstance(data, str):
+        chosen, data = chosen.with_options(dataset=data), None
+    ranks, run, privacy = join_ranks(), chosen.run, chosen.privacy
+    own_method = _own_method(method, chosen) if isinstance(method, Method) else prepare.build_method(chosen)
+    if config is None and own_method.is_private and privacy.delta is None and privacy.plan is None:
+        raise InvalidValue("delta", allowed="given: a number well below one over the number of records", given=None)
+    given = prepare.load_records(
+        chosen,
+        data,
         test=test,
         public=public,
-        num_classes=num_classes,
         preparation=preparation,
-        name=data_name,
-        dtype=torch.float32 if isinstance(model, str) else _dtype(model),
-        declared=declared,
+        dtype=torch.float32 if model is None or isinstance(model, str) else _dtype(model),
     )
-    if not resume:  # then they must be the very same records
+    if not run.resume:  # then they must be the very same records
         check_count(stated=given.records, held=len(given.private))
-    if isinstance(model, str):
-        network = (model, {"num_classes": given.num_classes})
-        model = networks.build(model, num_classes=given.num_classes)
-    how = How(
-        loss_fn=loss_fn or partial(cross_entropy, reduction="none"),
-        augmentation=augmentation_named(augmentation) if isinstance(augmentation, str) else augmentation,
-        views=views,
-        averaging=_averaging(averaging),
-        precision=precision,
-        patience=patience,
-        device=a_device(device) if ranks.total == 1 else device_of_rank(a_device(device)),
-        physical_batch=physical_batch,
-        compiled=compiled,
-        checkpoint_seconds=checkpoint_seconds,
-        diagnostics=diagnostics,
-        cryptographic_on_gpu=cryptographic_on_gpu,
+    network: tuple[str, dict[str, Any]] | None = None
+    if model is None or isinstance(model, str):
+        model, network = prepare.build_network(chosen, given)
+    elif chosen.model.network is not None:
+        network = prepare.network_arguments(chosen, given)
+    found = prepare.check_device(run.device)
+    train_options = prepare.TrainOptions(
+        config=chosen,
+        loss_fn=prepare.default_loss(loss_fn),
+        device=found if ranks.total == 1 else device_of_rank(found),
     )
-    pca = a_private_pca(private_pca)
-    scored = Scored(
-        given=given,
-        method=chosen,
-        held_out_fraction=held_out_fraction,
-        noise_multiplier=held_out_noise_multiplier,
-        acceptance_fraction=acceptance_fraction,
-        evaluate_every=evaluate_every,
-        beforehand=NOTHING if pca is None else pca.event(),
-    )
-    numbers = (epsilon, delta, noise_multiplier, expected_batch_size, steps)
-    plan = _a_plan(plan, scored, *numbers, has_schedule=noise_schedule != CONSTANT) or scored.plan(
-        delta=_delta(delta, chosen),
-        epsilon=epsilon,
-        noise_multiplier=noise_multiplier,
-        expected_batch_size=expected_batch_size,
-        steps=steps,
-        sampling=sampling,
-        noise_schedule=schedules.from_json(noise_schedule, name="noise_schedule")
-        if isinstance(noise_schedule, Mapping)
-        else noise_schedule,
-    )
-    where = Path(directory) if directory is not None else _new_directory(name or f"{chosen.name} on {given.name}")
+    evaluation = prepare.build_evaluation(chosen, given, own_method)
+    plan = prepare.build_plan(chosen, evaluation)
+    name = run.name or f"{own_method.name} on {given.name}"
+    where = run.directory if run.directory is not None else default_directory(name)
     fitted = earlier_fits.Fit(
-        records=overlap.sketch(given.private),
-        settings=_settings(chosen, plan, model, network, how),
-        budget=None if budget is None else Path(budget).resolve(),
+        records=sketch(given.private),
+        settings=_settings(own_method, plan, model, network, train_options),
+        budget=None if privacy.budget is None else privacy.budget.resolve(),
     )
-    said = _statements(stated, settings_chosen_on, scored)
-    if declared == PRIVATE and plan.noise_multiplier:
+    said = prepare.build_statements(chosen, evaluation)
+    if given.declared == PRIVATE and plan.noise_multiplier:
         check_delta(plan.delta, records=given.records, is_certified=said is not None)
-    is_choice = said is not None and _is_choice(said, fitted, declared=declared, resumed=where if resume else None)
-    run = Planned(
-        name=name or f"{chosen.name} on {given.name}",
+    resumed = where if run.resume else None
+    is_choice = said is not None and _is_choice(said, fitted, declared=given.declared, resumed=resumed)
+    planned = TrainingRun(
+        name=name,
         model=model,
         network=network,
-        how=how,
-        scored=scored,
+        options=train_options,
+        evaluation=evaluation,
         plan=plan,
         stated=replace(said, settings_chosen_on="private") if said is not None and is_choice else said,
         is_withheld=is_choice,
-        budget=None if budget is None or ranks.number else Path(budget),  # the first pays for all
-        private_pca=pca,
+        budget=None if ranks.number else privacy.budget,  # rank 0 pays for all
+        private_pca=prepare.build_private_pca(chosen),
         trial_of=trial_of,
         ranks=ranks,
-        is_sharded=sharded,
+        is_sharded=run.sharded,
     )
-    if declared == PRIVATE:
+    planned.check()
+    if given.declared == PRIVATE:
         earlier_fits.note(fitted)
-    told = tuple(callbacks) if silent else (*callbacks, progress_for(sys.stderr, quiet=quiet))
-    return trained(run, where, resume=resume, callbacks=told)
+    told = tuple(callbacks) if run.silent else (*callbacks, progress_for(sys.stderr, quiet=run.quiet))
+    return train_run(planned, where, resume=run.resume, callbacks=told)
 
 
-def _method(method: str | Method, accounting: str | None) -> Method:
-    if isinstance(method, str):
-        return by_name.named(method, **({} if accounting is None else {"accounting": accounting}))
+def _signature() -> inspect.Signature:
+    """The keywords above, and after them every other field of ``RunConfig``."""
+    written = {name: each for name, each in inspect.signature(fit).parameters.items() if name != "further"}
+    known = {*written, *(ALIASES.get(name, name) for name in written)}
+    fields = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+        for name, each in options().items()
+        if name not in known
+    ]
+    return inspect.Signature([*written.values(), *fields], return_annotation=Run)
+
+
+fit.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def _own_method(method: Method, config: RunConfig) -> Method:
+    """A method that was made before; its settings cannot be given again."""
     said = "proven" if method.published is None else "published"
-    if accounting not in (None, said):
+    if config.privacy.accounting not in (None, said):
         allowed = f"{said}, as the method was made, or left out"
-        raise InvalidValue("accounting", allowed=allowed, given=accounting)
+        raise InvalidValue("accounting", allowed=allowed, given=config.privacy.accounting)
+    if config.method:
+        raise InvalidValue("method", allowed="a name where its settings are given as well", given=dict(config.method))
     return method
-
-
-def _a_plan(plan: Plan | None, scored: Scored, *numbers: float | None, has_schedule: bool) -> Plan | None:
-    """A plan that was made before, in the place of its numbers."""
-    if plan is not None and (has_schedule or any(number is not None for number in numbers)):
-        raise InvalidValue(
-            "plan", allowed="given alone: it has its own δ, noise, batch, steps and schedule", given=plan
-        )
-    if plan is not None and plan.records != scored.records_trained_on:
-        raise InvalidValue("plan", allowed=f"one of {scored.records_trained_on} records", given=plan.records)
-    return plan
-
-
-def _delta(delta: float | None, method: Method) -> float:
-    if delta is None and method.is_private:
-        raise InvalidValue("delta", allowed="given: a number well below one over the number of records", given=None)
-    return 1e-5 if delta is None else delta  # without privacy ε is infinite at any δ
-
-
-def a_device(device: str | torch.device | None) -> torch.device:
-    """The device that is asked for, or the best that is there."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:  # no such device, or torch was built without it
-        raise InvalidValue("device", allowed="one that torch can use here, such as cpu", given=str(device)) from error
-    return found
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
     given: object = model
     if not isinstance(given, nn.Module):
-        raise InvalidValue("model", allowed="a torch module", given=type(given).__name__)
+        raise InvalidValue("model", allowed="a torch module or the name of a network", given=type(given).__name__)
     refuse_wrapped(given)
     types = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
     return next(types, torch.float32)
 
 
-def _averaging(given: Averaging | Mapping[str, Any] | None) -> Averaging:
-    if isinstance(given, Mapping | str):  # in words, as a file has it
-        return averaging_from_json(given)
-    return NoAverage() if given is None else given
-
-
-def _new_directory(run: str) -> Path:
-    moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{moment}-{run.replace(' ', '-').replace('/', '-')}"
-
-
 def _settings(
-    method: Method, plan: Plan, model: nn.Module, network: tuple[str, Mapping[str, Any]] | None, how: How
+    method: Method,
+    plan: Plan,
+    model: nn.Module,
+    network: tuple[str, Mapping[str, Any]] | None,
+    train_options: prepare.TrainOptions,
 ) -> object:
-    words = describing.model_words(model, how.loss_fn, *(network or (None, {})))
-    return strict_json.loads(strict_json.dumps([describing.method_words(method), plan.to_json(), words, how.to_json()]))
+    words = describing.model_words(model, train_options.loss_fn, *(network or (None, {})))
+    training = {key: value for key, value in train_options.to_json().items() if key not in EVALUATION}
+    return strict_json.loads(strict_json.dumps([describing.method_words(method), plan.to_json(), words, training]))
 
 
 def _is_choice(stated: Statements, fitted: earlier_fits.Fit, *, declared: str, resumed: Path | None) -> bool:
@@ -310,16 +239,3 @@ def _is_choice(stated: Statements, fitted: earlier_fits.Fit, *, declared: str, r
         stacklevel=3,
     )
     return True
-
-
-def _statements(stated: Statements | None, settings_chosen_on: str | None, scored: Scored) -> Statements | None:
-    """What the certificate passes on. Nobody but the user can say how the settings were chosen."""
-    if stated is not None and settings_chosen_on is not None:
-        raise InvalidValue("settings_chosen_on", allowed="left out beside stated", given=settings_chosen_on)
-    if settings_chosen_on is None:
-        return None if stated is None else stated.of_records(scored.given.records)
-    return Statements(
-        settings_chosen_on=settings_chosen_on,
-        records=scored.given.records,
-        treated_as_public=("the number of records", *scored.declared_public),
-    )

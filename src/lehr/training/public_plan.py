@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from lehr import validate
 from lehr.accounting.accountant import bound
+from lehr.accounting.events import NOTHING, Adjacency, Event, Repeated
 from lehr.accounting.filter import limit_for
-from lehr.asking import event_of
 from lehr.errors import InvalidValue, Unreachable
-from lehr.events import NOTHING, Adjacency, Event, Repeated
-from lehr.mechanism import Method
 from lehr.planning.plan import Plan, make_plan
+from lehr.run.loss_oracle import event_of
+from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
 
 PASSES = 40  # over the data
@@ -55,8 +55,7 @@ def plan_for(
     counts = (noise_multiplier, steps)
     is_batch_found = epsilon is not None and None not in counts  # the other three are given
     if expected_batch_size is None and not is_batch_found:
-        needs_all = method is not None and method.noise.needs_limit  # as AGD's paper has it
-        expected_batch_size = records if needs_all else min(records, round(4 * math.sqrt(records)))
+        expected_batch_size = usual_batch_size(records, method)
     if epsilon is not None and counts == (None, None) and expected_batch_size is not None:
         steps = max(1, round(PASSES * records / validate.positive(expected_batch_size=expected_batch_size)))
     rule = None if method is None else method.published
@@ -147,6 +146,12 @@ def _without_privacy(
     if steps is None:
         raise InvalidValue("steps", allowed="given for a method without privacy", given=None)
     return None, 0.0, steps
+
+
+def usual_batch_size(records: int, method: Method | None) -> int:
+    """4·√records, or all of them where the noise needs a limit, as in AGD's paper."""
+    needs_all = method is not None and method.noise.needs_limit
+    return records if needs_all else min(records, round(4 * math.sqrt(records)))
 
 
 def expected_steps(plan: Plan) -> int:

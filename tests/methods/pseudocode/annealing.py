@@ -25,7 +25,7 @@ class Annealing:
 
     def accepts(self, energy_change: float, uniform: float) -> bool:
         # Line 12, with the exponent kept from overflowing where the candidate is accepted surely.
-        P = math.exp(min(0.0, -energy_change * self.Q))  # noqa: N806
+        P = math.exp(min(0.0, -energy_change * self.Q))
         if uniform <= P or self.mu >= self.rejection_threshold:  # line 13
             self.tau += 1  # line 15
             self.mu = 0  # line 16

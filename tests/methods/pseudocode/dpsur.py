@@ -61,7 +61,7 @@ def dpsur(
         g_tilde = (g_bar.sum(axis=0) + noise_multiplier * clip_norm * normals[t]) / batch_size
         velocity_new = momentum * velocity + g_tilde
         w_new = w - learning_rate * velocity_new
-        dE = noisy_difference(w, w_new, t)  # noqa: N806
+        dE = noisy_difference(w, w_new, t)
         is_accepted = dE < acceptance_bound
         if is_accepted:
             w, velocity = w_new, velocity_new

@@ -37,7 +37,7 @@ def sa_dpsgd(
         g_tilde = (g_bar.sum(axis=0) + noise_multiplier * clip_norm * normals[t]) / batch_size  # line 8
         velocity_new = momentum * velocity + g_tilde
         w_new = w - learning_rate * velocity_new  # line 9
-        dE = energy_change(w, w_new, t)  # lines 10, 11  # noqa: N806
+        dE = energy_change(w, w_new, t)  # lines 10, 11
         is_accepted = annealing.accepts(dE, uniforms[t])  # lines 12, 13, 15, 16, 19, 22
         if is_accepted:
             w, velocity = w_new, velocity_new  # line 14; otherwise line 18

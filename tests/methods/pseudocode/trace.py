@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 Places: TypeAlias = npt.NDArray[np.int64]
-Gradients: TypeAlias = Callable[[Vector, Places], Vector]  # (weights_P, places_B) -> grads_BP
-Losses: TypeAlias = Callable[[Vector, Places], Vector]  # (weights_P, places_B) -> losses_B
+Gradients: TypeAlias = Callable[[Vector, Places], Vector]  # (weights_P, indices_B) -> grads_BP
+Losses: TypeAlias = Callable[[Vector, Places], Vector]  # (weights_P, indices_B) -> losses_B
 Draws: TypeAlias = Sequence[Places]  # draws[t]: the records of candidate t
 Normals: TypeAlias = Sequence[Vector]  # normals[t]: standard normal numbers, one for each parameter
 

@@ -1,0 +1,404 @@
+"""TAN (Sander, Stock & Sablayrolles 2023): training runs on CIFAR-10 as jobs, costs of settings, the scaling law.
+
+All runs stand for one private training or for one of the same η: batches of 4096 of 50 000 records at noise multiplier
+3. Smaller batches simulate it, with the same noise per record and the same steps; they protect nobody, and CIFAR-10 is
+public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from experiments.experiment import (
+    Cell,
+    Outcome,
+    Outcomes,
+    Size,
+    Statistic,
+    Table,
+    Training,
+    columns,
+    training,
+)
+from lehr.reports.chart import Chart, Line
+
+if TYPE_CHECKING:
+    from lehr.planning.plan import Plan
+    from lehr.planning.simulation import Prediction
+    from lehr.planning.tan import RatioCurve
+
+Network: TypeAlias = tuple[str, Mapping[str, Any]]
+
+REFERENCE_BATCH, REFERENCE_NOISE, RECORDS = 4096, 3.0, 50_000
+RATE, CLIP_NORM, DECAY = 4.0, 1.0, 0.999
+PAPER_STEPS, SHORT_STEPS = 2500, 600
+LAW_BATCHES, LARGEST_FITTED = (64, 128, 256, 512, 1024, REFERENCE_BATCH), 512
+SEEDS = 3
+RATE_SEED = 100  # none of the other runs has it
+WIDE_RESNET: Network = ("wide_resnet", {"order": "after"})
+VIT: Network = ("vision_transformer", {"width": 192, "depth": 6})
+NF_RESNET: Network = (
+    "nf_resnet",
+    {"num_blocks": [2, 2, 2], "stem_channels": 56, "stem": "small", "num_classes": 10},
+)
+# Records at once by batch and views: about a whole draw, a half or a quarter of one.
+AT_ONCE = MappingProxyType(
+    {
+        (128, 4): 84,
+        (128, 8): 84,
+        (256, 1): 296,
+        (256, 4): 148,
+        (256, 8): 148,
+        (512, 1): 560,
+        (512, 4): 280,
+        (512, 8): 280,
+        (512, 16): 140,
+        (REFERENCE_BATCH, 4): 560,
+    }
+)
+_SHORTER = 30
+_SMALLER = 32  # times: the digits of scikit-learn have about a thirty-second of CIFAR-10's records
+QUICK = (
+    f"Quick: trainings are of a tiny network on the digits of scikit-learn, with batches {_SMALLER} and steps "
+    f"{_SHORTER} times smaller than written."
+)
+_TINY: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "wide_resnet": {"depth": 10, "width": 1, "in_channels": 1},
+        "vision_transformer": {"width": 24, "depth": 1, "image_side": 8, "patch_side": 2, "in_channels": 1},
+        "nf_resnet": {"num_blocks": [1], "stem_channels": 8, "in_channels": 1},
+    }
+)
+
+
+def runs(
+    size: Size,
+    *,
+    batch: int,
+    steps: int = SHORT_STEPS,
+    network: Network = WIDE_RESNET,
+    rate: float = RATE,
+    views: int = 1,
+    augmentation: str = "none",
+    records: int = RECORDS,
+    stands_for: int = REFERENCE_BATCH,
+    is_scored: bool = False,
+    seeds: Iterable[int] | None = None,
+) -> list[Training]:
+    """Runs of one setting, one for each seed; ``is_scored``: on the way, too.
+
+    A batch that is smaller than what it ``stands_for`` makes it a simulation. A quick one trains a tiny network on the
+    digits of scikit-learn for a few steps.
+    """
+    (name, arguments), smaller = network, _SMALLER if size.is_quick else 1
+    given: dict[str, Any] = {
+        "expected_batch_size": stands_for / smaller,
+        "simulated_batch_size": None if batch == stands_for else batch / smaller,
+        "records": None if records == RECORDS else records // smaller,
+    }
+    if size.is_quick:
+        given |= {"data": "digits", "network": (name, {**arguments, **_TINY[name]}), "steps": steps // _SHORTER}
+        given |= {"evaluate_every": 5} if is_scored else {}
+    else:
+        given |= {"data": "cifar-10", "network": network, "steps": steps, "precision": "bfloat16"}
+        given |= {"evaluate_every": 50, "physical_batch": AT_ONCE[batch, views]} if is_scored else {}
+    return [
+        training(
+            method="dpsgd",
+            settings={"learning_rate": rate, "clip_norm": CLIP_NORM, "momentum": 0.0},
+            seed=seed,
+            noise_multiplier=REFERENCE_NOISE,
+            delta=delta_of(records),
+            averaging={"kind": "exponential", "decay": DECAY},
+            augmentation=augmentation,
+            views=views,
+            **given,
+        )
+        for seed in (size.seed_range(SEEDS) if seeds is None else seeds)
+    ]
+
+
+def augmented_runs(
+    size: Size, *, batch: int = 512, views: int = 4, augmentation: str = "flip_crop", **more: Any
+) -> list[Training]:
+    """Runs with views of each record that are scored on the way: Figures 5 and 6, and Table 2 at small scale."""
+    return runs(size, batch=batch, views=views, augmentation=augmentation, is_scored=True, **more)
+
+
+def delta_of(records: int) -> float:
+    """10⁻⁵ for all of CIFAR-10, and in proportion for fewer records, as the paper has it."""
+    return 0.5 / records
+
+
+def titled(words: str, size: Size) -> str:
+    """The title of a table. What is quick says so."""
+    return f"{QUICK} {words.replace('CIFAR-10', 'digits')}" if size.is_quick else words
+
+
+IMAGENET = 1_281_167
+IMAGENET_DELTA = 8e-7
+IMAGENET_NOISE = 2.5
+IMAGENET_STEPS = 72_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """The numbers that decide ε."""
+
+    batch: float
+    records: int
+    steps: int
+    noise_multiplier: float
+    delta: float
+
+    @property
+    def eta(self) -> float:
+        """The signal of one record over the noise, in the whole run."""
+        return self.batch / self.records * math.sqrt(self.steps / 2) / self.noise_multiplier
+
+    def plan(self) -> Plan:
+        from lehr.planning.plan import Plan
+
+        return Plan(
+            noise_multiplier=self.noise_multiplier,
+            expected_batch_size=self.batch,
+            records=self.records,
+            steps=self.steps,
+            delta=self.delta,
+        )
+
+
+@cache
+def epsilons(setting: Setting) -> tuple[float, float, float]:
+    """ε by the accountant of the paper, from η alone, which proves nothing, and by the tight accountant."""
+    from lehr.planning import tan
+
+    event, delta = setting.plan().event, setting.delta
+    rules = (tan.balle20_epsilon, tan.estimated_epsilon, tan.tight_epsilon)
+    balle20, estimate, tight = (rule(event, delta=delta) for rule in rules)
+    return balle20, estimate, tight
+
+
+def imagenet(
+    *, batch: float, steps: int = IMAGENET_STEPS, records: int = IMAGENET, delta: float = IMAGENET_DELTA
+) -> Setting:
+    """A setting of the paper on ImageNet, all at one noise multiplier."""
+    return Setting(batch=batch, records=records, steps=steps, noise_multiplier=IMAGENET_NOISE, delta=delta)
+
+
+def constant_eta(*, device: str, data_dir: str | None, eta: float, steps: int) -> dict[str, Any]:
+    """A line of Figure 2: ε against the noise multiplier, with batches that keep η. Neither device nor data is used."""
+    from lehr.planning.tan import eta_curves
+
+    at = imagenet(batch=math.sqrt(2 / steps) * eta * IMAGENET_NOISE * IMAGENET, steps=steps)
+    [curve] = eta_curves(at.plan(), step_factors=(1.0,))
+    return {
+        "noise_multiplier": [point.noise_multiplier for point in curve.points],
+        "sampling_probability": [point.sampling_probability for point in curve.points],
+        "epsilon": [point.epsilon for point in curve.points],
+        "epsilon_balle20": [point.epsilon_balle20 for point in curve.points],
+    }
+
+
+@cache
+def divergence_ratios(eta_step: float) -> tuple[RatioCurve, ...]:
+    """The lines of Figure 3: the divergence of a step over its approximation, at one η of a step."""
+    from lehr.planning.tan import ratio_curves
+
+    return ratio_curves(imagenet(batch=math.sqrt(2) * eta_step * IMAGENET_NOISE * IMAGENET).plan())
+
+
+EDGES = tuple(10 ** (tenths / 5) for tenths in range(-20, 11))  # of the bins: 10⁻⁴ to 10²
+
+# --- The scaling law: Figures 1 and 4 -------------------------------------------------------------------------------
+
+FEWEST_BATCHES = 3  # fewer show no line and no bend
+PAPER_REFERENCE = "74.0 ± 0.5"  # Table 5, for batches of 4096 over 2500 steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawLine:
+    """Runs that differ in their batch alone."""
+
+    name: str
+    steps: int
+    batches: tuple[int, ...] = LAW_BATCHES
+    is_augmented: bool = False
+
+    def runs(self, size: Size, batch: int) -> list[Training]:
+        """The runs of one batch."""
+        return augmented_runs(size, batch=batch) if self.is_augmented else runs(size, batch=batch, steps=self.steps)
+
+    def reached(self, outcomes: Outcomes, size: Size, batch: int) -> Statistic:
+        """The accuracies at a batch."""
+        return outcomes.statistic(self.runs(size, batch))
+
+    def prediction(self, outcomes: Outcomes, size: Size) -> Prediction | None:
+        """What the batches up to 512 say of the reference; nothing where there are too few of them."""
+        from lehr.planning.simulation import Prediction, SimulatedRun
+
+        found = {batch: self.reached(outcomes, size, batch).values for batch in self.batches if batch <= LARGEST_FITTED}
+        if sum(bool(accuracies) for accuracies in found.values()) < FEWEST_BATCHES:
+            return None
+        runs = [
+            SimulatedRun(expected_batch_size=batch, accuracy=accuracy, seed=seed)
+            for batch, accuracies in found.items()
+            for seed, accuracy in enumerate(accuracies)
+        ]
+        return Prediction(reference=setting_of(REFERENCE_BATCH, self.steps).plan(), runs=tuple(runs))
+
+
+def setting_of(batch: int, steps: int, *, records: int = RECORDS) -> Setting:
+    """What a run of the reference, or one that simulates it, would cost."""
+    return Setting(
+        batch=batch,
+        records=records,
+        steps=steps,
+        noise_multiplier=REFERENCE_NOISE * batch / REFERENCE_BATCH,
+        delta=delta_of(records),
+    )
+
+
+SHORT = LawLine(name="600 steps", steps=SHORT_STEPS)
+LONG = LawLine(name="2500 steps", steps=PAPER_STEPS)
+AUGMENTED = LawLine(
+    name="600 steps, 4 views shifted and mirrored",
+    steps=SHORT_STEPS,
+    batches=(128, 256, 512, REFERENCE_BATCH),
+    is_augmented=True,
+)
+
+
+def accuracies(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Table:
+    """A row for each batch."""
+    return Table(
+        title=titled("Accuracy at one ratio of noise to batch, CIFAR-10", size),
+        columns=columns(
+            "steps [count] | batch [count] | noise multiplier [number 4] | ε of the run itself [epsilon]",
+            "accuracy [percent 1] | paper, %",
+        ),
+        rows=tuple(_row(line, batch, outcomes, size) for line in lines for batch in line.batches),
+        notes=(
+            "Batches below 4096 are simulations and protect nobody: their ε says so. The paper prints no numbers for "
+            "its picture; 74.0 ± 0.5 is from its Table 5.",
+        ),
+    )
+
+
+def _row(line: LawLine, batch: int, outcomes: Outcomes, size: Size) -> tuple[Cell, ...]:
+    is_printed = line is LONG and batch == REFERENCE_BATCH
+    return (
+        line.steps,
+        batch,
+        REFERENCE_NOISE * batch / REFERENCE_BATCH,
+        _own_epsilon(line, batch, outcomes, size),
+        line.reached(outcomes, size, batch),
+        PAPER_REFERENCE if is_printed else None,
+    )
+
+
+def _own_epsilon(line: LawLine, batch: int, outcomes: Outcomes, size: Size) -> float | None:
+    """As the run says; only that of the reference matters before there is one."""
+    if found := outcomes.of_all(line.runs(size, batch)):
+        return own_epsilon(found[0])
+    is_reference = batch == REFERENCE_BATCH and not size.is_quick
+    return epsilons(setting_of(batch, line.steps))[2] if is_reference else None
+
+
+def own_epsilon(outcome: Outcome) -> float | None:
+    """What the noise of a run itself is worth, of a simulation too. Older outcomes call either proven."""
+    epsilon: float | None = outcome.get("epsilon_simulated", outcome["epsilon_proven"])
+    return epsilon
+
+
+def predictions(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Table:
+    """What the small batches foretell for the reference, beside what came; only for lines that have enough of them."""
+    return Table(
+        title=titled("The batch of 4096 foretold from batches up to 512, CIFAR-10", size),
+        columns=columns(
+            "runs | runs up to 512 [count] | a doubling changes | predicted at 4096 [percent 1] | 95 % interval",
+            "p of no bend [number 3] | outcome [percent 1] | inside",
+        ),
+        rows=tuple(_prediction_row(line, outcomes, size) for line in lines),
+        notes=(
+            "The interval allows for chance alone: it takes for granted that the line goes on. A small p says that the "
+            "small batches themselves already bend away from a line.",
+        ),
+    )
+
+
+def _prediction_row(line: LawLine, outcomes: Outcomes, size: Size) -> tuple[Cell, ...]:
+    reached = line.reached(outcomes, size, REFERENCE_BATCH)
+    if (prediction := line.prediction(outcomes, size)) is None:
+        return (line.name, None, None, None, None, None, reached, None)
+    interval = prediction.interval(num_runs=max(1, len(reached.values)))
+    return (
+        line.name,
+        len(prediction.runs),
+        f"{100 * prediction.law.slope:+.2f} points",
+        prediction.accuracy,
+        f"{100 * interval.lowest:.1f} to {100 * interval.highest:.1f}",
+        prediction.law.bend_p_value,
+        reached,
+        None if reached.mean is None else "yes" if interval.has(reached.mean) else "no",
+    )
+
+
+def chart(element: str, lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> tuple[Chart, ...]:
+    """Every run a point, the line of the small batches going on to 4096; nothing where no run was made."""
+    drawn = tuple(part for line in lines for part in _drawn(line, outcomes, size))
+    if not drawn:
+        return ()
+    return (
+        Chart(
+            element=element,
+            x_title="expected batch size, at one ratio of noise to batch",
+            y_title="test accuracy, %",
+            x_format=",d",
+            y_format="~g",
+            point="batch %{x}: %{y:.1f} %",
+            has_markers=True,
+            lines=drawn,
+            x_scale="log",
+            x_ticks=tuple(float(batch) for batch in LAW_BATCHES),
+        ),
+    )
+
+
+def _drawn(line: LawLine, outcomes: Outcomes, size: Size) -> list[Line]:
+    points = [(batch, value) for batch in line.batches for value in line.reached(outcomes, size, batch).values]
+    if not points:
+        return []
+    found = [
+        Line(
+            name=line.name,
+            x=[float(batch) for batch, _ in points],
+            y=[100 * value for _, value in points],
+            is_scattered=True,
+        )
+    ]
+    if prediction := line.prediction(outcomes, size):
+        interval = prediction.interval()
+        ends = [float(line.batches[0]), float(REFERENCE_BATCH)]
+        found.append(
+            Line(
+                name=f"{line.name}: the line through batches up to 512",
+                x=ends,
+                y=[100 * prediction.law.at(batch) for batch in ends],
+                dash="dash",
+            )
+        )
+        found.append(
+            Line(
+                name=f"{line.name}: where one run of 4096 was foretold with 95 %",
+                x=[ends[1]] * 2,
+                y=[100 * interval.lowest, 100 * interval.highest],
+                dash="dot",
+            )
+        )
+    return found

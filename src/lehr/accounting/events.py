@@ -1,0 +1,326 @@
+"""What was done to the private records, as data. What it costs is computed elsewhere (``lehr.accounting``).
+
+Events are frozen and hashable, compare by value, and hold public numbers only. A training run is
+
+>>> step = PoissonSampled(sampling_probability=512 / 60_000, event=Gaussian(noise_multiplier=1.23))
+>>> run = Repeated(event=step, count=4698)
+
+and every event has a JSON form, read back through one closed table (a name found in a file never picks code):
+
+>>> from_json(to_json(run)) == run
+True
+>>> counted(Composed((run, Repeated(step, 2), Gaussian(4.0)))) == {step: 4700, Gaussian(4.0): 1}
+True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any, ClassVar, get_args
+
+from lehr import validate
+from lehr.errors import InvalidValue
+
+
+class Adjacency(Enum):
+    """Which pairs of data sets a guarantee makes hard to tell apart."""
+
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    REPLACE_ONE = "replace-one"
+
+
+class _Checked:
+    """Events check their fields by name and keep Python's own numbers: a narrower type would wrap round or round."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            object.__setattr__(self, name, _CHECKS[name](**{name: getattr(self, name)}))
+
+    def __str__(self) -> str:
+        values = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
+        shown = (f"{name}={value:g}" if isinstance(value, float) else str(value) for name, value in values)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(_Checked):
+    """Gaussian noise on a value of known L2 sensitivity.
+
+    ``noise_multiplier`` is the noise's standard deviation over the L2 sensitivity *under the adjacency in use*
+    (a sum of records clipped to C has sensitivity C under add-or-remove-one and 2·C under replace-one).
+    Zero means that the value was released as it is: every accountant answers infinity.
+    """
+
+    noise_multiplier: float
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace(_Checked):
+    """Laplace noise on a value of known L1 sensitivity; ``noise_multiplier`` is the noise's scale over it."""
+
+    noise_multiplier: float
+
+
+@dataclass(frozen=True, slots=True)
+class PureDP(_Checked):
+    """Any mechanism that is ε-differentially private by itself, without a δ.
+
+    The probability of each of its outcomes changes by a factor of at most e^``epsilon`` under the adjacency in use:
+    noisy maximum, the exponential mechanism, randomised response. Zero means that it does not look at the records.
+    """
+
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonSampled(_Checked):
+    """Each record entered with ``sampling_probability``, independently; then ``event`` was applied."""
+
+    sampling_probability: float
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        _check_gaussian(self.event)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledWithoutReplacement(_Checked):
+    """A uniformly random ``sample_size`` of ``records`` distinct records; then ``event`` was applied."""
+
+    records: int
+    sample_size: int
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        _check_gaussian(self.event)
+        if not self.sample_size <= self.records:
+            raise InvalidValue("sample_size", allowed=f"at most the {self.records} records", given=self.sample_size)
+
+    def __str__(self) -> str:
+        return f"SampledWithoutReplacement({self.sample_size} of {self.records}, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatAndSelect(_Checked):
+    """``event`` was repeated a secret random number of times and only the best outcome was kept.
+
+    The number of repetitions follows the truncated negative binomial law of Papernot & Steinke (2022) with the
+    given ``mean`` and ``shape`` (0 logarithmic, 1 geometric), or the Poisson law where ``shape`` is None.
+    """
+
+    event: Event
+    mean: float
+    shape: float | None = 1.0
+
+    def __str__(self) -> str:
+        return f"RepeatAndSelect({self.event}, mean={self.mean:g}, shape={self.shape})"
+
+
+@dataclass(frozen=True, slots=True)
+class RenyiLimit(_Checked):
+    """Events that were chosen as a run went, while their Rényi divergences of one ``order`` stayed within a limit.
+
+    It was checked before each of them that the sum, that one included, is at most ``divergence``: a privacy filter.
+    """
+
+    order: float
+    divergence: float
+
+
+@dataclass(frozen=True, slots=True)
+class NonPrivate(_Checked):
+    """Something was released without noise. Every accountant answers infinity."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated(_Checked):
+    """``event``, ``count`` times, each with fresh randomness."""
+
+    event: Event
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count} × {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class Composed(_Checked):
+    """Several events on the same records. An empty composition did nothing and costs nothing."""
+
+    events: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.events)) or "nothing"
+
+
+Atom = (
+    Gaussian | Laplace | PureDP | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | RenyiLimit | NonPrivate
+)
+Event = Atom | Repeated | Composed
+EVENT_TYPES: tuple[type, ...] = get_args(Event)
+
+
+def check_event(**named: object) -> Event:
+    """A checked event."""
+    [(name, value)] = named.items()
+    if not isinstance(value, Event):
+        raise InvalidValue(name, allowed="an event", given=value)
+    return value
+
+
+def check_adjacency(**named: object) -> Adjacency:
+    """A checked adjacency."""
+    [(name, value)] = named.items()
+    if not isinstance(value, Adjacency):
+        raise InvalidValue(name, allowed="an Adjacency", given=value)
+    return value
+
+
+def _check_events(*, events: object) -> tuple[Event, ...]:
+    if not isinstance(events, tuple):
+        raise InvalidValue("events", allowed="a tuple of events", given=events)
+    return tuple(check_event(events=event) for event in events)
+
+
+def _check_gaussian(event: object) -> None:
+    if not isinstance(event, Gaussian):
+        raise InvalidValue("event", allowed="a Gaussian", given=event)
+
+
+def _check_order(*, order: float) -> float:
+    if not validate.positive(order=order) > 1:
+        raise InvalidValue("order", allowed="a number > 1", given=order)
+    return float(order)
+
+
+_CHECKS: dict[str, Callable[..., object]] = {
+    "count": validate.count,
+    "divergence": validate.positive,
+    "epsilon": validate.non_negative,
+    "event": check_event,
+    "events": _check_events,
+    "mean": partial(validate.at_least, 1),
+    "noise_multiplier": validate.non_negative,
+    "order": _check_order,
+    "reason": validate.text,
+    "records": validate.count,
+    "sample_size": validate.count,
+    "sampling_probability": validate.probability,
+    "shape": lambda shape: None if shape is None else validate.non_negative(shape=shape),
+}
+NOTHING = Composed(())
+
+
+def counted(event: Event) -> dict[Atom, int]:
+    """The same event with nesting undone: each distinct atom and how often it happened."""
+    totals: dict[Atom, int] = {}
+    try:
+        _add(check_event(event=event), 1, totals)
+    except RecursionError as error:
+        raise InvalidValue("event", allowed="nested a few levels deep", given="hundreds of levels") from error
+    return totals
+
+
+def composed(counts: Mapping[Atom, int]) -> Event:
+    """The inverse of ``counted``: the shortest event that says the same."""
+    parts = tuple(atom if count == 1 else Repeated(atom, count) for atom, count in counts.items() if count)
+    return parts[0] if len(parts) == 1 else Composed(parts)
+
+
+def together(*events: Event) -> Event:
+    """All of the events, each distinct one with its count."""
+    return composed(counted(Composed(events)))
+
+
+def is_part(part: Event, *, of: Event) -> bool:
+    """Whether every event of ``part`` is in the whole at least as often."""
+    whole = counted(of)
+    return all(count <= whole.get(atom, 0) for atom, count in counted(part).items())
+
+
+def rest(whole: Event, part: Event) -> Event:
+    """What is left of the whole when the part is taken out of it."""
+    taken = counted(part)
+    return composed({atom: max(0, count - taken.get(atom, 0)) for atom, count in counted(whole).items()})
+
+
+def to_json(event: Event) -> dict[str, object]:
+    """The JSON form of an event."""
+    kind = _KIND_OF[type(event)]
+    fields = {name: _field_to_json(getattr(event, name)) for name in event.__dataclass_fields__}
+    return {"kind": kind, **fields}
+
+
+def from_json(shape: object) -> Event:
+    """The event of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
+    return _from_json(shape, levels_left=_DEEPEST_NESTING)
+
+
+_DEEPEST_NESTING = 100  # far more than any run needs, far less than Python's stack
+_TYPE_OF: dict[str, Any] = {
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "pure-dp": PureDP,
+    "renyi-limit": RenyiLimit,
+    "poisson-sampled": PoissonSampled,
+    "sampled-without-replacement": SampledWithoutReplacement,
+    "repeat-and-select": RepeatAndSelect,
+    "non-private": NonPrivate,
+    "repeated": Repeated,
+    "composed": Composed,
+}
+_KIND_OF = {event_type: kind for kind, event_type in _TYPE_OF.items()}
+
+
+def _from_json(shape: object, *, levels_left: int) -> Event:
+    kind, fields = _kind_and_fields(shape)
+    if not levels_left:
+        raise InvalidValue("event", allowed=f"nested at most {_DEEPEST_NESTING} deep", given=kind)
+    if "event" in fields:
+        fields["event"] = _from_json(fields["event"], levels_left=levels_left - 1)
+    if "events" in fields:
+        if not isinstance(fields["events"], list):
+            raise InvalidValue("events", allowed="a list of events", given=fields["events"])
+        fields["events"] = tuple(_from_json(part, levels_left=levels_left - 1) for part in fields["events"])
+    event: Event = _TYPE_OF[kind](**fields)
+    return event
+
+
+def _kind_and_fields(shape: object) -> tuple[str, dict[str, Any]]:
+    kind = shape.get("kind") if isinstance(shape, dict) else None
+    if not isinstance(shape, dict) or not isinstance(kind, str) or kind not in _TYPE_OF:
+        raise InvalidValue("event", allowed="an object whose kind is one of " + ", ".join(_TYPE_OF), given=shape)
+    fields = {name: value for name, value in shape.items() if name != "kind"}
+    expected = {field.name for field in dataclasses.fields(_TYPE_OF[kind])}
+    if set(fields) != expected:
+        raise InvalidValue(f"event {kind}", allowed=f"with the fields {sorted(expected)}", given=list(fields))
+    return kind, fields
+
+
+def _field_to_json(value: object) -> object:
+    if isinstance(value, tuple):
+        return [to_json(part) for part in value]
+    return to_json(value) if isinstance(value, Event) else value
+
+
+def _add(event: Event, times: int, totals: dict[Atom, int]) -> None:
+    match event:
+        case Repeated():
+            _add(event.event, times * event.count, totals)
+        case Composed():
+            for part in event.events:
+                _add(part, times, totals)
+        case _:
+            totals[event] = totals.get(event, 0) + times
+            validate.count(repetitions=totals[event])

@@ -1,0 +1,455 @@
+"""The forms in which a parameter's part of every record's gradient is held, none larger than it has to be.
+
+    Materialised   the gradients themselves: biases, gains, small weights
+    Outer          a sum of outer products over positions: linear layers
+    Lookup         rows of an embedding table
+    Convolved      the weight of a convolution (``convolutions``)
+    Stacked        blocks of rows of one parameter that are used separately
+    Through        a weight that is computed from parameters, such as a normalised one
+    Unused         zeros
+    Shared         several uses of different kinds; ``together`` makes the cheapest form for several uses
+    ContributedGradients   all parameters: the norms and weighted sums that a clip rule asks for
+
+Gradients that have to be formed for a norm are formed a few records at a time, so that memory stays bounded. Which
+form is taken, and how many records are formed at once, follows from public shapes alone.
+
+Axes: B records, T positions (views and sequence together), O outputs, I inputs, D columns of a table, N images
+(records times views), C input channels, S and P positions before and after a convolution, G groups of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil, prod
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Size, Tensor
+
+from lehr.gradients.batches import checked_groups, weight_of_each
+from lehr.gradients.convolutions import Convolved, more_views
+from lehr.gradients.precision import (
+    HALF,
+    batched_product,
+    keep,
+    product,
+    records_at_once,
+    rounding_of,
+    rounding_of_scaling,
+    rounding_of_sum,
+    squares_at_most,
+    sum_of_squares,
+    sum_over_records,
+    uncast,
+    weigh,
+    weighted_rows_of,
+)
+from lehr.interfaces import Contribution, Groups, at_least_float32
+
+FORMED_BYTES = 64 * 2**20
+# A compiled step has every chunk written out, so there may not be many of them; then each may be larger.
+MOST_COMPILED_CHUNKS = 16
+KEPT_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Materialised:
+    """The gradients themselves, ``grads_B...``."""
+
+    grads: Tensor
+
+    @property
+    def records(self) -> int:
+        return self.grads.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.grads.shape[1:])
+
+    def squared_norms(self) -> Tensor:
+        return sum_of_squares(self.grads)
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        return weighted_rows_of(self.grads, weights_B, counted_B)
+
+    def materialised(self) -> Tensor:
+        return self.grads
+
+    def taken(self, first: int, last: int) -> Materialised:
+        return Materialised(self.grads[first:last])
+
+
+@runtime_checkable
+class Divisible(Contribution, Protocol):
+    """A contribution that can be asked for some of its records only."""
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one record's part."""
+
+    def taken(self, first: int, last: int) -> Contribution:
+        """The records from the first to before the last."""
+
+
+def squared_norms_by_forming(
+    uses: Sequence[Contribution], formed: Callable[[Sequence[Contribution]], Tensor]
+) -> Tensor:
+    """The squared norms of ``formed(uses)``, records first. What cannot be divided is formed at once."""
+    divisible = [use for use in uses if isinstance(use, Divisible)]
+    if len(divisible) < len(uses):
+        return sum_of_squares(formed(uses))
+    records = divisible[0].records
+    together = records_together(records, numbers=prod(divisible[0].shape))
+    firsts = range(0, max(records, 1), together)
+    chunks = ([use.taken(first, min(first + together, records)) for use in divisible] for first in firsts)
+    return torch.cat([sum_of_squares(formed(chunk)) for chunk in chunks])
+
+
+def records_together(records: int, *, numbers: int) -> int:
+    """How many records are formed at once when each takes so many numbers; public shape alone decides."""
+    fitting = FORMED_BYTES // max(1, 4 * numbers)
+    least = ceil(records / MOST_COMPILED_CHUNKS) if torch.compiler.is_compiling() else 1
+    return max(fitting, least, 1)
+
+
+def outer(output_grads_BTO: Tensor, inputs_BTI: Tensor) -> Outer | Materialised:
+    """The form that takes less work. A gradient that is formed and small is kept, and summed as its norm was taken."""
+    found = Outer(output_grads_BTO, inputs_BTI)
+    is_small = 4 * found.records * prod(found.shape) <= KEPT_BYTES
+    return Materialised(found.materialised()) if found.is_formed and is_small else found
+
+
+@dataclass(frozen=True)
+class Outer:
+    """``sum over t of output_grads[b, t] ⊗ inputs[b, t]``.
+
+    The norm comes from the products of positions among themselves (Goodfellow 2015; Li et al. 2022, "Large Language
+    Models Can Be Strong Differentially Private Learners") or from the gradient, whichever takes fewer multiplications.
+    """
+
+    output_grads_BTO: Tensor  # noqa: N815
+    inputs_BTI: Tensor  # noqa: N815
+
+    @property
+    def records(self) -> int:
+        return self.inputs_BTI.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.output_grads_BTO.shape[2], self.inputs_BTI.shape[2])
+
+    @property
+    def is_formed(self) -> bool:
+        """Whether the gradient itself takes fewer multiplications than the products between positions."""
+        positions, (outputs, inputs) = self.output_grads_BTO.shape[1], self.shape
+        return positions > 1 and positions * (outputs + inputs) >= outputs * inputs
+
+    def squared_norms(self) -> Tensor:
+        positions, (outputs, inputs) = self.output_grads_BTO.shape[1], self.shape
+        left_BT, right_BT = squares_at_most(self.output_grads_BTO, [2]), squares_at_most(self.inputs_BTI, [2])
+        if positions == 1:
+            return (left_BT * right_BT).sum(1)
+        if self.is_formed:
+            squared_B = sum_of_squares(self.materialised())
+        else:
+            products_BTT = self.left_gram(self) * self.right_gram(self)
+            rounding_B = rounding_of(products_BTT.diagonal(dim1=1, dim2=2).sum(1))
+            tiny = positions * torch.finfo(left_BT.dtype).tiny
+            lost_B = (outputs * tiny) * right_BT.sum(1) + (inputs * tiny) * left_BT.sum(1)
+            squared_B = products_BTT.sum((1, 2)).clamp_min(0) + rounding_B + lost_B
+        dtype = self.output_grads_BTO.dtype
+        lengths_B = (left_BT.sqrt() * right_BT.sqrt()).sum(1)
+        squared_B = squared_B + rounding_of_sum(lengths_B, dtype, left_BT.device)
+        if dtype not in HALF:
+            return squared_B
+        return squared_B + rounding_of_scaling(self.squares_apart(), dtype, positions=positions)
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        scaled, kept = weigh(self.output_grads_BTO, weights_B, counted_B), keep(self.inputs_BTI, counted_B)
+        positions = scaled.shape[1]
+
+        def sum_of(some: slice) -> Tensor:
+            left, right = scaled[some].flatten(0, 1), kept[some].flatten(0, 1)
+            if positions > 1 and not left.is_cuda:
+                left, right = left.double(), right.double()
+            return product(left.T, right)
+
+        at_once = records_at_once(self.inputs_BTI.dtype, positions=positions)
+        return sum_over_records(self.records, sum_of, at_once=at_once)
+
+    def materialised(self) -> Tensor:
+        return batched_product(self.output_grads_BTO.transpose(1, 2), self.inputs_BTI)
+
+    def taken(self, first: int, last: int) -> Outer:
+        return Outer(self.output_grads_BTO[first:last], self.inputs_BTI[first:last])
+
+    def squares_apart(self) -> Tensor:
+        """What the squared norm would be if no two positions met."""
+        exact = at_least_float32(self.inputs_BTI.dtype)
+        left, right = (values.to(exact).square().sum(2) for values in (self.output_grads_BTO, self.inputs_BTI))
+        return (left * right).sum(1)
+
+    def left_gram(self, other: Outer) -> Tensor:
+        """The products of this one's output gradients with another's, position by position."""
+        return batched_product(self.output_grads_BTO, other.output_grads_BTO.transpose(1, 2))
+
+    def right_gram(self, other: Outer) -> Tensor:
+        """The products of this one's inputs with another's, position by position."""
+        return batched_product(self.inputs_BTI, other.inputs_BTI.transpose(1, 2))
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """``output_grads[b, t]`` added to row ``rows[b, t]``."""
+
+    rows_BT: Tensor  # noqa: N815
+    output_grads_BTD: Tensor  # noqa: N815
+    num_rows: int
+
+    @property
+    def records(self) -> int:
+        return self.rows_BT.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.num_rows, self.output_grads_BTD.shape[2])
+
+    def squared_norms(self) -> Tensor:
+        if self.rows_BT.shape[1] == 1:
+            return sum_of_squares(self._exact())
+        lengths_B = squares_at_most(self._exact(), [2]).sqrt().sum(1)
+        # What is summed is formed a second time, and on a GPU in another order.
+        rounding_B = (2 * torch.finfo(lengths_B.dtype).eps * lengths_B).square()
+        return sum_of_squares(self._row_by_row()[1]) + rounding_B
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        rows_BT, grads = self._row_by_row()
+        scaled = weigh(grads, weights_B, counted_B).flatten(0, 1).double()
+        return scaled.new_zeros(self.shape).index_add(0, rows_BT.flatten(), scaled)
+
+    def materialised(self) -> Tensor:
+        grads = self._exact()
+        dense = grads.new_zeros(grads.shape[0], *self.shape)
+        return dense.scatter_add(1, self.rows_BT.unsqueeze(2).expand_as(grads), grads)
+
+    def taken(self, first: int, last: int) -> Lookup:
+        return Lookup(self.rows_BT[first:last], self.output_grads_BTD[first:last], self.num_rows)
+
+    def squares_apart(self) -> Tensor:
+        """What the squared norm would be if no two positions met."""
+        return sum_of_squares(self.output_grads_BTD)
+
+    def _row_by_row(self) -> tuple[Tensor, Tensor]:
+        """What each record adds to each different row that it looks up, in as many slots as there are positions."""
+        ordered_BT, order_BT = self.rows_BT.sort(dim=1)
+        ordered_slots_BT = (ordered_BT.diff(dim=1, prepend=ordered_BT[:, :1]) != 0).cumsum(1)
+        slots_BT = torch.zeros_like(order_BT).scatter(1, order_BT, ordered_slots_BT)
+        grads = self._exact()
+        summed = torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
+        return torch.zeros_like(ordered_BT).scatter(1, ordered_slots_BT, ordered_BT), summed
+
+    def _exact(self) -> Tensor:
+        return self.output_grads_BTD.to(at_least_float32(self.output_grads_BTD.dtype))
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Blocks of rows in order, such as the query, key and value parts of an attention."""
+
+    blocks: tuple[Contribution, ...]
+
+    def squared_norms(self) -> Tensor:
+        return torch.stack([block.squared_norms() for block in self.blocks]).sum(0)
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        return torch.cat([block.weighted_sum(weights_B, counted_B) for block in self.blocks])
+
+    def materialised(self) -> Tensor:
+        return torch.cat([block.materialised() for block in self.blocks], dim=1)
+
+
+@dataclass(frozen=True)
+class Through:
+    """``pullback`` takes the gradient of the computed weight to the gradient of one parameter behind it.
+
+    It is the same for every record and linear, so the weighted sum goes through once; for the norms the gradients of a
+    few records at a time go through.
+    """
+
+    computed: Contribution
+    pullback: Callable[[Tensor], Tensor]
+
+    def squared_norms(self) -> Tensor:
+        return squared_norms_by_forming([self.computed], lambda uses: self._sent_through(uses[0]))
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        return self.pullback(self.computed.weighted_sum(weights_B, counted_B))
+
+    def materialised(self) -> Tensor:
+        return self._sent_through(self.computed)
+
+    def _sent_through(self, computed: Contribution) -> Tensor:
+        grads = computed.materialised()
+        if not grads.shape[0]:  # vmap has no empty maps
+            one = self.pullback(grads.new_zeros(grads.shape[1:]))
+            return one.new_zeros(0, *one.shape)
+        return torch.func.vmap(self.pullback)(grads)
+
+
+@dataclass(frozen=True)
+class Unused:
+    """Zeros. ``like`` is any tensor on the same device and of the same type."""
+
+    shape: Size
+    records: int
+    like: Tensor
+
+    def squared_norms(self) -> Tensor:
+        return self._zeros(self.records)
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        return self._zeros(*self.shape)
+
+    def materialised(self) -> Tensor:
+        return self._zeros(self.records, *self.shape)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self.like.new_zeros(shape, dtype=at_least_float32(self.like.dtype))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Uses of one parameter that are of different kinds, such as an embedding table that is also the last layer.
+
+    Their gradients add up before a norm is taken. The products between lookups and outer products need no gradient to
+    be formed; the rest is formed.
+    """
+
+    uses: tuple[Contribution, ...]
+
+    def squared_norms(self) -> Tensor:
+        factored = [use for use in self.uses if isinstance(use, Outer | Lookup)]
+        if len(factored) < len(self.uses):
+            return squared_norms_by_forming(self.uses, sum_of)
+        own = torch.stack([use.squared_norms() for use in factored]).sum(0)
+        between = torch.stack([_inner(one, other) for one, other in combinations(factored, 2)]).sum(0)
+        squares_apart = torch.stack([use.squares_apart() for use in factored]).sum(0)
+        return (own + 2 * between).clamp_min(0) + rounding_of(squares_apart)
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        return torch.stack([use.weighted_sum(weights_B, counted_B) for use in self.uses]).sum(0)
+
+    def materialised(self) -> Tensor:
+        return sum_of(self.uses)
+
+
+def sum_of(uses: Sequence[Contribution]) -> Tensor:
+    """Every record's gradient, summed over all uses."""
+    return torch.stack([use.materialised() for use in uses]).sum(0)
+
+
+def _inner(one: Outer | Lookup, other: Outer | Lookup) -> Tensor:
+    """The inner product of two uses, per record, without forming either."""
+    if isinstance(one, Outer) and isinstance(other, Outer):
+        return (one.left_gram(other) * one.right_gram(other)).sum((1, 2))
+    if isinstance(one, Lookup) and isinstance(other, Lookup):
+        same = one.rows_BT.unsqueeze(2) == other.rows_BT.unsqueeze(1)
+        grams = batched_product(one.output_grads_BTD, other.output_grads_BTD.transpose(1, 2))
+        return grams.where(same, 0).sum((1, 2))
+    if isinstance(one, Outer) and isinstance(other, Lookup):
+        one, other = other, one
+    assert isinstance(one, Lookup)
+    assert isinstance(other, Outer)
+    rows_BTT = one.rows_BT.unsqueeze(1).expand(-1, other.output_grads_BTO.shape[1], -1)
+    met = other.output_grads_BTO.gather(2, rows_BTT)  # the output gradient of each looked-up row, at each position
+    products = batched_product(other.inputs_BTI, one.output_grads_BTD.transpose(1, 2))
+    return (met.to(products.dtype) * products).sum((1, 2))
+
+
+def together(uses: Sequence[Contribution]) -> Contribution:
+    """All uses of one parameter as one contribution, in the cheapest form that counts the products between them."""
+    if len(uses) == 1:
+        return uses[0]
+    if outers := _all(uses, Outer):  # more positions
+        grads, inputs = [use.output_grads_BTO for use in outers], [use.inputs_BTI for use in outers]
+        return Outer(torch.cat(grads, dim=1), torch.cat(inputs, dim=1))
+    if lookups := _all(uses, Lookup):
+        rows_BT, grads = [use.rows_BT for use in lookups], [use.output_grads_BTD for use in lookups]
+        return Lookup(torch.cat(rows_BT, dim=1), torch.cat(grads, dim=1), lookups[0].num_rows)
+    if _all(uses, Materialised):
+        return Materialised(sum_of(uses))
+    if images := _all(uses, Convolved):
+        sizes = {(use.geometry, use.inputs_NCS.shape[1:], use.output_grads_NOP.shape[1:]) for use in images}
+        if len(sizes) == 1:
+            return more_views(images)
+    return Shared(tuple(uses))
+
+
+_Kind = TypeVar("_Kind")
+
+
+def _all(uses: Sequence[Contribution], kind: type[_Kind]) -> list[_Kind]:
+    """The uses, if all are of this kind, or nothing."""
+    matching: list[_Kind] = [use for use in uses if isinstance(use, kind)]
+    return matching if len(matching) == len(uses) else []
+
+
+class ContributedGradients:
+    """Per-record gradients as contributions: norms from each, sums from each, nothing stored in between.
+
+    ``kept(name, sum)`` is called with each parameter's sum as soon as it is there, and its result takes the place of
+    the sum. A record's gradient is ``scale`` times what the contributions say; norms and weights include it.
+    """
+
+    def __init__(
+        self,
+        contributions: Mapping[str, Contribution],
+        *,
+        mask_B: Tensor,
+        margin: float,
+        kept: Callable[[str, Tensor], Tensor] | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        self._contributions, self._scale = contributions, scale
+        self._kept = kept or (lambda _, whole: whole)
+        with uncast(mask_B.device):
+            self._squared = {name: part.squared_norms() for name, part in contributions.items()}
+        self._margin = margin
+        # A record with a gradient that is not finite, in whatever parameter, counts as zero in all of them.
+        self._counted_B = mask_B & torch.stack(tuple(self._squared.values())).sum(0).isfinite()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._contributions)
+
+    @property
+    def margin(self) -> float:
+        return self._margin
+
+    def norms(self, groups: Groups | None = None) -> Tensor:
+        norms = [self._norms(group) for group in checked_groups(groups, names=self.names)]
+        return norms[0] if groups is None else torch.stack(norms, dim=1)
+
+    def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
+        weight_of = weight_of_each(
+            weights, groups, names=self.names, num_records=len(self._counted_B), scale=self._scale
+        )
+        with uncast(self._counted_B.device):
+            return self._sums(weight_of)
+
+    def _sums(self, weight_of: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            # In the parameter's own memory order, so that noise and update can go through all of it at once.
+            name: self._kept(name, part.weighted_sum(weight_of[name], self._counted_B).double().contiguous())
+            for name, part in self._contributions.items()
+        }
+
+    def _norms(self, names: Sequence[str]) -> Tensor:
+        squared = torch.stack([self._squared[name] for name in names]).sum(0)
+        return torch.where(self._counted_B, squared.sqrt() * self._scale, 0)

@@ -1,0 +1,298 @@
+"""Triton kernels for the weight of a two-dimensional convolution in bfloat16, without unfolding its input.
+
+``_formed_norms`` accumulates one tile of one record's weight gradient over space, squares it, and drops or keeps it.
+``_gram_norms`` does the same from the products of places, where a record has few of them.
+``_weighted_parts`` adds up the gradients of many images, each scaled by its weight, in float32.
+
+``geometry`` is a ``convolutions.Geometry``. Axes of a tile: O output channels, W columns (filter position times
+input channel), P positions of the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lehr.gradients.precision import ROUNDINGS
+
+
+@triton.jit
+def _input_tile(
+    x_ptr, image, place, column, in_range, height, width,
+    stride_n, stride_h, stride_w, stride_c,
+    out_w: tl.constexpr, channels: tl.constexpr, kernel_w: tl.constexpr, columns: tl.constexpr,
+    step_h: tl.constexpr, step_w: tl.constexpr, pad_h: tl.constexpr, pad_w: tl.constexpr,
+    reach_h: tl.constexpr, reach_w: tl.constexpr, one_filter_place: tl.constexpr,
+):  # fmt: skip
+    """``[P, W]``: what the filter meets at these output places."""
+    row = (place // out_w) * step_h - pad_h
+    col = (place % out_w) * step_w - pad_w
+    if one_filter_place:  # the whole tile lies in one place of the filter, so its offset is one number
+        first = tl.min(column, 0)
+        filter_place = first // channels
+        row = row + (filter_place // kernel_w) * reach_h
+        col = col + (filter_place % kernel_w) * reach_w
+        inside = in_range & (row >= 0) & (row < height) & (col >= 0) & (col < width)
+        offset = row * stride_h + col * stride_w
+        address = offset[:, None] + (column - filter_place * channels)[None, :] * stride_c
+        return tl.load(x_ptr + image * stride_n + address, mask=inside[:, None], other=0.0)
+    filter_place = column // channels
+    channel = column % channels
+    rows = row[:, None] + ((filter_place // kernel_w) * reach_h)[None, :]
+    cols = col[:, None] + ((filter_place % kernel_w) * reach_w)[None, :]
+    inside = in_range[:, None] & (column < columns)[None, :]
+    inside = inside & (rows >= 0) & (rows < height) & (cols >= 0) & (cols < width)
+    address = rows * stride_h + cols * stride_w + channel[None, :] * stride_c
+    return tl.load(x_ptr + image * stride_n + address, mask=inside, other=0.0)
+
+
+@triton.jit
+def _grad_tile(dy_ptr, image, place, output, in_range, stride_n, stride_p, stride_o, outputs: tl.constexpr):
+    """``[P, O]``: the output gradients at these places."""
+    inside = in_range[:, None] & (output < outputs)[None, :]
+    address = place[:, None] * stride_p + output[None, :] * stride_o
+    return tl.load(dy_ptr + image * stride_n + address, mask=inside, other=0.0)
+
+
+@triton.jit
+def _formed_norms(
+    x_ptr, dy_ptr, out_ptr, grads_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o,
+    is_kept: tl.constexpr, views: tl.constexpr,
+    places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
+    pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
+    one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    record = tl.program_id(1).to(tl.int64)
+    w_tiles: tl.constexpr = (columns + tile_w - 1) // tile_w
+    output = (tile // w_tiles) * tile_o + tl.arange(0, tile_o)
+    column = (tile % w_tiles) * tile_w + tl.arange(0, tile_w)
+    blocks: tl.constexpr = (places + tile_p - 1) // tile_p
+    grad = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+    for block in range(views * blocks):
+        image = record * views + block // blocks
+        place = (block % blocks) * tile_p + tl.arange(0, tile_p)
+        in_range = place < places
+        dy = _grad_tile(dy_ptr, image, place, output, in_range, dy_n, dy_p, dy_o, outputs)
+        x = _input_tile(
+            x_ptr, image, place, column, in_range, height, width, x_n, x_h, x_w, x_c, out_w, channels, kernel_w,
+            columns, step_h, step_w, pad_h, pad_w, reach_h, reach_w, one_filter_place,
+        )  # fmt: skip
+        grad = tl.dot(tl.trans(dy), x, grad)
+    tl.store(out_ptr + record * tl.num_programs(0) + tile, tl.sum(grad * grad))
+    if is_kept:
+        inside = (output < outputs)[:, None] & (column < columns)[None, :]
+        address = (record * outputs + output)[:, None] * columns + column[None, :]
+        tl.store(grads_ptr + address, grad, mask=inside)
+
+
+@triton.jit
+def _gram_norms(
+    x_ptr, dy_ptr, out_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o,
+    rounding: tl.constexpr, places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
+    pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
+    one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
+):  # fmt: skip
+    record = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, tile_p)
+    in_range = place < places
+    after = tl.zeros([tile_p, tile_p], dtype=tl.float32)
+    for first in range(0, outputs, tile_o):
+        output = first + tl.arange(0, tile_o)
+        dy = _grad_tile(dy_ptr, record, place, output, in_range, dy_n, dy_p, dy_o, outputs)
+        after = tl.dot(dy, tl.trans(dy), after)
+    before = tl.zeros([tile_p, tile_p], dtype=tl.float32)
+    for first in range(0, columns, tile_w):
+        column = first + tl.arange(0, tile_w)
+        x = _input_tile(
+            x_ptr, record, place, column, in_range, height, width, x_n, x_h, x_w, x_c, out_w, channels, kernel_w,
+            columns, step_h, step_w, pad_h, pad_w, reach_h, reach_w, one_filter_place,
+        )  # fmt: skip
+        before = tl.dot(x, tl.trans(x), before)
+    # Where places nearly cancel, the error is in proportion to their own squares and not to what is left.
+    own_place = place[:, None] == place[None, :]
+    products = before * after
+    apart = tl.sum(tl.where(own_place, products, 0.0))
+    tl.store(out_ptr + record, tl.maximum(tl.sum(products), 0.0) + rounding * apart)
+
+
+@triton.jit
+def _weighted_parts(
+    x_ptr, dy_ptr, weight_ptr, out_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o, images, together,
+    places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
+    kernel_w: tl.constexpr, columns: tl.constexpr, step_h: tl.constexpr, step_w: tl.constexpr,
+    pad_h: tl.constexpr, pad_w: tl.constexpr, reach_h: tl.constexpr, reach_w: tl.constexpr,
+    one_filter_place: tl.constexpr, tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    part = tl.program_id(1)
+    w_tiles: tl.constexpr = (columns + tile_w - 1) // tile_w
+    output = (tile // w_tiles) * tile_o + tl.arange(0, tile_o)
+    column = (tile % w_tiles) * tile_w + tl.arange(0, tile_w)
+    blocks: tl.constexpr = (places + tile_p - 1) // tile_p
+    first = part * together
+    count = tl.minimum(together, images - first)
+    total = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+    for block in range(count * blocks):
+        image = (first + block // blocks).to(tl.int64)
+        weight = tl.load(weight_ptr + image)
+        place = (block % blocks) * tile_p + tl.arange(0, tile_p)
+        in_range = place < tl.where(weight == weight, places, 0)
+        dy = _grad_tile(dy_ptr, image, place, output, in_range, dy_n, dy_p, dy_o, outputs)
+        x = _input_tile(
+            x_ptr, image, place, column, in_range, height, width, x_n, x_h, x_w, x_c, out_w, channels, kernel_w,
+            columns, step_h, step_w, pad_h, pad_w, reach_h, reach_w, one_filter_place,
+        )  # fmt: skip
+        # Weighed after the product, in float32: what is summed is then exactly what the norm was taken of.
+        total += tl.where(weight == weight, weight, 0.0) * tl.dot(tl.trans(dy), x)
+    inside = (output < outputs)[:, None] & (column < columns)[None, :]
+    address = (part * outputs + output)[:, None] * columns + column[None, :]
+    tl.store(out_ptr + address, total, mask=inside)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The sizes of a tile and how a block works on it."""
+
+    tile_o: int
+    tile_w: int
+    tile_p: int
+    num_warps: int
+    num_stages: int
+
+
+def _at_most(value: int, largest: int) -> int:
+    return min(max(16, 1 << (value - 1).bit_length()), largest)
+
+
+def norm_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
+    """The fastest found on an H200 for the shapes of the benchmark."""
+    tile_o, columns = _at_most(outputs, 128), channels * filter_places
+    if channels < 64 and tile_o <= 32:
+        return Tiling(tile_o, _at_most(columns, 128), _at_most(places, 128), 4, 2)
+    if channels < 64:
+        return Tiling(_at_most(outputs, 64), _at_most(columns, 64), _at_most(places, 64), 4, 3)
+    return Tiling(tile_o, _at_most(columns, 128), _at_most(places, 64), 8 if tile_o == 128 else 4, 3)
+
+
+def gram_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
+    """As ``norm_tiling``, for the products of places."""
+    tile_w = _at_most(channels if channels >= 16 else channels * filter_places, 128)
+    return Tiling(_at_most(outputs, 64), tile_w, _at_most(places, 64), 4, 3)
+
+
+def sum_tiling(channels: int, outputs: int, filter_places: int, places: int) -> Tiling:
+    """As ``norm_tiling``, for the weighted sum."""
+    widest, most_places = (128, 128) if places > 64 else (64, 64)
+    return Tiling(
+        _at_most(outputs, 64), _at_most(channels * filter_places, widest), _at_most(places, most_places), 4, 3
+    )
+
+
+def _tiles(tiling: Tiling, outputs: int, columns: int) -> int:
+    return ceil(outputs / tiling.tile_o) * ceil(columns / tiling.tile_w)
+
+
+def splits(images: int, channels: int, outputs: int, filter_places: int, places: int) -> int:
+    """Enough partial sums to give each of a large GPU's 132 multiprocessors a few blocks."""
+    tiles = _tiles(sum_tiling(channels, outputs, filter_places, places), outputs, channels * filter_places)
+    blocks = 132 * (4 if places > 64 else 8)
+    together = ceil(images / min(images, ceil(blocks / tiles)))
+    return ceil(images / together)
+
+
+def squared_norms(
+    inputs: Tensor, output_grads: Tensor, geometry: Any, records: int, *, gram: bool | None = None
+) -> Tensor:
+    """Per record, in float32: by the products of positions where that takes fewer multiplications, else by forming."""
+    (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
+    places, columns = prod(output_grads.shape[2:]), channels * prod(geometry.kernel)
+    output_grads = _in_rows(output_grads)
+    if gram is None:
+        gram = images == records and places <= 64 and places * (outputs + columns) < outputs * columns
+    if not gram:
+        return _form(inputs, output_grads, None, geometry, records)
+    norms = inputs.new_empty(records, dtype=torch.float32)
+    _gram_norms[(records,)](
+        inputs, output_grads, norms, height, width, *_strides(inputs, output_grads),
+        **_shape(inputs, output_grads, geometry),
+        **_options(gram_tiling(channels, outputs, prod(geometry.kernel), places), channels),
+        rounding=ROUNDINGS * torch.finfo(torch.float32).eps,
+    )  # fmt: skip
+    return norms
+
+
+def formed(inputs: Tensor, output_grads: Tensor, geometry: Any, records: int) -> tuple[Tensor, Tensor]:
+    """Every record's gradient, ``[records, outputs, columns]``, and its squared norm, both in float32."""
+    columns = inputs.shape[1] * prod(geometry.kernel)
+    grads = inputs.new_empty(records, output_grads.shape[1], columns, dtype=torch.float32)
+    return grads, _form(inputs, output_grads, grads, geometry, records)
+
+
+def _form(inputs: Tensor, output_grads: Tensor, grads: Tensor | None, geometry: Any, records: int) -> Tensor:
+    (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
+    output_grads = _in_rows(output_grads)
+    tiling = norm_tiling(channels, outputs, prod(geometry.kernel), prod(output_grads.shape[2:]))
+    tiles = _tiles(tiling, outputs, channels * prod(geometry.kernel))
+    norms = inputs.new_empty(records, tiles, dtype=torch.float32)
+    _formed_norms[(tiles, records)](
+        inputs, output_grads, norms, norms if grads is None else grads, height, width,
+        *_strides(inputs, output_grads), is_kept=grads is not None, views=images // records,
+        **_shape(inputs, output_grads, geometry), **_options(tiling, channels),
+    )  # fmt: skip
+    return norms.sum(1)
+
+
+def weighted_parts(inputs: Tensor, output_grads: Tensor, weights: Tensor, geometry: Any) -> Tensor:
+    """``[parts, outputs, columns]``: partial sums over the images, in float32."""
+    (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
+    filter_size, places = prod(geometry.kernel), prod(output_grads.shape[2:])
+    columns = channels * filter_size
+    output_grads = _in_rows(output_grads)
+    tiling = sum_tiling(channels, outputs, filter_size, places)
+    parts = splits(images, channels, outputs, filter_size, places)
+    sums = inputs.new_empty(parts, outputs, columns, dtype=torch.float32)
+    _weighted_parts[(_tiles(tiling, outputs, columns), parts)](
+        inputs, output_grads, weights, sums, height, width, *_strides(inputs, output_grads),
+        images, ceil(images / parts), **_shape(inputs, output_grads, geometry), **_options(tiling, channels),
+    )  # fmt: skip
+    return sums
+
+
+def _in_rows(output_grads: Tensor) -> Tensor:
+    """Places at equal distances in memory, which the kernels count on; a backward pass may leave them otherwise."""
+    (height, width), (row, column) = output_grads.shape[2:], output_grads.stride()[2:]
+    if height == 1 or width == 1 or row == width * column:
+        return output_grads
+    return output_grads.contiguous(memory_format=torch.channels_last)
+
+
+def _strides(inputs: Tensor, output_grads: Tensor) -> tuple[int, ...]:
+    x_n, x_c, x_h, x_w = inputs.stride()
+    place = output_grads.stride(3 if output_grads.shape[3] > 1 else 2)
+    return x_n, x_h, x_w, x_c, output_grads.stride(0), place, output_grads.stride(1)
+
+
+def _shape(inputs: Tensor, output_grads: Tensor, geometry: Any) -> dict[str, int]:
+    (step_h, step_w), (pad_h, pad_w), (reach_h, reach_w) = geometry.stride, geometry.padding, geometry.dilation
+    return {
+        "places": prod(output_grads.shape[2:]), "out_w": output_grads.shape[3], "channels": inputs.shape[1],
+        "outputs": output_grads.shape[1], "kernel_w": geometry.kernel[1],
+        "columns": inputs.shape[1] * prod(geometry.kernel), "step_h": step_h, "step_w": step_w,
+        "pad_h": pad_h, "pad_w": pad_w, "reach_h": reach_h, "reach_w": reach_w,
+    }  # fmt: skip
+
+
+def _options(tiling: Tiling, channels: int) -> dict[str, int | bool]:
+    return {
+        "one_filter_place": channels % tiling.tile_w == 0, "tile_o": tiling.tile_o, "tile_w": tiling.tile_w,
+        "tile_p": tiling.tile_p, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages,
+    }  # fmt: skip

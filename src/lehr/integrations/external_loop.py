@@ -1,0 +1,412 @@
+"""A private run whose training loop belongs to another library: Lightning, transformers.
+
+The library's loop calls forward and backward, and steps its own optimizer. ``ExternalRun`` translates: it opens a
+``lehr.run.private_run.PrivateRun`` with a fixed plan, adds the clipped gradients of every physical batch to its step,
+and writes the released mean into ``parameter.grad``. The folder is that of any other run.
+
+    run = ExternalRun(config, model=model, optimizer=optimizer, library="mine", steps=100, num_records=len(dataset))
+    loader = DataLoader(dataset, batch_sampler=run.sampler())
+    for batch in loader:
+        loss_of(batch).backward()
+        is_last = run.is_last_batch
+        run.add()
+        if is_last:
+            run.release()                           # charges, adds noise, writes the gradients
+            optimizer.step()
+    certificate = run.finish(model.state_dict())
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn, optim
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+
+import lehr
+from lehr import accounting, validate
+from lehr.accounting.claims import Claim
+from lehr.certificates.certificate import Certificate, Statements
+from lehr.certificates.guarantee import check_delta, claim_to_json
+from lehr.data.records import check_count
+from lehr.errors import InvalidValue
+from lehr.files.append_only import check_name
+from lehr.gradients.batches import trainable
+from lehr.gradients.hooked import HookedEngine
+from lehr.interfaces import Clipping, ReleasedSum, StepOutcome
+from lehr.planning.plan import PRIVATE, Plan
+from lehr.privacy.clipping import FlatClip
+from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.sampling import PhysicalBatch
+from lehr.run.folder import default_directory
+from lehr.run.mechanism import Mechanism, Method
+from lehr.run.private_run import PrivateRun, PrivateStep, RunSpec, epsilon_of_charges
+from lehr.run.replay import RunPlan
+from lehr.run.shape import FORMAT, FORMAT_VERSION
+from lehr.schedules import CONSTANT, Schedule
+from lehr.training import describing, ending
+from lehr.training.public_plan import plan_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyConfig:
+    """The privacy settings of a run. All of them are public.
+
+    ``records`` is the number of records as you state it; the length of a data set is private. Give ``epsilon``, and the
+    noise is calibrated, or ``noise_multiplier``. The run's folder is ``directory``, by default a new one in ``runs``.
+    A certificate is issued if ``settings_chosen_on`` says how the settings were chosen: "fixed", "public" or "private".
+    """
+
+    delta: float
+    records: int
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    expected_batch_size: float | None = None
+    clip_norm: float = 1.0
+    clipping: Clipping | None = None
+    physical_batch: int | None = None
+    directory: str | Path | None = None
+    name: str = "private run"
+    data_name: str = "unnamed"
+    settings_chosen_on: str | None = None
+    stated: Statements | None = None
+    budget: str | Path | None = None
+    treated_as_public: tuple[str, ...] = ()  # in addition to the number of records
+
+    def __post_init__(self) -> None:
+        validate.count(records=self.records)
+        validate.delta(delta=self.delta)
+        check_name(name=self.name)
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            given = f"epsilon={self.epsilon}, noise_multiplier={self.noise_multiplier}"
+            raise InvalidValue("epsilon", allowed="given, or noise_multiplier, and not both", given=given)
+        check_delta(self.delta, records=self.records, is_certified=self.statements() is not None)
+
+    @property
+    def batch(self) -> float:
+        """The expected batch size: by default 4·√records."""
+        default = min(self.records, round(4 * math.sqrt(self.records)))
+        return float(default if self.expected_batch_size is None else self.expected_batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The steps of one pass over the stated number of records."""
+        return max(1, math.ceil(self.records / validate.positive(expected_batch_size=self.batch)))
+
+    def run_directory(self) -> Path:
+        """The folder of the run."""
+        return Path(self.directory or default_directory(self.name))
+
+    def plan(self, *, steps: int) -> Plan:
+        """The plan of so many steps."""
+        return plan_for(
+            records=self.records,
+            delta=self.delta,
+            epsilon=self.epsilon,
+            noise_multiplier=self.noise_multiplier,
+            expected_batch_size=self.batch,
+            steps=steps,
+        )
+
+    def statements(self) -> Statements | None:
+        """The user's statements for a certificate; None if there are none."""
+        return make_statements(self.settings_chosen_on, self.stated, self.treated_as_public, records=self.records)
+
+
+def make_statements(
+    settings_chosen_on: str | None, stated: Statements | None, treated_as_public: tuple[str, ...] = (), *, records: int
+) -> Statements | None:
+    """The statements of a certificate, from whichever of the two was given; None if neither was."""
+    if settings_chosen_on is None:
+        return None if stated is None else stated.of_records(records)
+    if stated is not None:
+        raise InvalidValue("settings_chosen_on", allowed="None if stated is given", given=settings_chosen_on)
+    public = ("the number of records", *treated_as_public)
+    return Statements(settings_chosen_on=settings_chosen_on, records=records, treated_as_public=public)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalOptimizer:
+    """The optimizer of the other library's loop, for the description of the run."""
+
+    described: str
+    schedule: Schedule = CONSTANT
+
+    def build(self, parameters: list[nn.Parameter]) -> NoReturn:
+        raise InvalidValue("update", allowed="an optimizer that Lehr builds", given=self.described)
+
+    def to_json(self) -> dict[str, object]:
+        return {"custom": self.described}
+
+
+class ExternalRun:
+    """An open private run in another library's loop."""
+
+    def __init__(
+        self,
+        config: PrivacyConfig,
+        *,
+        model: nn.Module,
+        optimizer: optim.Optimizer,
+        library: str,
+        steps: int,
+        num_records: int,
+        resumed_at: int | None = None,
+        loss_reduction: str = "mean",
+        num_passes: int = 1,
+    ) -> None:
+        """``steps`` is the length of the plan; ``resumed_at`` is the step of the checkpoint to resume from.
+
+        After a resume every further step is charged: another library's loop never repeats a step bit by bit.
+        """
+        check_count(stated=config.records, held=num_records)
+        self.config, self.model, self.step = config, model, resumed_at or 0
+        clipping = config.clipping or FlatClip(config.clip_norm)
+        if clipping.needs_coordinates or clipping.unproven is not None:
+            allowed = "one that needs gradient norms only: per-record gradients are not stored here"
+            raise InvalidValue("clipping", allowed=allowed, given=type(clipping).__name__)
+        plan = config.plan(steps=steps)
+        self._plan = RunPlan(plan=plan)
+        update = ExternalOptimizer(described=f"{type(optimizer).__module__}.{type(optimizer).__qualname__}")
+        method = Method(name="dpsgd", clipping=clipping, noise=IsotropicNoise(), update=update)
+        self.mechanism = Mechanism.of(method, plan)
+        self.engine = HookedEngine(model, loss_reduction=loss_reduction, num_passes=num_passes)
+        if resumed_at is not None and config.directory is None:
+            raise InvalidValue("directory", allowed="that of the run to resume", given=None)
+        spec = RunSpec(
+            name=config.name,
+            plan=self._plan,
+            mechanism=self.mechanism,
+            directory=config.run_directory(),
+            config=_describe(config, method, plan, self.proven_claim, model=model, library=library),
+            # Of their number alone: a run that is resumed draws anew, whatever the records are.
+            fingerprint=lambda key: key.fingerprint(str(num_records).encode()),
+            physical_batch=config.physical_batch or max(1, math.ceil(config.batch)),
+            epsilon_of=epsilon_of_charges(plan, self.proven_claim.epsilon),
+            budget=None if config.budget is None else Path(config.budget),
+            pads_batches=False,
+            removes_untouched=True,
+        )
+        self._run = PrivateRun.open(spec, resume=resumed_at is not None)
+        try:
+            self._run.begin(num_records=num_records, first_step=self.step)
+        except BaseException:
+            self._run.close()
+            raise
+        weights = {name: value.detach() for name, value in trainable(model).items()}
+        self._clipping, self._noise = self.mechanism.clipping.start(weights), self.mechanism.noise.start(weights)
+        self._current: PrivateStep | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The folder of the run."""
+        assert self._run.folder is not None
+        return self._run.folder.files.directory
+
+    @property
+    def end_step(self) -> int:
+        """The end of the plan. A resumed run has spent some of it on steps that it repeats."""
+        return self._run.end_step
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the plan has no step left."""
+        return self.step >= self.end_step
+
+    @property
+    def epsilon_spent(self) -> float:
+        """ε of all steps that are charged so far; steps are charged in small blocks."""
+        return self._run.spent
+
+    @cached_property
+    def proven_claim(self) -> Claim:
+        """The guarantee of the whole plan."""
+        plan = self._plan.plan
+        return accounting.claim(self._plan.event, delta=plan.delta, adjacency=plan.adjacency)
+
+    def sampler(self) -> ExternalSampler:
+        """The physical batches of one epoch, for ``DataLoader(batch_sampler=...)``."""
+        return ExternalSampler(lambda: self, steps=self.config.steps_per_epoch)
+
+    def batches(self, step: int) -> list[PhysicalBatch]:
+        """The physical batches of a step. An empty draw is one masked record, run for its shape alone."""
+        return self._run.step(step).batches()
+
+    @property
+    def current_batches(self) -> list[PhysicalBatch]:
+        """The physical batches of the current step."""
+        return self._step().batches()
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the next physical batch is the last of its draw."""
+        return self._step().num_added + 1 >= len(self.current_batches)
+
+    def add(self) -> None:
+        """Clip and add the physical batch that ``backward()`` was just called for."""
+        step, batches = self._step(), self.current_batches
+        if step.num_added >= len(batches):
+            allowed = "called once for each physical batch of the draw"
+            raise InvalidValue("backward", allowed=allowed, given="another batch")
+        mask = batches[step.num_added].mask_P
+        gradients = self.engine.gradients(None if mask.all() else mask)
+        rule = self.mechanism.clipping.rule(self._clipping, self.step)
+        step.add(rule(gradients), num_records=int(mask.sum()) if not mask.all() else len(gradients.norms()))
+
+    def release(self) -> ReleasedSum:
+        """Charge the step, release its noisy sum, and write the mean into the gradients of the model."""
+        released = self._step().release(self._noise)
+        outcome = StepOutcome(released=released, divisor=self.mechanism.divisor, is_accepted=True)
+        self._clipping = self.mechanism.clipping.learn(self._clipping, outcome)
+        self._noise = self.mechanism.noise.learn(self._noise, outcome)
+        self.step, self._current = self.step + 1, None
+        write_gradients(self.model, released, divisor=self.mechanism.divisor)
+        return released
+
+    def finish(self, weights: Mapping[str, Tensor]) -> Certificate | None:
+        """End the run: settle the budget, and write weights, report, and a certificate if there are statements."""
+        config, stated, folder = self.config, self.config.statements(), self._run.folder
+        assert folder is not None
+        self._run.finish(weights, accepted=self.step)
+        certificate = None
+        if stated is not None:
+            shared = None if config.budget is None else ending.shared_budget(Path(config.budget), config.name)
+            charged = folder.ledger.charged()
+            certificate = ending.certificate_for(self._plan, self._plan.plan, stated, charged=charged, shared=shared)
+        ending.write(folder, certificate)
+        return certificate
+
+    def close(self) -> None:
+        """Close the folder. Without ``finish`` the run can be resumed; a new run without a charged step is removed."""
+        self.engine.detach()
+        self._run.close()
+
+    def _step(self) -> PrivateStep:
+        if self._current is None:
+            self._current = self._run.step(self.step)
+        return self._current
+
+
+class ExternalSampler(Sampler[list[int]]):
+    """The physical batches of one epoch of a run, from its current step; with ``is_whole``, whole draws.
+
+    The run is opened when the first batch is due. The length is the number of steps, which is public; the number of
+    physical batches is not.
+    """
+
+    def __init__(self, open_run: Callable[[], ExternalRun], *, steps: int, is_whole: bool = False) -> None:
+        self._open_run, self._steps, self._is_whole = open_run, steps, is_whole
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        run = self._open_run()
+        for step in range(run.step, min(run.step + self._steps, run.end_step)):
+            batches = [batch.indices_P for batch in run.batches(step)]
+            yield from (indices.tolist() for indices in ([torch.cat(batches)] if self._is_whole else batches))
+
+
+def count_records(dataset: Any) -> int:
+    """The length of a data set. One without indices is refused."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        allowed = "a map-style data set: records are Poisson-sampled by index"
+        raise InvalidValue("dataset", allowed=allowed, given=type(dataset).__name__)
+    return validate.count(records=len(dataset))
+
+
+def batch_size_of(loader: DataLoader[Any]) -> int:
+    """The batch size of a loader: the expected batch size of its draws."""
+    batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    if batch_size is None:
+        allowed = "the batch size of the loader: it determines the sampling probability"
+        raise InvalidValue("batch_size", allowed=allowed, given=None)
+    return min(validate.count(batch_size=batch_size), count_records(loader.dataset))
+
+
+def check_sampler(loader: DataLoader[Any]) -> None:
+    """Refuse a sampler over some of the records, or some more often than others: Poisson sampling would ignore it.
+
+    >>> from torch.utils.data import SubsetRandomSampler, TensorDataset
+    >>> records = TensorDataset(torch.zeros(100, 3))
+    >>> check_sampler(DataLoader(records, batch_size=8, shuffle=True))
+    >>> check_sampler(DataLoader(records, batch_size=8, sampler=SubsetRandomSampler(range(80))))
+    Traceback (most recent call last):
+    ...
+    lehr.errors.InvalidValue: sampler must be ...; given: 'SubsetRandomSampler'
+    """
+    batches: Any = loader.batch_sampler
+    sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
+    takes_all = type(sampler) is SequentialSampler or (
+        type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    )
+    if not takes_all or len(sampler.data_source) != count_records(loader.dataset):
+        allowed = "torch's own over all records; for a part of a data set use torch.utils.data.Subset"
+        raise InvalidValue("sampler", allowed=allowed, given=type(sampler).__name__)
+
+
+def loader_options(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The options that another loader over the same records takes over."""
+    names = "num_workers pin_memory timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
+    return {name: getattr(loader, name) for name in names.split()}
+
+
+def write_gradients(model: nn.Module, released: ReleasedSum, *, divisor: float) -> None:
+    """Write the released sum over a public divisor into ``parameter.grad``."""
+    parameters = trainable(model)
+    means = torch._foreach_div([released.values[name] for name in parameters], validate.positive(divisor=divisor))
+    for parameter, mean in zip(parameters.values(), means, strict=True):
+        parameter.grad = mean.to(parameter.dtype).view_as(parameter)
+
+
+def check_optimizer(model: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Refuse an optimizer that trains parameters without noise, or that evaluates the loss more than once a step.
+
+    >>> head, backbone = nn.Linear(2, 1), nn.Linear(2, 2)
+    >>> check_optimizer(head, torch.optim.SGD(head.parameters(), lr=0.1))
+    >>> check_optimizer(head, torch.optim.SGD(backbone.parameters(), lr=0.1))
+    Traceback (most recent call last):
+    lehr.errors.InvalidValue: optimizer must be ...
+    """
+    if isinstance(optimizer, optim.LBFGS):
+        allowed = "one that takes one gradient per step: a closure would look at the records again, uncharged"
+        raise InvalidValue("optimizer", allowed=allowed, given="LBFGS")
+    known = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    trained = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+    others = sum(id(parameter) not in known for parameter in trained)
+    if others:
+        allowed = "one over the parameters of the private model, all of them trainable from the beginning"
+        raise InvalidValue("optimizer", allowed=allowed, given=f"one with {others} other trainable parameters")
+
+
+def _describe(
+    config: PrivacyConfig, method: Method, plan: Plan, proven: Claim, *, model: nn.Module, library: str
+) -> dict[str, Any]:
+    """config.json of the run."""
+    stated = config.statements()
+    words = describing.model_words(model, nn.Identity(), None, {})
+    lists = {} if stated is None else {name: list(getattr(stated, name)) for name in ("treated_as_public", "released")}
+    data = {"name": config.data_name, "is_known": False, "declared": PRIVATE, "records": config.records, "shape": []}
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "run": config.name,
+        "library_version": lehr.__version__,
+        "created_on": datetime.now(UTC).date().isoformat(),
+        "method": describing.method_words(method),
+        "plan": plan.to_json(),
+        "claims": {"proven": claim_to_json(proven), "published": None},
+        "data": data,
+        "model": {**words, "loss": "the loop's own"},
+        "training": {"integration": library},
+        "stated": None if stated is None else {**asdict(stated), **lists},
+        "budget": None if config.budget is None else ending.dataset_of(Path(config.budget)),
+        "trial_of": None,
+    }

@@ -1,0 +1,308 @@
+"""Private fine-tuning with Hugging Face's ``Trainer``, including PEFT adapters and frozen backbones.
+
+    trainer = LehrTrainer(
+        model=model, args=TrainingArguments(output_dir="out", num_train_epochs=3), train_dataset=dataset,
+        privacy=PrivacyConfig(epsilon=8.0, delta=1e-5, records=20_000))
+    trainer.train()
+
+Every step uses a Poisson draw, computes one loss per record, clips every record's gradient, and adds noise. Optimizer,
+schedule, checkpoints, callbacks and evaluation remain the trainer's. Install with ``pip install 'lehr[hugging-face]'``.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.utils.data import DataLoader
+
+from lehr.certificates.certificate import Certificate
+from lehr.errors import InvalidValue, MissingExtra
+from lehr.gradients.batches import one_each, trainable
+from lehr.gradients.rules import bias_grads, outer_product
+from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, check_optimizer, count_records
+from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
+from lehr.interfaces import Contributions, LayerRule, Site, register_layer_rule
+
+try:
+    from transformers import Trainer, TrainingArguments
+    from transformers import __version__ as transformers_version
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.pytorch_utils import Conv1D
+except ImportError as error:  # pragma: no cover
+    raise MissingExtra("transformers", extra="hugging-face") from error
+
+__all__ = ["LehrTrainer", "PrivacyConfig"]
+
+RecordLosses: TypeAlias = Callable[[Any, Mapping[str, Tensor]], Tensor]
+IGNORED = -100  # the label of tokens without a loss
+FOLDER = "privacy"  # the run's folder is beside output_dir, which is uploaded whole: it holds the secret key
+PRIVATE_LOGS = ("loss", "train_loss", "total_flos")  # computed from private records without noise
+# Training arguments that private training does not support, and their values when unused.
+_UNSUPPORTED: dict[str, object] = {
+    "auto_find_batch_size": False,
+    "bf16": False,
+    "deepspeed": None,
+    "fp16": False,
+    "fsdp": [],
+    "gradient_checkpointing": False,
+    "include_num_input_tokens_seen": "no",
+    "label_smoothing_factor": 0.0,
+    "neftune_noise_alpha": None,
+    "torch_compile": False,
+    "train_sampling_strategy": "random",
+}
+
+
+class LehrTrainer(Trainer):
+    """Hugging Face's trainer, private. For a trainer of your own use ``class Mine(LehrTrainer, MyTrainer)``.
+
+    The default ``expected_batch_size`` of ``privacy`` is that of the arguments, including accumulation;
+    ``per_device_train_batch_size`` records are run at once. The plan has ``max_steps``, or ``num_train_epochs`` passes
+    over the stated number of records.
+
+    ``record_losses(outputs, inputs)`` returns one loss per record, from the model's outputs and the batch with its
+    labels. The default covers classification, regression, multi-label classification, and tokens, where each record has
+    the mean over its own tokens. Evaluation is refused unless ``eval_dataset_is_public``.
+
+    After ``train``: ``epsilon_spent``, and ``certificate`` if ``privacy`` says how the settings were chosen.
+    """
+
+    def __init__(
+        self,
+        *,
+        privacy: PrivacyConfig,
+        args: TrainingArguments,
+        record_losses: RecordLosses | None = None,
+        eval_dataset_is_public: bool = False,
+        **others: Any,
+    ) -> None:
+        _refuse_unsupported(args, others, eval_dataset_is_public=eval_dataset_is_public)
+        if record_losses is None and type(self).compute_loss is not Trainer.compute_loss:
+            allowed = "not overridden: use record_losses, which returns one loss per record"
+            raise InvalidValue("compute_loss", allowed=allowed, given=f"overridden in {type(self).__name__}")
+        if type(self).get_train_dataloader is not LehrTrainer.get_train_dataloader:
+            allowed = "not overridden: it samples the records"
+            raise InvalidValue("get_train_dataloader", allowed=allowed, given=f"overridden in {type(self).__name__}")
+        public = ("the evaluation records",) if others.get("eval_dataset") is not None else ()
+        batch = args.per_device_train_batch_size
+        self.privacy = replace(
+            privacy,
+            treated_as_public=(*privacy.treated_as_public, *public),
+            expected_batch_size=privacy.expected_batch_size or batch * args.gradient_accumulation_steps,
+            physical_batch=privacy.physical_batch or batch,
+            directory=_run_directory(privacy.directory, Path(str(args.output_dir)).absolute()),
+        )
+        self.certificate: Certificate | None = None
+        self.epsilon_spent = 0.0
+        self._record_losses = record_losses
+        self._private_run: ExternalRun | None = None
+        # Accumulation, clipping, and skipping batches after a resume are done here.
+        args = copy.copy(args)
+        args.gradient_accumulation_steps, args.max_grad_norm, args.ignore_data_skip = 1, 0.0, True
+        if args.max_steps <= 0:
+            args.max_steps = max(1, math.ceil(args.num_train_epochs * self.privacy.steps_per_epoch))
+        super().__init__(args=args, **others)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, and leave a folder with ledger, report, and a certificate if there is one."""
+        try:
+            output = super().train(*args, **kwargs)
+            if self._private_run is not None:
+                weights = {name: value.detach() for name, value in trainable(self._private_run.model).items()}
+                self._private_run.engine.detach()
+                self.certificate = self._private_run.finish(weights)
+            return output._replace(training_loss=math.nan)
+        finally:
+            if self._private_run is not None:
+                self.epsilon_spent = self._private_run.epsilon_spent
+                self._private_run.close()
+                self._private_run = None
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """A loader whose batches are whole draws."""
+        dataset: Any = self.train_dataset
+        return DataLoader(
+            dataset,
+            batch_sampler=ExternalSampler(self._open_run, steps=self.privacy.steps_per_epoch, is_whole=True),
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
+        )
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """One private step over all physical batches of a draw. The returned loss is zero: the true one is private."""
+        run = self._open_run()
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        batches = run.current_batches
+        num_records = sum(len(batch.indices_P) for batch in batches)
+        if not all(isinstance(value, Tensor) and value.shape[:1] == (num_records,) for value in inputs.values()):
+            allowed = "tensors with one row for each record that was drawn"
+            raise InvalidValue("batch", allowed=allowed, given=sorted(inputs))
+        first = 0
+        for batch in batches:
+            rows = slice(first, first + len(batch.indices_P))
+            losses = self.losses(model, {name: value[rows] for name, value in inputs.items()})
+            losses.mean().backward()  # type: ignore[no-untyped-call]
+            run.add()
+            first = rows.stop
+        check_optimizer(model, _optimizer(self))
+        run.release()
+        if run.is_over:
+            self.control.should_training_stop = True
+        return torch.zeros((), device=self.args.device)
+
+    def losses(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """One loss per record. The model is not given the labels, since it would reduce its loss over the batch."""
+        given = {name: value for name, value in inputs.items() if name != "labels"}
+        outputs = model(**given, **_position_ids(model, given))
+        num_records = len(next(iter(inputs.values())))
+        if self._record_losses is not None:
+            return one_each(self._record_losses(outputs, inputs), num_records=num_records)
+        if "logits" not in outputs:
+            allowed = "given for a model without logits"
+            raise InvalidValue("record_losses", allowed=allowed, given=sorted(outputs))
+        is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        found = record_losses(outputs["logits"], inputs.get("labels"), is_causal=is_causal)
+        return one_each(found, num_records=num_records)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log without values of private records, and with ε."""
+        for name in PRIVATE_LOGS:
+            logs.pop(name, None)
+        if self._private_run is not None:
+            logs["epsilon"] = self._private_run.epsilon_spent
+        super().log(logs, *args, **kwargs)
+
+    def num_examples(self, dataloader: object) -> int:
+        """The stated number of records."""
+        return self.privacy.records
+
+    def floating_point_ops(self, inputs: object) -> int:
+        """Zero: the true number depends on how many records were drawn, and how long they are."""
+        return 0
+
+    def hyperparameter_search(self, *_: object, **__: object) -> Any:
+        """Not supported: every trial costs privacy, and so does the selection."""
+        raise InvalidValue("hyperparameter_search", allowed="replaced by lehr.search", given="a search")
+
+    def _open_run(self) -> ExternalRun:
+        """The run, which is opened, or resumed, with the first step."""
+        if self._private_run is None:
+            model: Any = self.model
+            dataset: Any = self.train_dataset
+            optimizer = _optimizer(self)
+            check_optimizer(model, optimizer)
+            collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
+            loop = RecordLoop(
+                model=model,
+                batch_of=lambda records: self._prepare_inputs(collate(records)),
+                loss_of=lambda batch: self.losses(model, batch).mean(),
+            )
+            check_record_independence(loop, sample_records(dataset, len(dataset)))
+            self._private_run = ExternalRun(
+                self.privacy,
+                model=model,
+                optimizer=optimizer,
+                library=f"transformers {transformers_version}",
+                steps=self.args.max_steps,
+                num_records=len(dataset),
+                resumed_at=self.state.global_step or None,
+            )
+            self._private_run.engine.attach()
+        return self._private_run
+
+
+def record_losses(logits: Tensor, labels: Tensor | None, *, is_causal: bool) -> Tensor:
+    """The loss of each record: over its classes, its number, its labels, or the mean over its own tokens.
+
+    >>> logits = torch.zeros(2, 3, 5)
+    >>> labels = torch.tensor([[1, 2, 3], [4, -100, -100]])
+    >>> [f"{loss:.4f}" for loss in record_losses(logits, labels, is_causal=False)]
+    ['1.6094', '1.6094']
+    """
+    if labels is None:
+        raise InvalidValue("labels", allowed="among the inputs, or give record_losses", given=None)
+    is_number = labels.is_floating_point()
+    if logits.dim() == 3 and labels.dim() == 2 and not is_number:
+        logits, labels = (logits[:, :-1], labels[:, 1:]) if is_causal else (logits, labels)
+        losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
+        return losses.sum(1) / (labels != IGNORED).sum(1).clamp_min(1)
+    if logits.dim() == 2 and labels.dim() == 1 and not is_number:
+        return cross_entropy(logits, labels, reduction="none")
+    if is_number and labels.dim() == 1 and logits.shape == (len(labels), 1):
+        return (logits.squeeze(1) - labels).square()
+    if is_number and labels.dim() == 2 and logits.shape == labels.shape:
+        return binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
+    given = f"logits {tuple(logits.shape)}, labels {tuple(labels.shape)}"
+    raise InvalidValue("record_losses", allowed="given for a model with an unusual loss", given=given)
+
+
+def _optimizer(trainer: Trainer) -> torch.optim.Optimizer:
+    optimizer: Any = trainer.optimizer  # perhaps wrapped by accelerate
+    found: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return found
+
+
+def _base_model(model: nn.Module) -> nn.Module:
+    """The model inside PEFT's wrapper, or the model itself."""
+    inner = getattr(model, "get_base_model", None)
+    found: nn.Module = model if inner is None else inner()
+    return found
+
+
+def _position_ids(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The default positions, one row per record: the model itself would look up one row for all.
+
+    Models whose positions depend on padding compute their own.
+    """
+    base, ids = _base_model(model), inputs.get("input_ids")
+    is_taken = "position_ids" in inspect.signature(type(base).forward).parameters
+    follows_padding = any(hasattr(layer, "create_position_ids_from_input_ids") for layer in base.modules())
+    if ids is None or "position_ids" in inputs or not is_taken or follows_padding:
+        return {}
+    return {"position_ids": torch.arange(ids.shape[1], device=ids.device).expand(ids.shape).contiguous()}
+
+
+def _run_directory(directory: str | Path | None, output: Path) -> Path:
+    if directory is None:
+        return output.with_name(f"{output.name}-{FOLDER}")
+    if Path(directory).resolve().is_relative_to(output.resolve()):
+        allowed = "outside of output_dir, which is uploaded whole: the run's folder holds the secret key"
+        raise InvalidValue("directory", allowed=allowed, given=str(directory))
+    return Path(directory)
+
+
+def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, eval_dataset_is_public: bool) -> None:
+    """Refuse arguments that would break the guarantee, or would not do what they say."""
+    count_records(others.get("train_dataset"))
+    if others.get("eval_dataset") is not None and not eval_dataset_is_public:
+        allowed = "True if there is an eval_dataset, whose metrics have no noise"
+        raise InvalidValue("eval_dataset_is_public", allowed=allowed, given=False)
+    if others.get("compute_loss_func") is not None:
+        raise InvalidValue("compute_loss_func", allowed="replaced by record_losses", given="a function")
+    for name, unused in _UNSUPPORTED.items():
+        given = getattr(args, name, unused)
+        if given != unused and given:
+            raise InvalidValue(name, allowed=f"{unused!r} for private training", given=given)
+    if args.world_size != 1 or args.n_gpu > 1:
+        raise InvalidValue("world_size", allowed="one process with one device", given=(args.world_size, args.n_gpu))
+
+
+def _conv1d(layer: nn.Module, sites: Mapping[str, Site]) -> Contributions:
+    """GPT-2's linear layer, whose weight is transposed."""
+    site = sites["output"]
+    transposed = Site(inputs=site.output_grads, output_grads=site.inputs)
+    return {"weight": outer_product(transposed), "bias": bias_grads(site)}
+
+
+register_layer_rule(Conv1D, LayerRule(contributions=_conv1d))

@@ -1,0 +1,122 @@
+"""Layers of the networks, and ``freeze``, which leaves parts of a model untrained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from lehr import validate
+from lehr.errors import InvalidValue
+from lehr.interfaces import Contributions, LayerRule, Site, at_least_float32, register_layer_rule
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def freeze(model: Model, *paths: str) -> Model:
+    """Return the model with the parameters below these paths no longer trained. A path names a layer or a parameter.
+
+    Frozen weights get no noise and cost nothing, so they must come from public records or from a charged release.
+    Freeze before training starts: an engine reads what is trained when it is made.
+
+    >>> model = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 2))
+    >>> [name for name, weight in freeze(model, "0").named_parameters() if weight.requires_grad]
+    ['2.weight', '2.bias']
+    """
+    if not paths:
+        raise InvalidValue("paths", allowed="one or more layers or parameters of the model", given=paths)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for path in paths:
+        below = [weight for name, weight in parameters.items() if f"{name}.".startswith(f"{path}.")]
+        if not below:
+            known = ", ".join(name for name, child in model.named_children() if any(True for _ in child.parameters()))
+            raise InvalidValue("path", allowed=f"that of a layer with parameters, as {known}", given=path)
+        for weight in below:
+            weight.requires_grad_(False)
+    return model
+
+
+class Projection(nn.Module):
+    """Flattens each record and projects it onto ``components``, a buffer of shape (inputs, dimensions).
+
+    The components begin as zeros, are not trained, and are part of the released model: fill them from public records,
+    or from a private PCA (``lehr.data.private_pca``).
+    """
+
+    components: Tensor
+
+    def __init__(self, inputs: int, dimensions: int) -> None:
+        super().__init__()
+        shape = validate.count(inputs=inputs), validate.count(dimensions=dimensions)
+        self.register_buffer("components", torch.zeros(shape))
+
+    def forward(self, records: Tensor) -> Tensor:
+        return records.flatten(1) @ self.components
+
+    def extra_repr(self) -> str:
+        return f"inputs={self.components.shape[0]}, dimensions={self.components.shape[1]}"
+
+
+class Gain(nn.Module):
+    """Multiplies by one trained number, which begins at zero: SkipInit of De and Smith (2020)."""
+
+    def __init__(self, initial: float = 0.0) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(float(initial)))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values * self.factor
+
+
+def _gain_contributions(layer: Gain, sites: Mapping[str, Site]) -> Contributions:
+    """The gradient of a record is the inner product of its inputs and its output gradients."""
+    site = sites["output"]
+    wide = at_least_float32(site.inputs.dtype)
+    products = site.inputs.to(wide) * site.output_grads.to(wide)
+    return {"factor": products.sum(tuple(range(1, products.dim())))}
+
+
+register_layer_rule(Gain, LayerRule(contributions=_gain_contributions))
+
+
+class Standardised(nn.Module):
+    """Weight standardisation: every output channel has mean zero and variance gain² / fan-in.
+
+    After Qiao et al. (2019), scaled as in Brock, De and Smith (2021). It depends on the weights alone, so it mixes no
+    records.
+    """
+
+    def __init__(self, num_channels: int, *, floor: float = 1e-4) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(num_channels, 1, 1, 1))
+        self._floor = floor
+
+    def forward(self, weight: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
+        fan_in = weight[0].numel()
+        return (weight - mean) * torch.rsqrt((variance * fan_in).clamp_min(self._floor)) * self.gain
+
+
+def standardise(network: nn.Module) -> None:
+    """Standardise the weight of every convolution, with a trained gain for each channel."""
+    for layer in list(network.modules()):
+        if isinstance(layer, nn.Conv2d):
+            parametrize.register_parametrization(layer, "weight", Standardised(layer.out_channels))
+
+
+def standardised_convolution(in_channels: int, out_channels: int, *, kernel_size: int, stride: int = 1) -> nn.Conv2d:
+    """Return a convolution with a standardised weight, a trained gain for each channel, and a bias."""
+    layer = nn.Conv2d(in_channels, out_channels, kernel_size, stride=stride, padding=kernel_size // 2)
+    nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    standardise(layer)
+    return layer
+
+
+def check_divides(name: str, value: int, *, of: int) -> None:
+    """Raise ``InvalidValue`` where ``value`` does not divide ``of``."""
+    if of % validate.count(**{name: value}):
+        raise InvalidValue(name, allowed=f"a divisor of {of}", given=value)

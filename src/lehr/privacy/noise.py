@@ -1,0 +1,322 @@
+"""Noise: the one way from a ``PrivateSum`` to a ``ReleasedSum``. The proofs are in ``noise.proof.md``.
+
+- ``IsotropicNoise``: the Gaussian mechanism on the whole sum, taken as one vector; ``BudgetedNoise`` adapts its scale
+- ``ShapedNoise``: a standard deviation for each coordinate; ``ProportionalNoise`` (ADADP), ``OptimisedNoise`` (DPOPT)
+- ``NoNoise``: for comparison
+
+A record moves coordinate i by at most its bound s_i. With noise of standard deviation σ_i there, the release is a
+Gaussian mechanism of noise multiplier σ wherever Σ s_i² / σ_i² ≤ 1 / σ². Every shape is scaled to meet that exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lehr import validate
+from lehr.accounting.events import Gaussian
+from lehr.errors import InvalidValue
+from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, StepOutcome, Tensors, at_least_float32
+from lehr.privacy.rng import StepRandomness
+
+ROUNDING = 2**-22  # what sums in float64 may be off by, relative to the sensitivity: mechanism.proof.md
+
+
+def with_rounding(sensitivity: float) -> float:
+    """The sensitivity that noise is scaled from: with what rounding can add to how far a record moves a sum."""
+    return validate.positive(sensitivity=sensitivity) * (1 + ROUNDING)
+
+
+class FixedNoise:
+    """Noise whose multiplier is the plan's. ``needs_bounds`` says that its shape follows bounds of coordinates, and
+    ``needs_limit`` that its multiplier follows what was released, so that its cost is not known beforehand.
+    """
+
+    needs_bounds: ClassVar[bool] = False
+    needs_limit: ClassVar[bool] = False
+
+    def start(self, parameters: Tensors) -> SlotState:
+        return {}
+
+    def factor(self, state: SlotState) -> float:
+        """What the plan's noise multiplier is multiplied by."""
+        return 1.0
+
+    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+        return state
+
+
+@dataclass(frozen=True)
+class IsotropicNoise(FixedNoise):
+    """Every coordinate gets independent Gaussian noise of standard deviation ``noise_multiplier * sensitivity``."""
+
+    def event(self, noise_multiplier: float) -> Gaussian:
+        """What a release does to the records."""
+        return Gaussian(noise_multiplier=validate.positive(noise_multiplier=noise_multiplier))
+
+    def release(
+        self,
+        private: PrivateSum,
+        *,
+        noise_multiplier: float,
+        randomness: StepRandomness,
+        state: SlotState | None = None,
+        purpose: str = "noise",
+    ) -> ReleasedSum:
+        """The sum with its noise, once for everything that was drawn. It never looks at what the values are.
+
+        Two sums of one step need two purposes, for the noise of one must not be that of the other.
+        """
+        noise_std = validate.positive(noise_multiplier=noise_multiplier) * with_rounding(private.sensitivity)
+        released = randomness.normals(purpose, private.values)
+        # In float64, where the noise is, and then rounded once.
+        torch._foreach_mul_(list(released.values()), noise_std)
+        torch._foreach_add_(list(released.values()), [private.values[name] for name in released])
+        return ReleasedSum(
+            values={name: value.to(at_least_float32(private.values[name].dtype)) for name, value in released.items()},
+            noise_std=noise_std,
+            noise_multiplier=noise_multiplier,
+        )
+
+
+@dataclass(frozen=True)
+class NoNoise(FixedNoise):
+    """The sum as it is: noise of multiplier zero, for which every accountant answers infinity."""
+
+    def event(self, noise_multiplier: float = 0.0) -> Gaussian:
+        """A release without noise."""
+        if noise_multiplier != 0:
+            raise InvalidValue("noise_multiplier", allowed="0 where there is no noise", given=noise_multiplier)
+        return Gaussian(noise_multiplier=0.0)
+
+    def release(
+        self,
+        private: PrivateSum,
+        *,
+        noise_multiplier: float = 0.0,
+        randomness: StepRandomness,
+        state: SlotState | None = None,
+    ) -> ReleasedSum:
+        """The sum, unchanged."""
+        return ReleasedSum(
+            values={name: value.to(at_least_float32(value.dtype)) for name, value in private.values.items()}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetedNoise(IsotropicNoise):
+    """AGD's noise: isotropic, and finer after a measurement that no step size could use.
+
+    Lee & Kifer (2018), "Concentrated Differentially Private Gradient Descent with Adaptive per-Iteration Privacy
+    Budget". In zero-concentrated terms a measurement with noise multiplier σ costs 1 / 2σ². Where it led nowhere, the
+    cost of one good measurement is raised by the share ``growth`` for good, and only the difference is measured at the
+    same weights: averaged by their precisions, the two are worth the whole. The cost of a measurement thus follows from
+    what was released, and the run is charged against a filter. The state has costs over the first one's.
+
+    >>> noise, refused = BudgetedNoise(growth=0.1), {"whole": 1.1, "next": 0.1}
+    >>> round(noise.factor(refused), 3)  # the difference alone is a tenth, and so has √10 times the noise
+    3.162
+    """
+
+    growth: float = 0.1
+
+    needs_limit: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        validate.positive(growth=self.growth)
+
+    def start(self, parameters: Tensors) -> SlotState:
+        return {"whole": 1.0, "next": 1.0}
+
+    def factor(self, state: SlotState) -> float:
+        return 1 / math.sqrt(float(state["next"]))
+
+    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+        whole = float(state["whole"])
+        if taken.is_accepted:
+            return {"whole": whole, "next": whole}
+        return {"whole": (1 + self.growth) * whole, "next": self.growth * whole}
+
+
+@dataclass(frozen=True)
+class ShapedNoise(IsotropicNoise, ABC):
+    """Noise whose shape follows the bounds of coordinates, wherever a sum has such bounds; otherwise isotropic."""
+
+    needs_bounds: ClassVar[bool] = True
+
+    @abstractmethod
+    def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
+        """What the standard deviations are to be in proportion to: from public values only."""
+
+    def release(
+        self,
+        private: PrivateSum,
+        *,
+        noise_multiplier: float,
+        randomness: StepRandomness,
+        state: SlotState | None = None,
+        purpose: str = "noise",
+    ) -> ReleasedSum:
+        if private.bounds is None:
+            return super().release(
+                private, noise_multiplier=noise_multiplier, randomness=randomness, state=state, purpose=purpose
+            )
+        shape = self.shape(bounds_of(private), state or {})
+        return shaped_release(private, shape, noise_multiplier=noise_multiplier, randomness=randomness, purpose=purpose)
+
+
+def shaped_release(
+    private: PrivateSum, shape: Tensors, *, noise_multiplier: float, randomness: StepRandomness, purpose: str = "noise"
+) -> ReleasedSum:
+    """The sum with noise in proportion to ``shape``, scaled so that it is worth ``noise_multiplier``.
+
+    Where a bound is zero, nobody can move the coordinate, and its noise may be zero as well.
+    """
+    noise_std = fitted(bounds_of(private), shape, noise_multiplier=noise_multiplier)
+    drawn = randomness.normals(purpose, private.values)
+    values = {
+        name: (private.values[name] + noise_std[name] * drawn[name]).to(at_least_float32(private.values[name].dtype))
+        for name in private.values
+    }
+    return ReleasedSum(values=values, noise_std=noise_std, noise_multiplier=noise_multiplier)
+
+
+def bounds_of(private: PrivateSum) -> dict[str, Tensor]:
+    """The bounds of the coordinates, on the device of the values; an error where there is one for the whole sum."""
+    if private.bounds is None:
+        allowed = "one whose clip bounds every coordinate: noise of another shape does not cover a bound on the norm"
+        raise InvalidValue("private", allowed=allowed, given=f"a sum of sensitivity {private.sensitivity:g}")
+    return {name: bound.double().to(private.values[name].device) for name, bound in private.bounds.items()}
+
+
+def fitted(bounds: Tensors, shape: Tensors, *, noise_multiplier: float) -> dict[str, Tensor]:
+    """The shape, scaled so that the squares of bounds over standard deviations add up to 1 / noise_multiplier²."""
+    validate.positive(noise_multiplier=noise_multiplier)
+    # Over its largest number, for the square of what is far from one may leave the range of float64.
+    largest = _largest(_checked("shape", shape))
+    parts = {name: shape[name].double() / largest for name in bounds}
+    ratios = {name: _ratio(bound, parts[name]) for name, bound in _checked("bounds", bounds).items()}
+    hardest = _largest(ratios)
+    scale = noise_multiplier * _norm(ratios, unit=hardest) * _ABOVE
+    if not 0 < scale < math.inf:
+        raise InvalidValue("shape", allowed="above zero wherever a record can move the sum", given=hardest)
+    return {name: scale * part for name, part in parts.items()}
+
+
+_ABOVE = 1 + 1e-6  # rounding, of ratios in float64 or of sums in float32, must not leave too little noise
+
+
+def _checked(what: str, given: Tensors) -> Tensors:
+    for name, value in given.items():
+        if not bool((value.isfinite() & (value >= 0)).all()):
+            raise InvalidValue(what, allowed="finite numbers >= 0 for every coordinate", given=f"{name}: {value}")
+    if not _largest(given) > 0:
+        raise InvalidValue(what, allowed="above zero for some coordinate", given="zeros alone")
+    return given
+
+
+def _ratio(bound: Tensor, shape: Tensor) -> Tensor:
+    """A coordinate that cannot move adds nothing; one that can, and would get no noise, makes the sum infinite."""
+    return torch.where(bound > 0, bound.double() / shape, 0.0)
+
+
+def _largest(given: Tensors) -> float:
+    return max((float(value.max()) for value in given.values() if value.numel()), default=0.0)
+
+
+def _norm(given: Tensors, *, unit: float) -> float:
+    """Of all numbers taken as one vector, squared in a unit in which none of them is too large for it."""
+    return unit * math.sqrt(math.fsum(float((value / unit).square().sum()) for value in given.values()))
+
+
+@dataclass(frozen=True)
+class ProportionalNoise(ShapedNoise):
+    """ADADP's noise (Xu et al. 2020): in proportion to the bound of each coordinate, σ √m s_i for m coordinates."""
+
+    def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
+        return bounds
+
+
+_WAYS = ("closed-form", "projected-gradient")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimisedNoise(ShapedNoise):
+    """DPOPT's noise: least where it hurts the loss most.
+
+    Xiang et al. (2019), "Differentially-Private Deep Learning from an Optimization Perspective". To first order, noise
+    of standard deviations σ_i moves the loss by a number of variance Σ c_i² σ_i², where c is the gradient. Under
+    Σ s_i² / σ_i² ≤ 1 / σ² that is least for σ_i² in proportion to s_i / |c_i|. c is taken from released sums and
+    floored, which is post-processing. The optimum is found in closed form or, as in the paper, by projected gradient
+    descent.
+
+    ``memory`` is that of the running mean of released gradients; a coordinate's gradient counts as at least
+    ``least_share`` of their root mean square.
+    """
+
+    found_by: Literal["closed-form", "projected-gradient"] = "closed-form"
+    memory: float = 0.9
+    least_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        validate.one_of(_WAYS, found_by=self.found_by)
+        validate.delta(memory=self.memory)
+        validate.delta(least_share=self.least_share)
+
+    def start(self, parameters: Tensors) -> SlotState:
+        return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
+
+    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+        seen = taken.released.values
+        return {
+            name: self.memory * mean + (1 - self.memory) * seen[name].double() / taken.divisor
+            for name, mean in state.items()
+        }
+
+    def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
+        slopes = self.slopes(state, bounds)
+        return closed_form(bounds, slopes) if self.found_by == "closed-form" else projected_gradient(bounds, slopes)
+
+    def slopes(self, state: SlotState, like: Tensors) -> dict[str, Tensor]:
+        """The size of each coordinate's gradient, floored; all the same where nothing is known."""
+        known = {name: value.abs() for name, value in state.items() if isinstance(value, Tensor)}
+        whole = sum(float(value.square().sum()) for value in known.values())
+        if not 0 < whole < math.inf:  # nothing is known, or the run has diverged
+            return {name: torch.ones_like(value, dtype=torch.float64) for name, value in like.items()}
+        root_mean_square = (whole / sum(value.numel() for value in known.values())) ** 0.5
+        return {name: value.clamp_min(self.least_share * root_mean_square) for name, value in known.items()}
+
+
+def closed_form(bounds: Tensors, slopes: Tensors) -> dict[str, Tensor]:
+    """The best shape: σ_i in proportion to √(s_i / |c_i|)."""
+    return {name: (bounds[name] / slopes[name]).sqrt() for name in bounds}
+
+
+def projected_gradient(
+    bounds: Tensors, slopes: Tensors, *, steps: int = 50, step_size: float = 0.5
+) -> dict[str, Tensor]:
+    """The paper's way: so many steps down the variance, each followed by a projection to the constraint.
+
+    Written in the shares y_i = s_i² σ² / σ_i² the constraint is Σ y_i = 1, and the variance Σ (c_i s_i)² / y_i up to a
+    constant. The steps are exponentiated ones, whose projection is a division, and no share can turn negative.
+    """
+    importance = {name: slopes[name] * bounds[name] for name in bounds}
+    shares = _projected({name: torch.ones_like(bound) for name, bound in bounds.items()}, bounds)
+    for _ in range(steps):
+        gains = {name: (importance[name] / shares[name]).nan_to_num(0.0).square() for name in bounds}
+        mean = math.fsum(float((shares[name] * gains[name]).sum()) for name in bounds)
+        moved = {name: shares[name] * torch.exp(step_size * (gains[name] / mean - 1).clamp_max(1.0)) for name in bounds}
+        shares = _projected(moved, bounds)
+    return {name: (bounds[name] / shares[name].sqrt()).nan_to_num(0.0) for name in bounds}
+
+
+def _projected(shares: Tensors, bounds: Tensors) -> dict[str, Tensor]:
+    """Shares that add up to one, of the coordinates that can move."""
+    moving = {name: torch.where(bounds[name] > 0, share, 0.0) for name, share in shares.items()}
+    whole = math.fsum(float(share.sum()) for share in moving.values())
+    return {name: share / whole for name, share in moving.items()}

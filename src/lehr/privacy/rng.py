@@ -1,0 +1,303 @@
+"""The only maker of random numbers.
+
+A run has one secret key, and every random number of the run is a function of it, of the purpose, of the step and of the
+attempt at that step. So the draw and the noise of step 400 can be had without the 399 before it, and a step that is
+repeated after a crash repeats them bit by bit.
+
+>>> key = RunKey(bytes(32))  # only in an example: a run uses RunKey.fresh()
+>>> step = key.at(step=400, attempt=0)
+>>> step.uniforms("sampling", 3).equal(step.uniforms("sampling", 5)[:3])
+True
+>>> step.uniforms("sampling", 3).equal(key.at(step=400, attempt=1).uniforms("sampling", 3))
+False
+
+The bits come from SHAKE-128, a cryptographic hash with an output of any length: torch's own generator on a CPU takes a
+seed of 32 bits and is linear, so that whoever knows some of its outputs knows the rest. What is assumed, and how strong
+it is, stands in ``privacy/rng.proof.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lehr import validate
+from lehr.errors import InvalidValue, StoreError
+from lehr.files import atomic
+
+KEY_BYTES = 32
+_DOMAIN = b"lehr.rng/1"
+# Words of one call of the hash: small enough to stay in the processor's cache, and even, as pairs are made of them.
+_PART_WORDS = 2**16
+_PART_NORMALS_ON_GPU = 2**24  # of one seed: few, so that a share of them can be had without most of the others
+_ONES_EXPONENT = np.uint64(0x3FF0_0000_0000_0000)  # the bits of 1.0
+_BELOW_ONE = 1 - 2.0**-53
+_TWISTER_WORDS = 624
+_TWISTER_STATE = slice(24, 24 + 8 * _TWISTER_WORDS)  # where torch keeps them, each in eight bytes
+_NO_FOLLOWING = os.O_NOFOLLOW | os.O_CLOEXEC
+
+Bytes = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """The secret of a run: 256 bits. It is never printed, pickled or exported.
+
+    With ``cryptographic_on_gpu`` the noise of a model on a GPU is made on the CPU too; otherwise torch's Philox
+    generator makes it there, seeded with 64 bits for each step.
+    """
+
+    secret: bytes = field(repr=False)
+    cryptographic_on_gpu: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        given: object = self.secret
+        if not isinstance(given, bytes) or len(given) != KEY_BYTES:
+            shown = f"{len(given)} bytes" if isinstance(given, bytes) else type(given).__name__  # never the secret
+            raise InvalidValue("secret", allowed=f"{KEY_BYTES} bytes", given=shown)
+
+    @classmethod
+    def fresh(cls, *, cryptographic_on_gpu: bool = False) -> Self:
+        """A new key from the entropy of the operating system."""
+        return cls(secrets.token_bytes(KEY_BYTES), cryptographic_on_gpu=cryptographic_on_gpu)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, cryptographic_on_gpu: bool = False) -> Self:
+        """The key in a file. A link, a file that others may read, and one of another length are refused."""
+        # Opening a pipe would otherwise wait for somebody to write into it.
+        with _opened(path, os.O_RDONLY | os.O_NONBLOCK, what="read") as descriptor:
+            _refuse_unless_a_key_file(path, os.fstat(descriptor))
+            secret = os.read(descriptor, KEY_BYTES + 1)
+        if len(secret) != KEY_BYTES:
+            raise StoreError(f"cannot read the key {path}: it has {len(secret)} bytes and a key has {KEY_BYTES}")
+        if not any(secret):  # a process was stopped between overwriting it and removing its file
+            raise StoreError(f"cannot read the key {path}: it was destroyed, as it is by a release")
+        return cls(secret, cryptographic_on_gpu=cryptographic_on_gpu)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the key to a new file that only its owner may read. A file that is there stays as it is."""
+        with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, what="write") as descriptor:
+            try:
+                os.fchmod(descriptor, 0o600)
+                _write_all(descriptor, self.secret)
+            except BaseException:
+                os.unlink(path)
+                raise
+            atomic.flush_folder(Path(path).parent)
+
+    @staticmethod
+    def destroy(path: str | os.PathLike[str]) -> None:
+        """Overwrite the key and remove its file. It is no error if it is gone already."""
+        if not os.path.lexists(path):
+            return
+        with _opened(path, os.O_WRONLY | os.O_NONBLOCK, what="destroy") as descriptor:
+            about = os.fstat(descriptor)
+            if not S_ISREG(about.st_mode) or about.st_size > KEY_BYTES:
+                raise StoreError(f"cannot destroy the key {path}: it is not a file of {KEY_BYTES} bytes; it stays")
+            _write_all(descriptor, bytes(about.st_size))
+            os.unlink(path)
+            atomic.flush_folder(Path(path).parent)
+
+    @staticmethod
+    def fresh_attempt() -> int:
+        """A number for an attempt that no copy of the run's folder will ever draw again."""
+        return secrets.randbits(59)
+
+    def at(self, step: int, attempt: int) -> StepRandomness:
+        """The randomness of one attempt at one step."""
+        return StepRandomness(key=self, step=step, attempt=attempt)
+
+    def fingerprint(self, *chunks: Bytes | Iterable[Bytes]) -> str:
+        """A keyed hash of chunks of bytes, given one by one or by iterables; where one chunk ends makes a difference.
+
+        Nobody without the key can tell from it whether the content is one that they guess.
+        """
+        hashed = hashlib.blake2b(key=self._derived("fingerprint").digest(KEY_BYTES), digest_size=32)
+        for chunk in _flattened(chunks):
+            hashed.update(memoryview(chunk).nbytes.to_bytes(8, "big"))
+            hashed.update(chunk)
+        return hashed.hexdigest()
+
+    def uniforms_of(self, contents: Iterable[Bytes], purpose: str) -> Tensor:
+        """A number in (0, 1) for each content, which depends on that content and no other. Equal ones share theirs."""
+        key = self._derived("content", validate.text(purpose=purpose)).digest(KEY_BYTES)
+        digests = (hashlib.blake2b(content, key=key, digest_size=8).digest() for content in contents)
+        return _uniforms(b"".join(digests))
+
+    def _derived(self, kind: str, *names: str | int) -> Any:
+        """The hash of everything that the bits depend on. Each field carries its length, so no two inputs collide."""
+        fields = (_DOMAIN, self.secret, kind.encode(), *map(_field, names))
+        return hashlib.shake_128(b"".join(len(part).to_bytes(8, "big") + part for part in fields))
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("the key of a run is neither pickled nor copied; save it with RunKey.save")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRandomness:
+    """The random numbers of one attempt at one step, each purpose with a stream of its own."""
+
+    key: RunKey
+    step: int
+    attempt: int
+
+    def __post_init__(self) -> None:
+        validate.count(minimum=0, step=self.step)
+        validate.count(minimum=0, attempt=self.attempt)
+
+    def uniforms(self, purpose: str, count: int) -> Tensor:
+        """Uniform numbers in (0, 1), in float64 on the CPU. Asking for more of them only adds to their end."""
+        return torch.cat([*self._uniform_parts("uniforms", purpose, count), torch.empty(0, dtype=torch.float64)])
+
+    def normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Standard normal numbers in float64, in these shapes and on this device.
+
+        They are one stream, cut in the order of the names: the same names in another order get other numbers.
+        """
+        device = _one_device(like)
+        count = sum(tensor.numel() for tensor in like.values())
+        (drawn,) = self.normals_between(purpose, [(0, count)], count=count, device=device)
+        parts = drawn.to(device).split_with_sizes([tensor.numel() for tensor in like.values()])
+        return {name: part.view(tensor.shape) for part, (name, tensor) in zip(parts, like.items(), strict=True)}
+
+    def normals_between(
+        self, purpose: str, spans: Iterable[tuple[int, int]], *, count: int, device: torch.device
+    ) -> list[Tensor]:
+        """Of ``count`` standard normal numbers those of each span, from its first place to before its last.
+
+        Where the spans stand in rising order, no number is made twice.
+
+        >>> step = RunKey(bytes(32)).at(step=0, attempt=0)
+        >>> whole = step.normals("noise", {"all": torch.empty(9)})["all"]
+        >>> (found,) = step.normals_between("noise", [(4, 7)], count=9, device=torch.device("cpu"))
+        >>> found.equal(whole[4:7])
+        True
+        """
+        on_gpu = device.type != "cpu" and not self.key.cryptographic_on_gpu
+        size, make = (_PART_NORMALS_ON_GPU, self._normals_there) if on_gpu else (_PART_WORDS, self._normals_here)
+
+        @lru_cache(maxsize=1)
+        def made(part: int) -> Tensor:
+            return make(purpose, part, min(size, count - size * part), device)
+
+        def between(first: int, last: int) -> Tensor:
+            if not 0 <= first <= last <= count:
+                raise InvalidValue("first, last", allowed=f"0 <= first <= last <= {count}", given=(first, last))
+            parts = range(first // size, math.ceil(last / size))
+            pieces = [made(part)[max(0, first - size * part) : last - size * part] for part in parts]
+            return torch.cat([torch.empty(0, dtype=torch.float64, device=device), *pieces])
+
+        return [between(first, last) for first, last in spans]
+
+    def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
+        """A generator of torch for what draws by itself: augmentation, dropout.
+
+        On a CPU its whole state comes from the key, for of a seed torch keeps 32 bits, which can all be tried; on a
+        GPU it is seeded with 64 bits.
+        """
+        made = torch.Generator(device=device).manual_seed(self.seed(purpose))
+        if made.device.type == "cpu":
+            state = made.get_state()
+            words = np.frombuffer(self._derived("generator, state", purpose, 0).digest(4 * _TWISTER_WORDS), dtype="<u4")
+            state[_TWISTER_STATE] = torch.from_numpy(words.astype("<u8").view(np.uint8))
+            made.set_state(state)
+        return made
+
+    def seed(self, purpose: str) -> int:
+        """The 64 bits that such a generator is seeded with."""
+        return self._seed("generator", purpose)
+
+    def _normals_here(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
+        words = self._derived("normals", purpose, part).digest(8 * (length + length % 2))
+        return _box_muller(_uniforms(words))[:length].to(device)
+
+    def _normals_there(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
+        made = torch.Generator(device=device).manual_seed(self._seed("normals", purpose, part))
+        return torch.randn(length, generator=made, dtype=torch.float64, device=device)
+
+    def _seed(self, kind: str, purpose: str, part: int = 0) -> int:
+        return int.from_bytes(self._derived(f"{kind}, seed", purpose, part).digest(8), "little")
+
+    def _uniform_parts(self, kind: str, purpose: str, count: int) -> Iterator[Tensor]:
+        for part, first in enumerate(range(0, validate.count(minimum=0, count=count), _PART_WORDS)):
+            num_words = min(_PART_WORDS, count - first)
+            yield _uniforms(self._derived(kind, purpose, part).digest(8 * num_words))
+
+    def _derived(self, kind: str, purpose: str, part: int) -> Any:
+        return self.key._derived(kind, validate.text(purpose=purpose), self.step, self.attempt, part)
+
+
+def _uniforms(words: bytes) -> Tensor:
+    """(2k + 1) / 2⁵³ with k the upper 52 bits of each word: exact, symmetric about a half, and never 0 or 1."""
+    bits = np.frombuffer(words, dtype="<u8") >> np.uint64(12)
+    # With the exponent of 1.0 the bits are the number 1 + k / 2⁵², and taking away 1 - 2⁻⁵³ does not round.
+    bits |= _ONES_EXPONENT
+    return torch.from_numpy(bits.view(np.float64)).sub_(_BELOW_ONE)
+
+
+def _box_muller(uniforms: Tensor) -> Tensor:
+    """As many standard normal numbers as there are uniform ones, from pairs of a radius and an angle."""
+    radii, angles = uniforms.view(2, -1)
+    radii.log_().mul_(-2).sqrt_()
+    angles.mul_(2 * math.pi)
+    return torch.cat([torch.cos(angles).mul_(radii), torch.sin(angles).mul_(radii)])
+
+
+def _one_device(like: Mapping[str, Tensor]) -> torch.device:
+    devices = {tensor.device for tensor in like.values()} or {torch.device("cpu")}
+    if len(devices) > 1:
+        raise InvalidValue("like", allowed="tensors on one device", given=sorted(map(str, devices)))
+    return devices.pop()
+
+
+def _field(value: str | int) -> bytes:
+    return value.encode() if isinstance(value, str) else value.to_bytes(8, "big")
+
+
+def _flattened(chunks: Iterable[Bytes | Iterable[Bytes]]) -> Iterator[Bytes]:
+    for chunk in chunks:
+        if isinstance(chunk, bytes | bytearray | memoryview):
+            yield chunk
+        else:
+            yield from chunk
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], flags: int, *, what: str) -> Iterator[int]:
+    """The open file, never the target of a link; what goes wrong names the file."""
+    try:
+        descriptor = os.open(path, flags | _NO_FOLLOWING, 0o600)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        reason = "it is a link, and a key is a file" if os.path.islink(path) else error.strerror
+        raise StoreError(f"cannot {what} the key {path}: {reason}") from error
+
+
+def _refuse_unless_a_key_file(path: str | os.PathLike[str], about: os.stat_result) -> None:
+    if not S_ISREG(about.st_mode):
+        raise StoreError(f"cannot read the key {path}: it is not a file")
+    if about.st_mode & 0o077:
+        mode = f"{about.st_mode & 0o777:04o}"
+        raise StoreError(f"cannot read the key {path}: its mode is {mode}, so that others may know it; 0600 is allowed")
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+    os.fsync(descriptor)

@@ -1,0 +1,198 @@
+"""A run's files, its metrics, and the values that callbacks receive.
+
+    RUN/
+        config.json         the settings; public
+        ledger.db           the charged events
+        metrics.jsonl       one ``Evaluation`` per line; public
+        checkpoints/        released weights and the state to resume from, as safetensors
+        model.safetensors   the final weights, or their average
+        certificate.json    the guarantee
+        audit.json          results of attacks on the method and plan with synthetic records; public
+        report.html         the run as one page
+        private/            mode 0700: key, lock, attempts, split, fingerprint of the data, opt-in diagnostics, audits
+                            of the records themselves
+
+Everything outside ``private/`` is public from the start, or was released with noise and charged.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from lehr import validate
+from lehr.accounting.claims import Claim
+from lehr.errors import InvalidValue
+from lehr.planning.plan import SECTIONS
+
+FORMAT, FORMAT_VERSION = "lehr-run", 1
+
+
+class RunFiles:
+    """The paths of the files in a run's folder."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = directory / "config.json"
+        self.ledger = directory / "ledger.db"
+        self.metrics = directory / "metrics.jsonl"
+        self.checkpoints = directory / "checkpoints"
+        self.model = directory / "model.safetensors"
+        self.certificate = directory / "certificate.json"
+        self.audit = directory / "audit.json"
+        self.report = directory / "report.html"
+        self.private = directory / "private"
+        self.key = self.private / "key"
+        self.lock = self.private / "lock"
+        self.attempts = self.private / "attempts.jsonl"
+        self.fingerprint = self.private / "fingerprint"
+        self.split = self.private / "split.npy"
+        self.diagnostics = self.private / "diagnostics.jsonl"
+        self.private_audit = self.private / "audit.json"
+
+
+def config_from_json(shape: object) -> dict[str, Any]:
+    """What config.json holds, its sections where they are expected. Further keys are let pass."""
+    if not isinstance(shape, dict) or shape.get("format") != FORMAT:
+        given = shape.get("format") if isinstance(shape, dict) else type(shape).__name__
+        raise InvalidValue("configuration", allowed=f"an object whose format is {FORMAT}", given=given)
+    version = shape.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
+    for name in SECTIONS:
+        if not isinstance(shape.get(name), dict):
+            raise InvalidValue(name, allowed="an object", given=shape.get(name))
+    validate.text(run=shape.get("run"))
+    validate.text(method=shape["method"].get("name"))
+    return shape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What is known before the first step. ``first_step`` is above zero where a run is resumed."""
+
+    run: str
+    directory: Path
+    method: str
+    steps: int
+    first_step: int
+    expected_batch_size: float
+    epsilon: float  # of the whole plan, proven; infinite where a method has no privacy
+    delta: float
+    published: Claim | None = None  # what the paper's rule says, where the run follows it
+    stops_at_accepted: int | None = None
+    has_limit: bool = False  # what a step costs follows from what was released, and ``steps`` are never reached
+    promises_nothing: str | None = None  # why no run of this kind is ever certified, where that is so
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where a run stands after a step. ``step`` counts candidates, accepted or not."""
+
+    step: int
+    accepted: int
+    epsilon_spent: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """How the model did after a step, on records that are public or with noise that was charged: a row of metrics.
+
+    Of each class it is told on public records only. The noise multiplier and the clip norm are those of the step, where
+    that is known and they are public: no clip norm is told that follows gradients without noise.
+    """
+
+    step: int
+    accepted: int
+    epsilon_spent: float
+    loss: float
+    accuracy: float
+    on: str  # which records: "test", "held-out records, noised (± 0.5%)"
+    learning_rate: float
+    accuracy_by_class: tuple[float | None, ...] | None = None  # none for a class that no record is of
+    noise_multiplier: float | None = None
+    clip_norm: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The JSON form. Infinity, which JSON has no number for, is a word; what is not known is left out."""
+        row: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
+        row = {name: value for name, value in row.items() if value is not None}
+        if self.accuracy_by_class is not None:
+            row["accuracy_by_class"] = list(self.accuracy_by_class)
+        return row | ({"epsilon_spent": INFINITY} if self.epsilon_spent == math.inf else {})
+
+    @classmethod
+    def from_json(cls, shape: object) -> Self:
+        """The row of a JSON form. Surplus fields are refused, and missing ones that every row has."""
+        expected = {field.name for field in fields(cls)}
+        optional = {"accuracy_by_class", "noise_multiplier", "clip_norm"}
+        if not isinstance(shape, dict) or not expected - optional <= set(shape) <= expected:
+            given = sorted(map(str, shape)) if isinstance(shape, dict) else shape
+            raise InvalidValue("evaluation", allowed=f"an object with the fields {sorted(expected)}", given=given)
+        spent = math.inf if shape["epsilon_spent"] == INFINITY else shape["epsilon_spent"]
+        if not isinstance(spent, int | float) or not spent >= 0:  # infinity is allowed, NaN is not
+            raise InvalidValue("epsilon_spent", allowed="a number >= 0 or infinity", given=spent)
+        found: dict[str, Any] = {
+            name: validate.positive(**{name: shape[name]})
+            for name in ("noise_multiplier", "clip_norm")
+            if name in shape
+        }
+        if "accuracy_by_class" in shape:
+            classes = shape["accuracy_by_class"]
+            if not isinstance(classes, list):
+                raise InvalidValue("accuracy_by_class", allowed="a list with a number for each class", given=classes)
+            found["accuracy_by_class"] = tuple(
+                None if share is None else _fraction(accuracy_by_class=share) for share in classes
+            )
+        return cls(
+            step=validate.count(minimum=0, step=shape["step"]),
+            accepted=validate.count(minimum=0, accepted=shape["accepted"]),
+            epsilon_spent=spent,
+            loss=validate.finite(loss=shape["loss"]),
+            accuracy=validate.non_negative(accuracy=shape["accuracy"]),
+            on=validate.text(on=shape["on"]),
+            learning_rate=validate.non_negative(learning_rate=shape["learning_rate"]),
+            **found,
+        )
+
+
+INFINITY = "infinity"
+
+
+def _fraction(**named: object) -> float:
+    share = validate.non_negative(**named)
+    if not share <= 1:
+        raise InvalidValue(*named, allowed="numbers in [0, 1]", given=share)
+    return share
+
+
+COMPLETED = "plan completed"
+SPENT = "all that the limit allows is spent"  # of a run whose costs follow what it releases
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """How a run ended: ``reason`` is ``COMPLETED``, or why it stopped before."""
+
+    step: int
+    accepted: int
+    epsilon_spent: float
+    reason: str
+
+
+class Callback:
+    """Is told how a run goes. It sees public values only: every one is released, or was public before."""
+
+    def started(self, start: Start) -> None:
+        """Before the first step."""
+
+    def stepped(self, progress: Progress) -> None:
+        """After every step."""
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """After every evaluation."""
+
+    def ended(self, end: End) -> None:
+        """After the last step, or when the run stops before it."""

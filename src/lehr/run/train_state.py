@@ -1,0 +1,174 @@
+"""The model of a run with all that goes on beside it: optimizer, averages, what the slots have learnt, and counts.
+
+Everything in it is public: it follows from released sums, and a checkpoint of it may be shown to anybody. The one
+exception is what a clip that is unproven has learnt, in a run about which nothing is promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from lehr.acceptance.proposal import Decision, Proposal
+from lehr.errors import DamagedFile, Diverged, InvalidValue
+from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum, SlotState, StepOutcome
+from lehr.optim.averaging import AverageState, Averaging
+from lehr.optim.optimizers import Snapshot, Updater
+from lehr.run.checkpoint import Checkpoint
+from lehr.run.mechanism import Method
+
+_PREFIX = "model/"
+_SLOTS = ("clipping", "noise", "acceptance")
+
+
+class TrainState:
+    """What is trained. ``step`` counts candidates, of which some were ``accepted``."""
+
+    def __init__(self, model: nn.Module, method: Method, averaging: Averaging) -> None:
+        self.model, self._averaging, self._method = model, averaging, method
+        self._updater = Updater(method.update, model)
+        self._average: AverageState = averaging.start(model)
+        parameters = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+        self.clipping: SlotState = method.clipping.start(parameters)
+        self.noise: SlotState = method.noise.start(parameters)
+        self.acceptance: SlotState = method.acceptance.start()
+        self.step = self.accepted = self.attempt = 0
+        self.is_prepared = False  # by what is done once, before the first step
+        self.energy: float | None = None  # of the weights, on public records, where acceptance has asked for it
+
+    def propose(self, released: ReleasedSum, *, divisor: float, step: int, step_scale: float = 1.0) -> None:
+        """Move the weights to the candidate."""
+        self._updater.step(released, divisor=divisor, step=step, step_scale=step_scale)
+
+    def snapshot(self) -> Snapshot:
+        """The weights and the optimizer, to go back to."""
+        return self._updater.snapshot()
+
+    def combined(self, released: ReleasedSum) -> ReleasedSum:
+        """What the candidate is made from."""
+        return self._method.acceptance.combined(self.acceptance, released)
+
+    def decides(self, proposal: Proposal, released: ReleasedSum) -> Decision:
+        """How far to go; what was decided is remembered."""
+        decision = self._method.acceptance.decide(self.acceptance, proposal, released)
+        self.acceptance = decision.state
+        return decision
+
+    def go_back(self, before: Snapshot, *, keeps_momentum: bool = False) -> None:
+        """Undo a candidate, its momentum included unless that is kept."""
+        if keeps_momentum:
+            self._updater.restore_weights(before)
+        else:
+            self._updater.restore(before)
+
+    def clip_rule(self, step: int) -> ClipRule:
+        """The rule that this step clips by."""
+        return self._method.clipping.rule(self.clipping, step)
+
+    def peek(self, private: PrivateSum, *, divisor: float) -> None:
+        """Let a clip that is unproven look at a sum without noise."""
+        self.clipping = self._method.clipping.peek(self.clipping, private, divisor=divisor)
+
+    def end_step(self, taken: StepOutcome) -> None:
+        """Count the candidate, and let the slots and the averages learn from it."""
+        self.clipping = self._method.clipping.learn(self.clipping, taken)
+        self.noise = self._method.noise.learn(self.noise, taken)
+        self._average = self._averaging.learn(self._average, self.model)
+        self.step += 1
+        self.accepted += taken.is_accepted
+
+    def learning_rate(self) -> float:
+        """That of the last step."""
+        return self._updater.learning_rate(max(0, self.step - 1))
+
+    def weights(self) -> dict[str, Tensor]:
+        """What would be released now: the weights, or their average."""
+        return self._averaging.weights(self._average, self.model)
+
+    def divergence(self) -> str:
+        """Which weight is no longer a number; empty where all are."""
+        for name, value in self.model.named_parameters():
+            if not bool(value.detach().isfinite().all()):
+                return f"{name} is no longer finite"
+        return ""
+
+    def checkpoint(self) -> Checkpoint:
+        """All that is needed to go on from here. Weights that are no numbers are never saved."""
+        if found := self.divergence():
+            raise Diverged(diverged(found, self.step))
+        model = {_PREFIX + name: value for name, value in self.model.state_dict().items()}
+        return Checkpoint(
+            step=self.step,
+            accepted=self.accepted,
+            attempt=self.attempt,
+            tensors={**model, **self._updater.tensors(), **self._average.tensors(), **self._slot_tensors()},
+            numbers={
+                "update": self._updater.scalars(),
+                "slots": self._slot_numbers(),
+                "is_prepared": self.is_prepared,
+                "energy": None if self.energy is None else repr(self.energy),  # which may be no number of JSON's
+            },
+        )
+
+    def load(self, found: Checkpoint) -> None:
+        """Be what a checkpoint of the same model and method says, to the bit."""
+        tensors = found.tensors.items()
+        model = {name.removeprefix(_PREFIX): value for name, value in tensors if name.startswith(_PREFIX)}
+        try:
+            self.model.load_state_dict(model)
+            self._updater.load_tensors(found.tensors, found.numbers["update"])
+            self._average = self._average.loaded(found.tensors)
+            self.is_prepared = bool(found.numbers["is_prepared"])
+            self.energy = None if found.numbers["energy"] is None else float(found.numbers["energy"])
+            for slot in _SLOTS:
+                setattr(self, slot, self._slot_state(slot, found))
+        except (RuntimeError, KeyError, ValueError, InvalidValue) as error:  # of missing, surplus or misshapen tensors
+            raise DamagedFile(f"the checkpoint is not one of this model and method: {error}") from error
+        self.step, self.accepted, self.attempt = found.step, found.accepted, found.attempt
+
+    def _slot_tensors(self) -> dict[str, Tensor]:
+        states = ((slot, getattr(self, slot)) for slot in _SLOTS)
+        return {f"{slot}/{name}": value for slot, state in states for name, value in state.items() if _is_tensor(value)}
+
+    def _slot_numbers(self) -> dict[str, dict[str, float]]:
+        states = {slot: getattr(self, slot) for slot in _SLOTS}
+        return {
+            slot: {name: value for name, value in state.items() if not _is_tensor(value)}
+            for slot, state in states.items()
+        }
+
+    def _slot_state(self, slot: str, found: Checkpoint) -> SlotState:
+        prefix, device = f"{slot}/", next(self.model.parameters()).device
+        tensors = {
+            name.removeprefix(prefix): value.to(device)
+            for name, value in found.tensors.items()
+            if name.startswith(prefix)
+        }
+        state = {**found.numbers["slots"][slot], **tensors}
+        missing = getattr(self, slot).keys() - state.keys()
+        if missing:
+            raise InvalidValue("checkpoint", allowed=f"one with {sorted(missing)} of {slot}", given=sorted(state))
+        return state
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model as it is used, not trained."""
+    modes = [(layer, layer.training) for layer in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
+
+
+def diverged(what: str, step: int) -> str:
+    """How a run is said to have failed."""
+    return f"{what} after {step} steps: a smaller learning rate may help; what was released so far stays charged"

@@ -1,0 +1,194 @@
+"""On which records a run is scored, what that costs, and which records acceptance looks at instead."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from lehr import validate
+from lehr.acceptance.proposal import PublicEnergy
+from lehr.accounting.events import NOTHING, Event, Repeated, together
+from lehr.config import TrainingConfig
+from lehr.data.split import Split, split
+from lehr.errors import InvalidValue
+from lehr.gradients.batches import LossFn
+from lehr.planning.plan import Plan
+from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.rng import RunKey
+from lehr.run.evaluation import NoisyScore, Prepare, PublicScore, Scorer
+from lehr.run.folder import RunFolder
+from lehr.run.loss_oracle import LossOracle
+from lehr.run.mechanism import Method
+from lehr.run.replay import RunPlan
+from lehr.training import public_plan
+from lehr.training.records import RunRecords
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationPlan:
+    """The choice, made from public words and numbers before a record is touched."""
+
+    records: RunRecords
+    method: Method
+    training: TrainingConfig
+    setup_event: Event = NOTHING  # what is done once to the private records, before the first step
+
+    def __post_init__(self) -> None:
+        if self.training.held_out_fraction:
+            validate.delta(held_out_fraction=self.training.held_out_fraction)
+        if self.training.held_out_fraction and self.records.test is not None:
+            allowed = "left out where there are public test records"
+            raise InvalidValue("held_out_fraction", allowed=allowed, given=self.training.held_out_fraction)
+        if self.splits_test and self.records.test is None:
+            allowed = f"given, or test records to take a part of: {self.method.name} looks at a public loss"
+            raise InvalidValue("public", allowed=allowed, given=None)
+        if self.training.evaluate_every is not None and self.on is None:
+            allowed = "left out where there are neither test records nor held-out ones"
+            raise InvalidValue("evaluate_every", allowed=allowed, given=self.training.evaluate_every)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether scores are taken on private records, with noise."""
+        return bool(self.training.held_out_fraction)
+
+    @property
+    def needs_public(self) -> bool:
+        """Whether acceptance looks at public records."""
+        return isinstance(self.method.acceptance.energy, PublicEnergy)
+
+    @property
+    def splits_test(self) -> bool:
+        """Whether acceptance is given a part of the test records."""
+        return self.needs_public and self.records.public is None
+
+    @property
+    def on(self) -> str | None:
+        """What is scored on, in words."""
+        if self.is_private:
+            return "a held-out part of the private records, with noise that is charged"
+        return None if self.records.test is None else "test records, declared public"
+
+    @property
+    def public_records(self) -> str | None:
+        """What acceptance looks at, in words."""
+        if not self.needs_public:
+            return None
+        return "a part of the test records, not scored on" if self.splits_test else "public records that were given"
+
+    @property
+    def declared_public(self) -> tuple[str, ...]:
+        """What the user declared public by handing it over."""
+        parts = (("the test records", self.records.test), ("the records given as public", self.records.public))
+        return tuple(words for words, part in parts if part is not None)
+
+    @property
+    def records_trained_on(self) -> int:
+        """The stated number of records without those that are held out."""
+        return max(1, round(self.records.records * (1 - self.training.held_out_fraction)))
+
+    def side_events(self, steps: int | None) -> Event:
+        """All that is done to private records beside the steps."""
+        return together(self.setup_event, self._score_events(steps))
+
+    def _score_events(self, steps: int | None) -> Event:
+        """Where the steps are still to be found, the number of scores is fixed."""
+        if not self.is_private:
+            return NOTHING
+        if steps is None and self.training.evaluate_every is not None:
+            allowed = "left out where steps is and scores are charged"
+            raise InvalidValue("evaluate_every", allowed=allowed, given=self.training.evaluate_every)
+        if steps is None:
+            return Repeated(self._score_event, public_plan.EVALUATIONS)
+        every = self.training.evaluate_every or public_plan.evaluate_every(steps)
+        return Repeated(self._score_event, math.ceil(steps / every))
+
+    def run_plan(self, plan: Plan) -> RunPlan:
+        """The steps of the plan with the scores in between."""
+        every = self.training.evaluate_every or public_plan.evaluate_every(public_plan.expected_steps(plan))
+        return RunPlan(
+            plan=plan,
+            setup_event=self.setup_event,
+            score_event=self._score_event if self.is_private else NOTHING,
+            evaluate_every=None if self.on is None else every,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """What is written down."""
+        return {
+            "acceptance_fraction": self.training.acceptance_fraction if self.splits_test else None,
+            "held_out_noise_multiplier": self.training.held_out_noise_multiplier if self.is_private else None,
+        }
+
+    def split(self, key: RunKey) -> Split | None:
+        """Who is held out, or which test records are for acceptance; refused where nobody is left in a part."""
+        if self.is_private:
+            found = split(self.records.private, key=key, test_fraction=self.training.held_out_fraction)
+            _refuse_empty(found.private, found.test, held_out_fraction=self.training.held_out_fraction)
+            return found
+        if self.splits_test and self.records.test is not None:
+            found = split(self.records.test, key=key, public_fraction=self.training.acceptance_fraction)
+            _refuse_empty(found.private, found.public, acceptance_fraction=self.training.acceptance_fraction)
+            return found
+        return None
+
+    def kept_split(self, folder: RunFolder) -> Split | None:
+        """Who is in which part, kept with the run; none where there is one part alone."""
+        if not folder.files.split.exists():
+            made = self.split(folder.key)
+            if made is None:
+                return None
+            unfinished = folder.files.split.with_name("split.part")
+            unfinished.unlink(missing_ok=True)  # of a run that was killed while it wrote
+            made.save(unfinished)
+            unfinished.replace(folder.files.split)
+        return Split.load(folder.files.split)
+
+    def divided(self, kept: Split) -> RunRecords:
+        """The records, each in its part."""
+        return self.records.with_held_out(kept) if self.is_private else self.records.with_acceptance(kept)
+
+    def scorer(self, parts: RunRecords, loss_fn: LossFn, prepare: Prepare) -> Scorer | None:
+        """What scores the run."""
+        if parts.held_out is not None:
+            return NoisyScore(
+                records=parts.held_out,
+                loss_fn=loss_fn,
+                prepare=prepare,
+                noise_multiplier=self.training.held_out_noise_multiplier,
+                stated_records=self.records.records * self.training.held_out_fraction,
+            )
+        if parts.test is None:
+            return None
+        return PublicScore(records=parts.test, loss_fn=loss_fn, prepare=prepare, tells_classes=True)
+
+    def oracle(
+        self, parts: RunRecords, model: nn.Module, loss_fn: LossFn, prepare: Prepare, plan: Plan
+    ) -> LossOracle | None:
+        """What answers acceptance, if it asks."""
+        energy = self.method.acceptance.energy
+        if energy is None:
+            return None
+        public = None
+        if self.needs_public and parts.public is not None:
+            public = PublicScore(records=parts.public, loss_fn=loss_fn, prepare=prepare, on="public")
+        return LossOracle(
+            energy=energy,
+            plan=plan,
+            model=model,
+            loss_fn=loss_fn,
+            prepare=prepare,
+            private=parts.private,
+            public=public,
+        )
+
+    @property
+    def _score_event(self) -> Event:
+        return IsotropicNoise().event(self.training.held_out_noise_multiplier)
+
+
+def _refuse_empty(*parts: Tensor, **fraction: float) -> None:
+    [(name, given)] = fraction.items()
+    if not all(map(len, parts)):
+        raise InvalidValue(name, allowed="one that leaves somebody in both parts of so few records", given=given)

@@ -1,0 +1,214 @@
+"""The step game at small sizes; at full size, on every method: tests/attacks/test_subjects.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lehr import make_plan
+from lehr.accounting import ACCOUNTANTS
+from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, Repeated
+from lehr.attacks import step_attack
+from lehr.attacks.canaries import Canaries, SignCanaries
+from lehr.attacks.step_attack import RunScores, attack, attack_once, canaries_for
+from lehr.auditing import Verdict
+from lehr.auditing.bounds import epsilon_from_mu, mu_from_epsilon
+from lehr.data import InMemory
+from lehr.errors import InvalidValue
+from lehr.gradients.precision import margin
+from lehr.interfaces import PrivateSum, ReleasedSum
+from lehr.methods.by_name import named
+from lehr.planning.plan import Plan
+from lehr.privacy.rng import RunKey
+from lehr.privacy.sampling import PoissonSampling
+from lehr.schedules import StepDecay
+from tests.attacks.sabotage import SABOTAGES, keys_of
+
+KEY = RunKey(bytes(32))
+PLAN = make_plan(epsilon=8.0, delta=1e-5, records=1000, expected_batch_size=100, steps=30)
+METHODS = ("dpsgd", "dpsgd-per-layer", "auto-s", "adadp", "dpopt", "sa-dpsgd")
+
+
+def played(name: str, plan: Plan = PLAN, *, num_canaries: int = 512) -> RunScores:
+    method = named(name)
+    return attack_once(method, plan, canaries=canaries_for(method, plan, num_canaries=num_canaries), key=KEY)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_canaries_saturate_the_clip_so_that_the_noise_over_them_is_the_plans(name: str) -> None:
+    q = PLAN.sampling_probability
+    precision = (played(name).member_std ** 2 - 1) / (q * (1 - q))
+    # A clip by norms leaves room for rounding, as much as its margin.
+    room = 0 if named(name).clipping.needs_coordinates else margin(torch.float32)
+    assert math.isclose(1 / math.sqrt(precision), PLAN.noise_multiplier * (1 + room), rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_whoever_is_not_there_has_a_standard_normal_mean_and_whoever_is_stands_out(name: str) -> None:
+    found = played(name)
+    others, members = found.by_mean.others, found.by_mean.members
+    expected = PLAN.sampling_probability * math.sqrt(PLAN.steps) / PLAN.noise_multiplier
+    assert abs(others.mean()) < 5 / math.sqrt(len(others))
+    assert abs(others.std() - 1) < 5 / math.sqrt(2 * len(others))
+    assert abs(members.mean() - expected) < 5 * found.member_std / math.sqrt(len(members))
+
+
+def test_every_candidate_is_seen_also_those_that_are_rejected() -> None:
+    found = played("sa-dpsgd")
+    assert found.steps_seen == PLAN.steps
+    assert 0 < found.run.end.accepted < PLAN.steps
+
+
+def test_rejected_gradients_that_stay_in_the_momentum_are_charged_and_tell_no_more() -> None:
+    audit = attack(named("sa-dpsgd", keeps_momentum=True), PLAN, num_canaries=2048, keys=keys_of("kept momentum"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert audit.decisive.epsilon > 2.5  # of the 8 that are charged: all candidates are seen, rejected ones too
+
+
+def test_the_bounds_of_adadp_come_to_differ_in_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = []
+    observe = step_attack.Adversary.observe
+
+    def noting(self: step_attack.Adversary, private: PrivateSum, released: ReleasedSum) -> None:
+        if private.bounds is not None:
+            bounds = torch.cat([bound.flatten() for bound in private.bounds.values()])
+            ratios.append(float(bounds.max() / bounds.min()))
+        observe(self, private, released)
+
+    monkeypatch.setattr(step_attack.Adversary, "observe", noting)
+    played("adadp", replace(PLAN, steps=60), num_canaries=2048)
+    assert len(ratios) > 30
+    assert max(ratios) > 1.5
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "adadp"])
+def test_nobody_is_found_who_was_never_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(planted: Canaries, is_present: torch.Tensor, adjacency: Adjacency) -> InMemory:
+        return planted.public()
+
+    monkeypatch.setattr(step_attack, "_records", nobody)
+    monkeypatch.setattr(SignCanaries, "expected", lambda *_, **__: {})
+    audit = attack(named(name), PLAN, num_canaries=512, keys=keys_of("null"))
+    assert audit.verdict is not Verdict.REFUTED
+    assert [bound.epsilon for bound in audit.bounds] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("fault", [None, "noise halved", "clip off"])
+def test_faults_are_found_in_a_short_game_too(fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = named("dpsgd")
+    if fault is not None:
+        method = SABOTAGES[fault](method, monkeypatch)
+    audit = attack(method, PLAN, num_canaries=2048, keys=keys_of(f"short game, {fault}"))
+    assert (audit.verdict is Verdict.REFUTED) == (fault is not None)
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "adadp"])
+def test_replacing_a_record_is_attacked_with_its_opposite(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(
+        noise_multiplier=1.5,
+        delta=1e-5,
+        records=600,
+        expected_batch_size=60,
+        steps=30,
+        adjacency=Adjacency.REPLACE_ONE,
+    )
+    audit = attack(named(name), plan, num_canaries=600, keys=keys_of("replaced"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert audit.bounds[1].epsilon > 0.2  # the accountant of this sampling is far from tight
+    for _ in range(3):
+        SABOTAGES["noise halved"](named(name), monkeypatch)
+    assert attack(named(name), plan, num_canaries=600, keys=keys_of("replaced")).verdict is Verdict.REFUTED
+
+
+def test_without_sampling_the_score_is_linear() -> None:
+    plan = make_plan(epsilon=4.0, delta=1e-5, records=600, expected_batch_size=600, steps=10)
+    found = played("dpsgd", plan)
+    scores, means = found.by_likelihood.members, found.by_mean.members
+    assert np.allclose(np.corrcoef(scores, means), 1.0)
+    assert attack(named("dpsgd"), plan, num_canaries=2048, keys=keys_of("all")).decisive.epsilon > 2.0
+
+
+def test_schedules_of_noise_and_clip_are_followed() -> None:
+    schedule = StepDecay(every=15, decay=0.5)
+    plan = make_plan(epsilon=8.0, delta=1e-5, records=1000, expected_batch_size=100, steps=30, noise_schedule=schedule)
+    method = named("dpsgd", clip_schedule=schedule)
+    audit = attack(method, plan, num_canaries=4096, keys=keys_of("schedules"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert audit.checks[0].passed
+    assert audit.decisive.epsilon > 2.5
+
+
+def test_the_same_keys_give_the_same_audit_and_fresh_ones_another() -> None:
+    first, again, other = (
+        attack(named("dpsgd"), PLAN, num_canaries=256, keys=keys) for keys in (keys_of("one"), keys_of("one"), None)
+    )
+    assert first == again
+    assert first.roc != other.roc
+
+
+def test_patterns_are_spread_over_runs_and_pooled() -> None:
+    audit = attack(named("adadp"), replace(PLAN, steps=2), num_canaries=4096)
+    assert audit.runs == 2
+    assert audit.members + audit.others == 2 * (2048 - 4)
+
+
+def test_the_gaussian_curve_understates_what_sampled_steps_cost_beyond_the_rates_that_were_counted() -> None:
+    pld = ACCOUNTANTS["pld"]
+    for q, sigma, steps in ((0.1, 2.94, 400), (512 / 60_000, 1.23, 4698), (0.01, 0.8, 500), (0.05, 0.7, 10)):
+        event = Repeated(PoissonSampled(q, Gaussian(sigma)), steps)
+        costs = [pld.epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE) for delta in (1e-2, 1e-5)]
+        mu = mu_from_epsilon(costs[0], delta=1e-2)
+        assert epsilon_from_mu(mu, delta=1e-5) < costs[1]
+
+
+@pytest.mark.parametrize(
+    "records, batch, noise_multiplier, steps, delta",
+    [(1000, 10, 0.25, 1, 0.01), (1000, 10, 0.3, 3, 0.03), (200, 2, 0.25, 2, 0.015), (300, 1, 0.2, 1, 0.0033)],
+)
+def test_an_honest_plan_is_not_refuted_where_delta_is_among_the_rates_that_are_counted(
+    records: int, batch: int, noise_multiplier: float, steps: int, delta: float
+) -> None:
+    plan = Plan(records=records, expected_batch_size=batch, noise_multiplier=noise_multiplier, steps=steps, delta=delta)
+    audit = attack(named("dpsgd"), plan, keys=keys_of("large delta"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert audit.decisive.epsilon <= audit.claimed_epsilon
+
+
+def test_draws_that_do_not_take_place_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PoissonSampling, "draw", lambda *_, **__: torch.arange(0))
+    audit = attack(named("dpsgd"), PLAN, num_canaries=2048, keys=keys_of("nobody is drawn"))
+    assert audit.verdict is Verdict.SUSPICIOUS
+    assert audit.objections == (step_attack.DRAWN_AS_STATED,)
+
+
+def test_a_method_without_noise_has_no_claim_to_attack() -> None:
+    plan = Plan(noise_multiplier=0.0, expected_batch_size=10, records=100, steps=2, delta=1e-5)
+    with pytest.raises(InvalidValue, match="without it there is no claim"):
+        attack(named("plain-sgd"), plan)
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "adadp"])
+def test_too_few_records_to_be_replaced_are_refused(name: str) -> None:
+    plan = Plan(
+        noise_multiplier=1.0,
+        delta=1e-5,
+        records=20,
+        expected_batch_size=2,
+        steps=2,
+        adjacency=Adjacency.REPLACE_ONE,
+    )
+    with pytest.raises(InvalidValue, match="records must be a whole number >= 64; given: 20"):
+        attack(named(name), plan)
+
+
+@pytest.mark.parametrize("wrong", [{"num_canaries": 10}, {"confidence": 1.0}, {"confidence": math.nan}])
+def test_bad_numbers_are_refused_before_anything_is_run(
+    wrong: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_attack, "attack_once", lambda *_, **__: pytest.fail("it was played"))
+    with pytest.raises(InvalidValue):
+        attack(named("dpsgd"), PLAN, **wrong)  # type: ignore[arg-type]

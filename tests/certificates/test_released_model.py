@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from lehr import networks
+from lehr.certificates.release import release
+from lehr.certificates.released_model import augmented_prediction, evaluate, load, predict
+from lehr.data import InMemory
+from lehr.data.augmentation import AugmentedPrediction, augmentation_by_name
+from lehr.errors import BadRecord, DamagedFile, InvalidValue, LehrError, StoreError
+from tests.written_runs import configuration, small_model, write_run
+
+ARGUMENTS = {"image_side": 8, "num_classes": 3}
+
+
+def released(
+    tmp_path: Path, *, model: nn.Module | None = None, network: dict[str, Any] | None = None, **sections: Any
+) -> Path:
+    config = configuration(**sections, model=network or {})
+    files = write_run(tmp_path / "run", config=config, model=model)
+    release(files.directory, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return released(tmp_path_factory.mktemp("once"), data={"preparation": {"mean": [0.5], "std": [0.25]}})
+
+
+@pytest.fixture
+def folder(template: Path, tmp_path: Path) -> Path:
+    """A released model of the small network, which is one of the trainer's own."""
+    return Path(shutil.copytree(template, tmp_path / "model"))
+
+
+@pytest.fixture
+def records() -> InMemory:
+    generator = torch.Generator().manual_seed(5)
+    images = torch.randint(0, 256, (1201, 1, 8, 8), dtype=torch.uint8, generator=generator)
+    return InMemory(images, torch.randint(0, 2, (1201,), generator=generator))
+
+
+def test_a_network_of_lehr_is_built_by_its_name_with_the_released_weights(tmp_path: Path) -> None:
+    trained = networks.build("small_cnn", **ARGUMENTS)
+    folder = released(tmp_path, model=trained, network={"network": "small_cnn", "arguments": ARGUMENTS})
+    before = torch.get_rng_state()
+    loaded = load(folder)
+    assert torch.get_rng_state().equal(before)
+    assert not loaded.training
+    for name, value in trained.state_dict().items():
+        assert loaded.state_dict()[name].equal(value)
+
+
+def rewrite(folder: Path, **sections: Any) -> None:
+    path = folder / "config.json"
+    shape = json.loads(path.read_text())
+    for name, section in sections.items():
+        shape[name] = {**shape[name], **section} if isinstance(section, dict) else section
+    path.write_text(json.dumps(shape))
+
+
+def test_a_network_of_ones_own_is_filled(folder: Path) -> None:
+    model = small_model(seed=9)
+    assert load(folder, model) is model
+    assert all(value.equal(small_model().state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_network_of_ones_own_is_asked_for_by_name(folder: Path) -> None:
+    with pytest.raises(InvalidValue, match="trainer's own"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "other, words",
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), r"1\.bias of the shape \(3,\) for \(4,\)"),
+        (nn.Sequential(nn.Linear(64, 3)), r"no weights for 0\.bias"),
+        (nn.Sequential(nn.Flatten()), r"weights for 1\.bias, which it has not"),
+    ],
+)
+def test_another_network_is_refused_with_what_differs(folder: Path, other: nn.Module, words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        load(folder, other)
+
+
+def test_scores_are_those_of_a_plain_loop(folder: Path, records: InMemory) -> None:
+    model = small_model()
+    outputs = model((records.inputs / 255 - 0.5) / 0.25).double()
+    right = outputs.argmax(dim=1) == records.targets
+    scores = evaluate(folder, records, small_model(seed=9))
+    assert scores.records == 1201
+    assert scores.loss == pytest.approx(nn.functional.cross_entropy(outputs, records.targets).item())
+    assert scores.accuracy == pytest.approx(right.double().mean().item())
+    by_class = [right[records.targets == label].double().mean().item() for label in (0, 1)]
+    *found, without_records = scores.accuracy_by_class
+    assert found == pytest.approx(by_class)
+    assert without_records is None
+
+
+def test_predictions_are_classes_and_probabilities(folder: Path, records: InMemory) -> None:
+    predicted = predict(folder, records.inputs, small_model(seed=9))
+    outputs = small_model()((records.inputs / 255 - 0.5) / 0.25).double()
+    assert predicted.classes.equal(outputs.argmax(dim=1))
+    assert predicted.probabilities.allclose(outputs.softmax(dim=1))
+    as_numbers = predict(folder, records.inputs / 255, small_model(seed=9))
+    assert as_numbers.probabilities.allclose(predicted.probabilities)
+
+
+def test_no_inputs_give_no_predictions(folder: Path) -> None:
+    predicted = predict(folder, torch.zeros(0, 1, 8, 8), small_model())
+    assert predicted.probabilities.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "inputs", [torch.zeros(2, 1, 9, 9), torch.zeros(1, 8, 8), torch.zeros(2, 1, 8, 8, dtype=torch.int64), [0.0]]
+)
+def test_other_inputs_are_refused(folder: Path, inputs: Any) -> None:
+    with pytest.raises(InvalidValue, match="inputs"):
+        predict(folder, inputs, small_model())
+
+
+def trained_with(augmentation: str) -> dict[str, Any]:
+    return {"training": {"augmentation": augmentation_by_name(augmentation).to_json(), "views": 4}}
+
+
+@pytest.mark.parametrize("votes", [1, 5])
+def test_votes_of_views_that_are_the_record_itself_are_the_answer_of_the_model(
+    folder: Path, records: InMemory, votes: int
+) -> None:
+    model, vote = small_model(), {"augmentation": "none", "votes": votes}
+    assert evaluate(folder, records, model, augmentation="none", votes=votes) == evaluate(folder, records, model)
+    voted, plain = (predict(folder, records.inputs, model, **said) for said in (vote, {}))  # type: ignore[arg-type]
+    assert voted.classes.equal(plain.classes)
+    assert voted.probabilities.equal(plain.probabilities)
+
+
+def test_a_vote_is_the_majority_of_a_plain_loop_over_views(folder: Path, records: InMemory) -> None:
+    model, labels = small_model(), records.targets[:120]
+    views = AugmentedPrediction(augmentation=augmentation_by_name("flip_crop"), votes=5).views(
+        records.inputs[:120] / 255
+    )
+    mean, right = torch.zeros(120, 3, dtype=torch.float64), []
+    for place, view in enumerate(views):
+        probabilities = model((view - 0.5) / 0.25).detach().double().softmax(dim=1)
+        mean[place] = probabilities.mean(dim=0)
+        votes = probabilities.argmax(dim=1).bincount(minlength=3)
+        first = max(range(3), key=lambda label: (int(votes[label]), float(mean[place, label])))
+        right.append(first == labels[place])
+    predicted = predict(folder, records.inputs[:120], model, augmentation="flip_crop", votes=5)
+    assert predicted.probabilities.allclose(mean)
+    assert (predicted.classes == labels).tolist() == right
+    scores = evaluate(folder, InMemory(records.inputs[:120], labels), model, augmentation="flip_crop", votes=5)
+    assert scores.accuracy == pytest.approx(sum(right) / 120)
+    assert scores.loss == pytest.approx(nn.functional.nll_loss(mean.log(), labels).item())
+
+
+def test_a_vote_about_a_record_is_the_same_wherever_it_stands(folder: Path, records: InMemory) -> None:
+    model = small_model()
+    whole = predict(folder, records.inputs[:300], model, augmentation="simclr", votes=4)
+    as_numbers = predict(folder, records.inputs[:300] / 255, model, augmentation="simclr", votes=4)
+    assert as_numbers.probabilities.allclose(whole.probabilities)
+    parts = [
+        predict(folder, records.inputs[place : place + 1], model, augmentation="simclr", votes=4) for place in (7, 299)
+    ]
+    for place, part in zip((7, 299), parts, strict=True):
+        assert part.probabilities.allclose(whole.probabilities[place])
+
+
+def test_several_votes_are_by_the_augmentation_of_training(tmp_path: Path, records: InMemory) -> None:
+    folder, model = released(tmp_path, **trained_with("flip_crop")), small_model()
+    assert augmented_prediction(folder, votes=3) == AugmentedPrediction(
+        augmentation=augmentation_by_name("flip_crop"), votes=3
+    )
+    assert augmented_prediction(folder, votes=3, augmentation="ours") == AugmentedPrediction(
+        augmentation=augmentation_by_name("ours"), votes=3
+    )
+    assert augmented_prediction(folder) == AugmentedPrediction(augmentation=augmentation_by_name("none"), votes=1)
+    as_trained = predict(folder, records.inputs[:20], model, votes=3)
+    assert as_trained.probabilities.equal(
+        predict(
+            folder, records.inputs[:20], model, augmentation=augmentation_by_name("flip_crop"), votes=3
+        ).probabilities
+    )
+    assert not as_trained.probabilities.equal(predict(folder, records.inputs[:20], model).probabilities)
+
+
+def test_votes_of_a_model_that_saw_no_views_need_an_augmentation(folder: Path, tmp_path: Path) -> None:
+    without_any = released(tmp_path / "other", **trained_with("none"))
+    for model in (folder, without_any):
+        with pytest.raises(InvalidValue, match="augmentation must be named where there are several votes"):
+            augmented_prediction(model, votes=2)
+
+
+@pytest.mark.parametrize(
+    "said, name",
+    [
+        ({"votes": 0}, "votes"),
+        ({"votes": 2.5, "augmentation": "ours"}, "votes"),
+        ({"augmentation": "mixup"}, "augmentation"),
+        ({"augmentation": ""}, "augmentation"),
+    ],
+)
+def test_other_votes_are_refused_by_name(folder: Path, said: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidValue, match=f"{name} must be"):
+        predict(folder, torch.zeros(1, 1, 8, 8), small_model(), **said)
+
+
+def test_records_that_are_no_images_have_no_views(tmp_path: Path) -> None:
+    folder = released(tmp_path, model=nn.Sequential(nn.Linear(6, 3)), data={"shape": [6]})
+    with pytest.raises(InvalidValue, match="images must be"):
+        predict(folder, torch.rand(2, 6), nn.Sequential(nn.Linear(6, 3)), augmentation="flip_crop", votes=2)
+
+
+def test_no_inputs_give_no_votes(folder: Path) -> None:
+    predicted = predict(folder, torch.zeros(0, 1, 8, 8), small_model(), augmentation="flip_crop", votes=3)
+    assert predicted.probabilities.shape == (0, 3)
+
+
+def test_a_label_out_of_range_is_named(folder: Path, records: InMemory) -> None:
+    records.targets[700] = 3
+    with pytest.raises(BadRecord, match="record 700"):
+        evaluate(folder, records, small_model())
+
+
+def test_a_folder_that_is_no_released_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not a released model"):
+        load(tmp_path)
+    files = write_run(tmp_path / "run")
+    with pytest.raises(
+        StoreError, match=r"config\.json: model must be a released one; given: 'a run, which `lehr release`"
+    ):
+        load(files.directory, small_model())
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"format": "lehr-run"},
+        {"format_version": 2},
+        {"data": {"num_classes": 0}},
+        {"data": {"shape": "1x8x8"}},
+        {"data": {"shape": [1, -8, 8]}},
+        {"data": {"preparation": {"mean": [0.5], "std": [0.0]}}},
+        {"model": {"network": "os.system", "arguments": {}}},
+        {"model": {"network": "small_cnn", "arguments": {"activation": "__import__"}}},
+        {"model": {"network": "small_cnn", "arguments": {"image_side": "8"}}},
+        {"model": {"network": "small_cnn", "arguments": {"num_classes": "ten"}}},
+        {"model": {"network": "small_cnn", "arguments": []}},
+        {"model": {"network": ["small_cnn"], "arguments": {}}},
+        {"surplus": 1},
+    ],
+)
+def test_a_configuration_that_was_changed_is_refused_and_runs_nothing(folder: Path, sections: dict[str, Any]) -> None:
+    rewrite(folder, **sections)
+    with pytest.raises(LehrError):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"\xff" * 64])
+def test_weights_that_are_no_safetensors_are_refused(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(DamagedFile, match=r"model\.safetensors"):
+        load(folder, small_model())
+
+
+def test_missing_weights_are_named(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(StoreError, match=r"model\.safetensors"):
+        load(folder, small_model())
+
+
+def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
+    weights = small_model().state_dict()
+    weights["1.bias"][0] = float("inf")
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(DamagedFile, match=r"1\.bias"):
+        load(folder, small_model())
+
+
+def test_a_network_that_the_weights_are_not_of_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    arguments = {"image_side": 100_000, "in_channels": 1, "num_classes": 3}  # eighty gigabytes
+    config = configuration(model={"network": "small_cnn", "arguments": arguments})
+    release(write_run(tmp_path / "run", config=config).directory, tmp_path / "model")
+    with pytest.raises(InvalidValue, match=r"the network that the weights are of|bytes of small_cnn must be at most"):
+        load(tmp_path / "model")

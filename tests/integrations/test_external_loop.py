@@ -1,0 +1,262 @@
+"""Runs in another library's loop: plan, ledger, budget and certificate are those of any other run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lehr.accounting.ledger import Ledger
+from lehr.certificates.release import release
+from lehr.certificates.run_reading import State, read_run
+from lehr.errors import BudgetExceeded, InvalidValue, StoreError
+from lehr.integrations.external_loop import (
+    ExternalRun,
+    PrivacyConfig,
+    check_optimizer,
+    write_gradients,
+)
+from lehr.interfaces import ReleasedSum
+from lehr.planning.budget import Budget
+from lehr.privacy.clipping import AutomaticClip, PerCoordinateClip
+
+HELD = 20
+INPUTS = torch.linspace(-1, 1, 3 * HELD).reshape(HELD, 3)
+TARGETS = torch.arange(HELD) % 2
+
+
+def config(folder: Path, **changed: Any) -> PrivacyConfig:
+    settings: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-3, "records": HELD, "expected_batch_size": 5}
+    return PrivacyConfig(**{**settings, "directory": folder / "run", **changed})
+
+
+def open_run(
+    folder: Path, *, steps: int = 6, resumed_at: int | None = None, model: nn.Module | None = None, **changed: Any
+) -> ExternalRun:
+    torch.manual_seed(0)
+    model = model or nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    return ExternalRun(
+        config(folder, **changed),
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        library="a loop 1.0",
+        steps=steps,
+        num_records=HELD,
+        resumed_at=resumed_at,
+    )
+
+
+def backward(run: ExternalRun, indices: Tensor) -> None:
+    cross_entropy(run.model(INPUTS[indices]), TARGETS[indices]).backward()  # type: ignore[no-untyped-call]
+
+
+def take(run: ExternalRun, count: int) -> dict[str, Tensor]:
+    """Take steps; the last released values."""
+    values: dict[str, Tensor] = {}
+    with run.engine:
+        for _ in range(count):
+            for batch in run.current_batches:
+                backward(run, batch.indices_P)
+                run.add()
+            values = run.release().values
+    return values
+
+
+def closed_run(folder: Path, **changed: Any) -> None:
+    run = open_run(folder, **changed)
+    take(run, 1)
+    run.close()
+
+
+def test_physical_batches_add_up_to_the_same_sum(tmp_path: Path) -> None:
+    found = []
+    for size in (100, 3, 1):
+        run = open_run(tmp_path / str(size), noise_multiplier=1e-9, expected_batch_size=HELD, physical_batch=size)
+        found.append(take(run, 1))
+        run.close()
+    for other in found[1:]:
+        for name, value in found[0].items():
+            torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_noise_has_the_charged_scale_and_an_empty_draw_adds_nothing(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 400), nn.Linear(400, 2))
+    run = open_run(tmp_path, model=model, expected_batch_size=1e-6, noise_multiplier=2.0, clip_norm=0.1)
+    assert [batch.mask_P.tolist() for batch in run.current_batches] == [[False]]
+    flat = torch.cat([value.flatten() for value in take(run, 1).values()])
+    assert float(flat.std()) == pytest.approx(2.0 * 0.1, rel=0.1)
+    run.close()
+
+
+def test_records_left_out_or_run_twice_are_refused_before_a_charge(tmp_path: Path) -> None:
+    run = open_run(tmp_path, expected_batch_size=HELD, physical_batch=5)
+    batches = run.current_batches
+    with run.engine:
+        backward(run, batches[0].indices_P)
+        run.add()
+        with pytest.raises(InvalidValue, match="step"):
+            run.release()  # three batches are missing
+        for batch in batches[1:]:
+            backward(run, torch.cat([batch.indices_P, batch.indices_P[:1]]))
+            run.add()
+        with pytest.raises(InvalidValue, match="step"):
+            run.release()  # records were run twice
+        backward(run, batches[0].indices_P)
+        with pytest.raises(InvalidValue, match="backward"):
+            run.add()  # one batch too many
+    assert run.epsilon_spent == 0
+    run.close()
+
+
+def test_the_loader_draws_what_the_steps_expect_and_a_pass_has_a_public_length(tmp_path: Path) -> None:
+    run = open_run(tmp_path, physical_batch=2)
+    sampler = run.sampler()
+    expected = [batch.indices_P.tolist() for step in range(4) for batch in run.batches(step)]
+    assert (len(sampler), list(sampler)) == (4, expected)
+    assert run.is_last_batch == (len(run.current_batches) == 1)
+    take(run, 4)
+    assert list(sampler) == [batch.indices_P.tolist() for step in (4, 5) for batch in run.batches(step)]
+    run.close()
+
+
+def test_every_step_is_in_the_ledger_and_the_plan_ends_the_run(tmp_path: Path) -> None:
+    run = open_run(tmp_path, steps=3)
+    take(run, 3)
+    assert run.is_over
+    with pytest.raises(InvalidValue, match="where the plan ends"):
+        take(run, 1)
+    run.close()
+    with Ledger.open(tmp_path / "run" / "ledger.db") as ledger:
+        assert ledger.count("steps") == 3
+
+
+def test_epsilon_is_that_of_the_plan_at_its_end_and_less_before(tmp_path: Path) -> None:
+    run = open_run(tmp_path, noise_multiplier=None, epsilon=5.0)
+    take(run, 3)
+    halfway = run.epsilon_spent
+    take(run, 3)
+    assert 0 < halfway <= run.epsilon_spent <= 5.0
+    assert run.epsilon_spent == pytest.approx(run.proven_claim.epsilon)
+    run.close()
+
+
+def test_a_finished_run_is_read_certified_and_released_as_any_other(tmp_path: Path) -> None:
+    run = open_run(tmp_path, settings_chosen_on="fixed")
+    take(run, 6)
+    certificate = run.finish(run.model.state_dict())
+    run.close()
+    record = read_run(tmp_path / "run")
+    assert record.state is State.COMPLETED
+    assert record.certificate == certificate is not None
+    assert record.config["training"]["integration"] == "a loop 1.0"
+    assert record.config["method"]["update"] == {"custom": "torch.optim.sgd.SGD"}
+    release(tmp_path / "run", tmp_path / "released")
+    assert not (tmp_path / "run" / "private" / "key").exists()
+
+
+def test_a_certificate_is_for_the_whole_plan_and_needs_a_statement(tmp_path: Path) -> None:
+    for name, stated in (("stated", "fixed"), ("unstated", None)):
+        run = open_run(tmp_path / name, settings_chosen_on=stated)
+        take(run, 2)
+        certificate = run.finish(run.model.state_dict())
+        run.close()
+        assert (certificate is None) == (stated is None)
+        assert certificate is None or certificate.epsilon == pytest.approx(run.proven_claim.epsilon, rel=1e-3)
+
+
+def test_a_resumed_run_draws_anew_and_charges_repeated_steps(tmp_path: Path) -> None:
+    def draws(run: ExternalRun) -> list[list[int]]:
+        return [batch.indices_P.tolist() for step in (2, 3) for batch in run.batches(step)]
+
+    first = open_run(tmp_path)
+    take(first, 4)
+    drawn = draws(first)
+    first.close()
+    second = open_run(tmp_path, resumed_at=2)
+    assert second.end_step == 4
+    assert draws(second) != drawn
+    take(second, 2)
+    assert second.is_over
+    second.close()
+
+
+@pytest.mark.parametrize("changed", [{"noise_multiplier": 2.0}, {"clip_norm": 2.0}, {"clipping": AutomaticClip(1.0)}])
+def test_a_run_is_resumed_as_it_began_or_not_at_all(tmp_path: Path, changed: dict[str, Any]) -> None:
+    closed_run(tmp_path)
+    with pytest.raises(InvalidValue, match="resumed as it began"):
+        open_run(tmp_path, resumed_at=1, **changed)
+    with pytest.raises(StoreError, match="already"):
+        open_run(tmp_path)
+
+
+def test_a_budget_pays_for_the_plan_and_gets_back_what_was_not_used(tmp_path: Path) -> None:
+    where = tmp_path / "budget"
+    Budget.create(where, dataset="people", epsilon=20.0, delta=1e-3).close()
+    open_run(tmp_path, budget=where, name="refused").close()  # without a step it leaves nothing
+    assert not (tmp_path / "run").exists()
+    with Budget.open(where) as account:
+        assert account.status().epsilon_spent == 0
+    run = open_run(tmp_path, budget=where, name="first", settings_chosen_on="fixed")
+    take(run, 2)
+    certificate = run.finish(run.model.state_dict())
+    run.close()
+    assert certificate is not None
+    assert certificate.budget is not None
+    with Budget.open(where) as budget:
+        assert all(paid.is_settled for paid in budget.status().runs)
+    with pytest.raises(BudgetExceeded):
+        open_run(tmp_path / "second", budget=where, name="second", noise_multiplier=0.1)
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"epsilon": 1.0},
+        {"noise_multiplier": None},
+        {"records": 0},
+        {"delta": float("nan")},
+        {"settings_chosen_on": "a guess"},
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue):
+        config(tmp_path, **changed)
+
+
+def test_unsupported_clips_and_resumes_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    bounds = {"0.weight": torch.ones(4, 3)}
+    with pytest.raises(InvalidValue, match="clipping"):
+        open_run(tmp_path, clipping=PerCoordinateClip(bounds))
+    with pytest.raises(InvalidValue, match="directory"):
+        open_run(tmp_path, resumed_at=1, directory=None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_has_a_folder_of_its_own_where_none_is_named() -> None:
+    own = PrivacyConfig(epsilon=1.0, delta=1e-5, records=100, name="a try")
+    assert own.run_directory().parts[0] == "runs"
+    assert (own.batch, own.steps_per_epoch) == (40, 3)
+
+
+def test_frozen_parameters_get_no_gradient() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    values = {name: torch.ones_like(value) for name, value in model.named_parameters() if value.requires_grad}
+    write_gradients(model, ReleasedSum(values=values), divisor=4.0)
+    assert model[0].weight.grad is None
+    assert torch.equal(torch.as_tensor(model[1].bias.grad), torch.full((1,), 0.25))
+
+
+def test_optimizers_over_other_parameters_or_with_closures_are_refused() -> None:
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    check_optimizer(model, torch.optim.SGD(model.parameters()))
+    check_optimizer(model, torch.optim.SGD([*model.parameters(), *other.requires_grad_(False).parameters()]))
+    with pytest.raises(InvalidValue, match="2 other trainable parameters"):
+        check_optimizer(model, torch.optim.SGD([*model.parameters(), *other.requires_grad_(True).parameters()]))
+    with pytest.raises(InvalidValue, match="closure"):
+        check_optimizer(model, torch.optim.LBFGS(model.parameters()))

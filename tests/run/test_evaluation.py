@@ -1,0 +1,142 @@
+"""Scores: public ones exact, private ones noised and charged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lehr.accounting.events import NOTHING, Gaussian
+from lehr.data import InMemory
+from lehr.errors import InvalidValue
+from lehr.interfaces import Inputs
+from lehr.privacy.rng import RunKey
+from lehr.run.evaluation import RECORDS_AT_ONCE, NoisyScore, PublicScore
+
+KEY = RunKey(bytes(range(32)))
+
+
+class Copying(nn.Module):
+    """Its outputs are its inputs."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs
+
+
+def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+def as_it_is(inputs: Inputs) -> Inputs:
+    return inputs
+
+
+def records(num: int, seed: int = 0) -> InMemory:
+    generator = torch.Generator().manual_seed(seed)
+    return InMemory(torch.randn(num, 3, generator=generator), torch.randint(0, 3, (num,), generator=generator))
+
+
+def noisy(held: InMemory, noise_multiplier: float = 1.0, stated: float = 100.0) -> NoisyScore:
+    return NoisyScore(
+        records=held, loss_fn=losses, prepare=as_it_is, noise_multiplier=noise_multiplier, stated_records=stated
+    )
+
+
+def test_a_public_score_is_the_mean_over_all_records_in_however_many_portions() -> None:
+    held = records(2 * RECORDS_AT_ONCE + 7)
+    score = PublicScore(records=held, loss_fn=losses, prepare=as_it_is).score(Copying())
+    assert score.loss == pytest.approx(float(losses(held.inputs, held.targets).mean()), rel=1e-6)
+    assert score.accuracy == pytest.approx(float((held.inputs.argmax(1) == held.targets).double().mean()))
+
+
+def test_a_public_score_tells_the_share_of_each_class_where_asked_and_none_where_there_is_nobody() -> None:
+    inputs = torch.eye(3)[[0, 0, 1, 2, 2, 2]]
+    held = InMemory(inputs, torch.tensor([0, 1, 1, 0, 0, 1]))
+    score = PublicScore(records=held, loss_fn=losses, prepare=as_it_is, tells_classes=True).score(Copying())
+    assert score.accuracy_by_class == (1 / 3, 1 / 3, None)
+    assert PublicScore(records=held, loss_fn=losses, prepare=as_it_is).score(Copying()).accuracy_by_class is None
+
+
+def test_the_shares_of_classes_are_over_all_portions_and_agree_with_the_whole() -> None:
+    held = records(2 * RECORDS_AT_ONCE + 7)
+    score = PublicScore(records=held, loss_fn=losses, prepare=as_it_is, tells_classes=True).score(Copying())
+    assert score.accuracy_by_class is not None
+    counts = torch.bincount(held.targets, minlength=3).tolist()
+    whole = sum((share or 0) * count for share, count in zip(score.accuracy_by_class, counts, strict=True))
+    assert whole == pytest.approx(score.accuracy * len(held))
+
+
+def test_a_score_on_private_records_tells_nothing_of_classes() -> None:
+    assert noisy(records(50)).score(Copying(), KEY.at(0, 0)).accuracy_by_class is None
+
+
+def test_a_public_score_costs_nothing_and_a_private_one_is_charged() -> None:
+    assert PublicScore(records=records(3), loss_fn=losses, prepare=as_it_is).event == NOTHING
+    assert noisy(records(3), noise_multiplier=7.0).event == Gaussian(7.0)
+
+
+def test_a_private_score_is_near_the_truth_where_the_noise_is_small() -> None:
+    held = records(500)
+    score = noisy(held, noise_multiplier=0.01, stated=500).score(Copying(), KEY.at(0, 0))
+    exact = PublicScore(records=held, loss_fn=losses, prepare=as_it_is).score(Copying())
+    assert score.accuracy == pytest.approx(exact.accuracy, abs=0.001)
+    assert score.loss == pytest.approx(exact.loss, rel=0.01)
+
+
+def test_one_record_moves_the_sums_by_no_more_than_the_noise_is_scaled_for() -> None:
+    held = records(50)
+    worst = InMemory(
+        torch.cat([held.inputs, torch.tensor([[math.inf, math.nan, 0.0]])]), torch.cat([held.targets, held.targets[:1]])
+    )
+    with_it, without = (noisy(each, 1e-9).score(Copying(), KEY.at(0, 0)) for each in (worst, held))
+    moved = [100 * (with_it.accuracy - without.accuracy), 100 * (with_it.loss - without.loss) / 4]
+    assert math.hypot(*moved) <= math.sqrt(2) + 1e-5
+
+
+def test_the_noise_has_the_stated_scale_on_both_sums() -> None:
+    held = records(50)
+    scorer = noisy(held, noise_multiplier=1.0, stated=100.0)
+    scores = [scorer.score(Copying(), KEY.at(step, 0)) for step in range(400)]
+    accuracies = torch.tensor([100 * score.accuracy for score in scores])
+    shares = torch.tensor([100 * score.loss / 4 for score in scores])
+    for found in (accuracies, shares):
+        std = float(found.std())
+        assert std == pytest.approx(math.sqrt(2), rel=0.12)
+        assert std != pytest.approx(1.5 * math.sqrt(2), rel=0.12)
+        assert std != pytest.approx(math.sqrt(2) / 1.5, rel=0.12)
+    assert abs(float(torch.corrcoef(torch.stack([accuracies, shares]))[0, 1])) < 0.15
+
+
+def test_the_noise_of_a_score_is_not_that_of_the_step() -> None:
+    like = {"score": torch.zeros(2, dtype=torch.float64)}
+    step = KEY.at(3, 0)
+    assert not torch.equal(step.normals("noise", like)["score"], step.normals("score", like)["score"])
+
+
+def test_the_same_step_and_attempt_give_the_same_score() -> None:
+    scorer = noisy(records(50))
+    assert scorer.score(Copying(), KEY.at(3, 0)) == scorer.score(Copying(), KEY.at(3, 0))
+    assert scorer.score(Copying(), KEY.at(3, 0)) != scorer.score(Copying(), KEY.at(3, 1))
+
+
+def test_scores_out_of_range_are_put_back() -> None:
+    scores = [noisy(records(5), 1000.0, 5.0).score(Copying(), KEY.at(step, 0)) for step in range(20)]
+    assert all(0 <= score.accuracy <= 1 and 0 <= score.loss <= 4 for score in scores)
+    assert {score.accuracy for score in scores} & {0.0, 1.0}
+
+
+def test_a_model_without_an_output_for_each_class_is_refused() -> None:
+    held = InMemory(torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(InvalidValue, match="each class"):
+        PublicScore(records=held, loss_fn=lambda outputs, targets: outputs.sum((1, 2)), prepare=as_it_is).score(
+            Copying()
+        )
+
+
+@pytest.mark.parametrize("wrong", [{"noise_multiplier": 0.0}, {"stated": 0.0}, {"noise_multiplier": math.nan}])
+def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidValue):
+        noisy(records(3), **wrong)

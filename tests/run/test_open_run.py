@@ -1,0 +1,95 @@
+"""Runs without a plan: what they charge, in memory and in a folder, and how many steps a plan allows them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from lehr.accounting import bound
+from lehr.accounting.events import Gaussian, NonPrivate, PoissonSampled, Repeated, counted
+from lehr.accounting.ledger import Ledger
+from lehr.errors import BudgetExceeded, InvalidValue
+from lehr.interfaces import PrivateSum
+from lehr.planning.budget import Budget
+from lehr.privacy.sampling import PoissonSampling
+from lehr.run.private_run import OpenRunSpec, PrivateRun
+from lehr.run.replay import OPEN_BLOCK, OpenCharger
+
+STEP, OTHER = PoissonSampled(0.1, Gaussian(1.0)), PoissonSampled(0.1, Gaussian(2.0))
+SAMPLING = PoissonSampling(expected_batch_size=1, records=10)
+
+
+def release(run: PrivateRun, *, noise_multiplier: float = 1.0) -> None:
+    step = run.draw()
+    step.add(PrivateSum(values={"w": torch.zeros(2)}, sensitivity=1.0), num_records=len(step.indices))
+    step.release(noise_multiplier=noise_multiplier)
+
+
+def test_a_folder_has_every_step_when_charge_returns(tmp_path: Path) -> None:
+    charger = OpenCharger(folder=tmp_path / "new", delta=1e-5)
+    charger.charge(STEP)
+    (path,) = (tmp_path / "new").glob("*.ledger")
+    with Ledger.open(path) as ledger:
+        assert counted(ledger.charged())[STEP] >= 1
+
+
+def test_another_process_counts_whole_blocks_and_adds_its_own(tmp_path: Path) -> None:
+    first = OpenCharger(folder=tmp_path, delta=1e-5)
+    for event in [STEP] * (OPEN_BLOCK + 1) + [OTHER]:
+        first.charge(event)
+    assert counted(first.charged()) == {STEP: OPEN_BLOCK + 1, OTHER: 1}
+    first.close()
+    with pytest.raises(InvalidValue, match="step"):
+        first.charge(STEP)
+    second = OpenCharger(folder=tmp_path, delta=1e-5)
+    assert counted(second.before) == {STEP: 2 * OPEN_BLOCK, OTHER: OPEN_BLOCK}
+    second.charge(STEP)
+    assert counted(second.charged())[STEP] == 2 * OPEN_BLOCK + 1
+    with pytest.raises(InvalidValue, match="delta"):
+        OpenCharger(folder=tmp_path)
+
+
+def test_what_is_unproven_costs_infinitely_much() -> None:
+    charger = OpenCharger()
+    run = PrivateRun.open(
+        OpenRunSpec(sampling=SAMPLING, num_records=10, physical_batch=10, charger=charger, unproven="shuffled")
+    )
+    release(run)
+    assert counted(charger.charged()) == {NonPrivate("shuffled"): 1}
+    assert bound(charger.charged(), delta=1e-5).epsilon == math.inf
+
+
+def test_steps_of_a_checkpoint_and_of_other_runs_count_against_the_plan_and_the_budget(tmp_path: Path) -> None:
+    Budget.create(tmp_path / "budget", dataset="people", epsilon=20.0, delta=1e-3).close()
+    planned = Repeated(STEP, 3)
+    spec = OpenRunSpec(
+        sampling=SAMPLING, num_records=10, physical_batch=10, planned=planned, budget=tmp_path / "budget", name="run"
+    )
+    run = PrivateRun.open(spec)
+    with pytest.raises(InvalidValue, match="plan"):
+        release(run, noise_multiplier=2.0)
+    release(run)
+    run.count_taken(Repeated(OTHER, 5))
+    assert run.num_taken == 1
+    run.count_taken(Repeated(STEP, 2))
+    release(run)
+    with pytest.raises(BudgetExceeded, match="3 steps"):
+        release(run)
+    run.finish()
+    with Budget.open(tmp_path / "budget") as account:
+        [paid] = account.status().runs
+    assert paid.used == planned
+
+
+def test_two_runs_of_one_charger_have_a_plan_each() -> None:
+    charger, planned = OpenCharger(), Repeated(STEP, 1)
+    for _ in range(2):
+        release(
+            PrivateRun.open(
+                OpenRunSpec(sampling=SAMPLING, num_records=10, physical_batch=10, charger=charger, planned=planned)
+            )
+        )
+    assert counted(charger.charged()) == {STEP: 2}
