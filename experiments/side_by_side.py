@@ -112,7 +112,10 @@ def _components_table(outcomes: Outcomes, size: Size) -> Table:
             )
             for variant in table.variants
         ),
-        notes=("δ is 1e-4 here, and ε has the private principal components in it. Rates beside a name are ours.",),
+        notes=(
+            "δ is 1e-4 here, and ε includes the private PCA. "
+            "Rows that name a learning rate use ours; the others use the paper's.",
+        ),
     )
 
 
