@@ -36,8 +36,8 @@ from lehr.planning.simulation import simulate
 from lehr.run.shape import Callback, Progress
 from lehr.training.ending import Run
 from lehr.training.fit import fit
-from lehr.training.input_pipeline import InputPipeline
 from lehr.training.prepare import check_device
+from lehr.training.records import InputPipeline
 
 WATCHED = 256  # records
 _RECORDS_AT_ONCE = 64

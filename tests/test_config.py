@@ -23,7 +23,8 @@ from lehr.optim.averaging import ExponentialAverage
 from lehr.run.shape import Callback, Progress
 from lehr.training.describing import method_words
 from lehr.training.ending import Run
-from lehr.training.prepare import config_of_run, default_delta, load_records, method_and_plan, run_plan
+from lehr.training.prepare import config_of_run, default_delta, method_and_plan, run_plan
+from lehr.training.records import load_records
 from tests.data import picture_folders
 from tests.training.tiny import PRIVATE, PUBLIC, TEST, fit_tiny
 

@@ -61,8 +61,6 @@ PLAN_FIELDS = (
     "simulated_batch_size",
 )
 
-EVALUATION = ("acceptance_fraction", "evaluate_every", "held_out_fraction", "held_out_noise_multiplier")
-
 
 def option(
     help: str,  # noqa: A002

@@ -32,7 +32,8 @@ from lehr.reports.serving import Pages, RunList
 from lehr.run.shape import Callback, Start
 from lehr.search.request import Search
 from lehr.training.fit import fit
-from lehr.training.prepare import config_of_run, method_and_plan, read_data, run_plan
+from lehr.training.prepare import config_of_run, method_and_plan, run_plan
+from lehr.training.records import read_data
 
 EXIT_CODES = (0, 1, 2, 3, 4)
 RECORDS = ("private.npz", "test.npz")

@@ -715,7 +715,7 @@ RESUME = (
         ),
         does="a run continues after its reservation was given back",
         breaks="its steps are not charged, and others may have spent the budget",
-        caught_by=("training/test_paying.py::test_a_run_whose_reservation_was_given_back_does_not_go_on",),
+        caught_by=("training/test_run_budget.py::test_run_whose_reservation_was_returned_does_not_continue",),
     ),
     Planted(
         name="interrupted-and-given-back",
@@ -738,7 +738,7 @@ RESUME = (
         ),
         does="a run interrupted at its start gives its reservation back but can still be resumed",
         breaks="none of its steps is charged",
-        caught_by=("training/test_planned.py::test_a_run_that_is_interrupted_while_it_begins_is_never_free",),
+        caught_by=("training/test_run_budget.py::test_run_interrupted_while_it_starts_is_never_free",),
     ),
     Planted(
         name="reservation-of-a-namesake",
@@ -751,7 +751,7 @@ RESUME = (
         ),
         does="a run uses the reservation of another run with the same name",
         breaks="two runs are trained and one is paid for",
-        caught_by=("training/test_paying.py::test_a_reservation_of_another_run_of_the_same_name_pays_for_nothing",),
+        caught_by=("training/test_run_budget.py::test_reservation_of_another_run_with_the_same_name",),
     ),
     Planted(
         name="search-given-back-and-resumed",
@@ -810,7 +810,7 @@ RESUME = (
         caught_by=(
             "data/test_image_folder.py::test_the_identity_follows_what_is_in_a_file_that_looks_as_before",
             "training/test_streamed_training.py::"
-            "test_a_run_is_not_resumed_where_a_file_has_other_bytes_of_the_same_size_and_time",
+            "test_changed_bytes_of_the_same_size_and_time_are_not_resumed",
         ),
     ),
     Planted(

@@ -79,7 +79,7 @@ def weights(run: Run) -> Tensor:
     return torch.cat([value.flatten() for value in load_file(run.directory / "model.safetensors").values()])
 
 
-def test_streamed_training_is_training_in_memory_to_the_bit(pictures: Path, trained: Callable[..., Run]) -> None:
+def test_streamed_training_equals_training_in_memory(pictures: Path, trained: Callable[..., Run]) -> None:
     records, test = (streamed(pictures / part) for part in ("train", "test"))
     expected = trained("in memory", held(records), test=held(test), augmentation="flip_crop", views=2)
     for name, decoders in {"alone": None, "two workers": TWO}.items():
@@ -89,9 +89,7 @@ def test_streamed_training_is_training_in_memory_to_the_bit(pictures: Path, trai
         assert [row.to_json() for row in found.evaluations] == [row.to_json() for row in expected.evaluations]
 
 
-def test_a_folder_of_thousands_is_trained_on_as_it_would_be_in_memory(
-    tmp_path: Path, trained: Callable[..., Run]
-) -> None:
+def test_large_folder_equals_training_in_memory(tmp_path: Path, trained: Callable[..., Run]) -> None:
     folder = write(tmp_path / "many", 3000, seed=4)
     expected = trained("in memory", held(streamed(folder)), records=3000, expected_batch_size=500, physical_batch=128)
     found = trained(
@@ -116,7 +114,7 @@ class Kill(Callback):
         self.reason = end.reason
 
 
-def test_a_run_whose_workers_were_killed_goes_on_to_the_bit(pictures: Path, trained: Callable[..., Run]) -> None:
+def test_run_with_killed_workers_resumes_bit_for_bit(pictures: Path, trained: Callable[..., Run]) -> None:
     records = streamed(pictures / "train", decoders=TWO)
     expected = trained("whole", streamed(pictures / "train"))
     kill = Kill(TWO, after=2)
@@ -128,7 +126,7 @@ def test_a_run_whose_workers_were_killed_goes_on_to_the_bit(pictures: Path, trai
     assert found.end.epsilon_spent == expected.end.epsilon_spent
 
 
-def test_a_run_is_not_resumed_with_a_folder_that_has_changed(tmp_path: Path, trained: Callable[..., Run]) -> None:
+def test_changed_folder_is_not_resumed(tmp_path: Path, trained: Callable[..., Run]) -> None:
     folder = write(tmp_path / "train", 200, seed=1)
     trained("run", streamed(folder))
     os.utime(folder / "class0" / "00000.jpg", ns=(1, 1))
@@ -136,9 +134,7 @@ def test_a_run_is_not_resumed_with_a_folder_that_has_changed(tmp_path: Path, tra
         trained("run", streamed(folder), resume=True)
 
 
-def test_a_run_is_not_resumed_where_a_file_has_other_bytes_of_the_same_size_and_time(
-    tmp_path: Path, trained: Callable[..., Run]
-) -> None:
+def test_changed_bytes_of_the_same_size_and_time_are_not_resumed(tmp_path: Path, trained: Callable[..., Run]) -> None:
     """Steps that are taken again have the noise of the first time: with other records it could be subtracted."""
     folder = write(tmp_path / "train", 200, seed=1)
     trained("run", streamed(folder))
@@ -147,7 +143,7 @@ def test_a_run_is_not_resumed_where_a_file_has_other_bytes_of_the_same_size_and_
         trained("run", streamed(folder), resume=True)
 
 
-def test_a_file_that_is_no_image_counts_as_nothing(tmp_path: Path, trained: Callable[..., Run]) -> None:
+def test_unreadable_image_counts_as_nothing(tmp_path: Path, trained: Callable[..., Run]) -> None:
     folder = write(tmp_path / "train", 200, seed=1)
     spoil(folder, name="class1/00103a.png")
     records = streamed(folder)
@@ -169,33 +165,33 @@ def test_a_file_that_is_no_image_counts_as_nothing(tmp_path: Path, trained: Call
         assert not torch.allclose(found, black, atol=1e-5)
 
 
-def test_held_out_records_are_streamed_too(pictures: Path, trained: Callable[..., Run]) -> None:
+def test_held_out_records_are_streamed(pictures: Path, trained: Callable[..., Run]) -> None:
     records = streamed(pictures / "train")
     run = trained("run", records, held_out_fraction=0.3, evaluate_every=5)
     [row] = run.evaluations
     assert row.on.startswith("held-out records, noised")
 
 
-def test_acceptance_is_given_a_part_of_the_streamed_test_records(pictures: Path, trained: Callable[..., Run]) -> None:
+def test_acceptance_uses_a_part_of_streamed_test_records(pictures: Path, trained: Callable[..., Run]) -> None:
     run = trained("run", streamed(pictures / "train"), test=streamed(pictures / "test"), method="sa-dpsgd")
     parts = Split.load(RunFiles(run.directory).split)
     assert 0 < len(parts.public) < 60
     assert len(parts.public) + len(parts.private) == 60
 
 
-def test_records_that_are_trained_on_are_refused_as_a_test(pictures: Path, trained: Callable[..., Run]) -> None:
-    with pytest.raises(InvalidValue, match="mostly records that are in data too"):
+def test_training_records_are_refused_as_test_records(pictures: Path, trained: Callable[..., Run]) -> None:
+    with pytest.raises(InvalidValue, match="test"):
         trained("run", streamed(pictures / "train"), test=streamed(pictures / "train"))
 
 
-def test_an_audit_of_streamed_records_is_refused(pictures: Path, trained: Callable[..., Run]) -> None:
+def test_streamed_records_cannot_be_audited(pictures: Path, trained: Callable[..., Run]) -> None:
     records, test = (streamed(pictures / part) for part in ("train", "test"))
     run = trained("run", records, test=test, steps=1)
     with pytest.raises(InvalidValue, match="data must be records that are held in memory"):
         final_model.attack_run(run.directory, records, test=test, model=model())
 
 
-def test_what_decodes_is_part_of_what_must_be_the_same_when_steps_are_repeated(
+def test_decoder_versions_are_part_of_the_environment(
     pictures: Path, tmp_path: Path, trained: Callable[..., Run]
 ) -> None:
     records = streamed(pictures / "train")

@@ -32,7 +32,6 @@ from lehr.run.mechanism import Method, Noise
 from lehr.run.shape import Callback
 from lehr.training.ending import Run
 from lehr.training.evaluation_plan import EvaluationPlan
-from lehr.training.prepare import TrainOptions
 from lehr.training.records import check_records
 from lehr.training.training_run import TrainingRun
 
@@ -94,12 +93,11 @@ def plan_run(
     run = TrainingRun(
         name="audit",
         model=model,
-        network=None,
-        options=TrainOptions(config=config, loss_fn=loss_fn, device=next(model.parameters()).device),
+        config=config,
+        loss_fn=loss_fn,
+        device=next(model.parameters()).device,
         evaluation=EvaluationPlan(records=given, method=method, training=config.training),
         plan=plan,
-        stated=None,
-        budget=None,
     )
     return run.check()
 

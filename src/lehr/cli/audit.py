@@ -167,7 +167,8 @@ def _subjects(what: Path | None, method: str | None, numbers: dict[str, Any]) ->
 def _attack_model(what: Path | None, records: dict[str, Any], *, confidence: float) -> None:
     """The result is for the owner of the records: printed with a warning, and kept in the private folder."""
     from lehr.attacks import final_model
-    from lehr.training.prepare import config_of_run, read_data
+    from lehr.training.prepare import config_of_run
+    from lehr.training.records import read_data
 
     if what is None or not what.is_dir():
         given = None if what is None else str(what)

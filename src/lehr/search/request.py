@@ -20,8 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
 from lehr import validate
 from lehr.config import DATA_FORMS, RunConfig, as_json, read_tables
 from lehr.errors import InvalidValue, LehrError
@@ -40,7 +38,7 @@ from lehr.search.space import (
     usual_space,
     why_not_scaled,
 )
-from lehr.training.prepare import TrainOptions, check_models, default_loss, method_and_plan
+from lehr.training.prepare import build_augmentation, build_averaging, check_models, method_and_plan
 
 GRID = "grid"
 SAMPLERS = ("tpe", "random", GRID, "qmc", "gp")
@@ -223,4 +221,5 @@ def _build(configuration: RunConfig) -> None:
     arguments = dict(configuration.model)
     if "network" in arguments:
         build(arguments.pop("network"), **arguments)
-    TrainOptions(config=configuration, loss_fn=default_loss(None), device=torch.device("cpu"))
+    build_augmentation(configuration.training)
+    build_averaging(configuration.training)

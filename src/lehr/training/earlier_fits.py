@@ -1,6 +1,6 @@
-"""The private fits of this process: one that follows others on the same records has chosen its settings there.
+"""The private fits of this process. Settings that differ from an earlier fit on the same records were chosen on them.
 
-Nothing of this leaves the process, and what other processes did is not seen; a budget knows of those.
+This is only kept in memory. Fits of other processes are not seen; a budget records those.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-SHARED = 0.1  # of the smaller sketch: more than a few blank or repeated records have in common
+SHARED = 0.1  # fraction of the smaller sketch; data sets share fewer blank or repeated records than this
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """A fit: a sketch of its records (``lehr.data.records``), its settings, and the budget that pays for it."""
+    """A fit: a sketch of its records (``lehr.data.records``), its settings, and its budget."""
 
     records: frozenset[bytes]
     settings: object
@@ -30,7 +30,7 @@ def note(fit: Fit) -> None:
 
 
 def is_choice(fit: Fit) -> bool:
-    """Whether another fit before had other settings and some of these records, and this fit's budget did not pay it."""
+    """Whether an earlier fit had some of these records and other settings, and was not paid by this fit's budget."""
     return any(
         earlier.settings != fit.settings
         and (earlier.budget is None or earlier.budget != fit.budget)
@@ -40,5 +40,5 @@ def is_choice(fit: Fit) -> bool:
 
 
 def forget() -> None:
-    """Forget all of them."""
+    """Forget all fits."""
     _BEFORE.clear()

@@ -1,4 +1,4 @@
-"""What is left of a run that is over: weights, a certificate where one can be given, and a page."""
+"""The end of a run: its certificate, its report, and the ``Run`` that ``fit`` returns."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lehr.run.shape import End, Evaluation
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """A run that is over. ``certificate`` is missing where nobody stated how the settings were chosen.
+    """A finished run. ``certificate`` is None unless ``settings_chosen_on`` was given.
 
-    ``proven`` is what holds for all that the plan allowed; its ε is infinite where nothing does. Where the run followed
-    its paper's rule, ``published`` is what that rule says: a broken one names the reason, and is no guarantee.
+    ``proven`` is the claim for everything the plan allowed; its ε is infinite if nothing is proven. ``published`` is
+    the claim by the paper's rule, if the run follows it. If that rule is broken, the claim gives the reason.
     """
 
     directory: Path
@@ -37,11 +37,11 @@ class Run:
     certificate: Certificate | None
     proven: Claim
     published: Claim | None = None
-    promises_nothing: str | None = None  # why, where no run of this kind is certified: simulations, public records
+    promises_nothing: str | None = None  # why runs of this kind are never certified
 
     @property
     def accuracy(self) -> float | None:
-        """That of the last evaluation."""
+        """The accuracy of the last evaluation."""
         return self.evaluations[-1].accuracy if self.evaluations else None
 
 
@@ -55,9 +55,10 @@ def certificate_for(
     published: Claim | None = None,
     search: SearchPrice | None = None,
 ) -> Certificate:
-    """The certificate of a run at all that its plan allows; before the run it shows that there can be one.
+    """The certificate for everything the plan allows; for a trial, for the whole search.
 
-    That of a trial is for the whole search. What was charged says nothing of what a selection could have shown.
+    Before a run, this checks that it can be certified. ``charged`` is ignored for a selection among several trials,
+    because other trials could have been selected.
     """
     event, cost = (run_plan.event, None) if search is None else search.certified(run_plan.event)
     return issuing.issue(
@@ -73,7 +74,7 @@ def certificate_for(
 
 
 def write(folder: RunFolder, certificate: Certificate | None) -> None:
-    """Put the certificate and the page of the run into the folder. Doing so again, after a crash, does no harm."""
+    """Write the certificate and the report to the run folder. It can be called again after a crash."""
     if certificate is not None:
         write_certificate(folder.files.certificate, certificate, overwrite=True)
     page = run_page.render(run_reading.read_run(folder.files.directory))
@@ -81,13 +82,13 @@ def write(folder: RunFolder, certificate: Certificate | None) -> None:
 
 
 def dataset_of(budget: Path) -> str:
-    """The name of the data set that a budget is for."""
+    """The data set of a budget."""
     with Budget.open(budget) as account:
         return account.dataset
 
 
 def expected_budget(budget: Path, run_plan: RunPlan, run: str) -> SharedBudget:
-    """The budget as it will be once it pays for all that the run may do."""
+    """The budget as it will be after it has reserved the run's plan."""
     with Budget.open(budget) as account:
         status = account.status()
     others = tuple(paid for paid in status.runs if paid.run != run)

@@ -1,9 +1,9 @@
-"""The engine of a run, and what can be found out before anything is spent.
+"""The gradient engine of a run, and checks of the model before anything is spent.
 
-- ``engine_for``, ``sharded_engine_for``: compiled where that pays and works, and tried
-- ``physical_batch_for``: the size of physical batches with the least work
-- ``try_model``: refuse a model that does not take the records; it is run on zeros
-- ``probe``: a hash of what a step does to made-up records; two programs that give other bits there are not one run
+- ``physical_batch_for``: the cheapest size of physical batches
+- ``engine_for``, ``sharded_engine_for``: the engine, compiled if that pays, after one run on synthetic records
+- ``try_model``: raise an error for a model that does not take the records; it is run on zeros
+- ``probe``: a hash of what a step does to synthetic records, to detect programs that round differently
 """
 
 from __future__ import annotations
@@ -40,21 +40,20 @@ from lehr.run.loop import Engine
 from lehr.run.loss_oracle import losses_of_each
 from lehr.run.mechanism import Method
 from lehr.run.train_state import evaluating
-from lehr.training.input_pipeline import InputPipeline
 from lehr.training.public_plan import expected_steps
-from lehr.training.records import RunRecords
+from lehr.training.records import InputPipeline, RunRecords
 
 AnyEngine = TypeVar("AnyEngine", GhostEngine, MaterialisedEngine, ShardedEngine)
 RECORDS_WORTH_COMPILING = 500_000  # compiling takes about a minute
 LARGEST_PHYSICAL_BATCH = 1024
 MOST_COMPILED_RULES = 4
-OWN_COST = (90.0, 128.0)  # of one physical batch, in records: on a CPU, on a GPU
+BATCH_OVERHEAD = (90.0, 128.0)  # cost of a physical batch itself, in records: on a CPU, on a GPU
 
 
 def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1) -> int:
-    """The size with the least work in it: padding on the one hand, what each batch costs by itself on the other.
+    """The cheapest size of physical batches: large ones have more padding, small ones more overhead.
 
-    Of several ranks each has its share of a draw.
+    With several ranks, each one computes its share of a draw.
 
     >>> cpu = torch.device("cpu")
     >>> small = Plan(noise_multiplier=1.0, expected_batch_size=64, records=1464, steps=60, delta=1e-4)
@@ -65,20 +64,20 @@ def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1) -> i
     share = plan.expected_batch_size / ranks
     most = share + 4 * math.sqrt(share)
     sizes = range(8, min(LARGEST_PHYSICAL_BATCH, 8 * math.ceil(most / 8)) + 8, 8)
-    return min(sizes, key=lambda size: _work(share, size, own_cost=OWN_COST[device.type == "cuda"]))
+    return min(sizes, key=lambda size: _work(share, size, overhead=BATCH_OVERHEAD[device.type == "cuda"]))
 
 
-def _work(expected: float, size: int, *, own_cost: float) -> float:
-    """The records run for one draw on average, each physical batch counted as so many more."""
-    draws = poisson(expected)  # close to the law of a draw, and an upper bound on its spread
+def _work(expected: float, size: int, *, overhead: float) -> float:
+    """The expected cost of a draw, in records."""
+    draws = poisson(expected)  # close to the distribution of a draw's size, with a larger variance
     fewest, most = int(draws.ppf(1e-6)), int(draws.ppf(1 - 1e-6)) + 1
     sizes = np.arange(fewest, most + 1)
     batches = np.maximum(1, np.ceil(sizes / size))
-    return float((draws.pmf(sizes) * batches).sum() * (size + own_cost))
+    return float((draws.pmf(sizes) * batches).sum() * (size + overhead))
 
 
 def is_worth_compiling(plan: Plan, clipping: Clipping) -> bool:
-    """Whether a run is long enough, and its clip does not change too often to be compiled."""
+    """Whether the run is long enough, and its clip rule changes rarely enough, to compile the step."""
     if rules_of(clipping, plan.steps) > MOST_COMPILED_RULES:
         return False
     return expected_steps(plan) * plan.expected_batch_size >= RECORDS_WORTH_COMPILING
@@ -94,14 +93,14 @@ def engine_for(
     clipping: Clipping,
     padding: tuple[Inputs, Any, Tensor],
 ) -> tuple[Engine, str]:
-    """An engine that has run once, on a batch of padding, before anything is charged; and how it runs, in words.
+    """An engine that has run once on padding, before anything is charged, and how it runs.
 
-    Where torch cannot compile the step, it is run as it is, with a warning that says why.
+    If torch cannot compile the step, it is not compiled, and a warning gives the reason.
     """
     clip = clipping.rule(clipping.start(batches.trainable(model)), 0)
     if clipping.needs_coordinates:
         if PRECISIONS[precision] is not None:
-            allowed = "as_model for a clip that looks at coordinates"
+            allowed = "as_model for a clip rule by coordinate"
             raise InvalidValue("precision", allowed=allowed, given=precision)
         return _try_engine(MaterialisedEngine(model, loss_fn, views=views), clip, padding), "in full, not compiled"
     settings: dict[str, Any] = {"views": views, "precision": precision}
@@ -121,24 +120,24 @@ def engine_for(
 def sharded_engine_for(
     model: nn.Module, loss_fn: LossFn, *, views: int, clipping: Clipping, padding: tuple[Inputs, Any, Tensor]
 ) -> tuple[ShardedEngine, str]:
-    """An engine for weights that will be spread out, tried while they are whole, on the CPU and on two records or more.
+    """An engine for sharded weights. It is tried before they are sharded, on the CPU and on at least two records.
 
-    The other engine is tried first: it looks closer at whether model and loss keep records apart.
+    ``GhostEngine`` is tried first, because it checks more strictly that records are independent.
     """
     clip = clipping.rule(clipping.start(batches.trainable(model)), 0)
     _try_engine(GhostEngine(model, loss_fn, views=views, compiled=False), clip, padding)
     return _try_engine(ShardedEngine(model, loss_fn, views=views), clip, padding), "sharded, not compiled"
 
 
-def try_every_rule(clipping: Clipping, steps: int) -> None:
-    """Refuse a schedule of the clip norm that leaves what a clip norm can be, before anything is spent."""
+def check_clip_schedule(clipping: Clipping, steps: int) -> None:
+    """Raise an error for a schedule that reaches an invalid clip norm, before anything is spent."""
     if isinstance(clipping, ScheduledClip):
         for step in range(steps):
             clipping.rule({}, step)
 
 
 def rules_of(clipping: Clipping, steps: int) -> int:
-    """How many rules a schedule goes through, as far as that matters: each would be compiled by itself."""
+    """The number of clip rules in a schedule, each of which is compiled; counted up to the limit only."""
     if not isinstance(clipping, ScheduledClip):
         return 1
     found = {clipping.rule({}, 0)}
@@ -151,27 +150,27 @@ def rules_of(clipping: Clipping, steps: int) -> int:
 
 def _try_engine(engine: AnyEngine, clip: ClipRule, padding: tuple[Inputs, Any, Tensor]) -> AnyEngine:
     engine.private_sum(clip, *padding)
-    inputs, targets, nobody = padding
-    rows = [place % 2 for place in range(len(nobody))]
-    records = SyntheticRecords(is_positive=True, is_wide=False).batch(inputs, num_images=len(nobody), rows=rows)
-    made_up = engine.private_sum(clip, records, targets, torch.ones_like(nobody)).values
-    if not any(bool(value.any()) for value in made_up.values()):
-        reason = "the gradients of made-up records are all zero or not finite: a run would learn nothing but its noise"
+    inputs, targets, mask_P = padding
+    rows = [index % 2 for index in range(len(mask_P))]
+    records = SyntheticRecords(is_positive=True, is_wide=False).batch(inputs, num_images=len(mask_P), rows=rows)
+    synthetic = engine.private_sum(clip, records, targets, torch.ones_like(mask_P)).values
+    if not any(bool(value.any()) for value in synthetic.values()):
+        reason = "the gradients of synthetic records are all zero or not finite: a run would learn only noise"
         warnings.warn(reason, stacklevel=2)
     return engine
 
 
-def nobody(given: RunRecords, size: int, device: torch.device) -> InMemory:
-    """Records of the same shapes and types, with nothing of any record in them."""
-    inputs, targets = (torch.zeros((size, *like.shape[1:]), dtype=like.dtype, device=device) for like in given.like)
+def zeros_like(records: RunRecords, size: int, device: torch.device) -> InMemory:
+    """Zeros with the shapes and types of the records."""
+    inputs, targets = (torch.zeros((size, *like.shape[1:]), dtype=like.dtype, device=device) for like in records.like)
     return InMemory(inputs, targets)
 
 
-def padding(given: RunRecords, pipeline: InputPipeline, size: int) -> tuple[Inputs, Any, Tensor]:
-    """A physical batch in which nobody is."""
-    records = nobody(given, size, pipeline.device)
-    views = pipeline.trained(each(torch.zeros_like, records.inputs), torch.Generator(pipeline.device))
-    return views, records.targets, torch.zeros(size, dtype=torch.bool)
+def padding(records: RunRecords, pipeline: InputPipeline, size: int) -> tuple[Inputs, Any, Tensor]:
+    """A physical batch that is all padding: inputs, targets and mask."""
+    zeros = zeros_like(records, size, pipeline.device)
+    views = pipeline.trained(each(torch.zeros_like, zeros.inputs), torch.Generator(pipeline.device))
+    return views, zeros.targets, torch.zeros(size, dtype=torch.bool)
 
 
 def try_model(
@@ -179,43 +178,43 @@ def try_model(
     *,
     loss_fn: LossFn,
     pipeline: InputPipeline,
-    given: RunRecords,
+    records: RunRecords,
     is_scored: bool,
-    is_asked: bool = False,
+    has_private_queries: bool = False,
 ) -> None:
-    """Refuse a model that does not take the records, has too few outputs, or cannot be scored where it is to be."""
+    """Raise an error for a model that does not take the records, has too few outputs, or cannot be evaluated."""
     _warn_about(model)
-    records = nobody(given, 2, pipeline.device)
+    zeros = zeros_like(records, 2, pipeline.device)
     with evaluating(model), torch.no_grad():
-        shape = tuple(records.inputs.shape[1:])
+        shape = tuple(zeros.inputs.shape[1:])
         with _naming_errors("model", allowed=f"one that takes records of shape {shape}"):
-            outputs = call(model, pipeline.seen(records.inputs))
-        # A label without an output would stop the run at the first record that has it.
-        has_labels = isinstance(outputs, Tensor) and outputs.ndim == 2 and records.targets.ndim == 1
-        if has_labels and outputs.shape[1] < given.num_classes:
-            allowed = f"one with {given.num_classes} outputs, one a class"
+            outputs = call(model, pipeline.seen(zeros.inputs))
+        # A label without an output would stop the run at the first record with that label.
+        has_labels = isinstance(outputs, Tensor) and outputs.ndim == 2 and zeros.targets.ndim == 1
+        if has_labels and outputs.shape[1] < records.num_classes:
+            allowed = f"one with {records.num_classes} outputs, one per class"
             raise InvalidValue("model", allowed=allowed, given=outputs.shape[1])
         with _naming_errors("loss_fn", allowed="one for the outputs of the model and the targets"):
-            loss_fn(outputs, records.targets)
-        if is_asked:
+            loss_fn(outputs, zeros.targets)
+        if has_private_queries:
             weights = {name: value.detach() for name, value in model.named_parameters()}
-            with _naming_errors("model", allowed="one whose losses can be computed record by record"):
-                losses_of_each(model, weights, loss_fn, pipeline.seen(records.inputs), records.targets)
+            with _naming_errors("model", allowed="one whose losses can be computed per record"):
+                losses_of_each(model, weights, loss_fn, pipeline.seen(zeros.inputs), zeros.targets)
         if is_scored:
-            PublicScore(records=records, loss_fn=loss_fn, prepare=pipeline.seen).score(model)
+            PublicScore(records=zeros, loss_fn=loss_fn, prepare=pipeline.seen).score(model)
 
 
 def _warn_about(model: nn.Module) -> None:
     """Warn about dropout layers in evaluation mode, and about weights in half precision."""
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0 and not layer.training:
-            warnings.warn(f"{name} drops nothing, for it is in evaluation mode: call model.train() first", stacklevel=3)
+            warnings.warn(f"{name} has no effect in evaluation mode: call model.train() first", stacklevel=3)
             break
     for name, value in model.named_parameters():
         if value.requires_grad and value.dtype in (torch.bfloat16, torch.float16):
             smallest = f"{torch.finfo(value.dtype).eps / 4:.1g}"
-            lost = f"{name} is in {value.dtype}, which rounds steps below {smallest} of a weight to nothing"
-            warnings.warn(f'{lost}: train model.float(), with precision="bfloat16" to be as fast', stacklevel=3)
+            reason = f"{name} is in {value.dtype}, which rounds updates below {smallest} of a weight to zero"
+            warnings.warn(f'{reason}: train model.float(), with precision="bfloat16" for the same speed', stacklevel=3)
             break
 
 
@@ -237,27 +236,58 @@ def probe(
     loss_fn: LossFn,
     *,
     pipeline: InputPipeline,
-    given: RunRecords,
+    records: RunRecords,
     size: int,
     local: nn.Module | None = None,
 ) -> str:
-    """A hash of the bits of a clipped sum, of two updates and of a score, all at made-up weights.
+    """A hash of a clipped sum, two updates and a score, all computed from synthetic weights and records.
 
-    They follow the code of model, loss, views and optimizer, their settings, and every switch that rounds differently.
-    ``local`` has the weights that this process holds, where that is not the model itself.
+    It changes with the code of model, loss, augmentation and optimizer, and with everything that changes rounding.
+    ``local`` is the module with this rank's weights, if that is not the model itself.
     """
-    with torch.random.fork_rng(devices=[pipeline.device] if pipeline.device.type == "cuda" else []):
-        found = _probe_values(model, engine, method, loss_fn, pipeline, given, size, local or model)
+    local, device = local or model, pipeline.device
+    generator = torch.Generator().manual_seed(0)
+    inputs = _synthetic(records.like[0], size, 2, generator).to(device)
+    targets = _synthetic(records.like[1], size, records.num_classes, generator).to(device)
+    before = {name: value.clone() for name, value in local.state_dict().items()}
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            with torch.no_grad():
+                for value in local.state_dict().values():
+                    if value.is_floating_point():
+                        value.copy_(0.1 + torch.rand(value.shape, generator=generator) / 2)
+            torch.manual_seed(0)  # for dropout and other layers that draw random numbers
+            views = pipeline.trained(inputs, torch.Generator(device).manual_seed(0))
+            clip = method.clipping.rule(method.clipping.start(batches.trainable(local)), 0)
+            total = engine.private_sum(clip, views, targets, torch.ones(size, dtype=torch.bool)).values
+            updater = Updater(method.update, local)
+            for step in range(2):
+                updater.step(ReleasedSum(values=total), divisor=1.0, step=step)  # of synthetic records: not private
+            values = [*total.values(), *(parameter.detach().clone() for parameter in local.parameters())]
+            with evaluating(model), torch.no_grad():
+                values.append(loss_fn(call(model, pipeline.seen(inputs)), targets))
+                if isinstance(method.acceptance.energy, PrivateEnergy | PrivateChoice):
+                    weights = {name: value.detach() for name, value in model.named_parameters()}
+                    values.append(losses_of_each(model, weights, loss_fn, pipeline.seen(inputs), targets))
+        finally:
+            local.load_state_dict(before)
     hashed = hashlib.blake2b(digest_size=16)
-    for value in leaves(found):
+    for value in leaves(values):
         hashed.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return hashed.hexdigest()
 
 
-def is_known(method: Method) -> bool:
-    """Whether every component of the method is Lehr's own, so that its settings are all written down.
+def _synthetic(like: Tensor, size: int, below: int, generator: torch.Generator) -> Tensor:
+    shape = (size, *like.shape[1:])
+    if like.is_floating_point():
+        return torch.rand(shape, generator=generator).to(like.dtype)
+    return torch.randint(256 if like.dtype == torch.uint8 else below, shape, generator=generator).to(like.dtype)
 
-    One that is not may have settings that nobody sees. A run with it repeats nothing: what it takes again, it pays for.
+
+def is_known(method: Method) -> bool:
+    """Whether every component of the method is part of Lehr, so that config.json records all its settings.
+
+    A run with another component replays nothing: repeated steps are charged again.
     """
     return all(map(_is_own, (method.clipping, method.noise, method.acceptance)))
 
@@ -267,47 +297,3 @@ def _is_own(component: Any) -> bool:
         return False
     inner = [getattr(component, field.name) for field in fields(component)]
     return all(_is_own(part) for part in inner if is_dataclass(part))
-
-
-def _probe_values(
-    model: nn.Module,
-    engine: Engine,
-    method: Method,
-    loss_fn: LossFn,
-    pipeline: InputPipeline,
-    given: RunRecords,
-    size: int,
-    local: nn.Module,
-) -> list[Tensor]:
-    like, made = given.like, torch.Generator().manual_seed(0)
-    inputs = _made_up(like[0], size, 2, made).to(pipeline.device)
-    targets = _made_up(like[1], size, given.num_classes, made).to(pipeline.device)
-    before = {name: value.clone() for name, value in local.state_dict().items()}
-    try:
-        with torch.no_grad():
-            for value in local.state_dict().values():
-                if value.is_floating_point():
-                    value.copy_(0.1 + torch.rand(value.shape, generator=made) / 2)
-        torch.manual_seed(0)  # dropout, and whatever else draws by itself
-        views = pipeline.trained(inputs, torch.Generator(pipeline.device).manual_seed(0))
-        clip = method.clipping.rule(method.clipping.start(batches.trainable(local)), 0)
-        total = engine.private_sum(clip, views, targets, torch.ones(size, dtype=torch.bool)).values
-        updater = Updater(method.update, local)
-        for step in range(2):
-            updater.step(ReleasedSum(values=total), divisor=1.0, step=step)  # nobody's sum
-        found = [*total.values(), *(parameter.detach().clone() for parameter in local.parameters())]
-        with evaluating(model), torch.no_grad():
-            found += [loss_fn(call(model, pipeline.seen(inputs)), targets)]
-            if isinstance(method.acceptance.energy, PrivateEnergy | PrivateChoice):
-                weights = {name: value.detach() for name, value in model.named_parameters()}
-                found += [losses_of_each(model, weights, loss_fn, pipeline.seen(inputs), targets)]
-    finally:
-        local.load_state_dict(before)
-    return found
-
-
-def _made_up(like: Tensor, size: int, below: int, made: torch.Generator) -> Tensor:
-    shape = (size, *like.shape[1:])
-    if like.is_floating_point():
-        return torch.rand(shape, generator=made).to(like.dtype)
-    return torch.randint(256 if like.dtype == torch.uint8 else below, shape, generator=made).to(like.dtype)

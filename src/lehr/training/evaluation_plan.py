@@ -1,4 +1,4 @@
-"""On which records a run is scored, what that costs, and which records acceptance looks at instead."""
+"""How a run is evaluated, what that costs, and which records acceptance uses instead."""
 
 from __future__ import annotations
 
@@ -28,84 +28,82 @@ from lehr.training.records import RunRecords
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationPlan:
-    """The choice, made from public words and numbers before a record is touched."""
+    """Decided from public values, before any record is used."""
 
     records: RunRecords
     method: Method
     training: TrainingConfig
-    setup_event: Event = NOTHING  # what is done once to the private records, before the first step
+    setup_event: Event = NOTHING  # done once to the private records, before the first step
 
     def __post_init__(self) -> None:
         if self.training.held_out_fraction:
             validate.delta(held_out_fraction=self.training.held_out_fraction)
         if self.training.held_out_fraction and self.records.test is not None:
-            allowed = "left out where there are public test records"
+            allowed = "omitted with public test records"
             raise InvalidValue("held_out_fraction", allowed=allowed, given=self.training.held_out_fraction)
         if self.splits_test and self.records.test is None:
-            allowed = f"given, or test records to take a part of: {self.method.name} looks at a public loss"
+            allowed = f"given, or test records to split: {self.method.name} uses a public loss"
             raise InvalidValue("public", allowed=allowed, given=None)
         if self.training.evaluate_every is not None and self.on is None:
-            allowed = "left out where there are neither test records nor held-out ones"
+            allowed = "omitted without test records or held-out records"
             raise InvalidValue("evaluate_every", allowed=allowed, given=self.training.evaluate_every)
 
     @property
     def is_private(self) -> bool:
-        """Whether scores are taken on private records, with noise."""
+        """Whether evaluations use private records, with noise."""
         return bool(self.training.held_out_fraction)
 
     @property
     def needs_public(self) -> bool:
-        """Whether acceptance looks at public records."""
+        """Whether acceptance uses public records."""
         return isinstance(self.method.acceptance.energy, PublicEnergy)
 
     @property
     def splits_test(self) -> bool:
-        """Whether acceptance is given a part of the test records."""
+        """Whether acceptance uses a part of the test records."""
         return self.needs_public and self.records.public is None
 
     @property
     def on(self) -> str | None:
-        """What is scored on, in words."""
+        """The records used for evaluation, in words."""
         if self.is_private:
             return "a held-out part of the private records, with noise that is charged"
         return None if self.records.test is None else "test records, declared public"
 
     @property
     def public_records(self) -> str | None:
-        """What acceptance looks at, in words."""
+        """The records used for acceptance, in words."""
         if not self.needs_public:
             return None
-        return "a part of the test records, not scored on" if self.splits_test else "public records that were given"
+        return "a part of the test records, not used for evaluation" if self.splits_test else "the given public records"
 
     @property
     def declared_public(self) -> tuple[str, ...]:
-        """What the user declared public by handing it over."""
+        """What the user has declared public."""
         parts = (("the test records", self.records.test), ("the records given as public", self.records.public))
         return tuple(words for words, part in parts if part is not None)
 
     @property
     def records_trained_on(self) -> int:
-        """The stated number of records without those that are held out."""
+        """The stated number of records, less those held out."""
         return max(1, round(self.records.records * (1 - self.training.held_out_fraction)))
 
     def side_events(self, steps: int | None) -> Event:
-        """All that is done to private records beside the steps."""
-        return together(self.setup_event, self._score_events(steps))
-
-    def _score_events(self, steps: int | None) -> Event:
-        """Where the steps are still to be found, the number of scores is fixed."""
+        """Everything done to private records besides the steps. If ``steps`` is unknown, the evaluations are fixed."""
+        every = self.training.evaluate_every
         if not self.is_private:
-            return NOTHING
-        if steps is None and self.training.evaluate_every is not None:
-            allowed = "left out where steps is and scores are charged"
-            raise InvalidValue("evaluate_every", allowed=allowed, given=self.training.evaluate_every)
-        if steps is None:
-            return Repeated(self._score_event, public_plan.EVALUATIONS)
-        every = self.training.evaluate_every or public_plan.evaluate_every(steps)
-        return Repeated(self._score_event, math.ceil(steps / every))
+            return self.setup_event
+        if steps is None and every is not None:
+            raise InvalidValue(
+                "evaluate_every", allowed="omitted together with steps if scores are charged", given=every
+            )
+        number = public_plan.EVALUATIONS
+        if steps is not None:
+            number = math.ceil(steps / (every or public_plan.evaluate_every(steps)))
+        return together(self.setup_event, Repeated(self._score_event, number))
 
     def run_plan(self, plan: Plan) -> RunPlan:
-        """The steps of the plan with the scores in between."""
+        """The plan with its evaluations."""
         every = self.training.evaluate_every or public_plan.evaluate_every(public_plan.expected_steps(plan))
         return RunPlan(
             plan=plan,
@@ -115,14 +113,14 @@ class EvaluationPlan:
         )
 
     def to_json(self) -> dict[str, object]:
-        """What is written down."""
+        """What config.json records."""
         return {
             "acceptance_fraction": self.training.acceptance_fraction if self.splits_test else None,
             "held_out_noise_multiplier": self.training.held_out_noise_multiplier if self.is_private else None,
         }
 
     def split(self, key: RunKey) -> Split | None:
-        """Who is held out, or which test records are for acceptance; refused where nobody is left in a part."""
+        """Which records are held out, or which test records are for acceptance. An error if a part would be empty."""
         if self.is_private:
             found = split(self.records.private, key=key, test_fraction=self.training.held_out_fraction)
             _refuse_empty(found.private, found.test, held_out_fraction=self.training.held_out_fraction)
@@ -134,23 +132,23 @@ class EvaluationPlan:
         return None
 
     def kept_split(self, folder: RunFolder) -> Split | None:
-        """Who is in which part, kept with the run; none where there is one part alone."""
+        """The split that is stored in the run folder, made on the first call; None if nothing is split."""
         if not folder.files.split.exists():
             made = self.split(folder.key)
             if made is None:
                 return None
             unfinished = folder.files.split.with_name("split.part")
-            unfinished.unlink(missing_ok=True)  # of a run that was killed while it wrote
+            unfinished.unlink(missing_ok=True)  # left by a run that was killed while writing
             made.save(unfinished)
             unfinished.replace(folder.files.split)
         return Split.load(folder.files.split)
 
     def divided(self, kept: Split) -> RunRecords:
-        """The records, each in its part."""
+        """The records, split."""
         return self.records.with_held_out(kept) if self.is_private else self.records.with_acceptance(kept)
 
     def scorer(self, parts: RunRecords, loss_fn: LossFn, prepare: Prepare) -> Scorer | None:
-        """What scores the run."""
+        """The object that evaluates the run."""
         if parts.held_out is not None:
             return NoisyScore(
                 records=parts.held_out,
@@ -166,7 +164,7 @@ class EvaluationPlan:
     def oracle(
         self, parts: RunRecords, model: nn.Module, loss_fn: LossFn, prepare: Prepare, plan: Plan
     ) -> LossOracle | None:
-        """What answers acceptance, if it asks."""
+        """The object that answers the queries of acceptance, if it has any."""
         energy = self.method.acceptance.energy
         if energy is None:
             return None
@@ -191,4 +189,4 @@ class EvaluationPlan:
 def _refuse_empty(*parts: Tensor, **fraction: float) -> None:
     [(name, given)] = fraction.items()
     if not all(map(len, parts)):
-        raise InvalidValue(name, allowed="one that leaves somebody in both parts of so few records", given=given)
+        raise InvalidValue(name, allowed="one that leaves records in both parts", given=given)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from lehr.certificates.certificate import Statements
 from lehr.certificates.guarantee import check_delta
-from lehr.config import ALIASES, EVALUATION, RunConfig, options
+from lehr.config import ALIASES, RunConfig, options
 from lehr.data import Preparation
 from lehr.data.records import check_count, sketch
 from lehr.errors import InvalidValue
-from lehr.files import strict_json
 from lehr.gradients.batches import LossFn
-from lehr.planning.plan import PRIVATE, Plan
+from lehr.planning.plan import PRIVATE
 from lehr.planning.search_cost import SearchTrial
 from lehr.reports.progress import progress_for
 from lehr.run.distributed import device_of_rank, join_ranks, refuse_wrapped
 from lehr.run.folder import default_directory, read_config
 from lehr.run.mechanism import Method
 from lehr.run.shape import Callback
-from lehr.training import describing, earlier_fits, prepare
+from lehr.training import earlier_fits, prepare
 from lehr.training.ending import Run
+from lehr.training.records import load_records
 from lehr.training.training_run import TrainingRun, train_run
+
+_EVALUATION = ("acceptance_fraction", "evaluate_every", "held_out_fraction", "held_out_noise_multiplier")
 
 
 def fit(
@@ -74,24 +75,24 @@ def fit(
     """Train ``model`` on private records so that the whole run costs at most ``epsilon`` at ``delta``.
 
     ``model`` is a module, which is trained in place, or the name of a network. ``data`` is a ``DataSet``, the name of
-    a known one, a pair of tensors, a torch ``Dataset``, or a streamed folder of images. For your own data state
-    ``records``, their number, in public, and ``num_classes``. Missing numbers of the plan are found, or have sensible
-    defaults. ``batch_size`` is the expected size of a Poisson sample.
+    a built-in one, a pair of tensors, a torch ``Dataset``, or a streamed folder of images. For your own data, state
+    their number in ``records``, which is public, and ``num_classes``. Numbers that are not given have defaults.
+    ``batch_size`` is the expected size of a Poisson sample.
 
-    ``test`` and ``public`` are records that you declare public: the run is evaluated on ``test``; methods that look at
-    a loss look at ``public``, or at the ``acceptance_fraction`` of ``test``, which is then not evaluated on. Without
-    test records, ``held_out_fraction`` evaluates on private records, with noise that is charged.
+    ``test`` and ``public`` are records that you declare public. The run is evaluated on ``test``. Methods that use a
+    public loss compute it on ``public``, or on a fraction of ``test`` (``acceptance_fraction``) that is then not used
+    for evaluation. Without test records, ``held_out_fraction`` evaluates on private records, with charged noise.
 
-    ``further`` are the other fields of ``RunConfig``, which ``help(lehr.fit)`` lists and ``lehr train --help``
-    explains. ``config`` is a ``RunConfig`` or a TOML file; keywords override it. ``trial_of`` names the search that the
-    run is a trial of: its guarantee then covers the whole search.
+    ``further`` are the other fields of ``RunConfig``: ``help(lehr.fit)`` lists them, and ``lehr train --help`` explains
+    them. ``config`` is a ``RunConfig`` or a TOML file; keywords override it. ``trial_of`` names the search that this
+    run belongs to: its guarantee then covers the whole search.
 
-    Everything is written to ``directory``; after a crash, the same call with ``resume=True`` continues. There is a
-    certificate where ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or "private").
+    Everything is written to ``directory``. After a crash, the same call with ``resume=True`` continues. There is a
+    certificate if ``settings_chosen_on`` states how the settings were chosen ("fixed", "public" or "private").
 
-    Started by ``torchrun``, or after ``torch.distributed.init_process_group``, the processes train one model together;
-    each must make the same call. Rank 0 writes, calls back and pays; all return. With ``sharded`` each holds a shard of
-    the weights; the model stays sharded, and the run's folder has the whole weights.
+    Under ``torchrun``, or after ``torch.distributed.init_process_group``, all processes train one model; each one must
+    make the same call. Rank 0 writes the files and runs the callbacks; every rank returns the run. With ``sharded``,
+    each rank holds a part of the weights; the model stays sharded, and the run folder has the whole weights.
     """
     base = config if isinstance(config, RunConfig) else RunConfig() if config is None else RunConfig.read(Path(config))
     chosen = base.with_options(
@@ -120,7 +121,7 @@ def fit(
     own_method = _own_method(method, chosen) if isinstance(method, Method) else prepare.build_method(chosen)
     if config is None and own_method.is_private and privacy.delta is None and privacy.plan is None:
         raise InvalidValue("delta", allowed="given: a number well below one over the number of records", given=None)
-    given = prepare.load_records(
+    given = load_records(
         chosen,
         data,
         test=test,
@@ -128,57 +129,50 @@ def fit(
         preparation=preparation,
         dtype=torch.float32 if model is None or isinstance(model, str) else _dtype(model),
     )
-    if not run.resume:  # then they must be the very same records
+    if not run.resume:  # a resumed run compares the records themselves
         check_count(stated=given.records, held=len(given.private))
     network: tuple[str, dict[str, Any]] | None = None
     if model is None or isinstance(model, str):
         model, network = prepare.build_network(chosen, given)
     elif chosen.model.network is not None:
         network = prepare.network_arguments(chosen, given)
-    found = prepare.check_device(run.device)
-    train_options = prepare.TrainOptions(
-        config=chosen,
-        loss_fn=prepare.default_loss(loss_fn),
-        device=found if ranks.total == 1 else device_of_rank(found),
-    )
     evaluation = prepare.build_evaluation(chosen, given, own_method)
     plan = prepare.build_plan(chosen, evaluation)
+    stated = prepare.build_statements(chosen, evaluation)
+    if given.declared == PRIVATE and plan.noise_multiplier:
+        check_delta(plan.delta, records=given.records, is_certified=stated is not None)
     name = run.name or f"{own_method.name} on {given.name}"
     where = run.directory if run.directory is not None else default_directory(name)
-    fitted = earlier_fits.Fit(
-        records=sketch(given.private),
-        settings=_settings(own_method, plan, model, network, train_options),
-        budget=None if privacy.budget is None else privacy.budget.resolve(),
-    )
-    said = prepare.build_statements(chosen, evaluation)
-    if given.declared == PRIVATE and plan.noise_multiplier:
-        check_delta(plan.delta, records=given.records, is_certified=said is not None)
-    resumed = where if run.resume else None
-    is_choice = said is not None and _is_choice(said, fitted, declared=given.declared, resumed=resumed)
-    planned = TrainingRun(
+    device = prepare.check_device(run.device)
+    decided = TrainingRun(
         name=name,
+        config=chosen,
         model=model,
         network=network,
-        options=train_options,
+        loss_fn=prepare.default_loss(loss_fn),
+        device=device if ranks.total == 1 else device_of_rank(device),
         evaluation=evaluation,
         plan=plan,
-        stated=replace(said, settings_chosen_on="private") if said is not None and is_choice else said,
-        is_withheld=is_choice,
-        budget=None if ranks.number else privacy.budget,  # rank 0 pays for all
-        private_pca=prepare.build_private_pca(chosen),
+        stated=stated,
         trial_of=trial_of,
         ranks=ranks,
-        is_sharded=run.sharded,
     )
-    planned.check()
+    this_fit = earlier_fits.Fit(
+        records=sketch(given.private),
+        settings=_settings(decided),
+        budget=None if privacy.budget is None else privacy.budget.resolve(),
+    )
+    if stated is not None and _is_chosen_on_records(decided, this_fit, resumed=where if run.resume else None):
+        decided = replace(decided, stated=replace(stated, settings_chosen_on="private"), is_withheld=True)
+    decided.check()
     if given.declared == PRIVATE:
-        earlier_fits.note(fitted)
-    told = tuple(callbacks) if run.silent else (*callbacks, progress_for(sys.stderr, quiet=run.quiet))
-    return train_run(planned, where, resume=run.resume, callbacks=told)
+        earlier_fits.note(this_fit)
+    all_callbacks = tuple(callbacks) if run.silent else (*callbacks, progress_for(sys.stderr, quiet=run.quiet))
+    return train_run(decided, where, resume=run.resume, callbacks=all_callbacks)
 
 
 def _signature() -> inspect.Signature:
-    """The keywords above, and after them every other field of ``RunConfig``."""
+    """The keywords above, followed by every other field of ``RunConfig``."""
     written = {name: each for name, each in inspect.signature(fit).parameters.items() if name != "further"}
     known = {*written, *(ALIASES.get(name, name) for name in written)}
     fields = [
@@ -193,13 +187,13 @@ fit.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def _own_method(method: Method, config: RunConfig) -> Method:
-    """A method that was made before; its settings cannot be given again."""
-    said = "proven" if method.published is None else "published"
-    if config.privacy.accounting not in (None, said):
-        allowed = f"{said}, as the method was made, or left out"
+    """A finished method, whose settings cannot be given again."""
+    accounting = "proven" if method.published is None else "published"
+    if config.privacy.accounting not in (None, accounting):
+        allowed = f"{accounting}, like the method, or omitted"
         raise InvalidValue("accounting", allowed=allowed, given=config.privacy.accounting)
     if config.method:
-        raise InvalidValue("method", allowed="a name where its settings are given as well", given=dict(config.method))
+        raise InvalidValue("method", allowed="a name if its settings are given too", given=dict(config.method))
     return method
 
 
@@ -212,30 +206,26 @@ def _dtype(model: nn.Module) -> torch.dtype:
     return next(types, torch.float32)
 
 
-def _settings(
-    method: Method,
-    plan: Plan,
-    model: nn.Module,
-    network: tuple[str, Mapping[str, Any]] | None,
-    train_options: prepare.TrainOptions,
-) -> object:
-    words = describing.model_words(model, train_options.loss_fn, *(network or (None, {})))
-    training = {key: value for key, value in train_options.to_json().items() if key not in EVALUATION}
-    return strict_json.loads(strict_json.dumps([describing.method_words(method), plan.to_json(), words, training]))
+def _settings(run: TrainingRun) -> object:
+    """What must be equal for two fits to have the same settings. Evaluation may differ."""
+    recorded = run.recorded
+    training = {key: value for key, value in recorded["training"].items() if key not in _EVALUATION}
+    return [recorded["method"], recorded["plan"], recorded["model"], training]
 
 
-def _is_choice(stated: Statements, fitted: earlier_fits.Fit, *, declared: str, resumed: Path | None) -> bool:
-    """Whether this process has seen that the settings were chosen on the records, whatever is stated."""
-    if declared != PRIVATE or stated.settings_chosen_on == "private":
+def _is_chosen_on_records(run: TrainingRun, fit: earlier_fits.Fit, *, resumed: Path | None) -> bool:
+    """Whether this process has chosen the settings on these records, whatever the user states."""
+    assert run.stated is not None
+    if run.evaluation.records.declared != PRIVATE or run.stated.settings_chosen_on == "private":
         return False
     if resumed is not None:
         before = read_config(resumed)["stated"]
         return bool(before) and before["settings_chosen_on"] == "private"
-    if not earlier_fits.is_choice(fitted):
+    if not earlier_fits.is_choice(fit):
         return False
     warnings.warn(
-        "there is no certificate: this process has trained on these records before, with other settings, so that these "
-        f"are not {stated.settings_chosen_on!r}; give every fit the same budget=, or use `lehr search`",
+        "there is no certificate: this process has trained on these records before, with other settings, so these "
+        f"settings are not {run.stated.settings_chosen_on!r}; give every fit the same budget=, or use `lehr search`",
         stacklevel=3,
     )
     return True

@@ -1,4 +1,4 @@
-"""The plan of a run from whatever numbers were given, with sane ones for the rest. Only public numbers go in.
+"""The plan of a run from the given numbers, with defaults for the rest. All of them are public.
 
 >>> plan = plan_for(records=60_000, delta=1e-5, epsilon=3.0)
 >>> plan.expected_batch_size, plan.steps, round(plan.noise_multiplier, 1)
@@ -22,9 +22,9 @@ from lehr.run.loss_oracle import event_of
 from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
 
-PASSES = 40  # over the data
-MOST_REFINEMENTS = 10  # measurements made finer cost less each, so that more of them may fit under a limit
-MOST_CANDIDATES = 10  # for each accepted one, where a method has no limit of its own
+PASSES = 40  # default number of passes over the data
+MOST_REFINEMENTS = 10  # steps with more noise cost less, so that up to this many times as many fit under a limit
+MOST_CANDIDATES = 10  # per accepted one, if the method has no limit of its own
 EVALUATIONS = 20
 
 
@@ -41,11 +41,11 @@ def plan_for(
     noise_schedule: Schedule = CONSTANT,
     method: Method | None = None,
 ) -> Plan:
-    """The plan. Without a batch size it is 4·√records; without steps and noise, the steps are forty passes.
+    """The plan. The default batch size is 4·√records; without steps and noise, there are 40 passes.
 
-    What the method asks at every step is counted with it. A method that follows its paper's rule is planned by that
-    rule; where the paper counts accepted candidates only, ``steps`` are those, and the plan has as many candidates as
-    they can need.
+    The method's queries at every step are counted. A method with published accounting is planned by its paper's rule.
+    If that rule counts accepted candidates only, ``steps`` is their number, and the plan has as many candidates as they
+    can need.
     """
     validate.count(records=records)
     if method is not None and not method.is_private:
@@ -83,7 +83,7 @@ def plan_for(
 def _blaming(
     asked: Event, steps: int | None, *, epsilon: float | None, delta: float, adjacency: Adjacency
 ) -> Iterator[None]:
-    """Where a plan is out of reach because of what its method asks, say so: no noise on the gradients would help."""
+    """If the method's queries alone exceed ε, say so: more noise on the gradients would not help."""
     try:
         yield
     except Unreachable as error:
@@ -92,32 +92,30 @@ def _blaming(
         alone = bound(Repeated(asked, steps), delta=delta, adjacency=adjacency).epsilon
         if alone <= epsilon:
             raise
-        why = f"what the method asks costs {alone:.3g} by itself, {steps} times {asked}"
-        raise Unreachable(
-            f"epsilon {epsilon:g} at delta {delta:g} is too little: {why}; give that more noise"
-        ) from error
+        why = f"the method's own queries cost {alone:.3g}, {steps} times {asked}"
+        raise Unreachable(f"epsilon {epsilon:g} at delta {delta:g} is too small: {why}; add noise to them") from error
 
 
 def _accountant(method: Method | None) -> str | None:
-    """The one that plans: a paper's own, or the one that a filter is made of; otherwise the best."""
+    """The accountant to plan with: the paper's, that of the filter, or None for the best one."""
     if method is None or (method.published is None and not method.noise.needs_limit):
         return None
     return "rdp-balle20" if method.published is None else method.published.accountant
 
 
 def _with_limit(plan: Plan, epsilon: float | None, beside: Event) -> Plan:
-    """The plan with a limit in place of its events; so many steps fit if none of them is made finer."""
+    """The plan with a limit instead of fixed events."""
     if epsilon is None:
-        raise InvalidValue("epsilon", allowed="given where costs follow what is released", given=None)
+        raise InvalidValue("epsilon", allowed="given if costs depend on releases", given=None)
     if beside != NOTHING:
-        allowed = "nothing beside the steps where costs follow what is released"
+        allowed = "nothing besides the steps if costs depend on releases"
         raise InvalidValue("method", allowed=allowed, given=str(beside))
     limit = limit_for(epsilon, plan.delta, plan.adjacency, expecting=plan.event)
     return replace(plan, steps=MOST_REFINEMENTS * plan.steps, limit=limit)
 
 
 def _asked(method: Method | None, records: int, adjacency: Adjacency, *, is_counted: bool) -> Event:
-    """What a method does to the records beside its gradients; a paper's rule does not see what it has no noise for."""
+    """The method's queries besides its gradients. A paper's rule ignores those without noise (``is_counted`` false)."""
     if method is None:
         return NOTHING
     if is_counted:
@@ -126,7 +124,7 @@ def _asked(method: Method | None, records: int, adjacency: Adjacency, *, is_coun
 
 
 def _with_all_candidates(plan: Plan, method: Method) -> Plan:
-    """The plan by a paper's rule, with all that has to be counted beside it."""
+    """The plan by a paper's rule, with everything that the proven ε has to count."""
     assert method.published is not None
     plan = replace(plan, asked=_asked(method, plan.records, plan.adjacency, is_counted=True))
     if not method.published.counts_accepted_only:
@@ -140,7 +138,7 @@ def _without_privacy(
     epsilon: float | None, noise_multiplier: float | None, steps: int | None
 ) -> tuple[None, float, int]:
     if epsilon is not None:
-        raise InvalidValue("epsilon", allowed="left out for a method without privacy", given=epsilon)
+        raise InvalidValue("epsilon", allowed="omitted for a method without privacy", given=epsilon)
     if noise_multiplier:
         raise InvalidValue("noise_multiplier", allowed="0 for a method without privacy", given=noise_multiplier)
     if steps is None:
@@ -149,18 +147,18 @@ def _without_privacy(
 
 
 def usual_batch_size(records: int, method: Method | None) -> int:
-    """4·√records, or all of them where the noise needs a limit, as in AGD's paper."""
+    """4·√records; all records if the noise needs a limit, as in AGD's paper."""
     needs_all = method is not None and method.noise.needs_limit
     return records if needs_all else min(records, round(4 * math.sqrt(records)))
 
 
 def expected_steps(plan: Plan) -> int:
-    """How many steps are likely: the most that a plan allows can be far from it."""
+    """The likely number of steps, which can be far below the largest number that the plan allows."""
     if plan.limit is not None:
         return max(1, plan.steps // MOST_REFINEMENTS)
     return plan.stops_at_accepted or plan.steps
 
 
 def evaluate_every(steps: int) -> int:
-    """So often that there are at most twenty evaluations."""
+    """The number of steps between evaluations, so that there are at most twenty."""
     return math.ceil(steps / EVALUATIONS)

@@ -1,83 +1,235 @@
-"""Whatever was handed over as data, as records that were looked at before anything is spent.
+"""The records of a run: read, checked, and preprocessed for the model.
 
-What is private, what is public and what is scored on is decided here. Records that acceptance looks at and records
-that are scored on never overlap; records that are held out are assigned one by one.
+- ``read_data``: the files and data sets that [data] names
+- ``load_records``, ``check_records``: the records of a run, each checked once before anything is spent
+- ``RunRecords``: which records are private, which are public, and which ones evaluate the run
+- ``InputPipeline``: preprocessing and augmentation
+
+Records used for acceptance are never used for evaluation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from lehr import validate
-from lehr.data import DataSet, InMemory, Preparation, load
-from lehr.data.decoding import versions
-from lehr.data.image_folder import StreamedFolder
+from lehr.config import DATA_FORMS, DataConfig, RunConfig
+from lehr.data import DataSet, InMemory, Preparation, image_folder, load, readers
+from lehr.data.augmentation import Augmentation
+from lehr.data.catalogue import CATALOGUE
+from lehr.data.decoding import DecoderPool, versions
+from lehr.data.image_folder import DEFAULT_WORKERS, StreamedFolder, list_images, stream_files
 from lehr.data.records import RecordSet, check_trainable, is_mostly_in, overlap, read_dataset
 from lehr.data.split import Split
 from lehr.errors import BadRecord, InvalidValue
+from lehr.gradients.batches import each
+from lehr.interfaces import Inputs
 from lehr.planning.plan import DECLARED, PRIVATE
 from lehr.privacy.rng import RunKey
+
+STATED_BY_YOU = "stated, as a public number, for your own data"
+_PARTS = ("private", "test", "public", "held_out")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunRecords:
-    """The records of a run and what is public about them. ``records`` is stated, and never a length that was read."""
+    """The records of a run. ``records`` is their stated number, which is public; the true number is private."""
 
     name: str
     private: RecordSet
     records: int
     num_classes: int
     preparation: Preparation
-    test: RecordSet | None = None  # declared public, scored on
-    public: RecordSet | None = None  # declared public, seen by acceptance
-    held_out: RecordSet | None = None  # private, scored on with noise
-    declared: str = PRIVATE  # by the user: whether those that are trained on need protection
+    test: RecordSet | None = None  # declared public, used for evaluation
+    public: RecordSet | None = None  # declared public, used for acceptance
+    held_out: RecordSet | None = None  # private, used for evaluation with noise
+    declared: str = PRIVATE  # whether the training records need protection
 
     def fingerprint(self, key: RunKey) -> str:
-        """A keyed hash of everything, which says to nobody else whether two runs had the same records."""
+        """A keyed hash of all records. Without the key it reveals nothing."""
         named = (("private", self.private), ("test", self.test), ("public", self.public))
         return key.fingerprint(chunk for name, part in named if part for chunk in part.identity(name))
 
     @property
     def like(self) -> tuple[Tensor, Tensor]:
-        """An input and a target of nobody: of their shapes and types, with no record in them."""
+        """Empty inputs and targets with the shapes and types of the records."""
         inputs, targets = self.private.batch(torch.zeros(0, dtype=torch.int64))
         assert isinstance(inputs, Tensor)
         return inputs, targets
 
     @property
     def decoded_by(self) -> dict[str, str]:
-        """What makes inputs of files, where that is done during the run: its versions may decide a bit."""
-        parts = (self.private, self.test, self.public, self.held_out)
+        """The versions of the image decoders, if images are decoded during the run: they may change a bit."""
+        parts = (getattr(self, name) for name in _PARTS)
         return {"decoders": versions()} if any(isinstance(part, StreamedFolder) for part in parts) else {}
 
     def with_acceptance(self, parts: Split) -> RunRecords:
-        """With a part of the test records for acceptance instead."""
+        """A copy in which a part of the test records is used for acceptance instead."""
         assert self.test is not None
         return replace(self, test=self.test.at(parts.private), public=self.test.at(parts.public))
 
     def with_held_out(self, parts: Split) -> RunRecords:
-        """With a part of the private records kept out of training, for noisy scores."""
+        """A copy in which a part of the private records is held out for noisy evaluation."""
         return replace(self, private=self.private.at(parts.private), held_out=self.private.at(parts.test))
 
     def to(self, device: torch.device) -> RunRecords:
-        """All of them on the device; where they do not fit, the labels alone, and inputs follow batch by batch."""
+        """A copy on the device. If it runs out of memory, only the labels move, and inputs follow by batch."""
         try:
-            return self._each(lambda part: part.to(device))
+            return self._map(lambda part: part.to(device))
         except torch.OutOfMemoryError:
-            return self._each(lambda part: part.targets_to(device))
+            return self._map(lambda part: part.targets_to(device))
 
-    def _each(self, change: Callable[[RecordSet], RecordSet]) -> RunRecords:
-        names = ("private", "test", "public", "held_out")
-        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+    def _map(self, change: Callable[[RecordSet], RecordSet]) -> RunRecords:
+        parts = {name: getattr(self, name) for name in _PARTS}
         changed: dict[str, Any] = {name: change(part) for name, part in parts.items() if part is not None}
         return replace(self, **changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputPipeline:
+    """Preprocessing and augmentation. The gradients of a record's ``views`` are averaged before clipping."""
+
+    preparation: Preparation
+    augmentation: Augmentation
+    views: int
+    device: torch.device
+
+    def seen(self, inputs: Inputs) -> Inputs:
+        """The model's inputs in evaluation."""
+        prepared: Inputs = each(lambda leaf: self.preparation.prepared(self._moved(leaf)), inputs)
+        return prepared
+
+    def trained(self, inputs: Inputs, generator: torch.Generator) -> Inputs:
+        """The model's inputs in training."""
+        if not self.augmentation.operations and self.views == 1:
+            return self.seen(inputs)
+        if not isinstance(inputs, Tensor):
+            raise InvalidValue("augmentation", allowed="none unless a record is one image", given=type(inputs))
+        images = self.augmentation(self.preparation.unit(self._moved(inputs)), views=self.views, generator=generator)
+        return self.preparation.normalised(images if self.views > 1 else images.squeeze(1))
+
+    def _moved(self, leaf: Tensor) -> Tensor:
+        return leaf.to(self.device, non_blocking=True)
+
+
+# Reading.
+
+
+class DataParts(NamedTuple):
+    """The records that [data] names: those to train on, and those declared public."""
+
+    data: DataSet | RecordSet
+    test: RecordSet | None
+    public: RecordSet | None
+
+
+class _Part(NamedTuple):
+    """The records of one file or folder. Folders have class names."""
+
+    records: RecordSet
+    classes: tuple[str, ...] | None = None
+
+
+def read_data(config: RunConfig) -> DataParts:
+    """Read the built-in data set, or your own files."""
+    section = config.data
+    decoders = _decoders(section)
+    own, test, public = (_read_part(section, prefix, decoders) for prefix in ("", "test_", "public_"))
+    # Labels are indices into the list of classes: folders with different lists would be labelled wrongly.
+    classes = [part.classes for part in (own, test, public) if part is not None and part.classes is not None]
+    for other in classes[1:]:
+        if other != classes[0]:
+            raise InvalidValue("folder", allowed="the same classes everywhere: " + ", ".join(classes[0]), given=other)
+    rest = (test and test.records, public and public.records)
+    if own is None:
+        return DataParts(load(known_name(section), section.data_dir), *rest)
+    for key in ("records", "num_classes"):
+        if getattr(section, key) is None:
+            raise InvalidValue(key, allowed=STATED_BY_YOU, given=None)
+    if own.classes is not None and len(own.classes) != section.num_classes:
+        # If a class's folder went missing with its only record, the labels of all later classes would change.
+        allowed = "the number of folders: one per class, empty if a class has no record"
+        raise InvalidValue("num_classes", allowed=allowed, given=section.num_classes)
+    if section.name in CATALOGUE:
+        allowed = "not the name of a built-in data set, together with npz or folder"
+        raise InvalidValue("dataset", allowed=allowed, given=section.name)
+    return DataParts(own.records, *rest)
+
+
+def known_name(section: DataConfig) -> str:
+    """The name of the built-in data set; ``digits`` by default."""
+    name = section.name or "digits"
+    if name not in CATALOGUE:
+        allowed = f"one of {', '.join(CATALOGUE)}, or a name for your own data together with npz or folder"
+        raise InvalidValue("dataset", allowed=allowed, given=name)
+    return name
+
+
+def _decoders(section: DataConfig) -> DecoderPool | None:
+    """The processes that decode streamed images."""
+    if section.streamed and any(key.endswith("folder") for key in section):
+        return DecoderPool(DEFAULT_WORKERS if section.workers is None else section.workers)
+    for key in ("streamed", "workers"):
+        if getattr(section, key):
+            raise InvalidValue(key, allowed="omitted unless a folder is streamed", given=getattr(section, key))
+    return None
+
+
+def _read_part(section: DataConfig, prefix: str, decoders: DecoderPool | None) -> _Part | None:
+    forms = [form for form in DATA_FORMS if prefix + form in section]
+    if not forms:
+        return None
+    if len(forms) > 1:
+        allowed = f"omitted together with {prefix}folder"
+        raise InvalidValue(f"{prefix}npz", allowed=allowed, given=str(section[prefix + "npz"]))
+    path, side = section[prefix + forms[0]], section.image_side
+    if forms == ["npz"]:
+        return _Part(readers.read_npz(path))
+    if decoders is None:
+        size = None if side is None else (side, side)
+        images = image_folder.read_image_folder(path, size=size, channels=section.channels)
+        return _Part(images.records, images.classes)
+    if side is None:
+        allowed = "stated for streamed folders: no image is read to find its size"
+        raise InvalidValue("image_side", allowed=allowed, given=None)
+    streamed = stream_files(list_images(path), image_side=side, channels=section.channels, decoders=decoders)
+    return _Part(streamed, streamed.classes)
+
+
+# Checking.
+
+
+def load_records(
+    config: RunConfig,
+    data: object = None,
+    *,
+    test: object = None,
+    public: object = None,
+    preparation: Preparation | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> RunRecords:
+    """The checked records of a run: the objects that are given, otherwise what [data] names."""
+    section = config.data
+    parts = DataParts(data, None, None) if data is not None else read_data(config)  # type: ignore[arg-type]
+    if preparation is None and (section.mean is not None or section.std is not None):
+        preparation = Preparation.from_json({"mean": section.mean, "std": section.std})
+    return check_records(
+        parts.data,
+        records=section.records,
+        test=parts.test if test is None else test,
+        public=parts.public if public is None else public,
+        num_classes=section.num_classes,
+        preparation=preparation,
+        name=section.name or (None if data is not None or isinstance(parts.data, DataSet) else "your own data"),
+        dtype=dtype,
+        declared=section.declared,
+    )
 
 
 def check_records(
@@ -92,9 +244,9 @@ def check_records(
     dtype: torch.dtype = torch.float32,
     declared: str = PRIVATE,
 ) -> RunRecords:
-    """The records of a run, each looked at once: a bad one is named now and not after an hour.
+    """Check every record, so that a bad one is reported before the run and not during it.
 
-    ``dtype`` is the model's: inputs that are floating point numbers of another type are converted once, here.
+    ``dtype`` is the model's; floating-point inputs of other types are converted.
     """
     known = load(data) if isinstance(data, str) else data
     if isinstance(known, DataSet):
@@ -106,28 +258,47 @@ def check_records(
         allowed = "the number of records, which you state in public (len(data) is private)"
         raise InvalidValue("records", allowed=allowed, given=None)
     if num_classes is None:
-        raise InvalidValue("num_classes", allowed="stated where the data set does not say it", given=None)
-    found = RunRecords(
+        raise InvalidValue("num_classes", allowed="stated if the data set does not contain it", given=None)
+    checked = RunRecords(
         name=name or "unnamed",
-        private=_checked(data, num_classes, "data", dtype),
+        private=_check(data, num_classes, "data", dtype),
         records=validate.count(records=records),
         num_classes=validate.count(num_classes=num_classes),
         preparation=preparation or Preparation(),
-        test=None if test is None else _checked(test, num_classes, "test", dtype),
-        public=None if public is None else _checked(public, num_classes, "public", dtype),
+        test=None if test is None else _check(test, num_classes, "test", dtype),
+        public=None if public is None else _check(public, num_classes, "public", dtype),
         declared=validate.one_of(DECLARED, declared=declared),
     )
-    _refuse_other_shapes(found)
-    _refuse_overlap(found)
-    return found
+    expected = tuple(checked.like[0].shape[1:])
+    for part_name, part in (("test", checked.test), ("public", checked.public)):
+        if part is None:
+            continue
+        shape = tuple(replace(checked, private=part).like[0].shape[1:])
+        if shape != expected:
+            raise InvalidValue(part_name, allowed=f"records of shape {expected}, as in data", given=shape)
+        if is_mostly_in(part, checked.private):  # a few duplicates are no mistake
+            raise InvalidValue(part_name, allowed="public records", given="mostly records that are also in data")
+    if checked.test is not None and checked.public is not None and overlap(checked.test, checked.public):
+        allowed = "other records than those used for acceptance"
+        raise InvalidValue("test", allowed=allowed, given="records that are also in public")
+    return checked
 
 
-def _checked(data: object, num_classes: int, name: str, dtype: torch.dtype) -> RecordSet:
-    if isinstance(data, StreamedFolder):  # of what is not held, no more than a few records are looked at
-        data.check(num_classes=num_classes)
-        return data
-    held = _in_memory(data, name)
-    if held.inputs.is_floating_point():  # before it is looked at: a large number may be none in the model's type
+def _check(data: object, num_classes: int, name: str, dtype: torch.dtype) -> RecordSet:
+    match data:
+        case StreamedFolder():  # only a few of its records are read
+            data.check(num_classes=num_classes)
+            return data
+        case InMemory():
+            held = data
+        case (Tensor() as inputs, Tensor() as targets):
+            held = InMemory(inputs, targets)
+        case Dataset():
+            held = read_dataset(data)
+        case _:
+            allowed = "a data set, its name, a pair of tensors, a torch Dataset or a streamed folder"
+            raise InvalidValue(name, allowed=allowed, given=type(data).__name__)
+    if held.inputs.is_floating_point():  # before the check: a large number may be infinite in the model's type
         held = InMemory(held.inputs.to(dtype), held.targets)
     try:
         check_trainable(held, num_classes=num_classes)
@@ -135,36 +306,5 @@ def _checked(data: object, num_classes: int, name: str, dtype: torch.dtype) -> R
         if name == "data":
             raise
         raise BadRecord(f"{error.record} of {name}", reason=error.reason) from error
-    # What one label for each record is stored as is an accident of a file; losses take it as int64 alone.
+    # Losses take labels as int64 only, whatever type a file stores them in.
     return InMemory(held.inputs, held.targets.long() if held.targets.ndim == 1 else held.targets)
-
-
-def _in_memory(data: object, name: str) -> InMemory:
-    match data:
-        case InMemory():
-            return data
-        case (Tensor() as inputs, Tensor() as targets):
-            return InMemory(inputs, targets)
-        case Dataset():
-            return read_dataset(data)
-        case _:
-            allowed = "a data set, its name, a pair of tensors, a torch Dataset or a streamed folder"
-            raise InvalidValue(name, allowed=allowed, given=type(data).__name__)
-
-
-def _refuse_other_shapes(found: RunRecords) -> None:
-    expected = tuple(found.like[0].shape[1:])
-    for name, part in (("test", found.test), ("public", found.public)):
-        given = expected if part is None else tuple(replace(found, private=part).like[0].shape[1:])
-        if given != expected:
-            raise InvalidValue(name, allowed=f"records of shape {expected}, as those trained on are", given=given)
-
-
-def _refuse_overlap(found: RunRecords) -> None:
-    """Refuse to score on what acceptance saw, or, taken for public, on what is private; a few twins are no mistake."""
-    for name, part in (("test", found.test), ("public", found.public)):
-        if part is not None and is_mostly_in(part, found.private):
-            raise InvalidValue(name, allowed="records that are public", given="mostly records that are in data too")
-    if found.test is not None and found.public is not None and overlap(found.test, found.public):
-        allowed = "other records than those that acceptance looks at"
-        raise InvalidValue("test", allowed=allowed, given="records that are in public too")

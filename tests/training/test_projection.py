@@ -69,7 +69,7 @@ def known_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunKey, "fresh", lambda **_: KEY)
 
 
-def test_the_layer_that_is_filled_is_the_only_projection_of_the_model() -> None:
+def test_projection_of_a_model() -> None:
     model = projected()
     assert projection_of(model, PCA) is model.projection
     assert projection_of(nn.Sequential(nn.Linear(2, 2)), None) is None
@@ -85,7 +85,7 @@ def test_the_layer_that_is_filled_is_the_only_projection_of_the_model() -> None:
     ],
     ids=["no pca", "no projection", "two projections", "other dimensions"],
 )
-def test_a_pca_and_a_projection_go_together(
+def test_pca_and_projection_need_each_other(
     model: Callable[[], nn.Module], pca: PrivatePCA | None, reason: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidValue, match=reason):
@@ -96,7 +96,7 @@ def test_a_pca_and_a_projection_go_together(
 
 
 @pytest.mark.parametrize("sensitivity_factor", [1.0, 2.0])
-def test_the_noise_is_over_what_one_record_can_do(sensitivity_factor: float) -> None:
+def test_noise_is_scaled_by_the_sensitivity(sensitivity_factor: float) -> None:
     layer = Projection(INPUTS, DIMENSIONS)
     fill_projection(
         layer, PCA, KEY.at(0, 7), private=RECORDS, prepare=lambda seen: seen, sensitivity_factor=sensitivity_factor
@@ -106,7 +106,7 @@ def test_the_noise_is_over_what_one_record_can_do(sensitivity_factor: float) -> 
 
 
 @pytest.mark.usefixtures("known_key")
-def test_a_run_charges_the_pca_first_and_releases_its_components(tmp_path: Path) -> None:
+def test_pca_is_charged_first_and_released(tmp_path: Path) -> None:
     run = run_with_pca(tmp_path / "run", settings_chosen_on="fixed", averaging=ExponentialAverage(decay=0.9))
     first, *others = entries(tmp_path / "run")
     assert (first.event, first.note) == (Gaussian(2.5), "before the first step")
@@ -118,21 +118,21 @@ def test_a_run_charges_the_pca_first_and_releases_its_components(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("known_key")
-def test_where_records_are_replaced_the_pca_has_twice_the_noise_for_the_same_event(tmp_path: Path) -> None:
+def test_pca_has_twice_the_noise_under_replace_one(tmp_path: Path) -> None:
     run_with_pca(tmp_path / "run", sampling="without-replacement", records=HELD, steps=2)
     step = SampledWithoutReplacement(HELD, 8, Gaussian(1.0))
     assert charges(tmp_path / "run") == {Gaussian(2.5): 1, step: 2}
     torch.testing.assert_close(components(tmp_path / "run"), expected(5.0))
 
 
-def test_noise_that_is_found_for_an_epsilon_leaves_room_for_the_pca(tmp_path: Path) -> None:
+def test_epsilon_includes_the_pca(tmp_path: Path) -> None:
     plain = fit_tiny(tmp_path / "plain", epsilon=5.0, noise_multiplier=None, steps=2)
     run = run_with_pca(tmp_path / "run", epsilon=5.0, noise_multiplier=None, steps=2)
     assert 0.99 * 5.0 < run.proven.epsilon <= 5.0
     assert run.plan.noise_multiplier > plain.plan.noise_multiplier
 
 
-def test_scores_say_that_the_pca_was_spent_as_well(tmp_path: Path) -> None:
+def test_evaluations_include_the_pca_in_epsilon(tmp_path: Path) -> None:
     run = run_with_pca(tmp_path / "run", evaluate_every=1)
     plain = fit_tiny(tmp_path / "plain", evaluate_every=1)
     assert all(a.epsilon_spent > b.epsilon_spent for a, b in zip(run.evaluations, plain.evaluations, strict=True))
@@ -151,7 +151,7 @@ class StopsAt(Callback):
 
 
 @pytest.mark.usefixtures("known_key")
-def test_a_resumed_run_keeps_the_projection_and_pays_for_it_once(tmp_path: Path) -> None:
+def test_resumed_run_pays_for_the_pca_once(tmp_path: Path) -> None:
     run_with_pca(tmp_path / "whole")
     where = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
@@ -162,9 +162,7 @@ def test_a_resumed_run_keeps_the_projection_and_pays_for_it_once(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("known_key")
-def test_what_a_checkpoint_has_is_kept_where_the_run_is_begun_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_attempt_keeps_the_projection_of_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_with_pca(tmp_path / "run", callbacks=[StopsAt(2)], checkpoint_seconds=0.0)
     monkeypatch.setenv("OMP_SOMETHING", "else")  # a bit may depend on it
@@ -173,7 +171,7 @@ def test_what_a_checkpoint_has_is_kept_where_the_run_is_begun_anew(
     assert charges(tmp_path / "run") == {Gaussian(2.5): 1, STEP: 5}
 
 
-def killed_within_the_pca(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def kill_during_pca(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that charged its PCA and was killed before a checkpoint had it."""
 
     def killed(*_: object) -> None:
@@ -186,20 +184,18 @@ def killed_within_the_pca(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("known_key")
-def test_it_is_charged_before_it_is_computed_and_free_where_it_is_the_same_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pca_is_charged_before_it_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = tmp_path / "run"
-    killed_within_the_pca(where, monkeypatch)
+    kill_during_pca(where, monkeypatch)
     assert charges(where) == {Gaussian(2.5): 1}
     run_with_pca(where, resume=True)
     torch.testing.assert_close(components(where), expected(2.5))
     assert charges(where) == {Gaussian(2.5): 1, STEP: 5}
 
 
-def test_it_is_not_drawn_anew_for_free_however_often_one_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pca_is_not_drawn_again_for_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = tmp_path / "run"
-    killed_within_the_pca(where, monkeypatch)
+    kill_during_pca(where, monkeypatch)
     monkeypatch.setenv("OMP_SOMETHING", "else")  # a bit may depend on it
     for _ in range(3):
         with pytest.raises(BudgetExceeded):
