@@ -64,7 +64,7 @@ from lehr.run.folder import RunFolder
 from lehr.run.loop import Loop, Training
 from lehr.run.loss_oracle import LossOracle, event_of
 from lehr.run.mechanism import Mechanism, Method
-from lehr.run.private_run import PrivateRun
+from lehr.run.private_run import PrivateRun, RunSpec
 from lehr.run.replay import RunPlan
 from lehr.schedules import StepDecay
 from lehr.training.public_plan import plan_for
@@ -320,14 +320,17 @@ def ran(method: Method, path: Path) -> Ran:
         environment={"same": "always"},
     )
     with folder(path, plan) as opened:
-        run = PrivateRun(
-            key=opened.key,
-            physical_batch=HELD,
-            mechanism=mechanism,
+        spec = RunSpec(
+            name="test",
             plan=RunPlan(plan=plan),
+            mechanism=mechanism,
+            directory=path,
+            config={},
+            fingerprint=lambda key: "",
+            physical_batch=HELD,
             epsilon_of=lambda event: 0.0,
-            folder=opened,
         )
+        run = PrivateRun(spec, key=opened.key, folder=opened)
         Loop(training, run).train()
         charged = opened.ledger.charged()
     asked = event_of(method.acceptance.energy, records=HELD, adjacency=Adjacency.ADD_OR_REMOVE_ONE)

@@ -809,8 +809,7 @@ RESUME = (
         breaks="with one file replaced, a resumed run uses the same noise on two sums, and their difference has none",
         caught_by=(
             "data/test_image_folder.py::test_the_identity_follows_what_is_in_a_file_that_looks_as_before",
-            "training/test_streamed_training.py::"
-            "test_changed_bytes_of_the_same_size_and_time_are_not_resumed",
+            "training/test_streamed_training.py::test_changed_bytes_of_the_same_size_and_time_are_not_resumed",
         ),
     ),
     Planted(
@@ -1184,7 +1183,7 @@ RANKS = (
             (
                 "            return self.ranks.reduce(private)\n",
                 "            given = {'planned_step': 0, 'randomness': self.key.at(0, 0)}\n"
-                "            noisy = self.planned_mechanism.release(private, {}, **given)\n"
+                "            noisy = self.mechanism.release(private, {}, **given)\n"
                 "            noised = PrivateSum(values=noisy.values, sensitivity=private.sensitivity)\n"
                 "            return self.ranks.reduce(noised)\n",
             ),
@@ -1226,7 +1225,7 @@ PRIVATE_RUN = (
                 "        multiplier = noise_multiplier\n"
                 "        if self._run._open is None:\n"
                 "            planned = self._run.charger.planned(self.index)\n"
-                "            multiplier = self._run.planned_mechanism.step_noise(noise, planned_step=planned)\n",
+                "            multiplier = self._run.mechanism.step_noise(noise, planned_step=planned)\n",
             ),
             (
                 "        return adding.release(private, noise_multiplier=multiplier, "

@@ -40,7 +40,7 @@ from lehr.run.folder import RunFolder
 from lehr.run.loop import Loop, Training
 from lehr.run.loss_oracle import LossOracle, event_of
 from lehr.run.mechanism import Mechanism, Method
-from lehr.run.private_run import PrivateRun
+from lehr.run.private_run import PrivateRun, RunSpec
 from lehr.run.replay import RunPlan
 from lehr.run.shape import COMPLETED, Callback, End, Evaluation, Progress
 from lehr.schedules import LinearDecay
@@ -98,14 +98,17 @@ class Given:
         return self.training.engine
 
     def on(self, opened: RunFolder) -> PrivateRun:
-        return PrivateRun(
-            key=opened.key,
-            physical_batch=self.physical_batch,
-            mechanism=self.mechanism,
+        spec = RunSpec(
+            name="test",
             plan=self.run_plan,
+            mechanism=self.mechanism,
+            directory=opened.files.directory,
+            config={},
+            fingerprint=lambda key: "",
+            physical_batch=self.physical_batch,
             epsilon_of=lambda event: float(sum(counted(event).values())),
-            folder=opened,
         )
+        return PrivateRun(spec, key=opened.key, folder=opened)
 
 
 def training(**changed: Any) -> Given:

@@ -188,7 +188,7 @@ class Loop:
 
     @property
     def _divisor(self) -> float:
-        return self.run.planned_mechanism.divisor
+        return self.run.mechanism.divisor
 
     def _refuse_divergence(self) -> None:
         """Raise ``Diverged`` on every rank if any rank has a non-finite weight."""
@@ -199,15 +199,15 @@ class Loop:
 
     def _evaluate_end(self) -> None:
         """Evaluate the last step if that was not done. Only on public records: a private score would not be charged."""
-        scorer, step, plan = self.training.scorer, self.state.step, self.run.plan
-        if scorer is None or not step or (plan is not None and plan.is_scored_privately):
+        scorer, step = self.training.scorer, self.state.step
+        if scorer is None or not step or self.run.planned.plan.is_scored_privately:
             return
         if not self.rows or self.rows[-1].step != step:
             self._evaluate(scorer, self.run.randomness(step - 1), spent=self.run.spent)
 
     def _step_metrics(self, released: ReleasedSum, clip: ClipRule) -> dict[str, float]:
         """Noise multiplier and clip norm of a step. Clip norms computed from un-noised gradients are left out."""
-        noise = released.noise_multiplier / self.run.planned_mechanism.sampling.sensitivity_factor
+        noise = released.noise_multiplier / self.run.mechanism.sampling.sensitivity_factor
         is_public = self.training.method.clipping.unproven is None and 0 < clip.sensitivity < math.inf
         clip_norm = {"clip_norm": clip.sensitivity} if is_public else {}
         return ({"noise_multiplier": noise} if noise else {}) | clip_norm
@@ -283,7 +283,7 @@ class Loop:
 
     def _reason_to_stop(self) -> str:
         """Why to stop early, or an empty string. The guarantee stays that of the whole plan in any case."""
-        plan, patience = self.run.planned_mechanism.plan, self.training.patience
+        plan, patience = self.run.mechanism.plan, self.training.patience
         if plan.stops_at_accepted is not None and self.state.accepted >= plan.stops_at_accepted:
             return f"{plan.stops_at_accepted} candidates accepted"
         if patience is None or len(self.rows) <= patience:
@@ -293,7 +293,7 @@ class Loop:
         return "" if is_better else f"no better for {patience} evaluations"
 
     def _end(self, reason: str) -> End:
-        state, missing = self.state, self.run.planned_mechanism.plan.steps - self.state.step
+        state, missing = self.state, self.run.mechanism.plan.steps - self.state.step
         if reason == COMPLETED and missing:
             reason = f"plan spent {missing} steps early: a resume charged that many steps a second time"
         end = End(step=state.step, accepted=state.accepted, epsilon_spent=self.run.spent, reason=reason)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from safetensors.torch import save
@@ -110,6 +110,9 @@ class OpenRunSpec:
     budget: Path | None = None
     unproven: str | None = None
     on_charge: Callable[[Event], None] = lambda event: None
+    pads_batches: ClassVar[bool] = False
+    is_sharded: ClassVar[bool] = False
+    ranks: ClassVar[Ranks] = ALONE
 
 
 class PrivateStep:
@@ -131,8 +134,8 @@ class PrivateStep:
     def batches(self, size: int | None = None) -> list[PhysicalBatch]:
         """This rank's share of the draw in physical batches. An empty share gives one batch that is all padding."""
         run, size = self._run, size or self._run.physical_batch
-        found = physical(run.ranks.own(self.indices), size, is_padded=run.pads_batches)
-        if run.is_sharded:
+        found = physical(run.ranks.own(self.indices), size, is_padded=run.spec.pads_batches)
+        if run.spec.is_sharded:
             missing = -(-run.ranks.largest_share(self.indices) // size) - len(found)
             found += physical(self.indices[:0], size) * missing
         self._num_batches = len(found)
@@ -169,8 +172,7 @@ class PrivateStep:
 
     def peek(self, parts: Iterable[PrivateSum]) -> PrivateSum:
         """The sum over all ranks without noise. Only for clip rules that are charged as ``NonPrivate``."""
-        mechanism = self._run.mechanism
-        if mechanism is None or mechanism.clipping.unproven is None:
+        if self._run.mechanism.clipping.unproven is None:
             raise InvalidValue("clipping", allowed="one that is charged as NonPrivate", given="another")
         return self._run.ranks.reduce(sum_parts(parts))
 
@@ -214,32 +216,28 @@ class PrivateStep:
 class PrivateRun:
     """An open run; call ``close``, or use ``with``. Only rank 0 has the folder; every rank has the key."""
 
-    def __init__(
-        self,
-        *,
-        key: RunKey,
-        physical_batch: int,
-        mechanism: Mechanism | None = None,
-        plan: RunPlan | None = None,
-        epsilon_of: Callable[[Event], float] | None = None,
-        folder: RunFolder | None = None,
-        budget: Path | None = None,
-        open_spec: OpenRunSpec | None = None,
-        pads_batches: bool = True,
-        is_sharded: bool = False,
-        ranks: Ranks = ALONE,
-        randomness_at: Callable[[RunKey, int, int], StepRandomness] | None = None,
-    ) -> None:
-        self.key, self.mechanism, self.plan, self.folder, self.ranks = key, mechanism, plan, folder, ranks
-        self.physical_batch = validate.count(physical_batch=physical_batch)
-        self.pads_batches, self.is_sharded, self.randomness_at = pads_batches, is_sharded, randomness_at
-        self._epsilon_of, self._budget, self._open = epsilon_of, budget, open_spec
+    def __init__(self, spec: RunSpec | OpenRunSpec, *, key: RunKey, folder: RunFolder | None = None) -> None:
+        self.spec, self.key, self.folder, self.ranks = spec, key, folder, spec.ranks
+        self._open = spec if isinstance(spec, OpenRunSpec) else None
+        self.physical_batch = validate.count(physical_batch=spec.physical_batch)
+        self.randomness_at: Callable[[RunKey, int, int], StepRandomness] | None = None
         self.num_records, self.spent, self.is_spent = 0, 0.0, False
         self._charger: StepCharger | None = None
         self._last_released = -1
         self._drawn = 0
         self.num_taken = 0  # steps taken without a plan, including those before the checkpoint
         self._may_be_removed = False
+
+    @property
+    def planned(self) -> RunSpec:
+        """The specification of a run with a plan."""
+        assert isinstance(self.spec, RunSpec)
+        return self.spec
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What a planned step does to the records."""
+        return self.planned.mechanism
 
     # Open or resume.
 
@@ -252,19 +250,7 @@ class PrivateRun:
         if spec.ranks.is_first:
             folder = _resumed_folder(spec) if resume else _new_folder(spec)
         try:
-            key = _shared_key(spec.ranks, folder)
-            run = cls(
-                key=key,
-                physical_batch=spec.physical_batch,
-                mechanism=spec.mechanism,
-                plan=spec.plan,
-                epsilon_of=spec.epsilon_of,
-                folder=folder,
-                budget=spec.budget,
-                pads_batches=spec.pads_batches,
-                is_sharded=spec.is_sharded,
-                ranks=spec.ranks,
-            )
+            run = cls(spec, key=_shared_key(spec.ranks, folder), folder=folder)
         except BaseException:
             if folder is not None:
                 folder.close()
@@ -274,9 +260,7 @@ class PrivateRun:
 
     @classmethod
     def _open_without_plan(cls, spec: OpenRunSpec) -> Self:
-        run = cls(
-            key=spec.key, physical_batch=spec.physical_batch, open_spec=spec, budget=spec.budget, pads_batches=False
-        )
+        run = cls(spec, key=spec.key)
         run.num_records = validate.count(num_records=spec.num_records)
         if spec.budget is not None:
             if spec.planned is None or spec.charger.charged() != NOTHING:
@@ -315,8 +299,7 @@ class PrivateRun:
         replayed at no cost. Otherwise a new attempt starts, which charges every step. Pass None as ``environment`` if
         sums are not reproducible.
         """
-        assert self.plan is not None
-        plan, joint = self.plan, _joint_environment(self.ranks.gather(environment))
+        plan, joint = self.planned.plan, _joint_environment(self.ranks.gather(environment))
         self.num_records = validate.count(minimum=0, num_records=num_records)
 
         def choose() -> dict[str, Any]:
@@ -410,7 +393,7 @@ class PrivateRun:
         """
         if self._open is not None:
             return self._charge_open(self._open, validate.non_negative(noise_multiplier=noise_multiplier))
-        mechanism, charger = self.planned_mechanism, self.charger
+        mechanism, charger = self.mechanism, self.charger
         planned, limit = charger.planned(index), mechanism.plan.limit
         if not charger.covers(index):
 
@@ -453,36 +436,30 @@ class PrivateRun:
         """The indices of the records drawn for a step, in random order."""
         if self._open is not None:
             return shuffled(self._open.sampling.draw(self.num_records, randomness), randomness)
-        return self.planned_mechanism.draw(self.num_records, randomness)
+        return self.mechanism.draw(self.num_records, randomness)
 
     def noise_with(self, multiplier: float) -> Noise:
         """The noise mechanism: the method's with a plan; without one, Gaussian, or none if ``multiplier`` is 0."""
         if self._open is not None:
             return IsotropicNoise() if multiplier else NoNoise()
-        return self.planned_mechanism.noise
+        return self.mechanism.noise
 
     def reduce(self, private: PrivateSum) -> PrivateSum:
         """The sum over all ranks. With sharded weights, the engine's reduce-scatter has already computed it."""
-        if not self.is_sharded:
+        if not self.spec.is_sharded:
             return self.ranks.reduce(private)
         self.ranks.refuse_other_sensitivity(private)
         return private
 
-    @property
-    def planned_mechanism(self) -> Mechanism:
-        """The mechanism of a planned step."""
-        assert self.mechanism is not None
-        return self.mechanism
-
     def epsilon_after(self, step: int) -> float:
         """ε of everything released up to and including this step, on every rank."""
-        return self.ranks.from_first(lambda: self._epsilon(self.charger.released_after(step)))
+        return self.ranks.from_first(lambda: self.planned.epsilon_of(self.charger.released_after(step)))
 
     # Files, which only rank 0 writes.
 
     def save_checkpoint(self, found: Checkpoint) -> None:
         """Write a checkpoint, after checking that all ranks have the same weights."""
-        if self.ranks.total > 1 and not self.is_sharded:
+        if self.ranks.total > 1 and not self.spec.is_sharded:
             self.ranks.refuse_differences({"weights": fingerprint_of(found.tensors.values(), self.key)})
         if self.folder is not None:
             checkpoint.write(self.folder.files.checkpoints, found, self.key)
@@ -527,8 +504,8 @@ class PrivateRun:
         if not ledger.is_finished():
             ledger.accepted(max(0, accepted - ledger.accepted_count()))
             ledger.finish()
-        if self._budget is not None:
-            return_unused(self._budget, run=ledger.run, ledger=ledger)
+        if self.planned.budget is not None:
+            return_unused(self.planned.budget, run=ledger.run, ledger=ledger)
         content = save({name: value.detach().cpu().contiguous().clone() for name, value in (weights or {}).items()})
         atomic.write_bytes(self.folder.files.model, content)
 
@@ -543,8 +520,8 @@ class PrivateRun:
         with self.folder as folder:
             if not self._may_be_removed or folder.ledger.charged() != NOTHING:
                 return
-            if self._budget is not None:
-                return_unused(self._budget, run=folder.ledger.run, ledger=folder.ledger)  # also closes the ledger
+            if self.planned.budget is not None:  # this also closes the ledger
+                return_unused(self.planned.budget, run=folder.ledger.run, ledger=folder.ledger)
             folder.remove()
 
     def __enter__(self) -> Self:
@@ -555,11 +532,7 @@ class PrivateRun:
 
     def _charged_epsilon(self) -> float:
         assert self.folder is not None
-        return self._epsilon(self.folder.ledger.charged())
-
-    def _epsilon(self, event: Event) -> float:
-        assert self._epsilon_of is not None
-        return self._epsilon_of(event)
+        return self.planned.epsilon_of(self.folder.ledger.charged())
 
 
 def seed_layers(randomness: StepRandomness, device: torch.device, *, purpose: str = "layers") -> None:
