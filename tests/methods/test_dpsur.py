@@ -69,6 +69,6 @@ def test_a_setting_that_is_not_sound_is_refused_by_name(wrong: dict[str, Any]) -
 
 
 def test_a_test_on_more_records_than_there_are_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="batch size of a question must be at most the 40 records"):
+    with pytest.raises(InvalidValue, match="batch size of a query"):
         fit_tiny(tmp_path / "run", method=dpsur(test_batch_size=256))
     assert not (tmp_path / "run").exists()

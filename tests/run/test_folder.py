@@ -103,7 +103,7 @@ def test_a_place_below_a_file_is_said_so(tmp_path: Path) -> None:
 def test_a_folder_without_configuration_never_began(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     (tmp_path / "run/config.json").unlink()
-    with pytest.raises(StoreError, match="began"):
+    with pytest.raises(StoreError, match="config.json"):
         RunFolder.open(tmp_path / "run")
 
 

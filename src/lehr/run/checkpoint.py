@@ -1,8 +1,8 @@
-"""Everything that a run needs in order to go on, in one file that is there whole or not at all.
+"""Checkpoints: everything that is needed to resume a run, in one safetensors file that is written atomically.
 
-Weights, buffers, the optimizer's state and averages are tensors; counts and the state of acceptance are numbers in the
-file's header. All of them come from released values. Generators are not in it: randomness is derived from the run's
-key and the number of the step. Files are safetensors, which hold numbers and no code.
+Weights, buffers, the optimizer's state and averages are tensors; counters and the state of acceptance are in the
+header. All of them are computed from released values. There are no generators: randomness follows from the run's key
+and the step.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Checkpoint:
 
 
 def write(folder: Path, checkpoint: Checkpoint, key: RunKey) -> None:
-    """Put a checkpoint on the disk, and remove all but the newest few."""
+    """Write a checkpoint, and delete all but the newest few."""
     header = {field.name: getattr(checkpoint, field.name) for field in fields(checkpoint) if field.name != "tensors"}
     tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in checkpoint.tensors.items()}
     text = json.dumps(header, allow_nan=False)
-    # One word of metadata: safetensors writes several in any order, and equal checkpoints are to be equal files.
+    # One entry of metadata: safetensors writes several in any order, and equal checkpoints must be equal files.
     content = save(tensors, metadata={FORMAT: f"{_seal(key, text, tensors)} {text}"})
     atomic.write_bytes(folder / f"step-{checkpoint.step:010d}.safetensors", content)
     for old in _files(folder)[:-KEPT]:
@@ -51,20 +51,20 @@ def write(folder: Path, checkpoint: Checkpoint, key: RunKey) -> None:
 
 
 def latest(folder: Path, key: RunKey) -> Checkpoint | None:
-    """The newest checkpoint; none where a run stopped before its first."""
+    """The newest checkpoint, or None."""
     files = _files(folder)
     return read(files[-1], key) if files else None
 
 
 def _seal(key: RunKey, header: str, tensors: Mapping[str, Tensor]) -> str:
-    """Says that this run wrote it: other weights under the run's randomness would show the noise."""
+    """A keyed hash: only this run can have written the file. Other weights would reveal a replayed step's noise."""
     kinds = json.dumps({name: [str(value.dtype), list(value.shape)] for name, value in sorted(tensors.items())})
     contents = (value.reshape(-1).view(torch.uint8).numpy().data for _, value in sorted(tensors.items()))
     return key.fingerprint(header.encode(), kinds.encode(), contents)
 
 
 def read(path: Path, key: RunKey) -> Checkpoint:
-    """The checkpoint in a file. Nothing in it is ever run."""
+    """Read a checkpoint. It contains no code."""
     try:
         with atomic.opened(path, at_most=atomic.LARGEST_TENSORS), safe_open(path, framework="pt") as file:
             seal, _, text = (file.metadata() or {})[FORMAT].partition(" ")

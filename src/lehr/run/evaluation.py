@@ -23,7 +23,7 @@ from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.rng import StepRandomness
 
 RECORDS_AT_ONCE = 1000
-VALUES_AT_ONCE_ON_GPU = 8_000_000  # of inputs: few small kernels are slower than one large one
+VALUES_AT_ONCE_ON_GPU = 8_000_000  # of inputs: many small kernels are slower than one large one
 Prepare = Callable[[Inputs], Inputs]
 
 
@@ -64,7 +64,7 @@ class PublicScore:
     def score(self, model: nn.Module, randomness: StepRandomness | None = None) -> Score:
         """The mean over all records."""
         answers = _answers(model, self.records, self.loss_fn, self.prepare, at_once=_portion(model, self.records))
-        # On a GPU every look at a number waits for all that goes before it: there is one, at the end.
+        # On a GPU, reading a number waits for all earlier kernels: read once, at the end.
         sums = torch.stack([self._summed(answer) for answer in answers]).sum(0)
         loss, right, *classes = sums.tolist()
         return Score(loss / len(self.records), right / len(self.records), _shares(classes) if classes else None)
@@ -78,9 +78,8 @@ class PublicScore:
 class NoisyScore:
     """A score on held-out private records, released with Gaussian noise and charged every time.
 
-    A record adds to two sums: whether it is classified rightly, and its loss, cut off at ``largest_loss``, as a share
-    of that. Each lies in [0, 1], so that one record moves the pair by at most √2. ``stated_records`` is the public
-    divisor.
+    A record adds to two sums: 1 if it is classified correctly, and its loss, clipped to ``largest_loss`` and divided by
+    it. Both are in [0, 1], so that one record moves the pair by at most √2. ``stated_records`` is the public divisor.
     """
 
     records: Records
@@ -105,9 +104,9 @@ class NoisyScore:
         return IsotropicNoise().event(self.noise_multiplier)
 
     def score(self, model: nn.Module, randomness: StepRandomness) -> Score:
-        """The noisy sums over a public number. Noise can carry them out of their range, and they are put back."""
+        """The noisy sums divided by a public number, clipped to their range."""
         total = torch.zeros(2, dtype=torch.float64)
-        # Each record by itself: a loss or a model that looks along the batch would let one record move the others'.
+        # One record at a time: a model or loss that mixes its batch would let one record change the others.
         for answer in _answers(model, self.records, self.loss_fn, self.prepare, at_once=1):
             shares = answer.losses.nan_to_num(nan=math.inf).clamp(0, self.largest_loss) / self.largest_loss
             total += torch.stack([shares.sum(), answer.right.sum()]).cpu()
@@ -120,7 +119,7 @@ class NoisyScore:
 
 
 def _portion(model: nn.Module, records: Records) -> int:
-    """How many records are run at once: on a GPU as many as keep it busy."""
+    """The batch size: large enough to keep a GPU busy."""
     parameter = next(model.parameters(), None)
     is_on_cpu = parameter is None or parameter.device.type == "cpu"
     if is_on_cpu or isinstance(records, StreamedRecords) or not len(records):
@@ -144,15 +143,15 @@ def _answers(
 ) -> Iterator[_Answer]:
     parts = torch.split(torch.arange(len(records)), at_once) if len(records) else ()
     with torch.no_grad():
-        for places, (inputs, targets, _) in zip(parts, batches(records, parts), strict=True):
+        for indices, (inputs, targets, _) in zip(parts, batches(records, parts), strict=True):
             outputs = call(leaving_no_trace(model) if at_once == 1 else model, prepare(inputs))
-            losses = one_each(loss_fn(outputs, targets), num_records=len(places))
+            losses = one_each(loss_fn(outputs, targets), num_records=len(indices))
             right = _is_right(outputs, targets).double()
             yield _Answer(losses.double(), right, targets, outputs.shape[1])
 
 
 def _by_class(answer: _Answer) -> Tensor:
-    """How many records of each class are classified rightly, and how many there are; another label is of no class."""
+    """For each class, the number of correctly classified records and of all records. Other labels are ignored."""
     classes = answer.num_classes
     counts = ((answer.labels >= 0) & (answer.labels < classes)).to(answer.right)
     found = torch.zeros(2, classes, dtype=counts.dtype, device=counts.device)
@@ -160,16 +159,16 @@ def _by_class(answer: _Answer) -> Tensor:
 
 
 def _shares(counted: list[float]) -> tuple[float | None, ...]:
-    """From the counts of all classes, one after the other: of those who are right, and then of all."""
+    """The accuracy of each class, from the correct counts of all classes followed by their sizes."""
     half = len(counted) // 2
     pairs = zip(counted[:half], counted[half:], strict=True)
     return tuple(right / number if number else None for right, number in pairs)
 
 
 def leaving_no_trace(model: nn.Module, weights: Tensors | None = None) -> Callable[..., Any]:
-    """The model, at other weights where some are given, with buffers of its own for every call.
+    """The model, optionally with other weights, with a fresh copy of its buffers for every call.
 
-    A model that notes something when it is run would otherwise carry it from one record to the next, and out.
+    Otherwise, buffers that the model updates would carry values from one record to the next, and out of the run.
     """
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -181,9 +180,7 @@ def leaving_no_trace(model: nn.Module, weights: Tensors | None = None) -> Callab
 
 def _is_right(outputs: Any, targets: Any) -> Tensor:
     if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.dim() == 2):
-        raise InvalidValue("model", allowed="one with an output for each class where it is scored", given=type(outputs))
+        raise InvalidValue("model", allowed="one with an output per class, to be evaluated", given=type(outputs))
     if targets.shape != outputs.shape[:1]:  # a broadcast would compare every record with every other
-        raise InvalidValue(
-            "targets", allowed="one label for each record where it is scored", given=tuple(targets.shape)
-        )
+        raise InvalidValue("targets", allowed="one label per record, to be evaluated", given=tuple(targets.shape))
     return outputs.argmax(dim=1) == targets

@@ -1,4 +1,4 @@
-"""The folder of a run: made once, locked while somebody trains in it, and able to go on after any crash."""
+"""The folder of a run: created atomically, locked while it is open, and resumable after any crash."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOCK = str(RunFiles(Path()).lock)
 
 
 class RunFolder:
-    """An open run folder, to be closed: it holds a lock, and the ledger."""
+    """An open run folder, with its lock and its ledger. Close it, or use ``with``."""
 
     def __init__(self, files: RunFiles, *, lock: int, key: RunKey, ledger: Ledger, config: Mapping[str, Any]) -> None:
         self.files, self.key, self.ledger, self.config = files, key, ledger, config
         self._lock: int | None = lock
-        self._made_for_it: list[Path] = []  # the folders above it, where this process has created it
+        self._created_parents: list[Path] = []  # missing parents that were created for it
 
     @classmethod
     def create(
@@ -40,31 +40,31 @@ class RunFolder:
         adjacency: Adjacency,
         fingerprint: Fingerprint,
     ) -> Self:
-        """Make the folder of a new run. It appears whole: a process that is killed before leaves none."""
+        """Create the folder of a new run. It appears complete, or not at all if the process is killed."""
         refuse_used(directory)
-        made_for_it = [parent for parent in directory.parents if not parent.exists()]
+        created_parents = [parent for parent in directory.parents if not parent.exists()]
         with atomic.new_folder(directory, locked_by=_LOCK) as beside:
             files = RunFiles(beside)
             with _failing_by_name(directory):
                 files.checkpoints.mkdir()
-            _write_private(files.private / ".gitignore", "*\n")  # a run may lie in somebody's repository
+            _write_private(files.private / ".gitignore", "*\n")  # the run may be inside a repository
             key.save(files.key)
             _write_private(files.fingerprint, fingerprint(key))
             run = str(config["run"])
             Ledger.create(files.ledger, run=run, plan_event=plan_event, delta=delta, adjacency=adjacency).close()
             strict_json.write(files.config, config)
         folder = cls.open(directory)
-        folder._made_for_it = made_for_it
+        folder._created_parents = created_parents
         return folder
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Open the folder of a run that began before."""
+        """Open the folder of an existing run."""
         files = RunFiles(directory)
         config = read_config(directory)
         if not files.key.exists():
-            raise StoreError(f"the run in {directory} cannot go on: its key is gone, as it is after a release")
-        # How a key makes noise on a GPU is as much a part of the run as the key itself.
+            raise StoreError(f"the run in {directory} cannot be resumed: its key is gone, as after a release")
+        # The noise follows from the key and from how it is generated on a GPU.
         on_gpu = bool(config.get("training", {}).get("cryptographic_on_gpu"))
         lock = atomic.take_lock(files.lock, for_what=f"the run in {directory}")
         try:
@@ -76,21 +76,21 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """What tells this run from every other, of the same name too. It is public: nobody learns the key from it."""
+        """A public identifier of the run, which does not reveal the key."""
         return self.key.fingerprint(b"run")
 
     def close(self) -> None:
-        """Let others have it. Closing twice does no harm."""
+        """Close the ledger and release the lock. Can be called twice."""
         self.ledger.close()
         if self._lock is not None:
             os.close(self._lock)
         self._lock = None
 
     def remove(self) -> None:
-        """Close a run that never charged anything, and take away what was made for it; what others put there stays."""
+        """Delete a run that has charged nothing, and close it. Files of others stay."""
         charged = self.ledger.charged()
         if charged != NOTHING:
-            raise InvalidValue("run", allowed="one that has charged nothing, to be removed", given=str(charged))
+            raise InvalidValue("run", allowed="one that has charged nothing", given=str(charged))
         self.ledger.close()
         files = self.files
         ours = (files.config, files.ledger, files.attempts, files.fingerprint, files.key, files.private / ".gitignore")
@@ -104,8 +104,8 @@ class RunFolder:
                 for folder in folders:
                     if not any(folder.iterdir()):
                         folder.rmdir()
-        with suppress(OSError):  # others have put something there
-            for folder in self._made_for_it:
+        with suppress(OSError):  # they contain something else by now
+            for folder in self._created_parents:
                 folder.rmdir()
         self.close()
 
@@ -116,49 +116,51 @@ class RunFolder:
         self.close()
 
     def refuse_other(self, *, config: Mapping[str, Any], fingerprint: Fingerprint) -> None:
-        """Refuse to go on with another model, plan, method or data than the run began with."""
+        """Raise an error if the model, plan, method or data differ from those of the run."""
         differing = differences(self.config, config)
         if differing:
-            raise InvalidValue("run", allowed=f"resumed as it began ({self.files.config})", given="; ".join(differing))
+            raise InvalidValue(
+                "run", allowed=f"resumed with the settings in {self.files.config}", given="; ".join(differing)
+            )
         if atomic.read(self.files.fingerprint) != fingerprint(self.key):
-            raise InvalidValue("data", allowed="the very records that the run began with", given="other records")
+            raise InvalidValue("data", allowed="the same records as at the start of the run", given="other records")
 
     def evaluations(self) -> tuple[Evaluation, ...]:
         """The rows of metrics so far."""
         return tuple(Evaluation.from_json(shape) for shape in strict_json.read_lines(self.files.metrics))
 
     def forget_evaluations_after(self, step: int) -> None:
-        """Drop the rows of steps that will be taken again."""
+        """Delete the rows of steps that will be repeated."""
         kept = [row.to_json() for row in self.evaluations() if row.step <= step]
         strict_json.rewrite_lines(self.files.metrics, kept)
 
 
 def default_directory(name: str) -> Path:
-    """A folder below ``runs`` with the time and the run's name. The milliseconds keep runs of one second apart."""
+    """A folder below ``runs``, named after the time, in milliseconds, and the run."""
     moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")[:-3]
     return Path("runs") / f"{moment}-{name.replace(' ', '-').replace('/', '-')}"
 
 
 def refuse_used(directory: Path) -> None:
-    """Refuse a folder that has something in it."""
+    """Raise an error if the folder is not empty."""
     with _failing_by_name(directory):
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            way_out = "resume that run" if RunFiles(directory).config.exists() else "remove it, for no run began there"
-            raise StoreError(f"{directory} is there already and not empty: {way_out}, or name another folder")
+            way_out = "resume that run" if RunFiles(directory).config.exists() else "remove it, since it has no run"
+            raise StoreError(f"{directory} exists and is not empty: {way_out}, or choose another folder")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The configuration of a run."""
+    """The content of a run's config.json."""
     files = RunFiles(directory)
     if not files.config.exists():
-        raise StoreError(f"{directory} has no run that began: {files.config.name} is missing")
+        raise StoreError(f"{directory} is not the folder of a run: {files.config.name} is missing")
     return strict_json.read(files.config, config_from_json)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
-    """What differs between two configurations, by its path.
+    """The differences between two configurations, by path.
 
-    When and by which version is not looked at, nor are claims: they follow from the rest, and are counted anew.
+    Dates, versions and claims are not compared; claims follow from the rest.
     """
     found = []
     for name in sorted({*before, *now} - ({"claims", "created_on", "library_version"} if not path else set())):

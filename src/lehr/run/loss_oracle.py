@@ -1,7 +1,7 @@
-"""What an acceptance asks about a candidate, answered: on public records as it is, on private ones with charged noise.
+"""Answers the queries of acceptance rules: on public records exactly, on private records with charged noise.
 
-The event of a question and its answer are made from the same numbers: how far one record can move what is asked, and
-how much noise there is over that. A question is asked once for every candidate.
+The event of a query and its noise come from the same numbers: the sensitivity and the noise multiplier. There is one
+query per candidate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDS_AT_ONCE = 1000
 
 
 def event_of(energy: Energy | None, *, records: int, adjacency: Adjacency) -> Event:
-    """What asking about one candidate does to the private records."""
+    """The event of the query about one candidate."""
     if isinstance(energy, PrivateEnergy):
         sampling = _sampling(energy, records, adjacency)
         return sampling.event(Gaussian(sampling.sensitivity_factor * energy.noise_multiplier))
@@ -38,7 +38,7 @@ def event_of(energy: Energy | None, *, records: int, adjacency: Adjacency) -> Ev
         return PureDP(_amplified(energy.epsilon, share))
     given: object = energy
     if not isinstance(given, PublicEnergy | None):
-        allowed = "a PublicEnergy, PrivateEnergy or PrivateChoice: what another one costs is not known"
+        allowed = "a PublicEnergy, PrivateEnergy or PrivateChoice, whose cost is known"
         raise InvalidValue("energy", allowed=allowed, given=type(given).__name__)
     return NOTHING
 
@@ -53,13 +53,13 @@ def _amplified(epsilon: float, share: float) -> float:
 def _sampling(energy: PrivateEnergy | PrivateChoice, records: int, adjacency: Adjacency) -> Sampling:
     size = records if energy.expected_batch_size is None else energy.expected_batch_size
     if not size <= records:
-        raise InvalidValue("batch size of a question", allowed=f"at most the {records} records", given=size)
+        raise InvalidValue("batch size of a query", allowed=f"at most the {records} records", given=size)
     return counted_under(adjacency, expected_batch_size=size, records=records)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossOracle:
-    """Looks at records on behalf of an acceptance, and tells it no more than was charged."""
+    """Computes losses for an acceptance rule, with the noise that was charged."""
 
     energy: Energy
     plan: Plan
@@ -72,29 +72,29 @@ class LossOracle:
     def __post_init__(self) -> None:
         asked = event_of(self.energy, records=self.plan.records, adjacency=self.plan.adjacency)
         if not is_part(asked, of=self.plan.asked):
-            raise InvalidValue("energy", allowed=f"one that costs {self.plan.asked}, as planned", given=str(asked))
+            raise InvalidValue("energy", allowed=f"one with the planned event {self.plan.asked}", given=str(asked))
 
     def public_loss(self) -> float:
-        """The mean loss of the model as it is, on public records."""
-        assert self.public is not None  # where an acceptance needs public records, nothing is set up without
+        """The mean loss of the current model on public records."""
+        assert self.public is not None  # checked before the run
         return self.public.score(self.model).loss
 
     def private_change(self, before: Tensors, after: Tensors, randomness: StepRandomness) -> float:
-        """How the loss on a draw of private records changes between two sets of weights: clipped and with noise."""
+        """The change of the loss on a draw of private records between two sets of weights, clipped and with noise."""
         energy = self.energy
         assert isinstance(energy, PrivateEnergy)
         sampling = _sampling(energy, self.plan.records, self.plan.adjacency)
-        places = sampling.draw(len(self.private), randomness, purpose="energy sampling")
-        changes_B = self._losses(after, places) - self._losses(before, places)
+        indices = sampling.draw(len(self.private), randomness, purpose="energy sampling")
+        changes_B = self._losses(after, indices) - self._losses(before, indices)
         worst = changes_B.nan_to_num(nan=math.inf, posinf=math.inf)
         if energy.clipped == "records":
             private, sensitivity = worst.clamp(-energy.loss_clip, energy.loss_clip).sum(), energy.loss_clip
             factor, divisor = sampling.sensitivity_factor, sampling.expected_batch_size
         else:
-            # Losses beyond all numbers, up and down, have a mean that is none: that would be told without noise.
-            mean = worst.mean().nan_to_num(nan=math.inf) if len(places) else worst.new_zeros(())
+            # The mean of +inf and -inf is NaN, which would pass the clamp and be released without noise.
+            mean = worst.mean().nan_to_num(nan=math.inf) if len(indices) else worst.new_zeros(())
             private, sensitivity = mean.clamp(-energy.loss_clip, energy.loss_clip), 2 * energy.loss_clip
-            factor, divisor = 1.0, 1.0  # its range bounds it, whatever the neighbours
+            factor, divisor = 1.0, 1.0  # bounded by its range under either adjacency
         released = IsotropicNoise().release(
             PrivateSum(values={"change": private.cpu()}, sensitivity=sensitivity),
             noise_multiplier=factor * energy.noise_multiplier,
@@ -104,24 +104,24 @@ class LossOracle:
         return float(released.values["change"]) / divisor
 
     def private_choice(self, candidates: Iterable[Tensors], randomness: StepRandomness) -> int:
-        """The candidate whose clipped loss, summed over private records, is least once each sum has its noise."""
+        """The index of the candidate with the least noisy sum of clipped losses on private records."""
         energy = self.energy
         assert isinstance(energy, PrivateChoice)
         sampling = _sampling(energy, self.plan.records, self.plan.adjacency)
-        places = sampling.draw(len(self.private), randomness, purpose="energy sampling")
+        indices = sampling.draw(len(self.private), randomness, purpose="energy sampling")
         sums = [
-            self._losses(weights, places).nan_to_num(nan=math.inf).clamp(0, energy.loss_clip).sum()
+            self._losses(weights, indices).nan_to_num(nan=math.inf).clamp(0, energy.loss_clip).sum()
             for weights in candidates
         ]
-        # A record adds to every sum, so that they move the same way; replaced by another, it can move some up.
+        # An added record moves every sum up. A replaced one can move some up and some down: twice the sensitivity.
         scale = sampling.sensitivity_factor * energy.loss_clip / energy.epsilon
         noise = scale * _laplace(randomness.uniforms("choice", len(sums)))
         return int(torch.argmin(torch.stack([value.cpu() for value in sums]) + noise))
 
-    def _losses(self, weights: Tensors, places: Tensor) -> Tensor:
-        """The loss of each record by itself: nothing that a record does can reach another's."""
+    def _losses(self, weights: Tensors, indices: Tensor) -> Tensor:
+        """The loss of each record, computed independently of the others."""
         losses = [torch.zeros(0, dtype=torch.float64)]
-        for part in torch.split(places, RECORDS_AT_ONCE) if len(places) else ():
+        for part in torch.split(indices, RECORDS_AT_ONCE) if len(indices) else ():
             inputs, targets = self.private.batch(part)
             with torch.no_grad():
                 losses.append(losses_of_each(self.model, weights, self.loss_fn, self.prepare(inputs), targets))
@@ -129,7 +129,7 @@ class LossOracle:
 
 
 def losses_of_each(model: nn.Module, weights: Tensors, loss_fn: LossFn, inputs: Inputs, targets: Tensor) -> Tensor:
-    """The losses of a batch at the given weights, each computed as if its record were alone, in float64."""
+    """The loss of each record of a batch at the given weights, computed independently, in float64."""
 
     def loss(one: Inputs, target: Tensor) -> Tensor:
         alone: Inputs = each(lambda leaf: leaf.unsqueeze(0), one)
@@ -139,13 +139,13 @@ def losses_of_each(model: nn.Module, weights: Tensors, loss_fn: LossFn, inputs: 
         found: Tensor = vmap(loss, randomness="different")(inputs, targets)
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError:  # of a layer that torch cannot vectorise, such as a recurrent one
-        found = torch.stack([loss(_record(inputs, place), targets[place]) for place in range(len(targets))])
+    except RuntimeError:  # a layer that vmap does not support, such as a recurrent one
+        found = torch.stack([loss(_record(inputs, index), targets[index]) for index in range(len(targets))])
     return found.double()
 
 
-def _record(inputs: Inputs, place: int) -> Inputs:
-    one: Inputs = each(lambda leaf: leaf[place], inputs)
+def _record(inputs: Inputs, index: int) -> Inputs:
+    one: Inputs = each(lambda leaf: leaf[index], inputs)
     return one
 
 
@@ -156,5 +156,5 @@ def _laplace(uniforms: Tensor) -> Tensor:
 
 
 def best_public(losses: Sequence[float]) -> int:
-    """The place of the least loss that is a number; the first where none is."""
-    return min(range(len(losses)), key=lambda place: losses[place] if math.isfinite(losses[place]) else math.inf)
+    """The index of the least finite loss; 0 if none is finite."""
+    return min(range(len(losses)), key=lambda index: losses[index] if math.isfinite(losses[index]) else math.inf)

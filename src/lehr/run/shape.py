@@ -54,13 +54,13 @@ class RunFiles:
 
 
 def config_from_json(shape: object) -> dict[str, Any]:
-    """What config.json holds, its sections where they are expected. Further keys are let pass."""
+    """Check the content of config.json: its format and its sections. Further keys are allowed."""
     if not isinstance(shape, dict) or shape.get("format") != FORMAT:
         given = shape.get("format") if isinstance(shape, dict) else type(shape).__name__
         raise InvalidValue("configuration", allowed=f"an object whose format is {FORMAT}", given=given)
     version = shape.get("format_version")
     if type(version) is not int or version != FORMAT_VERSION:
-        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
+        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION} in this version of Lehr", given=version)
     for name in SECTIONS:
         if not isinstance(shape.get(name), dict):
             raise InvalidValue(name, allowed="an object", given=shape.get(name))
@@ -71,7 +71,7 @@ def config_from_json(shape: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """What is known before the first step. ``first_step`` is above zero where a run is resumed."""
+    """The facts known before the first step. ``first_step`` is above zero in a resumed run."""
 
     run: str
     directory: Path
@@ -79,17 +79,17 @@ class Start:
     steps: int
     first_step: int
     expected_batch_size: float
-    epsilon: float  # of the whole plan, proven; infinite where a method has no privacy
+    epsilon: float  # proven ε of the whole plan; infinite without privacy
     delta: float
-    published: Claim | None = None  # what the paper's rule says, where the run follows it
+    published: Claim | None = None  # the claim by the paper's rule, if the run follows it
     stops_at_accepted: int | None = None
-    has_limit: bool = False  # what a step costs follows from what was released, and ``steps`` are never reached
-    promises_nothing: str | None = None  # why no run of this kind is ever certified, where that is so
+    has_limit: bool = False  # costs depend on releases, and ``steps`` is only an upper bound
+    promises_nothing: str | None = None  # why runs of this kind are never certified
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where a run stands after a step. ``step`` counts candidates, accepted or not."""
+    """The progress after a step. ``step`` counts candidates, accepted or not."""
 
     step: int
     accepted: int
@@ -98,10 +98,9 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """How the model did after a step, on records that are public or with noise that was charged: a row of metrics.
+    """A row of the metrics: the model's score on public records, or with charged noise.
 
-    Of each class it is told on public records only. The noise multiplier and the clip norm are those of the step, where
-    that is known and they are public: no clip norm is told that follows gradients without noise.
+    There is an accuracy by class on public records only. ``clip_norm`` is missing if it depends on un-noised gradients.
     """
 
     step: int
@@ -111,12 +110,12 @@ class Evaluation:
     accuracy: float
     on: str  # which records: "test", "held-out records, noised (± 0.5%)"
     learning_rate: float
-    accuracy_by_class: tuple[float | None, ...] | None = None  # none for a class that no record is of
+    accuracy_by_class: tuple[float | None, ...] | None = None  # None for a class without records
     noise_multiplier: float | None = None
     clip_norm: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The JSON form. Infinity, which JSON has no number for, is a word; what is not known is left out."""
+        """The JSON form. Infinity is a word, and unknown values are omitted."""
         row: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}
         row = {name: value for name, value in row.items() if value is not None}
         if self.accuracy_by_class is not None:
@@ -125,7 +124,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, shape: object) -> Self:
-        """The row of a JSON form. Surplus fields are refused, and missing ones that every row has."""
+        """The row of a JSON form. Unknown and missing fields are errors."""
         expected = {field.name for field in fields(cls)}
         optional = {"accuracy_by_class", "noise_multiplier", "clip_norm"}
         if not isinstance(shape, dict) or not expected - optional <= set(shape) <= expected:
@@ -169,12 +168,12 @@ def _fraction(**named: object) -> float:
 
 
 COMPLETED = "plan completed"
-SPENT = "all that the limit allows is spent"  # of a run whose costs follow what it releases
+SPENT = "the limit is reached"  # in a run whose costs depend on its releases
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
-    """How a run ended: ``reason`` is ``COMPLETED``, or why it stopped before."""
+    """How a run ended. ``reason`` is ``COMPLETED``, or why it stopped early."""
 
     step: int
     accepted: int
@@ -183,7 +182,7 @@ class End:
 
 
 class Callback:
-    """Is told how a run goes. It sees public values only: every one is released, or was public before."""
+    """Override these methods to follow a run. They receive public values only."""
 
     def started(self, start: Start) -> None:
         """Before the first step."""

@@ -34,12 +34,12 @@ from lehr.run.distributed import Ranks
 from lehr.run.train_state import TrainState, evaluating
 
 MODEL = "model/"
-_OPTIMIZER = "optimizer"  # the name of what it keeps of a parameter stands behind that parameter's
-_OF_A_PARAMETER = ("model", "average", _OPTIMIZER)  # how names of tensors in a checkpoint begin
+_OPTIMIZER = "optimizer"  # its tensors are named optimizer/PARAMETER/NAME
+_OF_A_PARAMETER = ("model", "average", _OPTIMIZER)  # prefixes of tensors in a checkpoint
 
 
 def rows_of(length: int, total: int) -> list[range]:
-    """Which rows of so many each rank holds: as torch cuts them, so that the last ranks may have fewer, or none.
+    """The rows that each rank holds. Like in torch, the last ranks may have fewer, or none.
 
     >>> rows_of(5, 3)
     [range(0, 2), range(2, 4), range(4, 5)]
@@ -50,7 +50,7 @@ def rows_of(length: int, total: int) -> list[range]:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The shapes of whole parameters, in the order of the model, and who holds what of them."""
+    """The shapes of the whole parameters, in the model's order, and the rows of each rank."""
 
     shapes: Mapping[str, torch.Size]
     trained: tuple[str, ...]
@@ -58,22 +58,22 @@ class Layout:
     total: int
 
     def rows(self, name: str, rank: int | None = None) -> range:
-        """The rows of a parameter that a rank holds, this one unless another is named."""
+        """The rows of a parameter that a rank holds; by default this rank."""
         return rows_of(self.shapes[name][0], self.total)[self.number if rank is None else rank]
 
     def shape(self, name: str, rank: int | None = None) -> tuple[int, ...]:
-        """The shape of what a rank holds."""
+        """The shape of a rank's rows."""
         return (len(self.rows(name, rank)), *self.shapes[name][1:])
 
     def span(self, name: str) -> tuple[int, int]:
-        """Where this rank's share of a parameter begins and ends, were all trained parameters one long vector."""
+        """Start and end of this rank's rows in the concatenation of all trained parameters."""
         before = self._begins[name]
         width, rows = self.shapes[name][1:].numel(), self.rows(name)
         return before + width * rows.start, before + width * rows.stop
 
     @cached_property
     def count(self) -> int:
-        """The length of that vector."""
+        """The length of that concatenation."""
         return sum(self.shapes[name].numel() for name in self.trained)
 
     @cached_property
@@ -82,7 +82,7 @@ class Layout:
         return dict(zip(self.trained, accumulate(lengths, initial=0), strict=False))
 
     def owner(self, name: str, value: Tensor) -> str | None:
-        """The parameter that a tensor of a checkpoint has the shape of; none for counters and buffers."""
+        """The parameter that a tensor in a checkpoint belongs to; None for counters and buffers."""
         first, _, rest = name.partition("/")
         owner = rest.rpartition("/")[0] if first == _OPTIMIZER else rest if first in _OF_A_PARAMETER else ""
         return owner if owner in self.shapes and value.dim() else None
@@ -90,12 +90,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class ShardRandomness(StepRandomness):
-    """The randomness of a step, of whose noise a rank draws its own share and nobody else's."""
+    """The randomness of a step, with the noise of this rank's rows only."""
 
     layout: Layout
 
     def normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of the numbers that one process would draw, those that fall on what this rank holds."""
+        """The numbers that one process would draw for this rank's rows."""
         spans = [self.layout.span(name) for name in like]
         device = next((value.device for value in like.values()), torch.device("cpu"))
         shares = self.normals_between(purpose, spans, count=self.layout.count, device=device)
@@ -115,8 +115,8 @@ class Shards:
         trained = tuple(name for name, value in model.named_parameters() if value.requires_grad)
         self.model, self.ranks = model, ranks
         self.layout = Layout(shapes=shapes, trained=trained, number=ranks.number, total=ranks.total)
-        self.local = _stand_in(model)
-        _spread_out(model, device, total=ranks.total)
+        self.local = _empty_copy(model)
+        _shard(model, device, total=ranks.total)
         engine.let_go(self.reduce_scatter)
 
     def bind(self) -> None:
@@ -128,7 +128,7 @@ class Shards:
                 raise InvalidValue("model", allowed=f"rows {self.layout.rows(name)} of {name} here", given=local.shape)
             local_parameters[name].data = local
 
-    # Every rank calls the same of these at the same moment.
+    # Collectives: every rank calls the same ones in the same order.
 
     def at(self, key: RunKey, step: int, attempt: int) -> ShardRandomness:
         """The randomness of one attempt at one step."""
@@ -153,19 +153,19 @@ class Shards:
             self.put(before)
 
     def put(self, weights: Mapping[str, Tensor]) -> None:
-        """Let the model have these rows."""
+        """Overwrite this rank's rows."""
         own = self.local.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
                 own[name].copy_(value)
 
     def gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """On rank 0 the whole of tensors of which every rank has its rows, on the CPU; on the others nothing."""
+        """The whole tensors, on the CPU of rank 0; nothing on the other ranks."""
         whole = {name: self._whole(name, value) for name, value in tensors.items()}
         return {name: value for name, value in whole.items() if value is not None}
 
     def rows_of_tensor(self, name: str, value: Tensor) -> Tensor:
-        """What this rank holds of a tensor of a checkpoint."""
+        """This rank's rows of a tensor in a checkpoint."""
         owner = self.layout.owner(name, value)
         if owner is None:
             return value
@@ -185,27 +185,27 @@ def checkpoint_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {MODEL + name: value for name, value in weights.items()}
 
 
-def _stand_in(model: nn.Module) -> nn.Module:
-    """The model's layers over again, with its buffers, and with parameters that hold nothing yet."""
+def _empty_copy(model: nn.Module) -> nn.Module:
+    """A copy of the model that shares its buffers and has empty parameters."""
     memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
     for value in model.parameters():
         memo[id(value)] = nn.Parameter(value.detach().new_empty(0), value.requires_grad)
     return copy.deepcopy(model, memo)
 
 
-def _spread_out(model: nn.Module, device: torch.device, *, total: int) -> None:
-    """Let torch keep of each layer a rank's rows, and gather the rest while the layer runs: inner layers first."""
-    # Only where it is asked for: it takes torch seconds to load this.
+def _shard(model: nn.Module, device: torch.device, *, total: int) -> None:
+    """Shard each layer with ``fully_shard``, inner layers first."""
+    # Imported here, because it takes seconds.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (total,))
-    for layer in reversed(_gathered_at_once(model)):
+    for layer in reversed(_units(model)):
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
 
 
-def _gathered_at_once(model: nn.Module) -> list[nn.Module]:
-    """The layers that hold parameters, those that use their inner layers' weights as one; and the model itself."""
+def _units(model: nn.Module) -> list[nn.Module]:
+    """The layers to shard: those with parameters of their own or that use their children's, and the model itself."""
     found: list[nn.Module] = []
     inner: set[nn.Module] = set()
     for layer in model.modules():

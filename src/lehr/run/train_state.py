@@ -1,7 +1,7 @@
-"""The model of a run with all that goes on beside it: optimizer, averages, what the slots have learnt, and counts.
+"""The state of a training: model, optimizer, averages, state of the method's components, and counters.
 
-Everything in it is public: it follows from released sums, and a checkpoint of it may be shown to anybody. The one
-exception is what a clip that is unproven has learnt, in a run about which nothing is promised.
+All of it is computed from released sums, so a checkpoint of it is public. The one exception is the state of an unproven
+clip rule, in a run that has no guarantee.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SLOTS = ("clipping", "noise", "acceptance")
 
 
 class TrainState:
-    """What is trained. ``step`` counts candidates, of which some were ``accepted``."""
+    """The model and everything that changes with it. ``step`` counts candidates, accepted or not."""
 
     def __init__(self, model: nn.Module, method: Method, averaging: Averaging) -> None:
         self.model, self._averaging, self._method = model, averaging, method
@@ -35,44 +35,44 @@ class TrainState:
         self.noise: SlotState = method.noise.start(parameters)
         self.acceptance: SlotState = method.acceptance.start()
         self.step = self.accepted = self.attempt = 0
-        self.is_prepared = False  # by what is done once, before the first step
-        self.energy: float | None = None  # of the weights, on public records, where acceptance has asked for it
+        self.is_prepared = False  # whether the setup before the first step is done
+        self.energy: float | None = None  # public loss at the current weights, if acceptance has computed it
 
     def propose(self, released: ReleasedSum, *, divisor: float, step: int, step_scale: float = 1.0) -> None:
         """Move the weights to the candidate."""
         self._updater.step(released, divisor=divisor, step=step, step_scale=step_scale)
 
     def snapshot(self) -> Snapshot:
-        """The weights and the optimizer, to go back to."""
+        """A copy of the weights and the optimizer's state."""
         return self._updater.snapshot()
 
     def combined(self, released: ReleasedSum) -> ReleasedSum:
-        """What the candidate is made from."""
+        """The sum that the candidate is computed from."""
         return self._method.acceptance.combined(self.acceptance, released)
 
     def decides(self, proposal: Proposal, released: ReleasedSum) -> Decision:
-        """How far to go; what was decided is remembered."""
+        """Let the acceptance rule decide, and keep its state."""
         decision = self._method.acceptance.decide(self.acceptance, proposal, released)
         self.acceptance = decision.state
         return decision
 
     def go_back(self, before: Snapshot, *, keeps_momentum: bool = False) -> None:
-        """Undo a candidate, its momentum included unless that is kept."""
+        """Undo a candidate, with its momentum unless that is kept."""
         if keeps_momentum:
             self._updater.restore_weights(before)
         else:
             self._updater.restore(before)
 
     def clip_rule(self, step: int) -> ClipRule:
-        """The rule that this step clips by."""
+        """The clip rule of a step."""
         return self._method.clipping.rule(self.clipping, step)
 
     def peek(self, private: PrivateSum, *, divisor: float) -> None:
-        """Let a clip that is unproven look at a sum without noise."""
+        """Show an unproven clip rule a sum without noise."""
         self.clipping = self._method.clipping.peek(self.clipping, private, divisor=divisor)
 
     def end_step(self, taken: StepOutcome) -> None:
-        """Count the candidate, and let the slots and the averages learn from it."""
+        """Count the candidate, and update the state of components and averages."""
         self.clipping = self._method.clipping.learn(self.clipping, taken)
         self.noise = self._method.noise.learn(self.noise, taken)
         self._average = self._averaging.learn(self._average, self.model)
@@ -80,22 +80,22 @@ class TrainState:
         self.accepted += taken.is_accepted
 
     def learning_rate(self) -> float:
-        """That of the last step."""
+        """The learning rate of the last step."""
         return self._updater.learning_rate(max(0, self.step - 1))
 
     def weights(self) -> dict[str, Tensor]:
-        """What would be released now: the weights, or their average."""
+        """The weights that would be released now: the current ones, or their average."""
         return self._averaging.weights(self._average, self.model)
 
     def divergence(self) -> str:
-        """Which weight is no longer a number; empty where all are."""
+        """The name of a weight that is not finite, in words; empty if all are finite."""
         for name, value in self.model.named_parameters():
             if not bool(value.detach().isfinite().all()):
                 return f"{name} is no longer finite"
         return ""
 
     def checkpoint(self) -> Checkpoint:
-        """All that is needed to go on from here. Weights that are no numbers are never saved."""
+        """A checkpoint to resume from. An error if a weight is not finite."""
         if found := self.divergence():
             raise Diverged(diverged(found, self.step))
         model = {_PREFIX + name: value for name, value in self.model.state_dict().items()}
@@ -108,12 +108,12 @@ class TrainState:
                 "update": self._updater.scalars(),
                 "slots": self._slot_numbers(),
                 "is_prepared": self.is_prepared,
-                "energy": None if self.energy is None else repr(self.energy),  # which may be no number of JSON's
+                "energy": None if self.energy is None else repr(self.energy),  # JSON has no infinity
             },
         )
 
     def load(self, found: Checkpoint) -> None:
-        """Be what a checkpoint of the same model and method says, to the bit."""
+        """Load a checkpoint of the same model and method, bit for bit."""
         tensors = found.tensors.items()
         model = {name.removeprefix(_PREFIX): value for name, value in tensors if name.startswith(_PREFIX)}
         try:
@@ -124,8 +124,8 @@ class TrainState:
             self.energy = None if found.numbers["energy"] is None else float(found.numbers["energy"])
             for slot in _SLOTS:
                 setattr(self, slot, self._slot_state(slot, found))
-        except (RuntimeError, KeyError, ValueError, InvalidValue) as error:  # of missing, surplus or misshapen tensors
-            raise DamagedFile(f"the checkpoint is not one of this model and method: {error}") from error
+        except (RuntimeError, KeyError, ValueError, InvalidValue) as error:  # missing, surplus or misshapen tensors
+            raise DamagedFile(f"the checkpoint belongs to another model or method: {error}") from error
         self.step, self.accepted, self.attempt = found.step, found.accepted, found.attempt
 
     def _slot_tensors(self) -> dict[str, Tensor]:
@@ -159,7 +159,7 @@ def _is_tensor(value: object) -> bool:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model as it is used, not trained."""
+    """Put the model into evaluation mode, and restore the mode of every layer afterwards."""
     modes = [(layer, layer.training) for layer in model.modules()]
     model.eval()
     try:
@@ -170,5 +170,5 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def diverged(what: str, step: int) -> str:
-    """How a run is said to have failed."""
+    """The message of ``Diverged``."""
     return f"{what} after {step} steps: a smaller learning rate may help; what was released so far stays charged"
