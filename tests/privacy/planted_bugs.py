@@ -521,7 +521,7 @@ NOISE = (
         ),
         does="with sharded weights, the noise of a parameter starts with the same random numbers on every rank",
         breaks="the difference of two rows has no noise",
-        caught_by=("run/test_sharded.py::test_no_number_of_the_noise_is_used_by_two_ranks",),
+        caught_by=("run/test_sharded.py::test_no_two_ranks_use_the_same_noise",),
     ),
     Planted(
         name="noise-of-the-first-rank-alone",
@@ -536,7 +536,7 @@ NOISE = (
         ),
         does="with sharded weights, only rank 0 adds noise, as it does with replicated weights",
         breaks="the shards of all other ranks are released without noise",
-        caught_by=("run/test_sharded.py::test_a_share_of_a_sum_is_released_with_the_noise_of_the_whole",),
+        caught_by=("run/test_sharded.py::test_rows_are_released_with_the_noise_of_the_whole",),
     ),
     Planted(
         name="score-has-the-noise-of-its-step",
@@ -1144,7 +1144,7 @@ SHAPED = (
     ),
 )
 
-TWO = "run/test_distributed.py::test_a_run_of_two_processes_is_that_of_one_with_its_noise_once"
+TWO = "run/test_distributed.py::test_two_ranks_equal_one_process"
 RANKS = (
     Planted(
         name="every-rank-sums-the-draw",
@@ -1157,9 +1157,7 @@ RANKS = (
         ),
         does="each of W ranks sums the whole sample instead of its share",
         breaks="a record enters W times and changes the sum W times as much as the noise covers",
-        caught_by=(
-            "run/test_distributed.py::test_the_shares_of_all_ranks_are_the_draw_and_no_two_have_a_record_in_common",
-        ),
+        caught_by=("run/test_distributed.py::test_shares_of_all_ranks_are_the_draw",),
     ),
     Planted(
         name="no-noise-on-several-ranks",
@@ -1198,7 +1196,7 @@ RANKS = (
         edits=(('return f"{name}, rank {self.number}" if self.number else name', "return name"),),
         does="all ranks use the same random numbers for augmentation and dropout",
         breaks="records on two ranks share numbers, so adding a record changes more than its own gradient",
-        caught_by=("run/test_distributed.py::test_no_two_ranks_augment_or_drop_by_the_same_numbers",),
+        caught_by=("run/test_distributed.py::test_no_two_ranks_share_random_numbers",),
     ),
     Planted(
         name="number-of-ranks-ignored",
@@ -1211,7 +1209,7 @@ RANKS = (
         ),
         does="a run resumed with a different number of ranks counts as bit-identical",
         breaks="sums that round differently get the same noise, which can be subtracted",
-        caught_by=("run/test_distributed.py::test_what_is_taken_again_by_another_number_of_ranks_is_charged_again",),
+        caught_by=("run/test_distributed.py::test_steps_repeated_by_another_number_of_ranks_are_charged_again",),
     ),
 )
 

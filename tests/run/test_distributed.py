@@ -1,4 +1,4 @@
-"""Several processes, one run: real processes that meet by gloo, and the parts of their meeting by themselves."""
+"""Several processes, one run: real gloo processes, and the collectives by themselves."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ SAMPLING = PoissonSampling(expected_batch_size=20, records=40)
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7])
-def test_the_shares_of_all_ranks_are_the_draw_and_no_two_have_a_record_in_common(total: int) -> None:
+def test_shares_of_all_ranks_are_the_draw(total: int) -> None:
     places = torch.tensor([0, 1, 2, 5, 6, 7, 8, 20, 21, 35])
     shares = [Ranks(number=number, total=total).own(places) for number in range(total)]
     assert torch.cat(shares).sort().values.equal(places)
 
 
 @pytest.mark.parametrize("places", [[], [0], [1, 4, 5, 9, 13]])
-def test_every_rank_knows_the_largest_share_of_a_draw(places: list[int]) -> None:
+def test_largest_share_of_a_draw(places: list[int]) -> None:
     drawn = torch.tensor(places, dtype=torch.int64)
     expected = max(len(Ranks(number=number, total=3).own(drawn)) for number in range(3))
     assert Ranks(number=1, total=3).largest_share(drawn) == expected
 
 
-def test_an_error_of_the_network_is_a_lost_rank_and_one_of_the_program_is_not() -> None:
+def test_network_errors_are_lost_ranks() -> None:
     ranks = Ranks(total=2)
     for said, error in (("Gloo: Connection closed by peer", RankLost), ("mat1 and mat2 do not fit", RuntimeError)):
         with pytest.raises(error), ranks.session():
             raise RuntimeError(said)
 
 
-def test_where_the_last_of_a_draw_takes_the_place_of_a_record_all_others_stay_where_they_are() -> None:
+def test_one_record_moves_only_itself_and_the_last_one() -> None:
     """Otherwise one record more would move others to another rank, and another batch, to be rounded otherwise."""
     ranks = Ranks(number=0, total=2), Ranks(number=1, total=2)
     with_it, without = torch.tensor([12, 3, 9, 4, 8]), torch.tensor([12, 8, 9, 4])
@@ -69,7 +69,7 @@ def test_where_the_last_of_a_draw_takes_the_place_of_a_record_all_others_stay_wh
     assert shares == [([12, 9, 8], [12, 9]), ([3, 4], [8, 4])]
 
 
-def test_no_two_ranks_augment_or_drop_by_the_same_numbers() -> None:
+def test_no_two_ranks_share_random_numbers() -> None:
     found = []
     for number in range(3):
         run = PrivateRun.open(OpenRunSpec(sampling=SAMPLING, num_records=40, physical_batch=4, key=KEY))
@@ -81,7 +81,7 @@ def test_no_two_ranks_augment_or_drop_by_the_same_numbers() -> None:
     assert len({tuple(values.tolist()) for values in found}) == 6
 
 
-def test_alone_there_is_nobody_to_talk_to() -> None:
+def test_collectives_of_one_process() -> None:
     own = PrivateSum(values={"weight": torch.ones(2)}, sensitivity=1.0)
     assert join_ranks() is ALONE
     assert ALONE.reduce(own) is own
@@ -91,9 +91,7 @@ def test_alone_there_is_nobody_to_talk_to() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("total", [2, 3])
-def test_every_rank_gets_the_same_sum_to_the_bit_and_it_is_added_in_the_order_of_the_ranks(
-    total: int, tmp_path: Path
-) -> None:
+def test_collectives_of_several_ranks(total: int, tmp_path: Path) -> None:
     said = collectives(tmp_path / "meeting", total)
     assert all(one == said[0] for one in said)
     found, refused = said[0]
@@ -107,12 +105,12 @@ def test_every_rank_gets_the_same_sum_to_the_bit_and_it_is_added_in_the_order_of
     assert "clipped to the same bound on every rank" in refused
 
 
-def test_a_device_that_is_no_gpu_or_that_has_a_number_stays_as_it_is() -> None:
+def test_device_of_a_rank() -> None:
     for device in (torch.device("cpu"), torch.device("cuda", 1)):
         assert device_of_rank(device) == device
 
 
-def test_weights_that_differ_in_one_number_have_another_fingerprint() -> None:
+def test_fingerprint_of_weights() -> None:
     model = nn.Linear(3, 2)
     before = fingerprint_of(model.parameters(), KEY)
     with torch.no_grad():
@@ -121,7 +119,7 @@ def test_weights_that_differ_in_one_number_have_another_fingerprint() -> None:
 
 
 @pytest.mark.usefixtures("met")
-def test_a_model_that_another_engine_shares_out_is_refused() -> None:
+def test_distributed_models_are_refused() -> None:
     sharded = nn.Linear(3, 2)
     refuse_wrapped(sharded)
     fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
@@ -132,7 +130,7 @@ def test_a_model_that_another_engine_shares_out_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("met")
-def test_a_meeting_of_one_is_no_meeting() -> None:
+def test_process_group_of_one() -> None:
     assert join_ranks() is ALONE
 
 
@@ -151,7 +149,7 @@ RANKS = {name: (2, 4) if name in ("dpsgd", "tiny-batches") else (2,) for name in
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_is_that_of_one_with_its_noise_once(tmp_path: Path) -> None:
+def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
     alone = prepared(tmp_path / "alone")
     two = copied(alone, "two")
     expected = train(alone)
@@ -162,7 +160,7 @@ def test_a_run_of_two_processes_is_that_of_one_with_its_noise_once(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_every_method_ends_where_one_process_with_the_same_key_ends(tmp_path: Path) -> None:
+def test_every_method_equals_one_process(tmp_path: Path) -> None:
     expected = {}
     for name, job in METHODS.items():
         run = prepared(tmp_path / name, **job)
@@ -181,7 +179,7 @@ def test_every_method_ends_where_one_process_with_the_same_key_ends(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_killed_rank_stops_the_run_which_goes_on_as_if_it_never_was(tmp_path: Path) -> None:
+def test_killed_rank_stops_the_run_which_resumes_bit_for_bit(tmp_path: Path) -> None:
     broken = prepared(tmp_path / "broken")
     whole = copied(broken, "whole")
     [first], [] = together(2, [(broken, {"misbehaves": {1: "dies"}})])
@@ -195,7 +193,7 @@ def test_a_killed_rank_stops_the_run_which_goes_on_as_if_it_never_was(tmp_path: 
 
 
 @pytest.mark.slow
-def test_what_is_taken_again_by_another_number_of_ranks_is_charged_again(tmp_path: Path) -> None:
+def test_steps_repeated_by_another_number_of_ranks_are_charged_again(tmp_path: Path) -> None:
     run = prepared(tmp_path / "run")
     [], [second] = together(2, [(run, {"callbacks": [KillAt(5)]})])
     assert second.startswith("RankLost: ")
@@ -211,7 +209,7 @@ def test_what_is_taken_again_by_another_number_of_ranks_is_charged_again(tmp_pat
 
 
 @pytest.mark.slow
-def test_an_error_of_one_rank_is_told_by_its_kind_and_ends_all(tmp_path: Path) -> None:
+def test_error_of_one_rank_stops_all_and_sends_its_type_only(tmp_path: Path) -> None:
     [first], [second], [third] = together(3, [(prepared(tmp_path / "run"), {"misbehaves": {2: "fails"}})])
     assert third == "ArithmeticError: what only this process should tell"
     for said in (first, second):
@@ -221,7 +219,7 @@ def test_an_error_of_one_rank_is_told_by_its_kind_and_ends_all(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
-def test_an_interrupted_rank_ends_the_others_at_once(who: int, tmp_path: Path) -> None:
+def test_interrupted_rank_stops_the_others_at_once(who: int, tmp_path: Path) -> None:
     said = interrupted_while_others_work(tmp_path / "meeting", who)
     for (interrupted, _, seconds), (other, why, others_seconds) in zip(said[who], said[1 - who], strict=True):
         assert (interrupted, other) == ("KeyboardInterrupt", "RankLost")
@@ -231,7 +229,7 @@ def test_an_interrupted_rank_ends_the_others_at_once(who: int, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_lost_after_the_time_that_the_program_allows(tmp_path: Path) -> None:
+def test_hanging_rank_is_lost_after_the_timeout(tmp_path: Path) -> None:
     run = prepared(tmp_path / "run")
     [first], [] = together(2, [(run, {"misbehaves": {1: "hangs"}})], timeout=6)
     assert first.startswith("RankLost: a rank did not answer in time")
@@ -239,12 +237,12 @@ def test_a_rank_that_hangs_is_lost_after_the_time_that_the_program_allows(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_rank_that_differs_is_refused_before_anything_is_released(tmp_path: Path) -> None:
+def test_rank_with_other_settings_is_refused_before_a_release(tmp_path: Path) -> None:
     """Other records, other settings, a method that cannot be sharded; and another bound, which nobody wrote down."""
     refused: dict[str, dict[str, Any]] = {
         "records must be the same on every rank": {"data": {1: records(5, 60)}},
         "settings must be the same on every rank": {"settings_of_rank": {1: {"clip_norm": 2.0}}},
-        "method must be one that takes every step": {"sharded": True, "method": "sa-dpsgd"},
+        "method must be one that accepts every step": {"sharded": True, "method": "sa-dpsgd"},
     }
     jobs = [(tmp_path / f"run-{place}", {"resume": False, **job}) for place, job in enumerate(refused.values())]
     other_bound = {"unsaid_clip_norm": {0: 1.0, 1: 2.0}}
@@ -259,7 +257,7 @@ def test_a_rank_that_differs_is_refused_before_anything_is_released(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_command_runs_under_torchrun_and_speaks_once(tmp_path: Path) -> None:
+def test_command_under_torchrun_prints_once(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
     # Without the dashes torchrun takes --run for an option of its own.
     lehr = ["--", sys.executable, "-c", "from lehr.cli.main import main; main()"]

@@ -1,4 +1,4 @@
-"""Weights that are spread over processes: what each holds, what it draws, and that together they are one run."""
+"""Sharded weights: the rows and the noise of each rank, and whole runs that equal a run of one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lehr.privacy.clipping import FlatClip
 from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.distributed import Ranks
-from lehr.run.sharded import Layout, ShardRandomness, Shards, _gathered_at_once, rows_of
+from lehr.run.sharded import Layout, ShardRandomness, Shards, _units, rows_of
 from tests.several_ranks import charged, close, copied, prepared, together, train
 
 KEY = RunKey(bytes(range(32)))
@@ -41,7 +41,7 @@ def empty(number: int, total: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("total", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize("length", [1, 2, 5, 8])
-def test_every_row_is_held_by_one_rank_and_as_torch_cuts_them(length: int, total: int) -> None:
+def test_each_row_is_on_one_rank_as_in_torch(length: int, total: int) -> None:
     rows = rows_of(length, total)
     assert [row for share in rows for row in share] == list(range(length))
     cut = [len(part) for part in torch.arange(length).chunk(total)]
@@ -49,21 +49,21 @@ def test_every_row_is_held_by_one_rank_and_as_torch_cuts_them(length: int, total
 
 
 @pytest.mark.parametrize("total", [1, 2, 4, 9])
-def test_the_noise_of_all_ranks_put_together_is_that_of_one_process(total: int) -> None:
+def test_noise_of_all_ranks_is_that_of_one_process(total: int) -> None:
     whole = KEY.at(3, 1).normals("noise", {name: torch.empty(SHAPES[name]) for name in TRAINED})
     shares = [randomness(number, total).normals("noise", empty(number, total)) for number in range(total)]
     for name in TRAINED:
         assert torch.cat([share[name] for share in shares]).equal(whole[name])
 
 
-def test_no_number_of_the_noise_is_used_by_two_ranks() -> None:
+def test_no_two_ranks_use_the_same_noise() -> None:
     """The planted bug of sharded noise: every rank begins at the beginning."""
     drawn = [randomness(number, 4).normals("noise", empty(number, 4)) for number in range(4)]
     numbers = torch.cat([value.flatten() for share in drawn for value in share.values()])
     assert len(set(numbers.tolist())) == len(numbers) == layout(0, 4).count
 
 
-def test_a_share_of_a_sum_is_released_with_the_noise_of_the_whole() -> None:
+def test_rows_are_released_with_the_noise_of_the_whole() -> None:
     whole = PrivateSum(values={name: torch.ones(SHAPES[name]) for name in TRAINED}, sensitivity=2.0)
     expected = IsotropicNoise().release(whole, noise_multiplier=1.5, randomness=KEY.at(3, 1))
     for number in range(3):
@@ -76,7 +76,7 @@ def test_a_share_of_a_sum_is_released_with_the_noise_of_the_whole() -> None:
         assert found.noise_std == expected.noise_std
 
 
-def test_a_tensor_of_a_checkpoint_belongs_to_its_parameter_unless_it_is_a_counter_or_a_buffer() -> None:
+def test_owner_of_tensors_in_a_checkpoint() -> None:
     of = layout(0, 2).owner
     assert of("model/first", torch.ones(3, 2)) == "first"
     assert of("optimizer/third/exp_avg", torch.ones(4, 3)) == "third"
@@ -86,7 +86,7 @@ def test_a_tensor_of_a_checkpoint_belongs_to_its_parameter_unless_it_is_a_counte
     assert of("average_count", torch.tensor(3)) is None
 
 
-def test_a_parameter_may_have_a_stroke_in_its_name() -> None:
+def test_owner_of_parameters_with_a_slash() -> None:
     shapes = {"a/b.weight": torch.Size((5, 2)), "a": torch.Size((3,))}
     of = Layout(shapes=shapes, trained=tuple(shapes), number=0, total=2).owner
     assert of("model/a/b.weight", torch.ones(3, 2)) == of("average/a/b.weight", torch.ones(3, 2)) == "a/b.weight"
@@ -94,7 +94,7 @@ def test_a_parameter_may_have_a_stroke_in_its_name() -> None:
     assert of("optimizer/a/exp_avg", torch.ones(2)) == "a"
 
 
-class Attending(nn.Module):
+class Attention(nn.Module):
     """A layer that uses the weights of its inner layer itself, and a layer of its own."""
 
     def __init__(self) -> None:
@@ -108,14 +108,14 @@ class Attending(nn.Module):
         return found
 
 
-def test_what_is_used_together_is_gathered_together() -> None:
-    model = Attending()
-    assert _gathered_at_once(model) == [model, model.attention, model.out]
+def test_layers_that_are_sharded() -> None:
+    model = Attention()
+    assert _units(model) == [model, model.attention, model.out]
 
 
 @pytest.mark.usefixtures("met")
-def test_what_is_held_is_in_the_memory_of_the_model() -> None:
-    model = Attending()
+def test_local_weights_share_memory_with_the_model() -> None:
+    model = Attention()
     expected = {name: value.detach().clone() for name, value in model.named_parameters()}
     engine = ShardedEngine(model, nn.CrossEntropyLoss(reduction="none"))
     batch = torch.randn(6, 5, 4), torch.arange(6) % 3
@@ -133,8 +133,8 @@ def test_what_is_held_is_in_the_memory_of_the_model() -> None:
 
 
 @pytest.mark.usefixtures("met")
-def test_a_checkpoint_alone_is_gathered_and_handed_out_as_it_is() -> None:
-    model = Attending()
+def test_checkpoint_of_one_rank_is_unchanged() -> None:
+    model = Attention()
     shards = Shards(model, ShardedEngine(model, nn.CrossEntropyLoss(reduction="none")), Ranks(), torch.device("cpu"))
     tensors = {"model/out.weight": torch.randn(3, 4), "optimizer/out.weight/step": torch.tensor(2.0)}
     found = shards.gathered(tensors)
@@ -153,9 +153,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("total, held", [(2, ([12, 3, 10, 2], [8, 2, 5, 1])), (4, ([8, 2, 5, 1], [8, 2, 5, 1]))])
-def test_spread_weights_end_where_those_of_one_process_end(
-    total: int, held: tuple[list[int], list[int]], tmp_path: Path
-) -> None:
+def test_sharded_runs_equal_one_process(total: int, held: tuple[list[int], list[int]], tmp_path: Path) -> None:
     jobs_of = JOBS if total == 2 else {"tiny batches": JOBS["tiny batches"]}
     runs = {name: prepared(tmp_path / name, **job) for name, job in jobs_of.items()}
     spread = {name: copied(run, f"{name}, spread") for name, run in runs.items()}
@@ -174,7 +172,7 @@ def test_spread_weights_end_where_those_of_one_process_end(
 
 
 @pytest.mark.slow
-def test_a_killed_rank_stops_all_and_what_is_taken_again_elsewhere_is_charged_again(tmp_path: Path) -> None:
+def test_killed_sharded_rank_stops_all_and_the_run_resumes(tmp_path: Path) -> None:
     steps = 8
     job = {"sharded": True, "steps": steps}
     broken = prepared(tmp_path / "broken", steps=steps)
@@ -183,23 +181,23 @@ def test_a_killed_rank_stops_all_and_what_is_taken_again_elsewhere_is_charged_ag
     assert first.startswith("RankLost: ")
     before, _ = charged(broken)
     assert 0 < before < steps
-    alone, four = copied(broken, "alone"), copied(broken, "four")
+    alone = copied(broken, "alone")
 
-    # The same ranks go on to the very bits of a run that was never stopped, and nothing is paid twice.
+    # The same ranks resume to the same bits as a run that was never stopped, and nothing is charged twice.
     [resumed, expected], _ = together(2, [(broken, job), (whole, job)])
     assert resumed == expected
     assert charged(broken) == charged(whole)
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
-    # Others round otherwise: the steps since the checkpoint are taken with fresh noise, out of what is left.
-    for end in (train(alone, steps=steps)["end"], together(4, [(four, job)])[0][0]["end"]):
-        assert "steps early" in end.reason
-        assert end.step < steps
-    assert charged(alone)[0] == charged(four)[0] == steps
+    # Another number of ranks rounds differently: steps since the checkpoint are repeated with fresh noise and charged.
+    end = train(alone, steps=steps)["end"]
+    assert "steps early" in end.reason
+    assert end.step < steps
+    assert charged(alone)[0] == steps
 
 
 @pytest.mark.slow
-def test_an_error_of_one_rank_ends_all(tmp_path: Path) -> None:
+def test_error_of_one_sharded_rank_stops_all(tmp_path: Path) -> None:
     job = {"sharded": True, "misbehaves": {1: "fails"}}
     [first], [second] = together(2, [(prepared(tmp_path / "run"), job)])
     assert first.startswith("RankLost: ")
