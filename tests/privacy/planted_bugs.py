@@ -74,7 +74,7 @@ SAMPLER = (
         does="the sample of the first step is reused at every step",
         breaks="a record in that sample enters every sum, but each step is charged as a fresh sample",
         caught_by=(
-            "run/test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",
+            "run/test_loop.py::test_run_equals_dpsgd_by_hand",
             "attacks/test_step_attack.py::test_faults_are_found_in_a_short_game_too",
         ),
     ),
@@ -113,7 +113,7 @@ SAMPLER = (
         ),
         does="a step with an empty sample is skipped, including its noise",
         breaks="unchanged weights reveal that nobody was sampled",
-        caught_by=("run/test_loop.py::test_an_empty_draw_still_moves_the_weights_by_noise",),
+        caught_by=("run/test_loop.py::test_empty_draw_still_adds_noise",),
     ),
     Planted(
         name="draw-cut-to-fit",
@@ -126,7 +126,7 @@ SAMPLER = (
         ),
         does="a sample that is too large for memory is truncated",
         breaks="one record can displace another, so two records change, and inclusion is no longer independent",
-        caught_by=("run/test_loop.py::test_a_draw_is_never_cut_to_fit",),
+        caught_by=("run/test_loop.py::test_draw_is_never_truncated",),
     ),
     Planted(
         name="padding-counted",
@@ -141,7 +141,7 @@ SAMPLER = (
         breaks="the first record enters nearly every sum, several times, but is charged as if it were sampled",
         caught_by=(
             "privacy/sampling/test_sampling.py::test_the_masked_places_are_the_draw_and_every_batch_has_the_size",
-            "run/test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",
+            "run/test_loop.py::test_run_equals_dpsgd_by_hand",
         ),
     ),
 )
@@ -207,9 +207,7 @@ CLIP = (
         ),
         does="the losses of a query about a candidate are not clipped",
         breaks="one record can change the answer by any amount, while the noise only covers the clip",
-        caught_by=(
-            "run/test_loss_oracle.py::test_one_record_moves_the_answer_by_no_more_than_the_noise_is_measured_by",
-        ),
+        caught_by=("run/test_loss_oracle.py::test_sensitivity_of_a_query",),
     ),
     Planted(
         name="whole-norm-in-each-layer",
@@ -395,7 +393,7 @@ NOISE = (
         breaks="the true ε is at least about twice the stated one",
         caught_by=(
             "privacy/noise/test_isotropic.py::test_the_noise_has_the_multiplier_times_the_sensitivity_and_no_other_scale",
-            "run/test_mechanism.py::test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move",
+            "run/test_mechanism.py::test_noise_matches_the_event",
             "attacks/test_step_attack.py::test_faults_are_found_in_a_short_game_too",
         ),
     ),
@@ -411,8 +409,8 @@ NOISE = (
         does="under replace-one, the noise is scaled for a record that is added or removed",
         breaks="replacing a record changes the sum by twice as much",
         caught_by=(
-            "run/test_mechanism.py::test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move",
-            "run/test_mechanism.py::test_a_step_is_charged_as_the_plan_has_it",
+            "run/test_mechanism.py::test_noise_matches_the_event",
+            "run/test_mechanism.py::test_event_of_a_step_is_the_plans",
         ),
     ),
     Planted(
@@ -495,7 +493,7 @@ NOISE = (
         edits=(('            purpose="energy",\n', '            purpose="noise",\n'),),
         does="a query about a candidate reuses the noise of the step's gradients",
         breaks="subtracting the two releases removes the noise",
-        caught_by=("run/test_loss_oracle.py::test_the_draw_and_the_noise_of_a_question_are_none_of_the_gradients",),
+        caught_by=("run/test_loss_oracle.py::test_query_has_its_own_draw_and_noise",),
     ),
     Planted(
         name="same-noise-every-step",
@@ -508,7 +506,7 @@ NOISE = (
         ),
         does="every step reuses the noise of the first step",
         breaks="the difference of two steps has no noise",
-        caught_by=("run/test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",),
+        caught_by=("run/test_loop.py::test_run_equals_dpsgd_by_hand",),
     ),
     Planted(
         name="same-noise-on-every-rank",
@@ -544,7 +542,7 @@ NOISE = (
         edits=(('randomness=randomness, purpose="score"', 'randomness=randomness, purpose="noise"'),),
         does="a score on private records reuses the noise of its step's sum",
         breaks="anyone who knows one of the two values can remove the noise from the other",
-        caught_by=("run/test_loop.py::test_no_stream_of_random_numbers_is_used_for_two_things",),
+        caught_by=("run/test_loop.py::test_no_random_stream_is_used_twice",),
     ),
     Planted(
         name="seeds-of-32-bits",
@@ -562,7 +560,7 @@ NOISE = (
         breaks="two sums have the same noise, and their difference has none",
         caught_by=(
             "privacy/test_rng.py::test_no_two_steps_and_no_two_attempts_of_the_longest_run_share_a_number",
-            "run/test_loop.py::test_every_step_of_a_long_run_has_randomness_of_its_own",
+            "run/test_loop.py::test_every_step_has_its_own_randomness",
         ),
     ),
     Planted(
@@ -578,7 +576,7 @@ NOISE = (
         breaks="the difference of the two sums has no noise",
         caught_by=(
             "privacy/test_rng.py::test_no_two_steps_and_no_two_attempts_of_the_longest_run_share_a_number",
-            "run/test_loop.py::test_every_step_of_a_long_run_has_randomness_of_its_own",
+            "run/test_loop.py::test_every_step_has_its_own_randomness",
         ),
     ),
     Planted(
@@ -613,7 +611,7 @@ NOISE = (
         ),
         does="the last digits of the clipping metrics encode the norm of the sum without noise",
         breaks="a statistic of private records is released without noise",
-        caught_by=("run/test_loop.py::test_all_that_a_run_tells_follows_from_what_was_released",),
+        caught_by=("run/test_loop.py::test_everything_public_follows_from_releases",),
     ),
 )
 
@@ -632,8 +630,8 @@ ACCUMULATION = (
         does="the noise is halved with every further physical batch",
         breaks="a record is in one physical batch and changes the sum as much as ever",
         caught_by=(
-            "run/test_mechanism.py::test_adding_parts_keeps_the_sensitivity_of_one",
-            "run/test_mechanism.py::test_noise_is_added_once_however_many_parts_a_draw_has",
+            "run/test_mechanism.py::test_sum_of_parts_keeps_the_sensitivity",
+            "run/test_mechanism.py::test_noise_is_added_once_per_draw",
         ),
     ),
     Planted(
@@ -642,9 +640,7 @@ ACCUMULATION = (
         edits=(("value.to(torch.float64, copy=True)", "value.to(torch.float32, copy=True)"),),
         does="physical batches are accumulated in float32",
         breaks="removing one record changes the rounding of all later batches, together by more than the sensitivity",
-        caught_by=(
-            "run/test_mechanism.py::test_one_record_moves_a_sum_over_many_parts_by_no_more_than_the_sensitivity",
-        ),
+        caught_by=("run/test_mechanism.py::test_sensitivity_of_a_sum_of_many_parts",),
     ),
     Planted(
         name="positions-summed-in-float32",
@@ -665,7 +661,7 @@ ACCUMULATION = (
         ),
         does="physical batches are cut from the sample in record order",
         breaks="removing one record moves all later ones to other batches, where they round differently",
-        caught_by=("run/test_mechanism.py::test_a_draw_is_in_an_order_that_its_places_say_nothing_of",),
+        caught_by=("run/test_mechanism.py::test_draw_is_in_random_order",),
     ),
     Planted(
         name="no-noise-on-accumulated-parts",
@@ -681,8 +677,8 @@ ACCUMULATION = (
         does="a sample that needs several physical batches is released without noise",
         breaks="nothing hides a record of that sample",
         caught_by=(
-            "run/test_loop.py::test_how_a_draw_is_portioned_makes_no_difference",
-            "run/test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",
+            "run/test_loop.py::test_physical_batch_size_makes_no_difference",
+            "run/test_loop.py::test_run_equals_dpsgd_by_hand",
         ),
     ),
     Planted(
@@ -699,7 +695,7 @@ ACCUMULATION = (
         ),
         does="the released sum is divided by the actual batch size instead of a constant",
         breaks="one record changes the divisor and so everybody's contribution, which the noise does not cover",
-        caught_by=("run/test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",),
+        caught_by=("run/test_loop.py::test_run_equals_dpsgd_by_hand",),
     ),
 )
 
@@ -773,7 +769,7 @@ RESUME = (
         does="a run restarted with other code or settings reuses the noise of its first attempt",
         breaks="subtracting the two attempts of a step removes the noise",
         caught_by=(
-            "run/test_loop.py::test_nothing_is_drawn_twice_from_one_attempt_by_different_environments",
+            "run/test_loop.py::test_each_environment_gets_a_new_attempt",
             "privacy/test_loop_under_attack.py::test_subtracting_two_lives_of_a_step_does_not_take_the_noise_off",
         ),
     ),
@@ -789,8 +785,8 @@ RESUME = (
         does="a run resumed in an environment with different rounding counts as bit-identical",
         breaks="steps that were charged once release two different sums with the same noise",
         caught_by=(
-            "run/test_loop.py::test_resuming_elsewhere_draws_afresh_and_pays_again",
-            "run/test_replay.py::test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_changed",
+            "run/test_loop.py::test_resume_in_another_environment_is_charged_again",
+            "run/test_replay.py::test_attempt_continues_only_if_nothing_changed",
         ),
     ),
     Planted(
@@ -799,7 +795,7 @@ RESUME = (
         edits=(("        if atomic.read(self.files.fingerprint) != fingerprint(self.key):\n", "        if False:\n"),),
         does="a run can be resumed with other records",
         breaks="the same noise is used on the sums of two data sets, and their difference has none",
-        caught_by=("run/test_folder.py::test_another_plan_or_other_records_are_refused_by_name",),
+        caught_by=("run/test_folder.py::test_other_plan_or_records",),
     ),
     Planted(
         name="contents-of-folders-ignored",
@@ -826,7 +822,7 @@ RESUME = (
         edits=(("return step + self._shift", "return step"),),
         does="a restarted run uses the noise multipliers of the steps it repeats, not of the steps that pay for them",
         breaks="with a noise schedule, the paying steps may have been charged for more noise than was added",
-        caught_by=("run/test_loop.py::test_a_run_begun_anew_pays_with_later_steps_of_the_plan_and_has_their_noise",),
+        caught_by=("run/test_loop.py::test_second_attempt_has_the_noise_of_the_steps_that_pay",),
     ),
     Planted(
         name="position-lost",
@@ -845,7 +841,7 @@ RESUME = (
         ),
         does="a resumed run restarts its random numbers from the beginning",
         breaks="the samples and noise of the first steps are reused on other sums",
-        caught_by=("run/test_loop.py::test_what_the_slots_have_learnt_survives_a_crash_to_the_bit",),
+        caught_by=("run/test_loop.py::test_component_state_survives_a_crash",),
     ),
     Planted(
         name="charged-after-the-release",
@@ -858,7 +854,7 @@ RESUME = (
         ),
         does="a step is sampled before it is written to the ledger",
         breaks="a value that leaves the process in between was never charged",
-        caught_by=("run/test_loop.py::test_a_step_is_charged_on_the_disk_before_its_records_are_drawn",),
+        caught_by=("run/test_loop.py::test_step_is_charged_on_disk_before_the_draw",),
     ),
 )
 
@@ -870,8 +866,8 @@ ACCOUNTING = (
         does="one step counts as charged before it was",
         breaks="the ledger misses one step",
         caught_by=(
-            "run/test_loop.py::test_the_plan_is_charged_in_full_and_not_a_step_more",
-            "run/test_loop.py::test_a_step_is_charged_on_the_disk_before_its_records_are_drawn",
+            "run/test_loop.py::test_plan_is_charged_exactly",
+            "run/test_loop.py::test_step_is_charged_on_disk_before_the_draw",
         ),
     ),
     Planted(
@@ -911,9 +907,7 @@ ACCOUNTING = (
         ),
         does="the charge of a rejected candidate is reused for the next one",
         breaks="candidates are tried for free until one is accepted, which selects among noise draws",
-        caught_by=(
-            "run/test_loop.py::test_rejected_candidates_leave_weights_and_momentum_as_they_were_and_stay_charged",
-        ),
+        caught_by=("run/test_loop.py::test_rejected_candidates_are_charged",),
     ),
     Planted(
         name="question-uncharged",
@@ -926,7 +920,7 @@ ACCOUNTING = (
         ),
         does="queries on private records about a candidate are free",
         breaks="the answer depends on the records, and its noise has a cost",
-        caught_by=("run/test_loss_oracle.py::test_a_question_is_charged_as_what_it_is",),
+        caught_by=("run/test_loss_oracle.py::test_event_of_a_query",),
     ),
     Planted(
         name="scores-uncharged",
@@ -939,9 +933,7 @@ ACCOUNTING = (
         ),
         does="scores on held-out private records are free",
         breaks="each score is a release",
-        caught_by=(
-            "run/test_loop.py::test_scores_on_private_records_are_charged_with_the_steps_and_repeated_for_free",
-        ),
+        caught_by=("run/test_loop.py::test_private_scores_are_charged_with_the_steps",),
     ),
     Planted(
         name="ledger-overdrawn",
@@ -1010,7 +1002,7 @@ ACCOUNTING = (
         ),
         does="a run that ends early is scored on private records once more without a charge",
         breaks="a score is released that nobody paid for",
-        caught_by=("run/test_loop.py::test_every_score_on_private_records_is_charged_also_where_a_run_ends_early",),
+        caught_by=("run/test_loop.py::test_private_scores_of_a_run_that_ends_early_are_charged",),
     ),
     Planted(
         name="mass-beyond-the-window-forgotten",
@@ -1108,7 +1100,7 @@ SHAPED = (
         ),
         does="adaptive bounds and noise shapes learn from the sum without noise",
         breaks="the next step's noise reveals this sum",
-        caught_by=("run/test_loop.py::test_the_slots_learn_from_what_was_released_and_from_nothing_else",),
+        caught_by=("run/test_loop.py::test_components_learn_from_releases_only",),
     ),
     Planted(
         name="prior-peeks",
@@ -1236,9 +1228,7 @@ PRIVATE_RUN = (
         ),
         does="in an external loop, a step is charged after its noise is added",
         breaks="a crash in between leaves a released sum that was never charged",
-        caught_by=(
-            "run/test_private_run.py::test_a_step_of_another_programs_loop_is_drawn_for_free_and_charged_before_its_noise",
-        ),
+        caught_by=("run/test_private_run.py::test_step_of_an_external_loop_is_charged_before_its_noise",),
     ),
     Planted(
         name="border-of-a-block-uncharged",
@@ -1252,8 +1242,8 @@ PRIVATE_RUN = (
         does="the first step of each block counts as charged with the previous block",
         breaks="the ledger misses one step per block",
         caught_by=(
-            "run/test_private_run.py::test_steps_are_charged_in_blocks_and_each_before_it_is_drawn",
-            "run/test_loop.py::test_the_plan_is_charged_in_full_and_not_a_step_more",
+            "run/test_private_run.py::test_steps_are_charged_in_blocks_before_the_draw",
+            "run/test_loop.py::test_plan_is_charged_exactly",
         ),
     ),
     Planted(
@@ -1275,7 +1265,7 @@ PRIVATE_RUN = (
         ),
         does="a step can be released twice",
         breaks="values added in between get the same noise, and the difference of the releases has none",
-        caught_by=("run/test_private_run.py::test_a_step_is_released_once_and_takes_nothing_afterwards",),
+        caught_by=("run/test_private_run.py::test_step_is_released_once",),
     ),
     Planted(
         name="added-after-the-release",
@@ -1289,7 +1279,7 @@ PRIVATE_RUN = (
         ),
         does="a step accepts further sums after its release",
         breaks="they would be released with noise that is already known",
-        caught_by=("run/test_private_run.py::test_a_step_is_released_once_and_takes_nothing_afterwards",),
+        caught_by=("run/test_private_run.py::test_step_is_released_once",),
     ),
     Planted(
         name="two-objects-of-one-step",
@@ -1302,7 +1292,7 @@ PRIVATE_RUN = (
         ),
         does="one process can take the same step of a plan twice",
         breaks="two sums have the same noise and are charged once",
-        caught_by=("run/test_private_run.py::test_a_step_is_released_once_and_takes_nothing_afterwards",),
+        caught_by=("run/test_private_run.py::test_step_is_released_once",),
     ),
     Planted(
         name="part-of-a-draw-released",
@@ -1315,7 +1305,7 @@ PRIVATE_RUN = (
         ),
         does="a loop that processes other records than those sampled is not detected",
         breaks="the true sampling probability differs from the charged one",
-        caught_by=("run/test_private_run.py::test_a_sum_that_is_not_over_the_draw_is_not_released",),
+        caught_by=("run/test_private_run.py::test_incomplete_sum_is_not_released",),
     ),
     Planted(
         name="other-draw-on-every-rank",
@@ -1341,7 +1331,7 @@ PRIVATE_RUN = (
         ),
         does="a run resumed on a different machine counts as bit-identical",
         breaks="different sums get the same noise, which can be subtracted, without a new charge",
-        caught_by=("run/test_private_run.py::test_a_replay_is_free_in_the_same_environment_alone",),
+        caught_by=("run/test_private_run.py::test_replay_is_free_in_the_same_environment_only",),
     ),
     Planted(
         name="given-back-twice",
@@ -1354,7 +1344,7 @@ PRIVATE_RUN = (
         ),
         does="the unused budget is given back each time a run is finished",
         breaks="a budget that is refunded twice pays for more than it has",
-        caught_by=("run/test_private_run.py::test_the_end_closes_the_ledger_and_gives_back_what_was_not_used_once",),
+        caught_by=("run/test_private_run.py::test_finish_returns_the_unused_part_once",),
     ),
     Planted(
         name="setup-uncharged",
@@ -1367,7 +1357,7 @@ PRIVATE_RUN = (
         ),
         does="the private setup before the first step is not charged",
         breaks="a noisy statistic of the private records is released for free",
-        caught_by=("run/test_private_run.py::test_what_is_done_once_is_charged_before_it_is_done_and_once",),
+        caught_by=("run/test_private_run.py::test_setup_is_charged_once_before_it_is_done",),
     ),
     Planted(
         name="step-after-the-end",
@@ -1380,7 +1370,7 @@ PRIVATE_RUN = (
         ),
         does="an open run takes steps after its budget was settled",
         breaks="neither the budget nor the certificate includes these steps",
-        caught_by=("run/test_private_run.py::test_a_folder_keeps_what_an_open_run_charged_and_a_block_stays_charged",),
+        caught_by=("run/test_private_run.py::test_folder_keeps_charges_in_blocks",),
     ),
     Planted(
         name="ledger-left-open",
@@ -1393,7 +1383,7 @@ PRIVATE_RUN = (
         ),
         does="a finished run can charge further steps",
         breaks="they are charged after the unused budget was given back",
-        caught_by=("run/test_private_run.py::test_a_finished_run_charges_nothing_more",),
+        caught_by=("run/test_private_run.py::test_finished_run_charges_nothing",),
     ),
 )
 

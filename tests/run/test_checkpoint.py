@@ -27,7 +27,7 @@ def at(step: int) -> Checkpoint:
     return Checkpoint(step=step, accepted=step, attempt=2, tensors=TENSORS, numbers={"acceptance": {"q": 0.1}})
 
 
-def test_what_is_written_is_read_back_to_the_bit(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, at(7), KEY)
     found = checkpoint.latest(tmp_path, KEY)
     assert found is not None
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_back_to_the_bit(tmp_path: Path) -> None:
         assert torch.equal(found.tensors[name], value)
 
 
-def test_the_newest_is_read_and_old_ones_are_removed(tmp_path: Path) -> None:
+def test_newest_is_read_and_old_ones_are_deleted(tmp_path: Path) -> None:
     for step in (2, 9, 10, 11):
         checkpoint.write(tmp_path, at(step), KEY)
     found = checkpoint.latest(tmp_path, KEY)
@@ -47,11 +47,11 @@ def test_the_newest_is_read_and_old_ones_are_removed(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == KEPT
 
 
-def test_there_may_be_none(tmp_path: Path) -> None:
+def test_no_checkpoint(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path, KEY) is None
 
 
-def test_a_checkpoint_that_is_cut_off_or_not_one_is_refused_by_name(tmp_path: Path) -> None:
+def test_truncated_or_foreign_file(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, at(1), KEY)
     [file] = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-1])
@@ -66,7 +66,7 @@ def test_a_checkpoint_that_is_cut_off_or_not_one_is_refused_by_name(tmp_path: Pa
 
 
 @pytest.mark.parametrize("wrong", [{"step": -1}, {"step": "7"}, {"surplus": 1}, {"accepted": None}])
-def test_a_header_with_other_fields_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+def test_header_with_other_fields(tmp_path: Path, wrong: dict[str, object]) -> None:
     text = json.dumps({"step": 1, "accepted": 1, "attempt": 0, "numbers": {}, **wrong})
     tensors = {"a": torch.zeros(1)}
     sealed = f"{checkpoint._seal(KEY, text, tensors)} {text}"
@@ -75,14 +75,14 @@ def test_a_header_with_other_fields_is_refused(tmp_path: Path, wrong: dict[str, 
         checkpoint.latest(tmp_path, KEY)
 
 
-def test_a_folder_that_cannot_be_written_is_said_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+def test_unwritable_checkpoint_folder(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, at(1), KEY)
     with pytest.raises(StoreError, match="nowhere"):
         checkpoint.write(tmp_path / "nowhere", at(2), KEY)
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_checkpoint_that_another_run_wrote_or_that_was_changed_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_run_or_changed(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, at(1), RunKey(bytes(32)))
     with pytest.raises(DamagedFile, match="this run wrote"):
         checkpoint.latest(tmp_path, KEY)

@@ -45,14 +45,14 @@ def noisy(held: InMemory, noise_multiplier: float = 1.0, stated: float = 100.0) 
     )
 
 
-def test_a_public_score_is_the_mean_over_all_records_in_however_many_portions() -> None:
+def test_public_score_is_the_mean() -> None:
     held = records(2 * RECORDS_AT_ONCE + 7)
     score = PublicScore(records=held, loss_fn=losses, prepare=as_it_is).score(Copying())
     assert score.loss == pytest.approx(float(losses(held.inputs, held.targets).mean()), rel=1e-6)
     assert score.accuracy == pytest.approx(float((held.inputs.argmax(1) == held.targets).double().mean()))
 
 
-def test_a_public_score_tells_the_share_of_each_class_where_asked_and_none_where_there_is_nobody() -> None:
+def test_public_score_by_class() -> None:
     inputs = torch.eye(3)[[0, 0, 1, 2, 2, 2]]
     held = InMemory(inputs, torch.tensor([0, 1, 1, 0, 0, 1]))
     score = PublicScore(records=held, loss_fn=losses, prepare=as_it_is, tells_classes=True).score(Copying())
@@ -60,7 +60,7 @@ def test_a_public_score_tells_the_share_of_each_class_where_asked_and_none_where
     assert PublicScore(records=held, loss_fn=losses, prepare=as_it_is).score(Copying()).accuracy_by_class is None
 
 
-def test_the_shares_of_classes_are_over_all_portions_and_agree_with_the_whole() -> None:
+def test_scores_by_class_agree_with_the_whole() -> None:
     held = records(2 * RECORDS_AT_ONCE + 7)
     score = PublicScore(records=held, loss_fn=losses, prepare=as_it_is, tells_classes=True).score(Copying())
     assert score.accuracy_by_class is not None
@@ -69,16 +69,16 @@ def test_the_shares_of_classes_are_over_all_portions_and_agree_with_the_whole() 
     assert whole == pytest.approx(score.accuracy * len(held))
 
 
-def test_a_score_on_private_records_tells_nothing_of_classes() -> None:
+def test_private_score_has_no_classes() -> None:
     assert noisy(records(50)).score(Copying(), KEY.at(0, 0)).accuracy_by_class is None
 
 
-def test_a_public_score_costs_nothing_and_a_private_one_is_charged() -> None:
+def test_only_private_scores_are_charged() -> None:
     assert PublicScore(records=records(3), loss_fn=losses, prepare=as_it_is).event == NOTHING
     assert noisy(records(3), noise_multiplier=7.0).event == Gaussian(7.0)
 
 
-def test_a_private_score_is_near_the_truth_where_the_noise_is_small() -> None:
+def test_private_score_with_little_noise() -> None:
     held = records(500)
     score = noisy(held, noise_multiplier=0.01, stated=500).score(Copying(), KEY.at(0, 0))
     exact = PublicScore(records=held, loss_fn=losses, prepare=as_it_is).score(Copying())
@@ -86,7 +86,7 @@ def test_a_private_score_is_near_the_truth_where_the_noise_is_small() -> None:
     assert score.loss == pytest.approx(exact.loss, rel=0.01)
 
 
-def test_one_record_moves_the_sums_by_no_more_than_the_noise_is_scaled_for() -> None:
+def test_sensitivity_of_a_private_score() -> None:
     held = records(50)
     worst = InMemory(
         torch.cat([held.inputs, torch.tensor([[math.inf, math.nan, 0.0]])]), torch.cat([held.targets, held.targets[:1]])
@@ -96,7 +96,7 @@ def test_one_record_moves_the_sums_by_no_more_than_the_noise_is_scaled_for() -> 
     assert math.hypot(*moved) <= math.sqrt(2) + 1e-5
 
 
-def test_the_noise_has_the_stated_scale_on_both_sums() -> None:
+def test_noise_of_a_private_score() -> None:
     held = records(50)
     scorer = noisy(held, noise_multiplier=1.0, stated=100.0)
     scores = [scorer.score(Copying(), KEY.at(step, 0)) for step in range(400)]
@@ -110,33 +110,33 @@ def test_the_noise_has_the_stated_scale_on_both_sums() -> None:
     assert abs(float(torch.corrcoef(torch.stack([accuracies, shares]))[0, 1])) < 0.15
 
 
-def test_the_noise_of_a_score_is_not_that_of_the_step() -> None:
+def test_noise_of_a_score_differs_from_the_steps() -> None:
     like = {"score": torch.zeros(2, dtype=torch.float64)}
     step = KEY.at(3, 0)
     assert not torch.equal(step.normals("noise", like)["score"], step.normals("score", like)["score"])
 
 
-def test_the_same_step_and_attempt_give_the_same_score() -> None:
+def test_score_is_reproducible() -> None:
     scorer = noisy(records(50))
     assert scorer.score(Copying(), KEY.at(3, 0)) == scorer.score(Copying(), KEY.at(3, 0))
     assert scorer.score(Copying(), KEY.at(3, 0)) != scorer.score(Copying(), KEY.at(3, 1))
 
 
-def test_scores_out_of_range_are_put_back() -> None:
+def test_scores_are_clipped_to_their_range() -> None:
     scores = [noisy(records(5), 1000.0, 5.0).score(Copying(), KEY.at(step, 0)) for step in range(20)]
     assert all(0 <= score.accuracy <= 1 and 0 <= score.loss <= 4 for score in scores)
     assert {score.accuracy for score in scores} & {0.0, 1.0}
 
 
-def test_a_model_without_an_output_for_each_class_is_refused() -> None:
+def test_model_without_class_outputs() -> None:
     held = InMemory(torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.int64))
-    with pytest.raises(InvalidValue, match="each class"):
+    with pytest.raises(InvalidValue, match="model"):
         PublicScore(records=held, loss_fn=lambda outputs, targets: outputs.sum((1, 2)), prepare=as_it_is).score(
             Copying()
         )
 
 
 @pytest.mark.parametrize("wrong", [{"noise_multiplier": 0.0}, {"stated": 0.0}, {"noise_multiplier": math.nan}])
-def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_numbers(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidValue):
         noisy(records(3), **wrong)

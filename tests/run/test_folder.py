@@ -44,7 +44,7 @@ def create(path: Path, fingerprint: Callable[[RunKey], str] = lambda key: "mark"
     )
 
 
-def test_a_new_folder_has_what_the_shape_says_and_keeps_private_things_to_itself(tmp_path: Path) -> None:
+def test_new_folder(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     files = RunFiles(tmp_path / "run")
     assert files.config.is_file()
@@ -55,7 +55,7 @@ def test_a_new_folder_has_what_the_shape_says_and_keeps_private_things_to_itself
     assert not any(KEY.secret in file.read_bytes() for file in files.directory.glob("*") if file.is_file())
 
 
-def test_opening_gives_the_key_the_ledger_and_the_configuration_back(tmp_path: Path) -> None:
+def test_open_folder(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     with RunFolder.open(tmp_path / "run") as folder:
         assert folder.key == KEY
@@ -63,23 +63,23 @@ def test_opening_gives_the_key_the_ledger_and_the_configuration_back(tmp_path: P
         assert folder.ledger.run == "test"
 
 
-def test_two_cannot_train_in_one_folder(tmp_path: Path) -> None:
+def test_folder_is_locked(tmp_path: Path) -> None:
     with create(tmp_path / "run"), pytest.raises(StoreError, match="another process"):
         RunFolder.open(tmp_path / "run")
     RunFolder.open(tmp_path / "run").close()
 
 
-def test_a_run_whose_key_is_gone_cannot_go_on_and_nothing_is_put_in_its_place(tmp_path: Path) -> None:
+def test_run_without_its_key_cannot_resume(tmp_path: Path) -> None:
     with create(tmp_path / "run") as folder:
         files = folder.files
     for path in files.private.iterdir():
         path.unlink()
-    with pytest.raises(StoreError, match="its key is gone, as it is after a release"):
+    with pytest.raises(StoreError, match="its key is gone"):
         RunFolder.open(files.directory)
     assert not list(files.private.iterdir())
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StoreError, match="not empty"):
         create(tmp_path)
@@ -88,40 +88,40 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
-def test_an_unwritable_place_is_said_so(tmp_path: Path) -> None:
+def test_unwritable_parent(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StoreError, match="Permission"):
         create(tmp_path / "run")
 
 
-def test_a_place_below_a_file_is_said_so(tmp_path: Path) -> None:
+def test_folder_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot use"):
         create(tmp_path / "file" / "run")
 
 
-def test_a_folder_without_configuration_never_began(tmp_path: Path) -> None:
+def test_folder_without_config(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     (tmp_path / "run/config.json").unlink()
     with pytest.raises(StoreError, match="config.json"):
         RunFolder.open(tmp_path / "run")
 
 
-def test_a_configuration_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_config_of_another_format(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     (tmp_path / "run/config.json").write_text('{"format": "something"}')
     with pytest.raises(StoreError, match="lehr-run"):
         read_config(tmp_path / "run")
 
 
-def test_a_configuration_that_lost_a_section_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_config_without_a_section(tmp_path: Path) -> None:
     create(tmp_path / "run").close()
     (tmp_path / "run/config.json").write_text(json.dumps({**CONFIG, "model": None}))
     with pytest.raises(StoreError, match="model must be an object"):
         read_config(tmp_path / "run")
 
 
-def test_another_plan_or_other_records_are_refused_by_name(tmp_path: Path) -> None:
+def test_other_plan_or_records(tmp_path: Path) -> None:
     with create(tmp_path / "run") as folder:
         folder.refuse_other(config=CONFIG, fingerprint=lambda key: "mark")
         with pytest.raises(InvalidValue, match=r"plan.steps was 5 and is 6"):
@@ -130,14 +130,14 @@ def test_another_plan_or_other_records_are_refused_by_name(tmp_path: Path) -> No
             folder.refuse_other(config=CONFIG, fingerprint=lambda key: "another")
 
 
-def test_the_day_the_version_and_what_is_counted_from_the_rest_may_differ() -> None:
+def test_date_version_and_claims_may_differ() -> None:
     assert differences(CONFIG, {**CONFIG, "created_on": "2027-01-01", "library_version": "1"}) == []
     assert differences(CONFIG, {**CONFIG, "claims": {"proven": {"epsilon": 2.0}}}) == []
     assert differences({"a": {"created_on": 1}}, {"a": {"created_on": 2}}) == ["a.created_on was 1 and is 2"]
     assert differences({"a": 1}, {}) == ["a was 1 and is None"]
 
 
-def test_rows_after_a_step_are_forgotten_and_a_cut_off_one_was_never_there(tmp_path: Path) -> None:
+def test_rows_after_a_step_are_deleted(tmp_path: Path) -> None:
     rows = [
         Evaluation(step=step, accepted=step, epsilon_spent=1.0, loss=0.5, accuracy=0.5, on="test", learning_rate=0.1)
         for step in (2, 4, 6)
@@ -154,7 +154,7 @@ def test_rows_after_a_step_are_forgotten_and_a_cut_off_one_was_never_there(tmp_p
         assert folder.evaluations() == tuple(rows[:2])
 
 
-def test_a_run_that_charged_nothing_is_removed_without_what_others_put_there(tmp_path: Path) -> None:
+def test_remove_leaves_other_files(tmp_path: Path) -> None:
     create(tmp_path / "run").remove()
     assert not (tmp_path / "run").exists()
     folder = create(tmp_path / "run")
@@ -163,7 +163,7 @@ def test_a_run_that_charged_nothing_is_removed_without_what_others_put_there(tmp
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
-def test_a_run_that_charged_something_is_never_removed(tmp_path: Path) -> None:
+def test_charged_run_is_never_removed(tmp_path: Path) -> None:
     with create(tmp_path / "run") as folder:
         folder.ledger.record(PoissonSampled(0.1, Gaussian(1.0)), counts={"steps": 1})
         with pytest.raises(InvalidValue, match="charged nothing"):
@@ -172,7 +172,7 @@ def test_a_run_that_charged_something_is_never_removed(tmp_path: Path) -> None:
         assert again.ledger.count("steps") == 1
 
 
-def test_two_runs_that_start_in_one_second_have_folders_of_their_own() -> None:
+def test_default_folders_differ_within_a_second() -> None:
     first = default_directory("dpsgd on digits/8")
     time.sleep(0.002)
     assert first != default_directory("dpsgd on digits/8")

@@ -104,7 +104,7 @@ every_update = pytest.mark.parametrize("update", [sgd(0.5, momentum=0.9), adam(0
 
 
 @every_update
-def test_after_a_rejection_weights_momentum_and_counters_are_as_they_were(update: Any) -> None:
+def test_rejection_restores_everything(update: Any) -> None:
     given = trainee(update=update)
     before = state(given)
     made = candidates(given)
@@ -116,7 +116,7 @@ def test_after_a_rejection_weights_momentum_and_counters_are_as_they_were(update
 
 
 @every_update
-def test_a_rejection_that_keeps_momentum_takes_back_the_weights_alone(update: Any) -> None:
+def test_rejection_that_keeps_momentum(update: Any) -> None:
     given, straight = trainee(update=update), trainee(update=update)
     weights = {name: value.clone() for name, value in given.model.state_dict().items()}
     made = candidates(given)
@@ -132,7 +132,7 @@ def test_a_rejection_that_keeps_momentum_takes_back_the_weights_alone(update: An
 
 @every_update
 @pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
-def test_taking_a_step_of_some_size_is_that_step_whatever_was_looked_at_before(update: Any, scale: float) -> None:
+def test_step_does_not_depend_on_earlier_queries(update: Any, scale: float) -> None:
     given, straight = trainee(update=update), trainee(update=update)
     made = candidates(given)
     made.best([2.0, 0.5, 0.0, 1.0])
@@ -141,7 +141,7 @@ def test_taking_a_step_of_some_size_is_that_step_whatever_was_looked_at_before(u
     assert is_same(state(given), state(straight))
 
 
-def test_a_public_change_is_the_difference_of_mean_losses_and_may_be_asked_often() -> None:
+def test_public_change() -> None:
     given = trainee()
     made, now = candidates(given), mean_loss(given)
     straight = trainee()
@@ -150,7 +150,7 @@ def test_a_public_change_is_the_difference_of_mean_losses_and_may_be_asked_often
     assert made.change(0.0) == 0.0
 
 
-def test_the_energy_where_it_ends_up_is_handed_on_and_not_computed_again() -> None:
+def test_energy_is_computed_once() -> None:
     calls: list[int] = []
 
     def counting(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -178,14 +178,14 @@ def test_the_energy_where_it_ends_up_is_handed_on_and_not_computed_again() -> No
         (1e308, -1e308, -sys.float_info.max),
     ],
 )
-def test_energies_that_are_no_numbers_or_far_apart(now: float, proposed: float, change: float) -> None:
+def test_energies_that_are_not_finite(now: float, proposed: float, change: float) -> None:
     made = candidates(trainee(), energy_now=now)
     made._known[1.0] = proposed  # what such a model would give
     assert made.change() == change
 
 
 @pytest.mark.parametrize("energy", [PRIVATE, CHOICE], ids=["change", "choice"])
-def test_private_records_are_asked_once_for_each_released_sum(energy: Energy) -> None:
+def test_one_private_query_per_released_sum(energy: Energy) -> None:
     """A second answer, at another step size, would have the same noise: the difference would have none."""
     made = candidates(trainee(), energy)
 
@@ -198,7 +198,7 @@ def test_private_records_are_asked_once_for_each_released_sum(energy: Energy) ->
     candidates(trainee(), energy).take(1.0)  # not to ask is allowed; it is charged all the same
 
 
-def test_a_private_change_has_the_noise_of_the_step_and_no_other() -> None:
+def test_noise_of_a_private_change() -> None:
     given = trainee()
     with torch.no_grad():
         before = losses(given.model(RECORDS.inputs), RECORDS.targets)
@@ -211,7 +211,7 @@ def test_a_private_change_has_the_noise_of_the_step_and_no_other() -> None:
     assert candidates(given, PRIVATE).change() == pytest.approx(float(expected))
 
 
-def test_a_private_choice_is_the_best_step_size_where_noise_is_small() -> None:
+def test_private_choice_with_little_noise() -> None:
     scales = [0.0, 0.5, 1.0, 2.0, 40.0]
     found = []
     for scale in scales:
@@ -222,13 +222,13 @@ def test_a_private_choice_is_the_best_step_size_where_noise_is_small() -> None:
     assert candidates(trainee(), PublicEnergy()).best(scales) == found.index(min(found))
 
 
-def test_the_uniform_number_belongs_to_the_step() -> None:
+def test_uniform_number_of_a_step() -> None:
     made = candidates(trainee())
     assert made.uniform() == made.uniform() == float(KEY.at(1, 0).uniforms("acceptance", 1))
 
 
 @pytest.mark.parametrize("energy", [PublicEnergy(), PRIVATE], ids=["public", "private"])
-def test_the_model_is_asked_as_it_is_used_and_goes_on_training(energy: Energy) -> None:
+def test_queries_use_evaluation_mode(energy: Energy) -> None:
     given, modes = trainee(), []
     given.model.train()
     given.model.register_forward_hook(lambda module, args, output: modes.append(module.training))

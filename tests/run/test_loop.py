@@ -209,7 +209,7 @@ def by_hand(given: Given, steps: int) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
 
 
-def test_a_run_is_dpsgd_as_it_is_written_in_the_paper(tmp_path: Path) -> None:
+def test_run_equals_dpsgd_by_hand(tmp_path: Path) -> None:
     given = training()
     _, end = run(tmp_path / "run", given)
     assert end.reason == COMPLETED
@@ -217,7 +217,7 @@ def test_a_run_is_dpsgd_as_it_is_written_in_the_paper(tmp_path: Path) -> None:
     torch.testing.assert_close(weights(given), by_hand(given, 6), rtol=1e-9, atol=1e-9)
 
 
-def test_the_plan_is_charged_in_full_and_not_a_step_more(tmp_path: Path) -> None:
+def test_plan_is_charged_exactly(tmp_path: Path) -> None:
     given = training()
     run(tmp_path / "run", given)
     assert counted(charged(tmp_path / "run")) == counted(given.run_plan.event)
@@ -225,7 +225,7 @@ def test_the_plan_is_charged_in_full_and_not_a_step_more(tmp_path: Path) -> None
     assert counted(charged(tmp_path / "run")) == counted(given.run_plan.event)
 
 
-def test_a_step_is_charged_on_the_disk_before_its_records_are_drawn(tmp_path: Path) -> None:
+def test_step_is_charged_on_disk_before_the_draw(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Looking(Summing):
@@ -240,7 +240,7 @@ def test_a_step_is_charged_on_the_disk_before_its_records_are_drawn(tmp_path: Pa
     assert seen == [1, 2, 3, 4, 5, 6]
 
 
-def test_no_sum_is_kept_in_memory_while_the_next_one_is_computed(tmp_path: Path) -> None:
+def test_no_earlier_sum_stays_in_memory(tmp_path: Path) -> None:
     """A clipped sum is as large as the model: of earlier batches and steps, only the running total may remain."""
     earlier: list[weakref.ref[PrivateSum]] = []
     alive: list[int] = []
@@ -265,7 +265,7 @@ class PartlyUnreadable(InMemory):
         return ((*self.batch(part), part % 4 != 0) for part in parts)
 
 
-def test_a_record_that_turns_out_to_be_none_counts_as_one_without_a_gradient(tmp_path: Path) -> None:
+def test_unreadable_record_adds_nothing(tmp_path: Path) -> None:
     streamed = training(private=PartlyUnreadable(RECORDS.inputs, RECORDS.targets))
     inputs = RECORDS.inputs.clone()
     inputs[::4] = math.nan
@@ -278,7 +278,7 @@ def test_a_record_that_turns_out_to_be_none_counts_as_one_without_a_gradient(tmp
     assert not weights(whole).equal(weights(held))
 
 
-def test_an_empty_draw_still_moves_the_weights_by_noise(tmp_path: Path) -> None:
+def test_empty_draw_still_adds_noise(tmp_path: Path) -> None:
     plan = replace(PLAN, expected_batch_size=1e-6, steps=2)
     given = training(plan=plan)
     before = weights(given).clone()
@@ -287,21 +287,21 @@ def test_an_empty_draw_still_moves_the_weights_by_noise(tmp_path: Path) -> None:
     assert (weights(given) - before).abs().min() > 0
 
 
-def test_a_draw_is_never_cut_to_fit(tmp_path: Path) -> None:
+def test_draw_is_never_truncated(tmp_path: Path) -> None:
     plan = replace(PLAN, expected_batch_size=40, steps=1)
     given = training(plan=plan)
     run(tmp_path / "run", given)
     assert given.engine.counted == [5] * 8
 
 
-def test_how_a_draw_is_portioned_makes_no_difference(tmp_path: Path) -> None:
+def test_physical_batch_size_makes_no_difference(tmp_path: Path) -> None:
     small, large = training(physical_batch=3), training(physical_batch=40)
     run(tmp_path / "small", small)
     run(tmp_path / "large", large)
     torch.testing.assert_close(weights(small), weights(large), rtol=1e-9, atol=1e-9)
 
 
-def test_resuming_in_the_same_environment_repeats_to_the_bit_and_costs_nothing(tmp_path: Path) -> None:
+def test_resume_in_the_same_environment_is_free(tmp_path: Path) -> None:
     whole, broken = training(averaging=ExponentialAverage(decay=0.9)), training(averaging=ExponentialAverage(decay=0.9))
     run(tmp_path / "whole", whole)
     with pytest.raises(KeyboardInterrupt):
@@ -316,7 +316,7 @@ def test_resuming_in_the_same_environment_repeats_to_the_bit_and_costs_nothing(t
 
 
 @pytest.mark.parametrize("environment", [{"same": "no longer"}, None])
-def test_resuming_elsewhere_draws_afresh_and_pays_again(tmp_path: Path, environment: dict[str, str] | None) -> None:
+def test_resume_in_another_environment_is_charged_again(tmp_path: Path, environment: dict[str, str] | None) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", training(environment=environment and {"same": "at first"}), [StopAt(4)])
     given = training(environment=environment)
@@ -327,7 +327,7 @@ def test_resuming_elsewhere_draws_afresh_and_pays_again(tmp_path: Path, environm
     assert not torch.equal(weights(given), by_hand(given, 2))
 
 
-def test_nothing_is_drawn_twice_from_one_attempt_by_different_environments(tmp_path: Path) -> None:
+def test_each_environment_gets_a_new_attempt(tmp_path: Path) -> None:
     """Going back to the first environment does not go back to the first attempt's randomness."""
     attempts = []
     for word in ("one", "two", "one"):
@@ -338,7 +338,7 @@ def test_nothing_is_drawn_twice_from_one_attempt_by_different_environments(tmp_p
     assert len(set(attempts)) == 3
 
 
-def test_rejected_candidates_leave_weights_and_momentum_as_they_were_and_stay_charged(tmp_path: Path) -> None:
+def test_rejected_candidates_are_charged(tmp_path: Path) -> None:
     class Never(Annealed):
         def decide(self, state: Any, proposal: Proposal, released: ReleasedSum) -> Decision:
             assert math.isfinite(proposal.change())
@@ -355,7 +355,7 @@ def test_rejected_candidates_leave_weights_and_momentum_as_they_were_and_stay_ch
     assert counted(charged(tmp_path / "run")) == counted(given.run_plan.event)
 
 
-def test_scores_on_private_records_are_charged_with_the_steps_and_repeated_for_free(tmp_path: Path) -> None:
+def test_private_scores_are_charged_with_the_steps(tmp_path: Path) -> None:
     scorer = NoisyScore(
         records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs, noise_multiplier=5.0, stated_records=10
     )
@@ -371,7 +371,7 @@ def test_scores_on_private_records_are_charged_with_the_steps_and_repeated_for_f
     assert metrics[0] == metrics[1]
 
 
-def test_scores_that_a_run_begun_anew_cannot_pay_for_are_left_out(tmp_path: Path) -> None:
+def test_second_attempt_omits_scores_it_cannot_pay(tmp_path: Path) -> None:
     scorer = NoisyScore(
         records=PUBLIC, loss_fn=losses, prepare=lambda inputs: inputs, noise_multiplier=5.0, stated_records=10
     )
@@ -385,9 +385,7 @@ def test_scores_that_a_run_begun_anew_cannot_pay_for_are_left_out(tmp_path: Path
 
 
 @pytest.mark.parametrize("evaluate_every", [2, 100])
-def test_every_score_on_private_records_is_charged_also_where_a_run_ends_early(
-    tmp_path: Path, evaluate_every: int
-) -> None:
+def test_private_scores_of_a_run_that_ends_early_are_charged(tmp_path: Path, evaluate_every: int) -> None:
     scored: list[int] = []
 
     class Noting(NoisyScore):
@@ -412,7 +410,7 @@ def test_every_score_on_private_records_is_charged_also_where_a_run_ends_early(
 
 
 @pytest.mark.parametrize("first", [0, 999, 65_535])
-def test_every_step_of_a_long_run_has_randomness_of_its_own(tmp_path: Path, first: int) -> None:
+def test_every_step_has_its_own_randomness(tmp_path: Path, first: int) -> None:
     given = training()
     with folder(tmp_path / "run", given) as opened:
         private = given.on(opened)
@@ -437,7 +435,7 @@ class Deaf(IsotropicNoise):
 
 
 @pytest.mark.parametrize("clipping", [FlatClip(1.0), with_schedule(FlatClip(1.0), LinearDecay(steps=5, last=0.5))])
-def test_all_that_a_run_tells_follows_from_what_was_released(tmp_path: Path, clipping: Any) -> None:
+def test_everything_public_follows_from_releases(tmp_path: Path, clipping: Any) -> None:
     """Where the released sums are the same, nothing that is written or told may differ with the records."""
     told: dict[str, list[str]] = {"one": [], "other": []}
 
@@ -468,7 +466,7 @@ def test_all_that_a_run_tells_follows_from_what_was_released(tmp_path: Path, cli
     assert found["one"] == found["other"]
 
 
-def test_a_run_that_diverges_stops_with_its_budget_accounted(tmp_path: Path) -> None:
+def test_diverged_run_stops_and_stays_charged(tmp_path: Path) -> None:
     method = Method(name="wild", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(1e308, momentum=0.9))
     with pytest.raises(Diverged, match="learning rate"):
         run(tmp_path / "run", training(method=method))
@@ -479,7 +477,7 @@ def test_a_run_that_diverges_stops_with_its_budget_accounted(tmp_path: Path) -> 
     assert all(bool(value.isfinite().all()) for value in latest.tensors.values() if value.is_floating_point())
 
 
-def test_patience_ends_a_run_and_resuming_it_does_not_go_on(tmp_path: Path) -> None:
+def test_patience(tmp_path: Path) -> None:
     method = Method(name="backwards", clipping=FlatClip(1.0), noise=IsotropicNoise(), update=sgd(1e-30))
     run_plan = RunPlan(plan=PLAN, evaluate_every=1)
     given = training(method=method, patience=2, run_plan=run_plan)
@@ -490,7 +488,7 @@ def test_patience_ends_a_run_and_resuming_it_does_not_go_on(tmp_path: Path) -> N
     assert again.step == 3
 
 
-def test_callbacks_are_told_what_is_public(tmp_path: Path) -> None:
+def test_callbacks(tmp_path: Path) -> None:
     told: list[Any] = []
 
     class Listening(Callback):
@@ -508,7 +506,7 @@ def test_callbacks_are_told_what_is_public(tmp_path: Path) -> None:
     assert told[0] == Progress(step=1, accepted=1, epsilon_spent=1.0)
 
 
-def test_private_diagnostics_are_kept_only_where_asked_for_and_apart(tmp_path: Path) -> None:
+def test_diagnostics_are_opt_in_and_private(tmp_path: Path) -> None:
     run(tmp_path / "without", training())
     assert not (tmp_path / "without/private/diagnostics.jsonl").exists()
     run(tmp_path / "with", training(has_diagnostics=True))
@@ -519,7 +517,7 @@ def test_private_diagnostics_are_kept_only_where_asked_for_and_apart(tmp_path: P
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_randomness_of_layers_is_repeated_with_the_step_and_the_callers_is_left_alone(tmp_path: Path) -> None:
+def test_global_generator_is_restored(tmp_path: Path) -> None:
     given = training()
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
@@ -538,7 +536,7 @@ class Noting(IsotropicNoise):
         return super().release(private, noise_multiplier=noise_multiplier, **more)
 
 
-def test_a_run_begun_anew_pays_with_later_steps_of_the_plan_and_has_their_noise(tmp_path: Path) -> None:
+def test_second_attempt_has_the_noise_of_the_steps_that_pay(tmp_path: Path) -> None:
     plan = replace(PLAN, noise_schedule=LinearDecay(steps=5, first=2.0, last=1.0))
     noise = Noting()
     method = Method(name="test", clipping=FlatClip(1.0), noise=noise, update=sgd(0.5))
@@ -557,7 +555,7 @@ def test_a_run_begun_anew_pays_with_later_steps_of_the_plan_and_has_their_noise(
     assert counted(charged(tmp_path / "run")) == paid() == counted(plan.event)
 
 
-def test_the_slots_learn_from_what_was_released_and_from_nothing_else(tmp_path: Path) -> None:
+def test_components_learn_from_releases_only(tmp_path: Path) -> None:
     released: list[ReleasedSum] = []
     learnt: list[ReleasedSum] = []
 
@@ -577,7 +575,7 @@ def test_the_slots_learn_from_what_was_released_and_from_nothing_else(tmp_path: 
     assert all(one is other for one, other in zip(learnt, released, strict=True))
 
 
-def test_a_clip_schedule_is_that_of_the_step_and_its_noise_follows(tmp_path: Path) -> None:
+def test_noise_follows_the_clip_schedule(tmp_path: Path) -> None:
     noise, clipping = Noting(), with_schedule(FlatClip(1.0), LinearDecay(steps=5, first=1.0, last=0.5))
     stds: list[float] = []
 
@@ -594,7 +592,7 @@ def test_a_clip_schedule_is_that_of_the_step_and_its_noise_follows(tmp_path: Pat
     assert stds == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6, 0.5])
 
 
-def test_a_row_tells_the_noise_and_the_clip_of_its_step(tmp_path: Path) -> None:
+def test_row_has_the_noise_and_clip_of_its_step(tmp_path: Path) -> None:
     method = Method(
         name="test",
         clipping=with_schedule(FlatClip(1.0), LinearDecay(steps=5, first=1.0, last=0.5)),
@@ -607,7 +605,7 @@ def test_a_row_tells_the_noise_and_the_clip_of_its_step(tmp_path: Path) -> None:
     assert [row.clip_norm for row in loop.rows] == pytest.approx([0.9, 0.7, 0.5])
 
 
-def test_a_clip_that_follows_gradients_without_noise_is_not_told(tmp_path: Path) -> None:
+def test_unproven_clip_norm_is_not_published(tmp_path: Path) -> None:
     method = adadp(learning_rate=0.1, clip_norm=1.0, accounting="published")
     asked = method.asked(records=PLAN.records, adjacency=PLAN.adjacency)
     loop, _ = run(tmp_path / "run", training(method=method, plan=replace(PLAN, asked=asked)))
@@ -615,7 +613,7 @@ def test_a_clip_that_follows_gradients_without_noise_is_not_told(tmp_path: Path)
     assert all(row.clip_norm is None for row in loop.rows)
 
 
-def test_classes_are_told_of_public_records_alone(tmp_path: Path) -> None:
+def test_accuracy_by_class_on_public_records_only(tmp_path: Path) -> None:
     given: dict[str, Any] = {"records": PUBLIC, "loss_fn": losses, "prepare": lambda inputs: inputs}
     scorer = NoisyScore(**given, noise_multiplier=5.0, stated_records=10)
     run_plan = RunPlan(plan=PLAN, score_event=scorer.event, evaluate_every=2)
@@ -645,7 +643,7 @@ def plan_of(method: Method, **changed: Any) -> Plan:
 
 
 @pytest.mark.parametrize("name", STATEFUL)
-def test_what_the_slots_have_learnt_survives_a_crash_to_the_bit(tmp_path: Path, name: str) -> None:
+def test_component_state_survives_a_crash(tmp_path: Path, name: str) -> None:
     method = STATEFUL[name]
     plan = plan_of(method, steps=8)
     whole, broken, again = (training(plan=plan, method=method, checkpoint_seconds=0) for _ in range(3))
@@ -666,7 +664,7 @@ def test_what_the_slots_have_learnt_survives_a_crash_to_the_bit(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", STATEFUL)
-def test_every_question_is_charged_with_its_step(tmp_path: Path, name: str) -> None:
+def test_queries_are_charged_with_their_step(tmp_path: Path, name: str) -> None:
     method = STATEFUL[name]
     plan = plan_of(method)
     with pytest.raises(KeyboardInterrupt):
@@ -675,9 +673,7 @@ def test_every_question_is_charged_with_its_step(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", STATEFUL)
-def test_no_stream_of_random_numbers_is_used_for_two_things(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_no_random_stream_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Two values with the same noise, or a draw by the numbers of another one, are not what is charged."""
     used: Counter[tuple[str | int, ...]] = Counter()
     derived = RunKey._derived
@@ -699,7 +695,7 @@ def test_no_stream_of_random_numbers_is_used_for_two_things(
     assert set(random.values()) == {1}
 
 
-def test_a_run_that_stops_at_so_many_accepted_stops_there_and_charges_what_it_took(tmp_path: Path) -> None:
+def test_stop_at_a_number_of_accepted_steps(tmp_path: Path) -> None:
     method = sa_dpsgd(clip_norm=1.0, initial_inverse_temperature=1e9, rejection_threshold=2, cooling="floored")
     plan = replace(PLAN, steps=9, stops_at_accepted=3)
     _, end = run(tmp_path / "run", training(plan=plan, method=method))
@@ -711,7 +707,7 @@ def test_a_run_that_stops_at_so_many_accepted_stops_there_and_charges_what_it_to
     assert again.step == end.step
 
 
-def test_where_too_few_can_be_accepted_the_plan_is_the_end(tmp_path: Path) -> None:
+def test_plan_ends_if_too_few_are_accepted(tmp_path: Path) -> None:
     class Never(Annealed):
         def decide(self, state: Any, proposal: Proposal, released: ReleasedSum) -> Decision:
             return Decision(0.0, state)

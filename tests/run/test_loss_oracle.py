@@ -116,19 +116,19 @@ EVENTS: list[tuple[Energy | None, Adjacency, Event]] = [
 
 
 @pytest.mark.parametrize("energy, adjacency, event", EVENTS, ids=str)
-def test_a_question_is_charged_as_what_it_is(energy: Energy | None, adjacency: Adjacency, event: Event) -> None:
+def test_event_of_a_query(energy: Energy | None, adjacency: Adjacency, event: Event) -> None:
     assert event_of(energy, records=100, adjacency=adjacency) == event
 
 
 @both
-def test_a_choice_by_a_draw_costs_less(adjacency: Adjacency) -> None:
+def test_choice_on_a_draw_costs_less(adjacency: Adjacency) -> None:
     energy = PrivateChoice(loss_clip=1.0, epsilon=0.5, expected_batch_size=10)
     charged = event_of(energy, records=100, adjacency=adjacency)
     assert isinstance(charged, PureDP)
     assert math.exp(charged.epsilon) == pytest.approx(1 + 0.1 * (math.exp(0.5) - 1))
 
 
-def test_more_than_all_records_cannot_be_drawn() -> None:
+def test_query_of_more_than_all_records() -> None:
     energy = private("records", noise_multiplier=1.0, expected_batch_size=101)
     with pytest.raises(InvalidValue, match="at most the 100 records"):
         event_of(energy, records=100, adjacency=ADD)
@@ -136,7 +136,7 @@ def test_more_than_all_records_cannot_be_drawn() -> None:
 
 @every_clip
 @both
-def test_the_noise_is_the_multiplier_times_what_a_neighbour_can_move(clipped: Any, adjacency: Adjacency) -> None:
+def test_noise_of_a_query(clipped: Any, adjacency: Adjacency) -> None:
     energy = private(clipped, noise_multiplier=3.0, expected_batch_size=1)
     given = judge(energy, [(0.0, 0.0)], records=1, adjacency=adjacency)
     told = torch.tensor([change(given, step) for step in range(ASKED)], dtype=torch.float64)
@@ -150,7 +150,7 @@ EXTREMES = [0.0, 1e300, -1e300, math.inf, -math.inf, math.nan]
 
 
 @every_clip
-def test_one_record_moves_the_answer_by_no_more_than_the_noise_is_measured_by(clipped: Any) -> None:
+def test_sensitivity_of_a_query(clipped: Any) -> None:
     energy = private(clipped, noise_multiplier=TINY, expected_batch_size=2)
     divisor, moved = (2.0, CLIP) if clipped == "records" else (1.0, 2 * CLIP)
     largest = 0.0
@@ -165,14 +165,14 @@ def test_one_record_moves_the_answer_by_no_more_than_the_noise_is_measured_by(cl
 
 
 @every_clip
-def test_losses_beyond_all_numbers_both_ways_still_have_a_clipped_mean(clipped: Any) -> None:
+def test_infinite_losses_of_both_signs(clipped: Any) -> None:
     """Their sum is no number; told as it is, with noise or without, that would say who is there."""
     lost = [(math.inf, 0.0), (math.inf, 0.0), (0.0, math.inf)]
     told = change(judge(private(clipped, noise_multiplier=TINY, expected_batch_size=3), lost, records=3))
     assert abs(told) <= CLIP * (1 + 1e-6)
 
 
-def test_the_answer_is_the_clipped_sum_over_a_public_number() -> None:
+def test_answer_is_divided_by_a_public_number() -> None:
     losses = [(1.0, 1.25), (1.0, 0.0), (0.0, 9.0), (2.0, 1.9)]
     given = judge(private("records", noise_multiplier=TINY, expected_batch_size=5), losses, records=5)
     assert change(given) == pytest.approx((0.25 - CLIP + CLIP - 0.1) / 5, abs=1e-6)
@@ -181,7 +181,7 @@ def test_the_answer_is_the_clipped_sum_over_a_public_number() -> None:
 
 
 @every_clip
-def test_a_draw_of_nobody_is_answered_with_noise_alone(clipped: Any) -> None:
+def test_empty_draw_is_answered_with_noise(clipped: Any) -> None:
     given = judge(private(clipped, noise_multiplier=1.0, expected_batch_size=1), [], records=10)
     assert change(given) != 0
     assert math.isfinite(change(given))
@@ -203,7 +203,7 @@ class Noting(InMemory):
         return super().batch(indices_B)
 
 
-def test_the_draw_and_the_noise_of_a_question_are_none_of_the_gradients() -> None:
+def test_query_has_its_own_draw_and_noise() -> None:
     steps, held = 60, 40
     given = judge(private("records", noise_multiplier=1.0, expected_batch_size=20), [(0.0, 0.0)] * held, records=held)
     noting = Noting(given.private.inputs, given.private.targets)  # type: ignore[attr-defined]
@@ -238,9 +238,7 @@ class Along(nn.Linear):
         pytest.param(nn.Linear(2, 1), lambda outputs, targets: outputs[:, 0] - outputs.amax(), id="largest"),
     ],
 )
-def test_what_looks_along_the_batch_sees_a_record_alone(
-    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
-) -> None:
+def test_losses_are_computed_per_record(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     inputs, targets = torch.tensor([[1.0, 2.0], [3.0, -1.0], [50.0, 50.0]]), torch.zeros(3)
     weights = {name: value.detach() for name, value in model.named_parameters()}
     found = losses_of_each(model, weights, loss, inputs, targets)
@@ -263,7 +261,7 @@ class Recurrent(nn.Module):
         return last * inputs.mean()  # and it looks along the batch
 
 
-def test_a_layer_that_cannot_be_vectorised_is_asked_about_one_record_after_the_other() -> None:
+def test_layers_without_vmap() -> None:
     torch.manual_seed(0)
     model, inputs, targets = Recurrent(), torch.randn(3, 5, 3), torch.zeros(3)
     weights = {name: value.detach() for name, value in model.named_parameters()}
@@ -273,7 +271,7 @@ def test_a_layer_that_cannot_be_vectorised_is_asked_about_one_record_after_the_o
     assert found.tolist() == pytest.approx(alone, rel=1e-5)
 
 
-def test_an_error_of_the_loss_itself_is_still_one() -> None:
+def test_error_of_the_loss() -> None:
     def unfit(outputs: Tensor, targets: Tensor) -> Tensor:
         return outputs @ torch.zeros(7, 1)
 
@@ -293,7 +291,7 @@ def law(moved: float) -> float:
     return (1 + moved / 2) * math.exp(-moved) / 2
 
 
-def test_a_choice_is_as_private_as_it_is_charged_and_with_half_the_noise_it_is_not() -> None:
+def test_audit_of_a_private_choice() -> None:
     against, error = (0.0, 9.0), 0.03  # as much against the second candidate as a clip lets it be
     without = frequency([], epsilon=1.0, adjacency=ADD)
     with_it = frequency([against], epsilon=1.0, adjacency=ADD)
@@ -304,13 +302,13 @@ def test_a_choice_is_as_private_as_it_is_charged_and_with_half_the_noise_it_is_n
     assert (without - error) / (halved + error) > math.e
 
 
-def test_where_a_record_is_replaced_the_noise_is_twice_as_wide() -> None:
+def test_choice_under_replace_one_has_twice_the_noise() -> None:
     against = frequency([(0.0, 9.0)], epsilon=1.0, adjacency=REPLACE)
     assert against == pytest.approx(law(0.5), abs=0.03)
     assert against != pytest.approx(law(1.0), abs=0.03)
 
 
-def test_a_choice_is_among_clipped_losses_and_takes_those_that_are_none_for_the_worst() -> None:
+def test_choice_clips_losses() -> None:
     energy = PrivateChoice(loss_clip=1.0, epsilon=1e9)
     for losses, best in [
         ([(0.5, 0.4)], 1),
@@ -323,7 +321,7 @@ def test_a_choice_is_among_clipped_losses_and_takes_those_that_are_none_for_the_
         assert given.private_choice([BEFORE, AFTER], KEY.at(0, 0)) == best
 
 
-def test_laplace_noise_has_its_law() -> None:
+def test_laplace_noise() -> None:
     drawn = _laplace(KEY.at(0, 0).uniforms("choice", 100_000))
     assert bool(drawn.isfinite().all())
     assert float(drawn.abs().mean()) == pytest.approx(1.0, rel=0.02)
@@ -331,6 +329,6 @@ def test_laplace_noise_has_its_law() -> None:
     assert float((drawn < 0).double().mean()) == pytest.approx(0.5, abs=0.01)
 
 
-def test_the_least_public_loss_is_one_that_is_a_number() -> None:
+def test_best_public_loss_is_finite() -> None:
     assert best_public([3.0, math.nan, 1.0, -math.inf, 2.0]) == 2
     assert best_public([math.nan, math.inf]) == 0

@@ -38,25 +38,25 @@ def released(plan: Plan, private: PrivateSum, *, planned_step: int = 0) -> Relea
     return Mechanism.of(METHOD, plan).release(private, {}, planned_step=planned_step, randomness=KEY.at(0, 0))
 
 
-def test_a_step_is_charged_as_the_plan_has_it() -> None:
+def test_event_of_a_step_is_the_plans() -> None:
     assert step_of(PLAN) == PoissonSampled(0.1, Gaussian(1.5)) == PLAN.step_event
     assert step_of(REPLACE) == SampledWithoutReplacement(1000, 100, Gaussian(1.5)) == REPLACE.step_event
 
 
 @pytest.mark.parametrize("plan, sensitivity", [(PLAN, 0.5), (REPLACE, 1.0)], ids=["add or remove", "replace"])
-def test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move(plan: Plan, sensitivity: float) -> None:
+def test_noise_matches_the_event(plan: Plan, sensitivity: float) -> None:
     std = float(released(plan, a_sum()).values["weight"].std())
     assert std == pytest.approx(1.5 * sensitivity, rel=0.01)
     assert std != pytest.approx(1.5 * sensitivity * 1.1, rel=0.01)
 
 
-def test_noise_is_added_once_however_many_parts_a_draw_has() -> None:
+def test_noise_is_added_once_per_draw() -> None:
     whole = released(PLAN, sum_parts([a_sum(3.0)])).values["weight"]
     parts = released(PLAN, sum_parts([a_sum(1.0)] * 3)).values["weight"]
     assert torch.equal(whole, parts)
 
 
-def test_the_divisor_is_the_expected_batch_and_no_draw_changes_it() -> None:
+def test_divisor_is_the_expected_batch_size() -> None:
     mechanism = Mechanism.of(METHOD, PLAN)
     before = mechanism.divisor
     sizes = {len(mechanism.draw(1000, KEY.at(step, 0))) for step in range(20)}
@@ -64,7 +64,7 @@ def test_the_divisor_is_the_expected_batch_and_no_draw_changes_it() -> None:
     assert mechanism.divisor == before == 100
 
 
-def test_adding_parts_keeps_the_sensitivity_of_one() -> None:
+def test_sum_of_parts_keeps_the_sensitivity() -> None:
     assert sum_parts([a_sum(1.0), a_sum(2.0)]).sensitivity == 0.5
     assert float(sum_parts([a_sum(1.0), a_sum(2.0)]).values["weight"][0]) == 3.0
 
@@ -75,7 +75,7 @@ def sum_of(values: Tensor, *, size: int) -> float:
     return float(sum_parts(parts).values["weight"])
 
 
-def test_one_record_moves_a_sum_over_many_parts_by_no_more_than_the_sensitivity() -> None:
+def test_sensitivity_of_a_sum_of_many_parts() -> None:
     """With one record less, each second physical batch of four is such that a running float32 sum is rounded up."""
     unit = 2.0**-9  # what sums of 2¹⁴ and more are rounded to in float32
     part = 1918 * unit + unit / 2 - 2**-21  # just below the middle
@@ -86,7 +86,7 @@ def test_one_record_moves_a_sum_over_many_parts_by_no_more_than_the_sensitivity(
     assert abs(sum_of(values, size=4) - sum_of(values[1:], size=4)) <= 1
 
 
-def test_a_draw_is_in_an_order_that_its_places_say_nothing_of() -> None:
+def test_draw_is_in_random_order() -> None:
     mechanism = Mechanism.of(METHOD, replace(PLAN, expected_batch_size=1000))
     draws = [mechanism.draw(1000, KEY.at(step, 0)) for step in range(50)]
     assert all(draw.sort().values.equal(torch.arange(1000)) for draw in draws)
@@ -95,7 +95,7 @@ def test_a_draw_is_in_an_order_that_its_places_say_nothing_of() -> None:
     assert together == pytest.approx(50 * 999 * 9 / 999, rel=0.25)
 
 
-def test_noise_that_states_another_event_than_the_plan_is_refused() -> None:
+def test_noise_with_another_event_than_the_plan() -> None:
     @dataclass(frozen=True)
     class Boastful(IsotropicNoise):
         def event(self, noise_multiplier: float) -> Gaussian:
@@ -107,7 +107,7 @@ def test_noise_that_states_another_event_than_the_plan_is_refused() -> None:
 
 @pytest.mark.parametrize("adjacency", list(Adjacency), ids=lambda adjacency: adjacency.value)
 @pytest.mark.parametrize("planned_step", [0, 4, 9])
-def test_under_a_schedule_the_noise_of_a_step_is_that_of_its_event(adjacency: Adjacency, planned_step: int) -> None:
+def test_noise_under_a_schedule(adjacency: Adjacency, planned_step: int) -> None:
     plan = replace(PLAN, adjacency=adjacency, noise_schedule=LinearDecay(steps=9, first=2.0, last=1.0))
     charged = plan.gradient_event(planned_step)
     assert isinstance(charged, PoissonSampled | SampledWithoutReplacement)
@@ -117,22 +117,22 @@ def test_under_a_schedule_the_noise_of_a_step_is_that_of_its_event(adjacency: Ad
     assert charged.event.noise_multiplier == pytest.approx(1.5 * (2 - planned_step / 9))
 
 
-def test_noise_shaped_by_coordinates_is_refused_over_a_clip_that_bounds_the_norm_alone() -> None:
+def test_noise_by_coordinate_needs_bounds() -> None:
     with pytest.raises(InvalidValue, match="clipping must be one that bounds every coordinate"):
         replace(METHOD, noise=ProportionalNoise())
 
 
-def test_a_method_is_private_where_it_has_noise() -> None:
+def test_is_private() -> None:
     assert METHOD.is_private
     assert not replace(METHOD, clipping=Unclipped(), noise=NoNoise()).is_private
 
 
-def test_noise_that_follows_what_was_released_is_refused_where_the_plan_has_no_limit() -> None:
+def test_adaptive_noise_needs_a_limit() -> None:
     @dataclass(frozen=True)
     class Fading(IsotropicNoise):
         def factor(self, state: SlotState) -> float:
             return 0.5
 
     mechanism = Mechanism.of(replace(METHOD, noise=Fading()), PLAN)
-    with pytest.raises(InvalidValue, match="noise must be that of the plan"):
+    with pytest.raises(InvalidValue, match="noise must be"):
         mechanism.release(a_sum(), {}, planned_step=0, randomness=KEY.at(0, 0))

@@ -28,7 +28,7 @@ def release(run: PrivateRun, *, noise_multiplier: float = 1.0) -> None:
     step.release(noise_multiplier=noise_multiplier)
 
 
-def test_a_folder_has_every_step_when_charge_returns(tmp_path: Path) -> None:
+def test_charges_are_on_disk(tmp_path: Path) -> None:
     charger = OpenCharger(folder=tmp_path / "new", delta=1e-5)
     charger.charge(STEP)
     (path,) = (tmp_path / "new").glob("*.ledger")
@@ -36,7 +36,7 @@ def test_a_folder_has_every_step_when_charge_returns(tmp_path: Path) -> None:
         assert counted(ledger.charged())[STEP] >= 1
 
 
-def test_another_process_counts_whole_blocks_and_adds_its_own(tmp_path: Path) -> None:
+def test_blocks_of_another_process(tmp_path: Path) -> None:
     first = OpenCharger(folder=tmp_path, delta=1e-5)
     for event in [STEP] * (OPEN_BLOCK + 1) + [OTHER]:
         first.charge(event)
@@ -52,7 +52,7 @@ def test_another_process_counts_whole_blocks_and_adds_its_own(tmp_path: Path) ->
         OpenCharger(folder=tmp_path)
 
 
-def test_what_is_unproven_costs_infinitely_much() -> None:
+def test_unproven_steps() -> None:
     charger = OpenCharger()
     run = PrivateRun.open(
         OpenRunSpec(sampling=SAMPLING, num_records=10, physical_batch=10, charger=charger, unproven="shuffled")
@@ -62,7 +62,7 @@ def test_what_is_unproven_costs_infinitely_much() -> None:
     assert bound(charger.charged(), delta=1e-5).epsilon == math.inf
 
 
-def test_steps_of_a_checkpoint_and_of_other_runs_count_against_the_plan_and_the_budget(tmp_path: Path) -> None:
+def test_steps_of_a_checkpoint_count(tmp_path: Path) -> None:
     Budget.create(tmp_path / "budget", dataset="people", epsilon=20.0, delta=1e-3).close()
     planned = Repeated(STEP, 3)
     spec = OpenRunSpec(
@@ -84,7 +84,7 @@ def test_steps_of_a_checkpoint_and_of_other_runs_count_against_the_plan_and_the_
     assert paid.used == planned
 
 
-def test_two_runs_of_one_charger_have_a_plan_each() -> None:
+def test_two_runs_of_one_charger() -> None:
     charger, planned = OpenCharger(), Repeated(STEP, 1)
     for _ in range(2):
         release(

@@ -87,14 +87,14 @@ def reserved(budget: Path) -> RunStatus:
         return ours
 
 
-def test_a_release_is_the_sum_over_the_draw_with_the_keys_noise_once(run: PrivateRun) -> None:
+def test_release_is_the_sum_with_noise_once(run: PrivateRun) -> None:
     step = run.step(0)
     released = fill(step).release()
     noise = KEY.at(0, 0).normals("noise", part().values)["weight"]
     torch.testing.assert_close(released.values["weight"], len(step.indices) + with_rounding(1.0) * noise)
 
 
-def test_steps_are_charged_in_blocks_and_each_before_it_is_drawn(run: PrivateRun) -> None:
+def test_steps_are_charged_in_blocks_before_the_draw(run: PrivateRun) -> None:
     state, before = State(), []
     for step in run.steps(state):
         before.append(charged(run))
@@ -115,7 +115,7 @@ class Watching(IsotropicNoise):
         return super().release(private, **more)
 
 
-def test_a_step_of_another_programs_loop_is_drawn_for_free_and_charged_before_its_noise(tmp_path: Path) -> None:
+def test_step_of_an_external_loop_is_charged_before_its_noise(tmp_path: Path) -> None:
     noise = Watching([], [])
     with PrivateRun.open(spec(tmp_path, noise=noise)) as run:
         noise.run.append(run)
@@ -129,7 +129,7 @@ def test_a_step_of_another_programs_loop_is_drawn_for_free_and_charged_before_it
     assert noise.seen == [3, 3, 3, 6, 6]
 
 
-def test_a_step_is_released_once_and_takes_nothing_afterwards(run: PrivateRun) -> None:
+def test_step_is_released_once(run: PrivateRun) -> None:
     step = fill(run.step(0))
     step.release()
     for again in (step.release, lambda: step.add(part())):
@@ -154,7 +154,7 @@ def add_wrongly(step: PrivateStep, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["a batch missing", "nothing", "a record missing", "a batch twice"])
-def test_a_sum_that_is_not_over_the_draw_is_not_released(run: PrivateRun, how: str) -> None:
+def test_incomplete_sum_is_not_released(run: PrivateRun, how: str) -> None:
     step = run.step(0)
     add_wrongly(step, how)
     with pytest.raises(InvalidValue, match="step must be"):
@@ -162,12 +162,12 @@ def test_a_sum_that_is_not_over_the_draw_is_not_released(run: PrivateRun, how: s
     assert charged(run) == 0
 
 
-def test_parts_of_one_draw_are_clipped_alike(run: PrivateRun) -> None:
+def test_parts_of_a_draw_need_one_sensitivity(run: PrivateRun) -> None:
     with pytest.raises(InvalidValue, match="sum must be clipped to"):
         add_wrongly(run.step(0), "another clip")
 
 
-def test_the_plan_ends_where_it_ends(tmp_path: Path) -> None:
+def test_end_of_the_plan(tmp_path: Path) -> None:
     with PrivateRun.open(spec(tmp_path, plan=replace(PLAN, steps=2))) as run:
         with pytest.raises(InvalidValue, match="begun before"):
             run.step(0)
@@ -176,7 +176,7 @@ def test_the_plan_ends_where_it_ends(tmp_path: Path) -> None:
             run.step(2)
 
 
-def test_what_is_resumed_without_an_environment_pays_for_every_step_again(tmp_path: Path) -> None:
+def test_resume_without_an_environment_is_charged(tmp_path: Path) -> None:
     with PrivateRun.open(spec(tmp_path)) as run:
         first = run.begin(num_records=HELD)
         fill(run.step(0)).release()
@@ -188,7 +188,7 @@ def test_what_is_resumed_without_an_environment_pays_for_every_step_again(tmp_pa
 
 
 @pytest.mark.parametrize("environment, is_free", [({"machine": "this"}, True), ({"machine": "that"}, False)])
-def test_a_replay_is_free_in_the_same_environment_alone(
+def test_replay_is_free_in_the_same_environment_only(
     tmp_path: Path, environment: dict[str, str], is_free: bool
 ) -> None:
     with PrivateRun.open(spec(tmp_path)) as run:
@@ -202,7 +202,7 @@ def test_a_replay_is_free_in_the_same_environment_alone(
     assert torch.equal(first.values["weight"], second.values["weight"]) is is_free
 
 
-def test_what_is_done_once_is_charged_before_it_is_done_and_once(tmp_path: Path) -> None:
+def test_setup_is_charged_once_before_it_is_done(tmp_path: Path) -> None:
     setup, seen = Gaussian(9.0), []
     with PrivateRun.open(spec(tmp_path, setup_event=setup)) as run:
         run.begin(num_records=HELD, environment={})
@@ -214,7 +214,7 @@ def test_what_is_done_once_is_charged_before_it_is_done_and_once(tmp_path: Path)
     assert run.spent == 1
 
 
-def test_the_end_closes_the_ledger_and_gives_back_what_was_not_used_once(tmp_path: Path) -> None:
+def test_finish_returns_the_unused_part_once(tmp_path: Path) -> None:
     budget = new_budget(tmp_path / "budget")
     with PrivateRun.open(spec(tmp_path, budget=budget)) as run:
         run.begin(num_records=HELD)
@@ -231,14 +231,14 @@ def test_the_end_closes_the_ledger_and_gives_back_what_was_not_used_once(tmp_pat
     assert counted(reserved(budget).charged) == {PLAN.step_event: 3}
 
 
-def test_a_finished_run_charges_nothing_more(run: PrivateRun) -> None:
+def test_finished_run_charges_nothing(run: PrivateRun) -> None:
     run.finish()
     with pytest.raises(BudgetExceeded):
         fill(run.step(0)).release()
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_a_run_that_never_charged_leaves_nothing_where_that_is_asked_for(tmp_path: Path, steps: int) -> None:
+def test_untouched_run_is_removed(tmp_path: Path, steps: int) -> None:
     budget = new_budget(tmp_path / "budget")
     with PrivateRun.open(spec(tmp_path, budget=budget, removes_untouched=True)) as run:
         run.begin(num_records=HELD)
@@ -261,7 +261,7 @@ def event(noise_multiplier: float) -> PoissonSampled:
     return SAMPLING.event(Gaussian(noise_multiplier))
 
 
-def test_an_open_run_charges_what_it_releases_and_nothing_for_a_draw_that_is_left() -> None:
+def test_run_without_a_plan_charges_releases_only() -> None:
     told: list[Event] = []
     charger = OpenCharger()
     run = opened(charger=charger, on_charge=told.append)
@@ -276,7 +276,7 @@ def test_an_open_run_charges_what_it_releases_and_nothing_for_a_draw_that_is_lef
     assert told == [event(1.0), event(2.0), event(1.0)]
 
 
-def test_a_draw_is_cut_as_the_loop_asks_and_a_draw_of_nobody_is_one_masked_record() -> None:
+def test_batches_of_a_draw_without_a_plan() -> None:
     step = opened().draw()
     whole = step.indices.tolist()
     for size in (1, 3, 40):
@@ -287,7 +287,7 @@ def test_a_draw_is_cut_as_the_loop_asks_and_a_draw_of_nobody_is_one_masked_recor
     assert (nobody.indices_P.tolist(), nobody.mask_P.tolist()) == ([0], [False])
 
 
-def test_no_two_draws_share_their_coins_or_their_noise() -> None:
+def test_no_two_draws_share_randomness() -> None:
     run = opened(key=KEY)
     steps = [run.draw() for _ in range(20)]
     assert len({tuple(sorted(step.indices.tolist())) for step in steps}) == 20
@@ -295,7 +295,7 @@ def test_no_two_draws_share_their_coins_or_their_noise() -> None:
     assert len({tuple(noise.tolist()) for noise in released}) == 20
 
 
-def test_without_noise_nothing_is_added_and_that_is_charged_as_not_private() -> None:
+def test_release_without_noise_is_not_private() -> None:
     charger = OpenCharger()
     step = opened(charger=charger).draw()
     released = fill(step).release(noise_multiplier=0.0)
@@ -306,7 +306,7 @@ def test_without_noise_nothing_is_added_and_that_is_charged_as_not_private() -> 
             fill(opened().draw()).release(noise_multiplier=wrong)
 
 
-def test_a_draw_of_the_loops_own_is_let_pass_only_where_nothing_is_promised() -> None:
+def test_own_draws_are_unproven() -> None:
     with pytest.raises(InvalidValue, match="indices"):
         opened().draw([1, 2])
     charger = OpenCharger()
@@ -316,7 +316,7 @@ def test_a_draw_of_the_loops_own_is_let_pass_only_where_nothing_is_promised() ->
     assert counted(charger.charged()) == {NonPrivate("batches were shuffled"): 1}
 
 
-def test_a_planned_open_run_takes_its_steps_and_no_other_and_no_more() -> None:
+def test_planned_events_are_enforced() -> None:
     charger = OpenCharger()
     run = opened(charger=charger, planned=Repeated(event(1.0), 2))
     for _ in range(2):
@@ -328,7 +328,7 @@ def test_a_planned_open_run_takes_its_steps_and_no_other_and_no_more() -> None:
     assert counted(charger.charged()) == {event(1.0): 2}
 
 
-def test_a_folder_keeps_what_an_open_run_charged_and_a_block_stays_charged(tmp_path: Path) -> None:
+def test_folder_keeps_charges_in_blocks(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="delta"):
         OpenCharger(folder=tmp_path / "steps")
     charger = OpenCharger(folder=tmp_path / "steps", delta=1e-3)
@@ -347,7 +347,7 @@ def test_a_folder_keeps_what_an_open_run_charged_and_a_block_stays_charged(tmp_p
     assert len(list((tmp_path / "steps").glob("*.ledger"))) == 3
 
 
-def test_a_budget_reserves_the_plan_of_an_open_run_and_has_back_the_rest(tmp_path: Path) -> None:
+def test_budget_of_a_run_without_a_folder(tmp_path: Path) -> None:
     budget = new_budget(tmp_path / "budget")
     with pytest.raises(InvalidValue, match="budget"):
         opened(budget=budget)

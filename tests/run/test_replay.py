@@ -55,7 +55,7 @@ def ledger_for(folder: Path, run_plan: RunPlan) -> Ledger:
 
 @settings(max_examples=30)
 @given(steps=st.integers(1, 300), every=st.none() | st.integers(1, 50), private=st.booleans())
-def test_a_run_of_one_attempt_charges_its_schedule_exactly(
+def test_one_attempt_charges_the_plan(
     tmp_path_factory: pytest.TempPathFactory, steps: int, every: int | None, private: bool
 ) -> None:
     run_plan = RunPlan(plan=plan(steps), score_event=SCORE if private else NOTHING, evaluate_every=every)
@@ -72,7 +72,7 @@ def test_a_run_of_one_attempt_charges_its_schedule_exactly(
         assert len(ledger.entries()) <= MOST_CHARGES
 
 
-def test_more_than_the_plan_is_refused_by_the_ledger_itself(tmp_path: Path) -> None:
+def test_ledger_rejects_more_than_the_plan(tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(5))
     with ledger_for(tmp_path, run_plan) as ledger:
         charges = StepCharger(replace(run_plan, plan=plan(6)), FIRST, ledger=ledger)
@@ -83,7 +83,7 @@ def test_more_than_the_plan_is_refused_by_the_ledger_itself(tmp_path: Path) -> N
 
 @settings(max_examples=30)
 @given(taken=st.integers(1, 30), kept=st.integers(0, 30), every=st.integers(1, 7))
-def test_a_second_attempt_pays_for_every_step_and_score_and_ends_earlier(
+def test_second_attempt_pays_and_ends_earlier(
     tmp_path_factory: pytest.TempPathFactory, taken: int, kept: int, every: int
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
@@ -109,7 +109,7 @@ def test_a_second_attempt_pays_for_every_step_and_score_and_ends_earlier(
         assert second.scores_before + scores == counted(ledger.charged()).get(SCORE, 0)
 
 
-def test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_changed(path: Path, tmp_path: Path) -> None:
+def test_attempt_continues_only_if_nothing_changed(path: Path, tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(5))
     with ledger_for(tmp_path, run_plan) as ledger:
 
@@ -134,7 +134,7 @@ def test_an_attempt_goes_on_only_where_it_wrote_the_checkpoint_and_nothing_chang
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_nothing_drawn_means_that_the_first_attempt_is_number_nought_and_goes_on(path: Path, tmp_path: Path) -> None:
+def test_first_attempt_without_a_charge_continues(path: Path, tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(5))
     with ledger_for(tmp_path, run_plan) as ledger:
         for _ in range(2):
@@ -142,14 +142,14 @@ def test_nothing_drawn_means_that_the_first_attempt_is_number_nought_and_goes_on
             assert found.number == 0
 
 
-def test_a_damaged_list_of_attempts_is_refused(path: Path, tmp_path: Path) -> None:
+def test_damaged_attempts(path: Path, tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(5))
     path.write_text('{"number": -1, "first_step": 0, "steps_before": 0, "scores_before": 0, "environment": {}}\n')
     with ledger_for(tmp_path, run_plan) as ledger, pytest.raises(DamagedFile, match="number"):
         choose_attempt(path, first_step=0, of_checkpoint=0, ledger=ledger, environment={})
 
 
-def test_what_a_row_says_was_released_counts_earlier_attempts(tmp_path: Path) -> None:
+def test_released_events_include_earlier_attempts(tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(30), score_event=SCORE, evaluate_every=5)
     attempt = Attempt(number=1, first_step=4, steps_before=9, scores_before=1, environment={})
     with ledger_for(tmp_path, run_plan) as ledger:
@@ -158,7 +158,7 @@ def test_what_a_row_says_was_released_counts_earlier_attempts(tmp_path: Path) ->
     assert counted(released) == {STEP: 9 + 6, SCORE: 1 + 2}
 
 
-def test_the_environment_has_what_a_bit_may_depend_on() -> None:
+def test_environment() -> None:
     found = environment(torch.device("cpu"), physical_batch=8)
     assert found is not None
     assert {"lehr", "torch", "threads", "physical_batch", "vector instructions", "machine"} <= found.keys()
@@ -170,7 +170,7 @@ def test_the_environment_has_what_a_bit_may_depend_on() -> None:
         torch.set_num_threads(threads)
 
 
-def test_a_gpu_repeats_itself_only_where_torch_was_told_to() -> None:
+def test_environment_of_a_gpu() -> None:
     assert environment(torch.device("cuda")) is None
 
 
@@ -179,9 +179,7 @@ DECAYING = LinearDecay(steps=30, first=2.0, last=1.0)
 
 @settings(max_examples=12)
 @given(taken=st.integers(1, 30), kept=st.integers(0, 30))
-def test_under_a_schedule_a_second_attempt_is_charged_for_the_later_steps_of_the_plan(
-    tmp_path_factory: pytest.TempPathFactory, taken: int, kept: int
-) -> None:
+def test_second_attempt_under_a_schedule(tmp_path_factory: pytest.TempPathFactory, taken: int, kept: int) -> None:
     folder, kept = tmp_path_factory.mktemp("run"), min(kept, taken)
     run_plan = RunPlan(plan=plan(30, noise_schedule=DECAYING, asked=PureDP(0.01)))
     with ledger_for(folder, run_plan) as ledger:
@@ -198,7 +196,7 @@ def test_under_a_schedule_a_second_attempt_is_charged_for_the_later_steps_of_the
         assert counted(ledger.charged()) == counted(run_plan.event)
 
 
-def test_what_is_done_beforehand_is_part_of_the_whole() -> None:
+def test_setup_event_is_part_of_the_plan() -> None:
     run_plan = RunPlan(plan=plan(3), setup_event=Gaussian(9.0), score_event=SCORE, evaluate_every=2)
     assert counted(run_plan.event) == {Gaussian(9.0): 1, STEP: 3, SCORE: 2}
 
@@ -211,7 +209,7 @@ def costs() -> list[Gaussian]:
     return [Gaussian(3.0), Gaussian(2.5), Gaussian(2.3), Gaussian(2.2)]
 
 
-def test_under_a_limit_each_step_is_charged_by_itself_until_one_does_not_fit(tmp_path: Path) -> None:
+def test_limit_charges_step_by_step(tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(100, limit=LIMIT))
     with ledger_for(tmp_path, run_plan) as ledger:
         charges = StepCharger(run_plan, FIRST, ledger=ledger)
@@ -223,7 +221,7 @@ def test_under_a_limit_each_step_is_charged_by_itself_until_one_does_not_fit(tmp
         assert [entry.note for entry in ledger.entries()] == ["step 0", "step 1"]
 
 
-def test_under_a_limit_a_ledger_that_lacks_steps_which_were_taken_is_refused(tmp_path: Path) -> None:
+def test_limit_and_a_ledger_without_taken_steps(tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(100, limit=LIMIT))
     with ledger_for(tmp_path, run_plan) as ledger:
         charges = StepCharger(run_plan, FIRST, ledger=ledger)
@@ -232,7 +230,7 @@ def test_under_a_limit_a_ledger_that_lacks_steps_which_were_taken_is_refused(tmp
         assert ledger.count("steps") == 0
 
 
-def test_under_a_limit_what_a_row_says_was_released_is_what_was_charged_until_then(tmp_path: Path) -> None:
+def test_limit_and_released_events(tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(100, limit=LIMIT))
     with ledger_for(tmp_path, run_plan) as ledger:
         charges = StepCharger(run_plan, FIRST, ledger=ledger)
@@ -241,7 +239,7 @@ def test_under_a_limit_what_a_row_says_was_released_is_what_was_charged_until_th
         assert [charges.released_after(step) for step in (0, 1)] == [costs()[0], together(*costs()[:2])]
 
 
-def test_under_a_limit_a_second_attempt_pays_again_beside_what_was_charged(tmp_path: Path) -> None:
+def test_limit_and_a_second_attempt(tmp_path: Path) -> None:
     run_plan = RunPlan(plan=plan(100, limit=LIMIT))
     with ledger_for(tmp_path, run_plan) as ledger:
         first = StepCharger(run_plan, FIRST, ledger=ledger)

@@ -14,7 +14,7 @@ from lehr.run.shape import Callback, End, Evaluation, Progress, RunFiles, Start
 ROW = Evaluation(step=4, accepted=3, epsilon_spent=1.5, loss=0.25, accuracy=0.75, on="test", learning_rate=0.5)
 
 
-def test_everything_that_is_private_is_in_the_private_folder_and_nothing_else_is() -> None:
+def test_private_files() -> None:
     files = RunFiles(Path("run"))
     private = {"key", "attempts", "fingerprint", "split", "diagnostics", "lock", "private_audit"}
     public = {"config", "ledger", "metrics", "checkpoints", "model", "certificate", "audit", "report"}
@@ -23,7 +23,7 @@ def test_everything_that_is_private_is_in_the_private_folder_and_nothing_else_is
     assert vars(files).keys() == private | public | {"private", "directory"}
 
 
-def test_no_two_files_have_one_name() -> None:
+def test_file_names_are_unique() -> None:
     paths = vars(RunFiles(Path("run"))).values()
     assert len(set(paths)) == len(paths)
 
@@ -32,11 +32,11 @@ TOLD = replace(ROW, accuracy_by_class=(0.5, None, 1.0), noise_multiplier=1.5, cl
 
 
 @pytest.mark.parametrize("row", [ROW, TOLD], ids=["plain", "with all that may be told"])
-def test_a_row_is_read_back_as_it_was_written(row: Evaluation) -> None:
+def test_row_round_trip(row: Evaluation) -> None:
     assert Evaluation.from_json(json.loads(json.dumps(row.to_json()))) == row
 
 
-def test_a_row_of_an_earlier_version_has_no_more_than_it_says() -> None:
+def test_row_with_missing_optional_fields() -> None:
     assert set(ROW.to_json()) == {"step", "accepted", "epsilon_spent", "loss", "accuracy", "on", "learning_rate"}
 
 
@@ -53,7 +53,7 @@ def test_a_row_of_an_earlier_version_has_no_more_than_it_says() -> None:
     ],
     ids=str,
 )
-def test_a_row_with_shares_noise_or_clip_that_cannot_be_is_refused(shape: dict[str, object]) -> None:
+def test_row_with_invalid_values(shape: dict[str, object]) -> None:
     with pytest.raises(InvalidValue):
         Evaluation.from_json({**TOLD.to_json(), **shape})
 
@@ -72,12 +72,12 @@ def test_a_row_with_shares_noise_or_clip_that_cannot_be_is_refused(shape: dict[s
     ],
     ids=str,
 )
-def test_a_row_with_other_fields_or_counts_is_refused(shape: object) -> None:
+def test_row_with_other_fields(shape: object) -> None:
     with pytest.raises(InvalidValue):
         Evaluation.from_json(shape)
 
 
-def test_a_callback_that_does_nothing_may_be_told_everything() -> None:
+def test_callback_defaults() -> None:
     callback = Callback()
     callback.started(
         Start(

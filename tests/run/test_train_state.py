@@ -47,7 +47,7 @@ def step(given: TrainState, number: int) -> None:
     given.end_step(StepOutcome(released=released, divisor=4.0, is_accepted=True))
 
 
-def test_a_restored_trainee_goes_on_to_the_bit(tmp_path: Path) -> None:
+def test_restored_state_continues_bit_for_bit(tmp_path: Path) -> None:
     whole, first, second = trainee(), trainee(), trainee()
     for number in range(6):
         step(whole, number)
@@ -64,7 +64,7 @@ def test_a_restored_trainee_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert whole.checkpoint().numbers == second.checkpoint().numbers
 
 
-def test_a_candidate_that_is_taken_back_leaves_no_trace() -> None:
+def test_undone_candidate() -> None:
     given, untouched = trainee(), trainee()
     for each in (given, untouched):
         step(each, 0)
@@ -80,14 +80,14 @@ def test_a_candidate_that_is_taken_back_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     "other", [{"outputs": 3}, {"uses_adam": False}, {"averages": False}], ids=["model", "optimizer", "averaging"]
 )
-def test_the_checkpoint_of_another_is_refused(other: dict[str, bool]) -> None:
+def test_checkpoint_of_another_model(other: dict[str, bool]) -> None:
     given, another = trainee(), trainee(**other)
     step(another, 0)
-    with pytest.raises(DamagedFile, match="not one of this model"):
+    with pytest.raises(DamagedFile, match="another model or method"):
         given.load(another.checkpoint())
 
 
-def test_weights_that_are_no_numbers_are_never_saved() -> None:
+def test_non_finite_weights_are_not_saved() -> None:
     given = trainee()
     with torch.no_grad():
         next(given.model.parameters()).fill_(float("nan"))
@@ -95,7 +95,7 @@ def test_weights_that_are_no_numbers_are_never_saved() -> None:
         given.checkpoint()
 
 
-def test_evaluating_puts_every_layer_back_as_it_was() -> None:
+def test_evaluating_restores_every_layer() -> None:
     model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout()))
     model[1].eval()
     with evaluating(model):
@@ -125,7 +125,7 @@ def rejected(given: TrainState, number: int) -> None:
     given.end_step(StepOutcome(released=released, divisor=4.0, is_accepted=False))
 
 
-def test_a_checkpoint_holds_what_every_slot_has_learnt(tmp_path: Path) -> None:
+def test_checkpoint_has_the_state_of_components(tmp_path: Path) -> None:
     whole, first, second = salvaging(), salvaging(), salvaging()
     rejected(first, 0)
     checkpoint.write(tmp_path, first.checkpoint(), KEY)
@@ -144,7 +144,7 @@ def test_a_checkpoint_holds_what_every_slot_has_learnt(tmp_path: Path) -> None:
     assert whole.checkpoint().numbers == second.checkpoint().numbers
 
 
-def test_a_checkpoint_without_what_a_slot_needs_is_refused() -> None:
+def test_checkpoint_without_the_state_of_a_component() -> None:
     whole, another = salvaging().checkpoint(), salvaging()
     for slot in ("clipping", "acceptance"):
         numbers = {**whole.numbers, "slots": {**whole.numbers["slots"], slot: {}}}
