@@ -21,7 +21,7 @@ from experiments.toy_problems import (
     DRAWN,
     GRID,
     MINIMUM,
-    PRINTED_TRAJECTORIES,
+    PRINTED_DISTANCES,
     STEPS,
     beale,
     beale_trajectories,
@@ -69,7 +69,7 @@ def main() -> None:
         quiet = beale_trajectories(setting, 0.0, normals[:1])
         rows[title] = noisy, quiet
         for name, paths in noisy.items():
-            printed = f"{PRINTED_TRAJECTORIES[name]:.2f}" if name in PRINTED_TRAJECTORIES else "–"
+            printed = f"{PRINTED_DISTANCES[name]:.2f}" if name in PRINTED_DISTANCES else "–"
             low, median, high = np.quantile(distances(paths, quiet[name]), [0.1, 0.5, 0.9])
             print(f"{title:18} {name:18} {median:7.2f} {low:6.2f} {high:6.2f} {printed:>8}")
     over_grid = [medians(setting, normals) for setting in GRID]

@@ -37,11 +37,11 @@ def table(num_seeds: int) -> None:
     print(f"over {num_seeds} seeds: excess loss at the end, candidates drawn, and their ε at δ 1e-5")
     print(f"{'method':30} {'median':>8} {'10 %':>8} {'90 %':>8} {'candidates':>11} {'ε':>8}")
     for name, found in ends(num_seeds).items():
-        low, median, high = np.quantile([end.excess for end in found], [0.1, 0.5, 0.9])
+        low, median, high = np.quantile([end["excess"] for end in found], [0.1, 0.5, 0.9])
         if name == NOT_PRIVATE:
             print(f"{name:30} {median:8.4f}")
             continue
-        drawn = int(np.median([end.candidates for end in found]))
+        drawn = int(np.median([end["candidates"] for end in found]))
         print(f"{name:30} {median:8.4f} {low:8.4f} {high:8.4f} {drawn:11} {epsilon_of(drawn):8.4g}")
 
 

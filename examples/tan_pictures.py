@@ -83,7 +83,7 @@ def draw_order(outcomes: Outcomes) -> Figure:
     figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
     views = (1, 4, 16)
     for side, name, colour in (("after", "norm after the activation", SECOND), ("before", "norm before it", FIRST)):
-        found = [_accuracies(outcomes.of_all(_order(side, count))) for count in views]
+        found = [_accuracies(outcomes.get_all(_order(side, count))) for count in views]
         axes.plot(views, [sum(values) / len(values) for values in found], "-", color=colour, label=name)
         for count, values in zip(views, found, strict=True):
             axes.plot([count] * len(values), values, "x", color=colour)
@@ -100,7 +100,7 @@ def draw_vit(outcomes: Outcomes) -> Figure:
     compared = (("NF-ResNet", tan_runs.NF_RESNET, 4.0, SECOND), ("vision transformer", tan_runs.VIT, 2.0, FIRST))
     for name, network, rate, colour in compared:
         for views, style in ((1, ":"), (4, "-")):
-            runs = outcomes.of_all(tan_runs.augmented_runs(WHOLE, batch=256, network=network, rate=rate, views=views))
+            runs = outcomes.get_all(tan_runs.augmented_runs(WHOLE, batch=256, network=network, rate=rate, views=views))
             for index, run in enumerate(runs):
                 steps, heights = zip(*((step, 100 * share) for step, _, share, _ in run["trajectory"]), strict=True)
                 label = None if index else f"{name}, views {views}"

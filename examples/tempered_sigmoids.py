@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.tempered_sigmoids_runs import family
+from experiments.tempered_sigmoids import family
 from lehr.networks import TemperedSigmoid
 
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})

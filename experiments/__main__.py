@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -14,10 +14,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments import experiment as catalogue
-from experiments.experiment import PAPERS, Experiment, Job, Outcomes, Size, key_of
-from experiments.page import Part, headings, labelled, render, to_json, with_remarks
-from experiments.running import Progress, Summary, run_all
-from experiments.store import Entry, ResultFile, Store, outcomes_in
+from experiments.experiment import PAPERS, Experiment, Outcomes, Size, Table, key_of
+from experiments.page import Part, headings, label_quick, render, rows_and_remarks, to_json
+from experiments.running import Progress, run_all
+from experiments.store import Entry, ResultFile, Store
 from lehr import validate
 from lehr.cli import common
 from lehr.cli.common import NO, Command, Json, Overwrite, complain, example, resumable
@@ -42,14 +42,14 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Runs of each setting; by default as in the table.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small versions for a CPU, labelled as such.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    processes: Annotated[int, typer.Option(help="Parallel runs, each in a process of its own.")] = 1,
+    processes: Annotated[int, typer.Option(help="Processes that run jobs in parallel.")] = 1,
     data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to look for the data first.")] = None,
-    store: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the outcome of every run is kept.")] = Path(
+    store: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the outcome of every run is stored.")] = Path(
         "reproduced"
     ),
     minutes: Annotated[float | None, typer.Option(help="Start no further run after this time.")] = None,
     keep: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Add the outcomes to a file, or to one per table in a folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="Add the outcomes to one file per table in this folder.")
     ] = None,
     given: Annotated[
         list[Path] | None, typer.Option("--from", metavar="FILE", help="Use outcomes that --keep wrote; or a folder.")
@@ -58,12 +58,12 @@ def reproduce(
     only_show: Annotated[bool, typer.Option("--only-show", help="Run nothing: show the outcomes there are.")] = False,
     commit: Annotated[str | None, typer.Option(help="Commit of the source to record, where git is missing.")] = None,
     overwrite: Overwrite = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     json: Json = False,
 ) -> None:
     """Run tables and figures of a paper and show them beside the paper's numbers.
 
-    Every run is kept as soon as it ends: the same command continues where it was stopped, and tables share runs. The
+    Every run is stored as soon as it ends: the same command continues where it was stopped, and tables share runs. The
     published ε of a method stands beside the proven ε.
     """
     if paper == LIST:
@@ -73,41 +73,42 @@ def reproduce(
     size = Size(seeds=None if seeds is None else validate.count(seeds=seeds), is_quick=quick)
     if to is not None:
         atomic.refuse_to_replace(to, overwrite=overwrite)
-    files = _files_to_keep(keep, chosen)
-    for each, path in zip(chosen, files, strict=False):  # refuse a wrong file before hours are spent
-        _joined(each, path, {}, is_quick=quick)
-    outcomes_store, kept = Store(store), [ResultFile.read(path) for path in _files_in(given or [])]
-    jobs = {each.name: each.jobs(size) for each in chosen}
-    every = [job for name in jobs for job in jobs[name]]
-    if damaged := outcomes_store.damaged(every):
-        are = "outcome cannot be read and is" if len(damaged) == 1 else "outcomes cannot be read and are"
-        complain(f"{len(damaged)} {are} {'left out' if only_show else 'run again'}: {'; '.join(damaged)}")
+    if keep is not None:  # refuse a wrong file before hours are spent
+        _keep(keep, {each: {} for each in chosen}, is_quick=quick)
+    files = [ResultFile.read(file) for path in given or [] for file in _json_files(path)]
+    known = {key: entry for file in files for key, entry in file.entries.items()}
+    outcomes_store, jobs = Store(store), [job for each in chosen for job in each.jobs(size)]
+    if damaged := outcomes_store.damaged(jobs):
+        what = "left out" if only_show else "run again"
+        complain(f"outcomes that cannot be read are {what} ({len(damaged)}): {'; '.join(damaged)}")
     summary = None
     if not only_show:
-        _fill(outcomes_store, kept)
+        outcomes_store.fill({key: entry for key, entry in known.items() if not outcomes_store.has(key)})
         with resumable():
             summary = run_all(
-                every,
+                jobs,
                 outcomes_store,
                 device=device,
                 data_dir=None if data_dir is None else str(data_dir),
                 processes=processes,
                 deadline_seconds=None if minutes is None else 60 * validate.positive(minutes=minutes),
                 commit=commit,
-                progress=None if quiet or json else Progress(_say),
+                progress=None if quiet or json else Progress(_print_progress),
             )
-        _complain_of_jobs_left(summary)
-    outcomes = Outcomes({**outcomes_in(*kept).by_key, **outcomes_store.outcomes(every).by_key})
-    parts = [_part(each, jobs[each.name], outcomes, size) for each in chosen]
-    for each, path in zip(chosen, files, strict=False):
-        _keep(each, jobs[each.name], outcomes_store, kept, path, is_quick=quick)
+        if summary.left:
+            complain(f"{summary.left} of {summary.jobs} jobs are left; the same command continues from here")
+    known |= outcomes_store.entries(jobs)
+    outcomes = Outcomes({key: entry["result"] for key, entry in known.items()})
+    parts = [_part(each, outcomes, size) for each in chosen]
+    written = []
+    if keep is not None:
+        entries = {each: {key: known[key] for key in map(key_of, each.jobs(size)) if key in known} for each in chosen}
+        written += _keep(keep, entries, is_quick=quick)
     if to is not None:
         atomic.write(to, render(parts, title=PAPERS[paper][1], is_quick=quick), overwrite=overwrite)
-    failures, written = outcomes_store.failures(every), [*files, *([] if to is None else [to])]
-    if json:
-        _print_json(paper, parts, failures, is_quick=quick, written=written)
-    else:
-        _print(parts, failures, written=written)
+        written.append(to)
+    about = {"paper": paper, "is_quick": quick, "failed": outcomes_store.failures(jobs), "written": written}
+    (_print_json if json else _print)(parts, about)
     if summary is not None and summary.failed:
         raise typer.Exit(NO)
 
@@ -135,138 +136,76 @@ def _choose(paper: str, names: Sequence[str]) -> list[Experiment]:
     return [*every] if ALL in names else [catalogue.find_experiment(paper, name) for name in dict.fromkeys(names)]
 
 
-def _say(line: str) -> None:
+def _json_files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.json")) if path.is_dir() else [path]
+
+
+def _print_progress(line: str) -> None:
     print(one_line(line), file=sys.stderr, flush=True)
 
 
-def _complain_of_jobs_left(summary: Summary) -> None:
-    if summary.left:
-        every = summary.done + summary.failed + summary.left  # tables may share a job
-        complain(f"{summary.left} of {every} jobs are left; the same command continues from here")
+def _keep(folder: Path, entries: Mapping[Experiment, Mapping[str, Entry]], *, is_quick: bool) -> list[Path]:
+    """Add the outcomes of each experiment to its file in the folder; a file of another table is refused."""
+    paths = []
+    for each, new in entries.items():
+        path = folder / f"{each.paper}_{each.name}.json"
+        file = ResultFile(what=each.title, paper=each.paper, name=each.name, entries=new, is_quick=is_quick)
+        merged = ResultFile.read(path).merged(file) if path.exists() else file
+        if new:
+            folder.mkdir(parents=True, exist_ok=True)
+            merged.write(path, overwrite=True)
+        paths.append(path)
+    return paths
 
 
-def _files_in(given: Sequence[Path]) -> list[Path]:
-    """Return the files, and those in the folders."""
-    return [file for path in given for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-
-
-def _fill(store: Store, kept: Sequence[ResultFile]) -> None:
-    """Copy outcomes of kept files into the store; what the store has is newer."""
-    every = {key: entry for each in kept for key, entry in each.entries.items()}
-    missing = {key: entry for key, entry in every.items() if not store.has_key(key)}
-    if missing:
-        store.fill(missing)
-
-
-def _files_to_keep(keep: Path | None, chosen: Sequence[Experiment]) -> list[Path]:
-    if keep is None:
-        return []
-    if keep.is_dir():
-        return [keep / f"{each.paper}_{each.name}.json" for each in chosen]
-    if len(chosen) > 1:
-        raise InvalidValue("keep", allowed="a folder that exists, for more than one table", given=str(keep))
-    return [keep]
-
-
-def _keep(
-    experiment: Experiment, jobs: Sequence[Job], store: Store, kept: Sequence[ResultFile], path: Path, *, is_quick: bool
-) -> None:
-    """Add the outcomes of the experiment's jobs to the file."""
-    keys = dict.fromkeys(map(key_of, jobs))
-    given = {key: entry for each in kept for key, entry in each.entries.items() if key in keys}
-    stored = {key: store.entry(key) for key in keys if store.has_key(key)}
-    _joined(experiment, path, {**given, **stored}, is_quick=is_quick).write(path, overwrite=True)
-
-
-def _joined(experiment: Experiment, path: Path, entries: Mapping[str, Entry], *, is_quick: bool) -> ResultFile:
-    """Return the outcomes with those in the file; a file of another table is refused."""
-    about = {"what": experiment.title, "paper": experiment.paper, "name": experiment.name}
-    packed = ResultFile(**about, entries=entries, is_quick=is_quick)
-    return ResultFile.read(path).joined(packed) if path.exists() else packed
-
-
-def _part(experiment: Experiment, jobs: Sequence[Job], outcomes: Outcomes, size: Size) -> Part:
-    keys = {key_of(job) for job in jobs}
-    shown = labelled(experiment.report(outcomes, size), is_quick=size.is_quick)
-    return Part(experiment=experiment, report=shown, done=len(keys & outcomes.by_key.keys()), jobs=len(keys))
-
-
-def _print_json(
-    paper: str, parts: Sequence[Part], failures: dict[str, str], *, is_quick: bool, written: Sequence[Path]
-) -> None:
-    common.print_json(
-        {
-            "paper": paper,
-            "is_quick": is_quick,
-            "experiments": [
-                {**_about(part.experiment), "jobs": part.jobs, "done": part.done, **to_json(part.report)}
-                for part in parts
-            ],
-            "failed": failures,
-            "written": [str(path) for path in written],
-        }
+def _part(experiment: Experiment, outcomes: Outcomes, size: Size) -> Part:
+    keys = {*map(key_of, experiment.jobs(size))}
+    report = experiment.report(outcomes, size)
+    return Part(
+        experiment=experiment,
+        report=label_quick(report) if size.is_quick else report,
+        done=len(keys & outcomes.by_key.keys()),
+        jobs=len(keys),
     )
 
 
-def _print(parts: Sequence[Part], failures: dict[str, str], *, written: Sequence[Path]) -> None:
+def _print_json(parts: Sequence[Part], about: Mapping[str, Any]) -> None:
+    shown = [
+        {**_about(part.experiment), "jobs": part.jobs, "done": part.done, **to_json(part.report)} for part in parts
+    ]
+    common.print_json({**about, "experiments": shown, "written": [*map(str, about["written"])]})
+
+
+def _print(parts: Sequence[Part], about: Mapping[str, Any]) -> None:
     for part in parts:
         done = f" ({part.done} of {part.jobs} runs done)" if part.jobs else ""
         common.print_line(f"{part.experiment.name}: {part.experiment.title}{done}")
         for table in part.report.tables:
-            rows, remarks = with_remarks(table)
-            is_number = [column.kind != "text" for column in table.columns]
-            print_wide_table(table.title, headings(table), rows, is_number=is_number)
-            for note in (*remarks, *table.notes):
-                common.print_line(f"  {note}")
+            _print_table(table)
         for note in part.report.notes:
             common.print_line(note)
         if part.report.charts:
             common.print_line(f"{len(part.report.charts)} charts: see them with --to FILE.html")
         common.print_line()
-    for key, error in failures.items():
-        common.print_line(f"failed, and run again next time: {key}: {common.printable(error)}")
-    for path in written:
-        common.print_line(f"{common.printable(str(path))}: written")
+    for key, error in about["failed"].items():
+        common.print_line(f"failed, and run again next time: {key}: {error}")
+    for path in about["written"]:
+        common.print_line(f"{path}: written")
 
 
-def print_wide_table(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, is_number: Sequence[bool]
-) -> None:
-    """A table of many columns: no word of it is broken where the window is wide enough for that."""
-    table = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    columns = [*zip(headings, *rows, strict=True)]
-    room = common.width() - 2 * len(columns) - 1  # a space on either side of each, and one at the end
-    widths = _widths(columns, room, is_number=is_number)
-    for heading, own, is_right in zip(headings, widths, is_number, strict=True):
-        table.add_column(heading, overflow="fold", width=own, justify="right" if is_right else "left")
+def _print_table(table: Table) -> None:
+    """A table for the width of the terminal: text is wrapped before numbers are."""
+    rows, remarks = rows_and_remarks(table)
+    shown = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading, column in zip(headings(table), table.columns, strict=True):
+        is_number = column.kind != "text"
+        width = max((len(row[len(shown.columns)]) for row in rows), default=1) if is_number else None
+        shown.add_column(heading, overflow="fold", min_width=width, justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*map(_cell, row))
-    Console(markup=False, emoji=False, highlight=False).print(table)
-
-
-def _widths(columns: Sequence[Sequence[str]], room: int, *, is_number: Sequence[bool]) -> Sequence[int | None]:
-    """As wide as its longest word; what is left goes to whichever has the most lines, and to numbers before text.
-
-    Where not even the words fit, no width is said.
-    """
-    found = [*map(_longest_word, columns)]
-    longest = [max(map(len, column[1:]), default=1) for column in columns]
-    if sum(found) > room:
-        return [None] * len(columns)
-    for _ in range(room - sum(found)):
-        broken = [place for place, own in enumerate(found) if own < longest[place]]
-        if not broken:
-            break
-        found[max(broken, key=lambda place: (is_number[place], longest[place] / found[place]))] += 1
-    return found
-
-
-def _longest_word(texts: Sequence[str]) -> int:
-    return max((len(word) for text in texts for word in text.split()), default=1)
-
-
-def _cell(text: str) -> Text:
-    return Text(common.printable(text))
+        shown.add_row(*(Text(common.printable(cell)) for cell in row))
+    Console(markup=False, emoji=False, highlight=False).print(shown)
+    for note in (*remarks, *table.notes):
+        common.print_line(f"  {note}")
 
 
 if __name__ == "__main__":

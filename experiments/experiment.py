@@ -1,8 +1,8 @@
-"""What an experiment is made of: jobs, outcomes, tables, and the list of papers.
+"""The parts of an experiment: jobs, outcomes, tables, and the list of papers.
 
-- ``Training``, ``Measurement``: a job. Its key is a hash of its settings, so tables share jobs and continue.
-- ``Outcomes``: what jobs gave. ``Statistic``, ``Column``, ``Table``, ``Report``: what an experiment shows
-- ``experiment``: makes an ``Experiment`` of a function that draws a report from outcomes
+- ``Training``, ``Measurement``: a job. Its key is a hash of its settings, so tables share jobs and can be continued.
+- ``Outcomes``: the results of jobs. ``Statistic``, ``Table``, ``Report``: what an experiment shows
+- ``experiment``: turns a function that draws a report from outcomes into an ``Experiment``
 - ``PAPERS``, ``experiments``, ``find_experiment``: the papers and their tables and figures
 
 >>> [each.name for each in experiments("sa-dpsgd")][:1]
@@ -17,7 +17,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -28,30 +28,30 @@ from lehr.errors import InvalidValue
 from lehr.reports.chart import Chart
 
 ScoredOn: TypeAlias = Literal["all", "half", "seen"]
-_DELTA = 1e-5  # of a run that names no other
+_DELTA = 1e-5  # the default
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One run: its configuration, and what an experiment adds. Draws and noise are fresh in every run.
+    """One run: its configuration, and what an experiment adds. Sampling and noise are fresh in every run.
 
-    ``scored_on`` says which test records count: "all" of them; "half", where the other half is what acceptance looks
-    at; or "seen", all of them although acceptance looked at them, which is how SA-DPSGD's paper scores itself and is
-    not a fair score. The configuration's ``records`` are the first ones of the training set, and ``steps`` candidates;
-    with published accounting they are accepted ones. Use ``training`` to make one.
+    ``scored_on`` says which test records count: "all" of them; "half", where acceptance uses the other half; or
+    "seen", all of them although acceptance used them, which is how SA-DPSGD's paper scores itself and is not a fair
+    score. The configuration's ``records`` are the first ones of the training set, and ``steps`` are candidates; with
+    published accounting they are accepted ones. Use ``training`` to make one.
     """
 
     config: RunConfig
     scored_on: ScoredOn = "all"
     is_plain: bool = False  # inputs are pixels in [0, 1], not standardised
-    pretrained: Mapping[str, Any] | None = None  # a part with weights from public records: experiments.training
+    pretrained: Mapping[str, Any] | None = None  # arguments of experiments.training.load_pretrained
 
     def __post_init__(self) -> None:
         validate.one_of(("all", "half", "seen"), scored_on=self.scored_on)
 
     @property
     def seed(self) -> int:
-        """The seed of the first weights, and of the halves of the test records."""
+        """The seed of the initial weights, and of the halves of the test records."""
         return self.config.run.seed or 0
 
     @property
@@ -66,16 +66,17 @@ class Training:
         method.pop("name", None)
         if privacy.get("delta") == _DELTA:
             del privacy["delta"]
-        added = {"pretrained": self.pretrained, "is_plain": self.is_plain or None, "settings": method or None}
-        return _plain(
+        return _canonical(
             {
                 "kind": "training",
                 "data": config.data.name,
                 "records": config.data.records,
                 "network": [model.pop("network"), model],
                 "method": config.method.name,
+                "settings": method or None,
                 "scored_on": None if self.scored_on == "all" else self.scored_on,
-                **added,
+                "is_plain": self.is_plain or None,
+                "pretrained": self.pretrained,
                 **privacy,
                 **config.training,
                 **config.run,
@@ -95,7 +96,7 @@ def training(
     delta: float = _DELTA,
     **options: Any,
 ) -> Training:
-    """Make a training job of a data set, a network, a method with its settings, and options of ``fit``."""
+    """A training job from a data set, a network, a method with its settings, and options of ``fit``."""
     name, arguments = network
     config = RunConfig.of(
         data={"name": data}, model={"network": name, **arguments}, method={"name": method, **settings}
@@ -106,57 +107,52 @@ def training(
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Whatever is no training run: a function of a preset's file, and its arguments. It returns a JSON object.
+    """Any other job: a function of this package and its arguments. It returns a JSON object."""
 
-    One that takes times runs by itself, with no other job beside it.
-    """
-
-    function: str  # such as "adadp:time_of_a_step"
+    function: str  # such as "adadp:times_of_steps"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    takes_times: bool = False  # not among the words: it decides when the job is run, not what it gives
+    is_timing: bool = False  # runs alone, with no other job beside it; not part of the key
 
     def to_json(self) -> dict[str, Any]:
-        return _plain({"kind": "measurement", "function": self.function, "arguments": dict(self.arguments)})
+        return _canonical({"kind": "measurement", "function": self.function, "arguments": dict(self.arguments)})
 
-    def called(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
-        """What it gives, on a device."""
+    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
+        """Call the function."""
         module, _, name = self.function.partition(":")
         if not (module.isidentifier() and name.isidentifier()):
             raise InvalidValue("function", allowed="a file of experiments and a function in it", given=self.function)
-        found = getattr(import_module(f"experiments.{module}"), name)  # of this package, whatever a file says
-        result: dict[str, Any] = found(device=device, data_dir=data_dir, **self.arguments)
+        function = getattr(import_module(f"experiments.{module}"), name)  # of this package, whatever a file says
+        result: dict[str, Any] = function(device=device, data_dir=data_dir, **self.arguments)
         return result
 
 
 Job: TypeAlias = "Training | Measurement"
 
 
-def key_of(job: Job) -> str:
-    """Return the key that a job's outcome is stored by."""
-    return key_of_words(job.to_json())
+def key_of(job: Job | Mapping[str, Any]) -> str:
+    """The key of a job, or of its JSON form, that its outcome is stored by."""
+    shape = job if isinstance(job, Mapping) else job.to_json()
+    return hashlib.sha256(json.dumps(shape, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:24]
 
 
-def key_of_words(words: Mapping[str, Any]) -> str:
-    """Return the key of the JSON form of a job."""
-    said = json.dumps(words, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:24]
+def _canonical(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are not None, as JSON reads them back: tuples are lists, and 512.0 is 512."""
+
+    def number(text: str) -> float | int:
+        value = float(text)
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+    present = {name: value for name, value in shape.items() if value is not None}
+    result: dict[str, Any] = json.loads(json.dumps(present, allow_nan=False, default=dict), parse_float=number)
+    return result
 
 
-def _plain(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are not None as JSON gives them back: tuples are lists, and 512.0 is 512."""
-    given = {name: value for name, value in said.items() if value is not None}
-    found: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False, default=dict), parse_float=_shortest)
-    return found
-
-
-def _shortest(number: str) -> float | int:
-    value = float(number)
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+# --- Reports --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A mean over runs; None without a run, and a spread with two or more."""
+    """Values of several runs."""
 
     values: tuple[float, ...]
 
@@ -166,35 +162,26 @@ class Statistic:
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation between runs."""
+        """The standard deviation between runs; None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
-# What a cell may be: words, one number, a mean over runs, or nothing ("–").
-Cell = str | float | int | Statistic | None
+def statistic(values: Iterable[float | None]) -> Statistic:
+    """A statistic of the values that are not None."""
+    return Statistic(tuple(value for value in values if value is not None))
+
+
+Cell: TypeAlias = str | float | int | Statistic | None  # None is shown as "–"
+Row: TypeAlias = tuple[Cell, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """A column and how its numbers are written."""
+    """A column and the format of its numbers."""
 
     title: str
     kind: str = "text"  # "percent" (of shares in [0, 1]), "epsilon" (proven, rounded up), "number", "count"
     digits: int = 2
-
-
-def columns(*specs: str) -> tuple[Column, ...]:
-    """Columns from their titles, each with its kind and digits in brackets where it has numbers.
-
-    >>> columns("method | ours [percent 1]")[1]
-    Column(title='ours', kind='percent', digits=1)
-    """
-    parts = [re.fullmatch(r"(.*?)(?: ?\[(\w+)(?: (\d))?\])?", spec.strip()) for spec in " | ".join(specs).split(" | ")]
-    return tuple(
-        Column(title=part[1], kind=part[2] or "text", digits=2 if part[3] is None else int(part[3]))
-        for part in parts
-        if part is not None
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,8 +190,24 @@ class Table:
 
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+
+
+def table(title: str, columns: str | Iterable[str], rows: Iterable[Row], *notes: str) -> Table:
+    """A table whose columns are titles, divided by "|", with the kind and digits of numbers in brackets.
+
+    >>> table("Accuracy", "method | ours [percent 1]", [("DPSGD", 0.98)]).columns[1]
+    Column(title='ours', kind='percent', digits=1)
+    """
+    specs = columns if isinstance(columns, str) else " | ".join(columns)
+    parts = [re.fullmatch(r"(.*?)(?: ?\[(\w+)(?: (\d))?\])?", spec.strip()) for spec in specs.split(" | ")]
+    made = (
+        Column(title=part[1], kind=part[2] or "text", digits=2 if part[3] is None else int(part[3]))
+        for part in parts
+        if part is not None
+    )
+    return Table(title=title, columns=tuple(made), rows=tuple(rows), notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,20 +219,27 @@ class Report:
     notes: tuple[str, ...] = ()
 
 
-def statistic(values: Iterable[float | None]) -> Statistic:
-    """Return a statistic of the values that are not None."""
-    return Statistic(tuple(value for value in values if value is not None))
+chart = partial(Chart, element="chart")  # a page numbers its charts itself
+
+
+def report(*parts: Table | Chart | str) -> Report:
+    """A report of tables, charts and notes. Charts without lines are left out."""
+    return Report(
+        tables=tuple(part for part in parts if isinstance(part, Table)),
+        charts=tuple(part for part in parts if isinstance(part, Chart) and any(len(line.x) for line in part.lines)),
+        notes=tuple(part for part in parts if isinstance(part, str)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
     """How much of an experiment is run. A quick one takes minutes on a CPU and is labelled as such."""
 
-    seeds: int | None = None  # otherwise as many as the experiment has by itself
+    seeds: int | None = None  # by default as many as the experiment has
     is_quick: bool = False
 
     def seed_range(self, usual: int, *, quick: int = 1) -> range:
-        """The seeds to run: as many as are asked for, or as are usual for this size."""
+        """The seeds to run."""
         return range(self.seeds or (quick if self.is_quick else usual))
 
 
@@ -238,28 +248,28 @@ Outcome: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes there are, by the keys of their jobs. ``requested`` gathers the jobs that were looked up."""
+    """Outcomes by the keys of their jobs. ``requested`` collects the jobs that were looked up."""
 
     by_key: Mapping[str, Outcome]
     requested: dict[str, Job] = field(default_factory=dict, compare=False)
 
-    def of(self, job: Job) -> Outcome | None:
-        """Return the outcome of a job, or None where it was not run or failed."""
+    def get(self, job: Job) -> Outcome | None:
+        """The outcome of a job, or None where it was not run or failed."""
         key = key_of(job)
         self.requested[key] = job
         return self.by_key.get(key)
 
-    def of_all(self, jobs: Iterable[Job]) -> list[Outcome]:
-        """Return the outcomes of those jobs that were run."""
-        return [found for job in jobs if (found := self.of(job)) is not None]
+    def get_all(self, jobs: Iterable[Job]) -> list[Outcome]:
+        """The outcomes of those jobs that were run."""
+        return [outcome for job in jobs if (outcome := self.get(job)) is not None]
 
     def statistic(self, jobs: Iterable[Job], name: str = "accuracy") -> Statistic:
-        """Return a statistic of one number of the outcomes."""
-        return statistic(found[name] for found in self.of_all(jobs))
+        """A statistic of one number of the outcomes."""
+        return statistic(outcome[name] for outcome in self.get_all(jobs))
 
 
 def accuracy_after(outcome: Outcome, steps: int) -> float | None:
-    """The accuracy when exactly so many candidates had been drawn; None if it was not evaluated then."""
+    """The accuracy after exactly so many candidates; None if it was not evaluated then."""
     return next((float(row[2]) for row in outcome["trajectory"] if row[0] == steps), None)
 
 
@@ -277,11 +287,11 @@ class Experiment:
     paper: str  # "sa-dpsgd", "tempered-sigmoids", "adadp", "tan"
     name: str  # "table1", "figure3"
     title: str
-    about: str  # what the paper shows there, what is done here, and what differs and why, in a few sentences
+    about: str  # what the paper shows, what is done here, and what differs and why
     report: Callable[[Outcomes, Size], Report]
 
     def jobs(self, size: Size) -> list[Job]:
-        """The jobs whose outcomes the report looks up: all with the first seed, before any with the second."""
+        """The jobs whose outcomes the report looks up: all with the first seed before any with the second."""
         return [*_jobs(self, size)]
 
 
@@ -293,17 +303,16 @@ def _jobs(experiment: Experiment, size: Size) -> tuple[Job, ...]:
 
 
 def experiment(paper: str, name: str, title: str) -> Callable[[Callable[[Outcomes, Size], Report]], Experiment]:
-    """Make an experiment of a function that draws its report; the docstring says what it is about."""
+    """Turn a function that draws a report into an experiment; its docstring says what the experiment is about."""
 
-    def made(report: Callable[[Outcomes, Size], Report]) -> Experiment:
-        return Experiment(
-            paper=paper, name=name, title=title, about=" ".join((report.__doc__ or "").split()), report=report
-        )
+    def make(report: Callable[[Outcomes, Size], Report]) -> Experiment:
+        about = " ".join((report.__doc__ or "").split())
+        return Experiment(paper=paper, name=name, title=title, about=about, report=report)
 
-    return made
+    return make
 
 
-# The file of each, and what it is.
+# The module and the title of each.
 PAPERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "sa-dpsgd": ("sa_dpsgd", "Fu et al. 2022: SA-DPSGD, DPSGD with simulated annealing"),
@@ -318,11 +327,11 @@ PAPERS: Mapping[str, tuple[str, str]] = MappingProxyType(
 def experiments(paper: str) -> tuple[Experiment, ...]:
     """The tables and figures of a paper."""
     module, _ = PAPERS[validate.one_of(PAPERS, paper=paper)]
-    found: tuple[Experiment, ...] = import_module(f"experiments.{module}").EXPERIMENTS
-    return found
+    every: tuple[Experiment, ...] = import_module(f"experiments.{module}").EXPERIMENTS
+    return every
 
 
 def find_experiment(paper: str, name: str) -> Experiment:
-    """One of them."""
-    named = {each.name: each for each in experiments(paper)}
-    return named[validate.one_of(named, name=name)]
+    """The table or figure of this name."""
+    by_name = {each.name: each for each in experiments(paper)}
+    return by_name[validate.one_of(by_name, name=name)]

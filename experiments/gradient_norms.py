@@ -1,7 +1,7 @@
 """Norms of records' gradients before clipping, while a network trains.
 
 - ``norms_of_training``: mean gradient and activation norms, Figures 4 and 5 of Papernot et al. (2021)
-- ``norms_of_gradients``: how gradient norms are spread, Figure 7 of TAN (Sander et al. 2023)
+- ``norms_of_gradients``: the distribution of gradient norms, Figure 7 of TAN (Sander et al. 2023)
 
 Such norms are private values. They are computed here because these data sets are public; never do this on records that
 must be protected.
@@ -10,9 +10,7 @@ must be protected.
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,26 +20,51 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.networks import build
 from experiments.tan_runs import CLIP_NORM, DECAY, EDGES, RATE, REFERENCE_BATCH, REFERENCE_NOISE, delta_of
-from lehr.data import DataSet, load
+from experiments.training import build_seeded, fit_silently
+from lehr.data import load
 from lehr.data.augmentation import augmentation_by_name
 from lehr.gradients.ghost import GhostEngine
 from lehr.methods.by_name import named
-from lehr.methods.dpsgd import dpsgd
 from lehr.networks.registry import default_for
 from lehr.optim.averaging import ExponentialAverage
 from lehr.planning.plan import PUBLIC, Plan
 from lehr.planning.simulation import simulate
 from lehr.run.shape import Callback, Progress
-from lehr.training.ending import Run
-from lehr.training.fit import fit
 from lehr.training.prepare import check_device
 from lehr.training.records import InputPipeline
 
 WATCHED = 256  # records
 _RECORDS_AT_ONCE = 64
-_cross_entropy = partial(cross_entropy, reduction="none")
+
+
+class NormWatch(Callback):
+    """Computes the gradient norms of some records at the steps in ``looks``, and keeps a summary of each."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        targets: Tensor,
+        summary: Callable[[Tensor], dict[str, Any]],
+        *,
+        looks: Collection[int],
+        views: int = 1,
+    ) -> None:
+        self._inputs, self._targets, self._summary, self._looks = inputs, targets, summary, looks
+        self._engine = GhostEngine(model, partial(cross_entropy, reduction="none"), views=views, compiled=False)
+        self.rows: list[dict[str, Any]] = []
+        self._look(0)
+
+    def stepped(self, progress: Progress) -> None:
+        self._look(progress.step)
+
+    def _look(self, step: int) -> None:
+        if step in self._looks:
+            inputs, targets = (torch.split(each, _RECORDS_AT_ONCE) for each in (self._inputs, self._targets))
+            parts = zip(inputs, targets, strict=True)
+            norms = torch.cat([self._engine.gradients(*part).norms() for part in parts])
+            self.rows.append({"step": step, **self._summary(norms)})
 
 
 def norms_of_training(
@@ -58,91 +81,48 @@ def norms_of_training(
     seed: int,
     looks: int = 100,
 ) -> dict[str, Any]:
-    """What was seen while a network trained with DPSGD, or without noise and clip where there is no noise multiplier.
+    """Mean norms while a network trains with DPSGD, or without noise and clipping if there is no noise multiplier.
 
     Neither has momentum, so that both take the same step: the mean of gradients, or that of clipped ones with noise.
     """
     known, where = load(data, data_dir), check_device(device)
-    model = _first_weights(known, activation, seed).to(where)
-    inputs, targets = known.train.inputs[:WATCHED], known.train.targets[:WATCHED]
-    watch = NormWatch(
-        model,
-        known.preparation.prepared(inputs).to(where),
-        targets.to(where),
-        every=max(1, steps // looks),
-        clip_norm=clip_norm,
-    )
-    rate: dict[str, float] = {"learning_rate": learning_rate, "momentum": 0.0}
-    numbers: dict[str, Any] = {"expected_batch_size": batch, "steps": steps}
-    if noise_multiplier is None:
-        method = named("plain-sgd", **rate)
-    else:
-        method = named("dpsgd", clip_norm=clip_norm, **rate)
-        numbers |= {"noise_multiplier": noise_multiplier, "delta": 1e-5}
-    with tempfile.TemporaryDirectory() as folder:
-        run = fit(
-            model,
-            known,
-            method=method,
-            **numbers,
-            device=where,
-            directory=Path(folder) / "run",
-            callbacks=[watch],
-            compiled=False,
-            silent=True,
-            checkpoint_seconds=3600,
-        )
-    return _outcome(run, watch, is_private=noise_multiplier is not None)
+    name, arguments = default_for(known.shape, num_classes=known.num_classes)
+    model = build_seeded(name, {**arguments, "activation": activation}, seed).to(where)
+    assert isinstance(model, nn.Sequential)
+    first = model[:2]  # up to the first activation
+    inputs = known.preparation.prepared(known.train.inputs[:WATCHED]).to(where)
 
-
-@dataclass
-class NormWatch(Callback):
-    """The norms of some records at the weights that a model has now and then, as means over the records."""
-
-    model: nn.Sequential
-    inputs: Tensor
-    targets: Tensor
-    every: int
-    clip_norm: float
-    rows: list[dict[str, float]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._engine = GhostEngine(self.model, _cross_entropy, compiled=False)
-        self._look(0)
-
-    def stepped(self, progress: Progress) -> None:
-        if progress.step % self.every == 0:
-            self._look(progress.step)
-
-    def _look(self, step: int) -> None:
-        norms = self._engine.gradients(self.inputs, self.targets).norms()
+    def summary(norms: Tensor) -> dict[str, float]:
         with torch.no_grad():
-            activations = self.model[:2](self.inputs).flatten(1).norm(dim=1)  # behind the first activation
-        row = {
-            "step": step,
+            activations = first(inputs).flatten(1).norm(dim=1)
+        return {
             "gradient_norm": norms.mean().item(),
             "activation_norm": activations.mean().item(),
-            "share_cut": norms.gt(self.clip_norm).float().mean().item(),
+            "share_cut": norms.gt(clip_norm).float().mean().item(),
         }
-        self.rows.append(row)
 
-
-def _first_weights(known: DataSet, activation: str, seed: int) -> nn.Sequential:
-    """The network of the data set; torch's own generator is left as it was."""
-    name, arguments = default_for(known.shape, num_classes=known.num_classes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = build(name, **arguments, activation=activation)
-    assert isinstance(model, nn.Sequential)
-    return model
-
-
-def _outcome(run: Run, watch: NormWatch, *, is_private: bool) -> dict[str, Any]:
-    names = ("step", "gradient_norm", "activation_norm", "share_cut")
+    targets = known.train.targets[:WATCHED].to(where)
+    watch = NormWatch(model, inputs, targets, summary, looks=range(0, steps + 1, max(1, steps // looks)))
+    settings: dict[str, float] = {"learning_rate": learning_rate, "momentum": 0.0}
+    privacy: dict[str, float] = {}
+    if noise_multiplier is not None:
+        settings["clip_norm"] = clip_norm
+        privacy = {"noise_multiplier": noise_multiplier, "delta": 1e-5}
+    run = fit_silently(
+        model,
+        known,
+        method=named("dpsgd" if privacy else "plain-sgd", **settings),
+        expected_batch_size=batch,
+        steps=steps,
+        **privacy,
+        device=where,
+        callbacks=[watch],
+        compiled=False,
+    )
     return {
-        **{name: [row[name] for row in watch.rows] for name in names},
+        **{name: [row[name] for row in watch.rows] for name in watch.rows[0]},
         "accuracy": run.evaluations[-1].accuracy,
-        "epsilon_proven": run.proven.epsilon if is_private else None,
+        "epsilon_proven": run.proven.epsilon if privacy else None,
     }
 
 
@@ -161,18 +141,16 @@ def norms_of_gradients(
     looks: Sequence[int],
     seed: int = 0,
 ) -> dict[str, Any]:
-    """How the norms of ``watched`` records' gradients are spread after each of the steps in ``looks``."""
+    """The distribution of the norms of ``watched`` records' gradients after each of the steps in ``looks``."""
     known, where = load(data_name, data_dir), check_device(device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = build(network[0], **network[1]).to(where)
-    look = InputPipeline(
+    model = build_seeded(*network, seed).to(where)
+    pipeline = InputPipeline(
         preparation=known.preparation, augmentation=augmentation_by_name(augmentation), views=views, device=where
     )
-    first = known.train.at(torch.arange(watched))
-    seen = look.trained(first.inputs, torch.Generator(where).manual_seed(seed))
-    assert isinstance(seen, Tensor)
-    watch = NormSpreadWatch(model, seen, first.targets.to(where), views=views, looks=looks)
+    records = known.train.at(torch.arange(watched))
+    inputs = pipeline.trained(records.inputs, torch.Generator(where).manual_seed(seed))
+    assert isinstance(inputs, Tensor)
+    watch = NormWatch(model, inputs, records.targets.to(where), distribution_of, looks=looks, views=views)
     reference = Plan(
         noise_multiplier=REFERENCE_NOISE,
         expected_batch_size=reference_batch,
@@ -180,59 +158,36 @@ def norms_of_gradients(
         steps=steps,
         delta=delta_of(known.records),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        fit(
-            model,
-            known,
-            declared=PUBLIC,
-            plan=simulate(reference, expected_batch_size=batch),
-            method=dpsgd(learning_rate=RATE, clip_norm=CLIP_NORM, momentum=0.0),
-            averaging=ExponentialAverage(decay=DECAY),
-            augmentation=augmentation,
-            views=views,
-            device=where,
-            directory=Path(folder) / "run",
-            callbacks=(watch,),
-            silent=True,
-            checkpoint_seconds=3600,
-        )
-    return {"looks": watch.found}
+    fit_silently(
+        model,
+        known,
+        declared=PUBLIC,
+        plan=simulate(reference, expected_batch_size=batch),
+        method=named("dpsgd", learning_rate=RATE, clip_norm=CLIP_NORM, momentum=0.0),
+        averaging=ExponentialAverage(decay=DECAY),
+        augmentation=augmentation,
+        views=views,
+        device=where,
+        callbacks=(watch,),
+    )
+    return {"looks": watch.rows}
 
 
-class NormSpreadWatch(Callback):
-    """The norms at the weights that a model has after some steps."""
+def distribution_of(norms: Tensor) -> dict[str, Any]:
+    """The share of the norms in each bin, their median, and the shares that are clipped and that are small.
 
-    def __init__(self, model: nn.Module, inputs: Tensor, targets: Tensor, *, views: int, looks: Sequence[int]) -> None:
-        self._inputs, self._targets, self._looks = inputs, targets, frozenset(looks)
-        self._engine = GhostEngine(model, _cross_entropy, views=views, compiled=False)
-        self.found: list[dict[str, Any]] = []
-        self._look(0)
-
-    def stepped(self, progress: Progress) -> None:
-        self._look(progress.step)
-
-    def _look(self, step: int) -> None:
-        if step in self._looks:
-            norms = torch.cat([self._norms(first) for first in range(0, len(self._targets), _RECORDS_AT_ONCE)])
-            self.found.append({"step": step, **spread_of(norms.tolist())})
-
-    def _norms(self, first: int) -> Tensor:
-        part = slice(first, first + _RECORDS_AT_ONCE)
-        return self._engine.gradients(self._inputs[part], self._targets[part]).norms()
-
-
-def spread_of(norms: Sequence[float]) -> dict[str, Any]:
-    """The share of the norms in each bin, their median, and the share above the clip norm; smaller norms are in the
-    first bin and larger ones in the last.
-
-    >>> found = spread_of([0.0, 0.5, 2.0, 3.0])
+    >>> found = distribution_of(torch.tensor([0.0, 0.5, 2.0, 3.0]))
     >>> found["median"], found["share_clipped"], sum(found["shares"])
     (1.25, 0.5, 1.0)
     """
-    ends = (0.0, *EDGES[1:-1], math.inf)
+    values, ends = norms.double(), (0.0, *EDGES[1:-1], math.inf)  # the outer bins have all that is beyond them
+
+    def share(mask: Tensor) -> float:
+        return mask.double().mean().item()
+
     return {
-        "shares": [sum(low <= norm < high for norm in norms) / len(norms) for low, high in pairwise(ends)],
-        "median": float(torch.tensor(norms, dtype=torch.float64).quantile(0.5)),
-        "share_clipped": sum(norm > CLIP_NORM for norm in norms) / len(norms),
-        "share_below_a_tenth": sum(norm < CLIP_NORM / 10 for norm in norms) / len(norms),
+        "shares": [share((low <= values) & (values < high)) for low, high in pairwise(ends)],
+        "median": values.quantile(0.5).item(),
+        "share_clipped": share(values > CLIP_NORM),
+        "share_below_a_tenth": share(values < CLIP_NORM / 10),
     }

@@ -17,21 +17,17 @@ they are.
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch import nn
 
 from lehr import validate
 from lehr.networks import build, freeze, register
 from lehr.networks.activations import Activation
 
-__all__ = ["ResponseNorm", "alexnet_like", "build"]
+__all__ = ["alexnet_like", "build"]
 
-CHANNELS = 64
-WIDTHS = (384, 192)
+CHANNELS, WIDTHS = 64, (384, 192)
 
 
 @register
@@ -46,19 +42,24 @@ def alexnet_like(
     """The network: ``convolutions``, whose weights may come from elsewhere, and ``scores``.
 
     The second norm stands before its pool and the first one behind it. With ``frozen_convolutions`` only the linear
-    layers are trained; load the convolutions before, ``network.convolutions.load_state_dict(...)``, or they stay the
-    random features that they begin as.
+    layers are trained; load the convolutions before, ``network.convolutions.load_state_dict(...)``, or they stay
+    random features.
     """
     validate.true_or_false(frozen_convolutions=frozen_convolutions)
     side = validate.count(minimum=4, image_side=image_side) // 4
+
+    def norm() -> nn.Module:
+        """TensorFlow's: x / (1 + 0.001/9 · Σ x²)^0.75 over four channels on either side."""
+        return nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
+
     convolutions = nn.Sequential(
-        _convolution(in_channels),
+        nn.Conv2d(in_channels, CHANNELS, kernel_size=5, padding=2),
         activation(),
         nn.MaxPool2d(kernel_size=2),
-        _norm(),
-        _convolution(CHANNELS),
+        norm(),
+        nn.Conv2d(CHANNELS, CHANNELS, kernel_size=5, padding=2),
         activation(),
-        _norm(),
+        norm(),
         nn.MaxPool2d(kernel_size=2),
     )
     scores = nn.Sequential(
@@ -73,35 +74,3 @@ def alexnet_like(
     if frozen_convolutions:
         freeze(network, "convolutions")
     return network
-
-
-def _convolution(in_channels: int) -> nn.Conv2d:
-    return nn.Conv2d(in_channels, CHANNELS, kernel_size=5, padding=2)
-
-
-def _norm() -> ResponseNorm:
-    return ResponseNorm(reach=4, strength=0.001 / 9, exponent=0.75)
-
-
-class ResponseNorm(nn.Module):
-    """x / (1 + strength · Σ x²)^exponent: the sum is over ``reach`` channels on either side, at one pixel of a record.
-
-    The second axis of what comes in are the channels. Nothing is trained, and no record sees another.
-    """
-
-    def __init__(self, *, reach: int, strength: float, exponent: float) -> None:
-        super().__init__()
-        self.reach = validate.count(minimum=0, reach=reach)
-        self.strength = validate.positive(strength=strength)
-        self.exponent = validate.positive(exponent=exponent)
-
-    def forward(self, values: Tensor) -> Tensor:
-        beyond = [0, 0] * (values.dim() - 2) + [self.reach, self.reach]
-        squares = pad(values.square(), beyond)
-        num_channels = values.shape[1]
-        windows = [squares.narrow(1, first, num_channels) for first in range(2 * self.reach + 1)]
-        total = functools.reduce(torch.add, windows)
-        return values * (1 + self.strength * total).pow(-self.exponent)
-
-    def extra_repr(self) -> str:
-        return f"reach={self.reach}, strength={self.strength:g}, exponent={self.exponent:g}"

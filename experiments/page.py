@@ -13,69 +13,50 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Decimal
-from types import MappingProxyType
 from typing import Any
 
 import lehr
 from experiments.experiment import Cell, Column, Experiment, Report, Statistic, Table
 from lehr import validate
-from lehr.reports.chart import Chart
 from lehr.reports.page import Page, Paragraph, Section, note, render_page, warning
 from lehr.reports.page import Table as PageTable
 
 NOTHING = "–"
 QUICK = "quick: small, for a look at how it goes, and no reproduction"
+LONGEST_CELL = 32  # on a terminal, where a table has the width of the window
 
 
 def cell_words(cell: Cell, column: Column) -> str:
-    """A cell as text. Of a mean: its spread between runs where there are several, and how many runs there were."""
+    """A cell as text; a mean with its standard deviation between runs and the number of runs."""
     match cell:
-        case None:
+        case None | Statistic(values=()):
             return NOTHING
         case str():
             return cell
-        case Statistic():
-            return _measured(cell, column)
-        case _:
-            return _KINDS[validate.one_of(_KINDS, kind=column.kind)](cell, column.digits)
+        case Statistic(mean=float(mean), spread=spread, values=values):
+            # A spread is no bound: it is rounded to the nearest.
+            plain = replace(column, kind="number") if column.kind == "epsilon" else column
+            deviation = "" if spread is None else f" ± {cell_words(spread, plain)}"
+            return f"{cell_words(mean, column)}{deviation} ({len(values)})"
+        case int() | float():
+            return _FORMATS[validate.one_of(_FORMATS, kind=column.kind)](cell, column.digits)
+    raise AssertionError(cell)
 
 
-def _measured(cell: Statistic, column: Column) -> str:
-    if cell.mean is None:
-        return NOTHING
-    mean = cell_words(cell.mean, column)
-    # A spread is no bound: it is rounded as numbers are.
-    plain = replace(column, kind="number") if column.kind == "epsilon" else column
-    spread = "" if cell.spread is None else f" ± {cell_words(cell.spread, plain)}"
-    return f"{mean}{spread} ({len(cell.values)})"
-
-
-def _percent(value: float, digits: int) -> str:
-    return f"{100 * value:.{digits}f}"
-
-
-def _epsilon(value: float, digits: int) -> str:
-    """Rounded up: a bound in fewer digits still holds."""
+def _rounded_up(value: float, digits: int) -> str:
+    """A bound in fewer digits still holds."""
     if not math.isfinite(value):
         return "∞"
     return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
 
 
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}"
-
-
-def _count(value: float, digits: int) -> str:
-    return f"{value:,.0f}"
-
-
-def _text(value: float, digits: int) -> str:
-    return f"{value:g}"
-
-
-_KINDS: Mapping[str, Callable[[float, int], str]] = MappingProxyType(
-    {"percent": _percent, "epsilon": _epsilon, "number": _number, "count": _count, "text": _text}
-)
+_FORMATS: Mapping[str, Callable[[float, int], str]] = {
+    "percent": lambda value, digits: f"{100 * value:.{digits}f}",
+    "epsilon": _rounded_up,
+    "number": lambda value, digits: f"{value:.{digits}f}",
+    "count": lambda value, _: f"{value:,.0f}",
+    "text": lambda value, _: f"{value:g}",
+}
 
 
 def rows_in_words(table: Table) -> list[list[str]]:
@@ -84,80 +65,69 @@ def rows_in_words(table: Table) -> list[list[str]]:
 
 
 def headings(table: Table) -> list[str]:
-    """What stands over the columns."""
+    """The titles of the columns."""
     return [f"{column.title} (%)" if column.kind == "percent" else column.title for column in table.columns]
 
 
-LONGEST_CELL = 32  # on a terminal, where a table has the width of a window
-
-
-def with_remarks(table: Table) -> tuple[list[list[str]], list[str]]:
-    """The rows for a terminal: long texts stand below, numbered, and their cells have the numbers."""
-    remarks: dict[str, str] = {}
-    rows = [
-        [_or_remark(cell, remarks) if place and len(cell) > LONGEST_CELL else cell for place, cell in enumerate(row)]
-        for row in rows_in_words(table)
-    ]
-    return rows, [f"{number} {text}" for text, number in remarks.items()]
-
-
-def _or_remark(cell: str, remarks: dict[str, str]) -> str:
-    return remarks.setdefault(cell, f"[{len(remarks) + 1}]")
+def rows_and_remarks(table: Table) -> tuple[list[list[str]], list[str]]:
+    """The rows for a terminal: long texts stand below the table, and their cells have numbers."""
+    numbers: dict[str, str] = {}
+    rows = rows_in_words(table)
+    for row in rows:
+        for index, cell in enumerate(row):
+            if index and len(cell) > LONGEST_CELL:
+                row[index] = numbers.setdefault(cell, f"[{len(numbers) + 1}]")
+    return rows, [f"{number} {text}" for text, number in numbers.items()]
 
 
 def markdown(table: Table) -> str:
     """The table and its notes, without its title."""
     sides = [":--" if column.kind == "text" else "--:" for column in table.columns]
-    lines = [headings(table), sides, *rows_in_words(table)]
-    drawn = "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
-    notes = "".join(f"\n\n{note}" for note in table.notes)
-    return f"{drawn}{notes}"
+    lines = [
+        "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in line) + " |"
+        for line in (headings(table), sides, *rows_in_words(table))
+    ]
+    return "\n\n".join(["\n".join(lines), *table.notes])
 
 
-def _escaped(cell: str) -> str:
-    return " ".join(cell.replace("|", "\\|").split())
+def label_quick(report: Report) -> Report:
+    """The report of a quick version; every title says that it is one."""
+    titles = [each.title if "quick" in each.title.lower() else f"{each.title} ({QUICK})" for each in report.tables]
+    tables = tuple(replace(table, title=title) for table, title in zip(report.tables, titles, strict=True))
+    return replace(report, tables=tables, notes=(f"{QUICK.capitalize()}.", *report.notes))
 
 
-def labelled(shown: Report, *, is_quick: bool) -> Report:
-    """The same; where it is quick, every title says so, if it does not already."""
-    if not is_quick:
-        return shown
-    titles = [table.title if "quick" in table.title.lower() else f"{table.title} ({QUICK})" for table in shown.tables]
-    tables = tuple(replace(table, title=title) for table, title in zip(shown.tables, titles, strict=True))
-    return replace(shown, tables=tables, notes=(f"{QUICK[0].upper()}{QUICK[1:]}.", *shown.notes))
+def to_json(report: Report) -> dict[str, Any]:
+    """The report for programs: unrounded numbers, and means with the values of their runs."""
 
+    def cell_json(cell: Cell) -> object:
+        if not isinstance(cell, Statistic):
+            return cell
+        return {"mean": cell.mean, "spread": cell.spread, "values": [*cell.values]}
 
-def to_json(shown: Report) -> dict[str, Any]:
-    """The same for programs: numbers as they are, means with the values that they are of."""
+    def finite(values: Sequence[float]) -> list[float | None]:
+        return [value if math.isfinite(value) else None for value in values]
+
     return {
-        "tables": [_table_shape(table) for table in shown.tables],
-        "charts": [_chart_shape(chart) for chart in shown.charts],
-        "notes": [*shown.notes],
+        "tables": [
+            {
+                "title": table.title,
+                "columns": [asdict(column) for column in table.columns],
+                "rows": [[*map(cell_json, row)] for row in table.rows],
+                "notes": [*table.notes],
+            }
+            for table in report.tables
+        ],
+        "charts": [
+            {
+                "x_title": chart.x_title,
+                "y_title": chart.y_title,
+                "lines": [{"name": line.name, "x": finite(line.x), "y": finite(line.y)} for line in chart.lines],
+            }
+            for chart in report.charts
+        ],
+        "notes": [*report.notes],
     }
-
-
-def _table_shape(table: Table) -> dict[str, Any]:
-    return {
-        "title": table.title,
-        "columns": [asdict(column) for column in table.columns],
-        "rows": [[_cell_shape(cell) for cell in row] for row in table.rows],
-        "notes": [*table.notes],
-    }
-
-
-def _cell_shape(cell: Cell) -> object:
-    if not isinstance(cell, Statistic):
-        return cell
-    return {"mean": cell.mean, "spread": cell.spread, "values": [*cell.values]}
-
-
-def _chart_shape(chart: Chart) -> dict[str, Any]:
-    lines = [{"name": line.name, "x": _finite(line.x), "y": _finite(line.y)} for line in chart.lines]
-    return {"x_title": chart.x_title, "y_title": chart.y_title, "lines": lines}
-
-
-def _finite(values: Any) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values]
 
 
 QUICK_PAGE = "Quick: small versions, to see how it goes. Nothing here reproduces the paper."

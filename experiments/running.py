@@ -1,8 +1,7 @@
-"""Runs the jobs that are not in the store yet, in one process or several. Each outcome is kept as soon as it is known.
+"""Runs the jobs that are not in the store yet, in one process or several; stores each outcome as soon as it is known.
 
 Stopping loses only the jobs that are running. After ``deadline_seconds`` no further job is started, so a table can be
-filled over several short sessions on a GPU. A process gets jobs of the shape that it has compiled already, as long as
-there are any.
+filled over several short sessions on a GPU. Jobs that compile to the same step run in one process, one after another.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import os
 import signal
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from experiments.experiment import Job, Measurement, Training, key_of
@@ -48,47 +46,51 @@ class Summary:
     failed: int
     left: int
 
+    @property
+    def jobs(self) -> int:
+        return self.done + self.failed + self.left
+
 
 class Progress:
     """Prints a line when the first job starts, which may take a while, and one for each job that ends."""
 
     def __init__(
-        self, say: Callable[[str], None] = lambda line: None, *, clock: Callable[[], float] = time.monotonic
+        self, print_line: Callable[[str], None] = lambda line: None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._say, self._clock = say, clock
+        self._print, self._clock = print_line, clock
         self._jobs = self._done = self._failed = self._ended = 0
         self._has_started = False
         self._began = clock()
 
     def began(self, *, jobs: int, done: int) -> None:
-        """Say how many jobs there are, of which some are done from before."""
+        """Print how many jobs there are."""
         self._jobs, self._done, self._began = jobs, done, self._clock()
         left = jobs - done
-        self._say(f"{left} job{'' if left == 1 else 's'} to do" + (f", {done} done before" if done else ""))
+        self._print(f"{left} job{'' if left == 1 else 's'} to do" + (f", {done} done before" if done else ""))
 
     def started(self, job: Job) -> None:
-        """Say which job is the first."""
+        """Print the first job."""
         if not self._has_started:
-            self._say(f"{describe(job)} started")
+            self._print(f"{describe(job)} started")
         self._has_started = True
 
     def ended(self, result: JobResult) -> None:
-        """Say how a job ended, how many are done, and how long the rest takes at this rate."""
+        """Print how a job ended, how many are done, and how long the rest takes at this rate."""
         self._done, self._failed = self._done + (result.error is None), self._failed + (result.error is not None)
         self._ended += 1
         seconds, left = self._clock() - self._began, self._jobs - self._done - self._failed
         minutes = math.ceil(seconds / self._ended * left / 60)
         time_left = f", about {minutes} min left" if minutes < 120 else f", about {minutes / 60:.1f} h left"
         counts = f"{self._done} of {self._jobs} done, {self._failed} failed, {seconds:.0f} s{time_left if left else ''}"
-        if result.error is not None:
-            self._say(f"{describe(result.job)} failed: {result.error} ({counts})")
-            return
-        reached = "" if result.accuracy is None else f": accuracy {result.accuracy:.2%}"
-        self._say(f"{describe(result.job)} done in {result.seconds:.0f} s{reached} ({counts})")
+        how = f"failed: {result.error}"
+        if result.error is None:
+            accuracy = "" if result.accuracy is None else f": accuracy {result.accuracy:.2%}"
+            how = f"done in {result.seconds:.0f} s{accuracy}"
+        self._print(f"{describe(result.job)} {how} ({counts})")
 
 
 def describe(job: Job) -> str:
-    """Return a job in a few words."""
+    """A job in a few words."""
     if not isinstance(job, Training):
         return f"measurement {job.function}"
     config = job.config
@@ -109,7 +111,7 @@ def run_all(
     commit: str | None = None,
     progress: Progress | None = None,
 ) -> Summary:
-    """Run what the store lacks. With one process, that is this one."""
+    """Run the jobs that the store lacks. With one process, that is this one."""
     from lehr.training.prepare import check_device
 
     validate.count(processes=processes)
@@ -119,199 +121,142 @@ def run_all(
     progress.began(jobs=len(unique), done=len(unique) - len(todo))
     if todo:
         where = str(check_device(device))  # refused once, not by every job
-        runner = Runner(store=store, device=where, data_dir=data_dir, about=machine(where, commit=commit))
-        until = None if deadline_seconds is None else time.monotonic() + deadline_seconds
-        timed = [job for job in todo if isinstance(job, Measurement) and job.takes_times]
-        others = [job for job in todo if job not in timed]
-        for part, number in ((others, processes), (timed, 1)):
-            if processes == 1:
-                _run_here(part, runner, until=until, progress=progress)
-            elif part:
-                _Workers(JobQueue(part), runner, until=until, progress=progress).run(min(number, len(part)))
-    done, failed = sum(map(store.has, unique.values())), len(store.failures(todo))
+        runner = Runner(
+            store=store,
+            device=where,
+            data_dir=data_dir,
+            about=machine(where, commit=commit),
+            until=math.inf if deadline_seconds is None else time.monotonic() + deadline_seconds,
+        )
+        timings = [job for job in todo if isinstance(job, Measurement) and job.is_timing]
+        others = [job for job in todo if job not in timings]
+        if processes == 1:
+            for group in batches([*others, *timings], processes=1):
+                for result in runner.results(group, progress.started):
+                    progress.ended(result)
+        else:
+            _run_in_processes(batches(others, processes=processes), runner, processes, progress)
+            _run_in_processes(batches(timings, processes=1), runner, 1, progress)
+    done, failed = sum(map(store.has, unique)), len(store.failures(todo))
     return Summary(done=done, failed=failed, left=len(unique) - done - failed)
+
+
+def batches(jobs: Sequence[Job], *, processes: int) -> list[list[Job]]:
+    """The jobs of each process: those that are compiled alike, and no more than an equal share of all."""
+    by_shape: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_shape.setdefault(shape_of(job), []).append(job)
+    most = math.ceil(len(jobs) / processes)
+    return [group[first : first + most] for group in by_shape.values() for first in range(0, len(group), most)]
+
+
+def shape_of(job: Job) -> str:
+    """What decides how a job is compiled."""
+    if not isinstance(job, Training):
+        return f"measurement {job.function}"
+    shape = job.to_json()
+    names = ("data", "network", "method", "physical_batch", "views", "precision")
+    return json.dumps([*map(shape.get, names), job.config.method.clip_norm, job.batch_size])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """Runs a job and keeps its outcome."""
+    """Runs jobs and stores their outcomes."""
 
     store: Store
     device: str
     data_dir: str | None
     about: Mapping[str, Any]
+    until: float = math.inf  # by the monotonic clock, which all processes share
 
-    def __call__(self, job: Job) -> JobResult:
-        """Run a job. A job that fails does not end the others; a store that cannot be written to ends them all."""
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def results(self, jobs: Sequence[Job], started: Callable[[Job], None] = lambda job: None) -> Iterator[JobResult]:
+        """Run jobs until the time is over, except those that another command has done meanwhile."""
+        for job in jobs:
+            if not self.is_over and not self.store.has(job):
+                started(job)
+                yield self.run(job)
+
+    def run(self, job: Job) -> JobResult:
+        """Run a job. A failing job does not end the others; a store that cannot be written to ends them all."""
         began = time.perf_counter()
         try:
             if isinstance(job, Measurement):
-                outcome = job.called(device=self.device, data_dir=self.data_dir)
+                outcome = job.run(device=self.device, data_dir=self.data_dir)
             else:
                 from experiments.training import train
 
                 outcome = train(job, device=self.device, data_dir=self.data_dir)
             self.store.keep(job, outcome, about=self.about)
         except Exception as error:
-            words, seconds = f"{type(error).__name__}: {error}", time.perf_counter() - began
-            return self.failed(job, words, seconds=seconds, is_unexpected=not isinstance(error, LehrError))
+            return self.fail(job, f"{type(error).__name__}: {error}", is_unexpected=not isinstance(error, LehrError))
         return JobResult(job=job, seconds=time.perf_counter() - began, accuracy=outcome.get("accuracy"))
 
-    def failed(self, job: Job, error: str, *, seconds: float = 0.0, is_unexpected: bool = True) -> JobResult:
-        """Keep that a job failed."""
+    def fail(self, job: Job, error: str, *, is_unexpected: bool = True) -> JobResult:
+        """Store that a job failed."""
         self.store.keep_failure(job, error, about=self.about)
-        return JobResult(job=job, seconds=seconds, error=error, is_unexpected=is_unexpected)
+        return JobResult(job=job, error=error, is_unexpected=is_unexpected)
 
 
-class JobQueue:
-    """Jobs in order of worth, grouped by what is compiled alike."""
-
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._groups: dict[str, deque[Job]] = {}
-        for job in jobs:
-            self._groups.setdefault(shape_of(job), deque()).append(job)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
-
-    def next_for(self, last: str | None, at_work: Sequence[str]) -> Job | None:
-        """Return the next job of a process, by the shape of its last one and the shapes others work on.
-
-        Shapes that nobody works on come first, then those with the most jobs left for each process on them.
-        """
-        if not self._groups:
-            return None
-        busy = Counter(at_work)
-
-        def order(shape: str) -> tuple[bool, float]:
-            return busy[shape] > 0, -len(self._groups[shape]) / (busy[shape] + 1) if busy[shape] else 0.0
-
-        shape = last if last in self._groups else min(self._groups, key=order)
-        group = self._groups[shape]
-        job = group.popleft()
-        if not group:
-            del self._groups[shape]
-        return job
-
-
-def shape_of(job: Job) -> str:
-    """Return what decides how a job is compiled."""
-    if not isinstance(job, Training):
-        return f"measurement {job.function}"
-    words = job.to_json()
-    names = ("data", "network", "method", "physical_batch", "views", "precision")
-    return json.dumps([*map(words.get, names), job.config.method.clip_norm, job.batch_size])
+def _run_in_processes(groups: Sequence[list[Job]], runner: Runner, number: int, progress: Progress) -> None:
+    """Run each group in a process of its own, so many at once."""
+    waiting = deque(groups)
+    workers: dict[Connection, tuple[SpawnProcess, list[Job]]] = {}  # and the jobs that they have not reported yet
+    try:
+        while workers or (waiting and not runner.is_over):
+            while waiting and len(workers) < number and not runner.is_over:
+                jobs = waiting.popleft()
+                progress.started(jobs[0])
+                pipe, process = _start(jobs, runner)
+                workers[pipe] = process, jobs
+            ready: list[Any] = wait([*workers])
+            for pipe in ready:
+                process, jobs = workers[pipe]
+                try:
+                    result: JobResult = pipe.recv()
+                    jobs.remove(result.job)
+                    progress.ended(result)
+                except (EOFError, ConnectionResetError):
+                    process.join()
+                    del workers[pipe]
+                    left = [job for job in jobs if not runner.store.has(job)]
+                    if process.exitcode and left:
+                        progress.ended(runner.fail(left.pop(0), f"its process ended with exit code {process.exitcode}"))
+                    if left:  # in a fresh process
+                        waiting.appendleft(left)
+    finally:
+        for process, _ in workers.values():  # all, before any is joined: a second Ctrl-C ends the waiting
+            process.terminate()
+        for process, _ in workers.values():
+            process.join()
 
 
-def _is_over(until: float | None) -> bool:
-    return until is not None and time.monotonic() >= until
+def _start(jobs: list[Job], runner: Runner) -> tuple[Connection, SpawnProcess]:
+    spawning = multiprocessing.get_context("spawn")
+    ours, theirs = spawning.Pipe(duplex=False)
+    process = spawning.Process(target=_work, args=(theirs, jobs, runner))  # no daemon: a compiler starts processes
+    process.start()
+    theirs.close()
+    return ours, process
 
 
-def _run_here(jobs: Sequence[Job], runner: Runner, *, until: float | None, progress: Progress) -> None:
-    queue, last = JobQueue(jobs), None
-    while not _is_over(until) and (job := _next(queue, runner.store, last, ())) is not None:
-        progress.started(job)
-        progress.ended(runner(job))
-        last = shape_of(job)
-
-
-def _next(queue: JobQueue, store: Store, last: str | None, at_work: Sequence[str]) -> Job | None:
-    """Return the next job that is not done: another command may fill the same store."""
-    while (job := queue.next_for(last, at_work)) is not None and store.has(job):
-        pass
-    return job
-
-
-@dataclass
-class _Worker:
-    process: BaseProcess
-    pipe: Connection
-    job: Job | None = None
-    shape: str | None = None
-
-
-@dataclass
-class _Workers:
-    """Processes that are given one job after the other."""
-
-    queue: JobQueue
-    runner: Runner
-    until: float | None
-    progress: Progress
-    _at_work: list[_Worker] = field(default_factory=list)
-
-    def run(self, number: int) -> None:
-        """Run all jobs, or as many as there is time for."""
-        try:
-            for _ in range(number):
-                self._give_job(self._start())
-            while self._at_work:
-                ready = wait([worker.pipe for worker in self._at_work])
-                for worker in [each for each in self._at_work if each.pipe in ready]:
-                    self._receive(worker)
-        finally:
-            for worker in self._at_work:  # all, before any is joined: a second Ctrl-C ends the waiting
-                worker.process.terminate()
-            for worker in self._at_work:
-                worker.process.join()
-
-    def _start(self) -> _Worker:
-        ours, theirs = (spawning := multiprocessing.get_context("spawn")).Pipe()
-        # Not a daemon: a compiler starts processes of its own.
-        process = spawning.Process(target=_work, args=(theirs, self.runner))
-        process.start()
-        theirs.close()
-        return _Worker(process, ours)
-
-    def _give_job(self, worker: _Worker) -> None:
-        others = [each.shape for each in self._at_work if each is not worker and each.shape is not None]
-        job = None if _is_over(self.until) else _next(self.queue, self.runner.store, worker.shape, others)
-        if worker not in self._at_work:
-            self._at_work.append(worker)
-        if job is None:
-            self._stop(worker)
-            return
-        worker.job, worker.shape = job, shape_of(job)
-        self.progress.started(job)
-        with suppress(BrokenPipeError):  # a dead process is noticed when its result is received
-            worker.pipe.send(job)
-
-    def _receive(self, worker: _Worker) -> None:
-        assert worker.job is not None
-        try:
-            result: JobResult | StoreError = worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            worker.process.join()
-            result = self.runner.failed(worker.job, f"its process ended with exit code {worker.process.exitcode}")
-        if isinstance(result, StoreError):
-            raise result
-        self.progress.ended(result)
-        if not result.is_unexpected:
-            self._give_job(worker)
-            return
-        self._stop(worker)
-        if len(self.queue) and not _is_over(self.until):
-            self._give_job(self._start())
-
-    def _stop(self, worker: _Worker) -> None:
-        self._at_work.remove(worker)
-        with suppress(OSError):
-            worker.pipe.send(None)
-        worker.pipe.close()
-        worker.process.join()
-
-
-def _work(pipe: Connection, runner: Runner) -> None:
-    """Run the jobs that come through the pipe. Ctrl-C is for the parent process, which ends this one."""
+def _work(pipe: Connection, jobs: Sequence[Job], runner: Runner) -> None:
+    """Run jobs and send their results. Ctrl-C is for the parent process, which ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when a job imports it; measurements may not need torch
-    with suppress(EOFError, BrokenPipeError):  # the parent process is gone
-        while (job := pipe.recv()) is not None:
-            try:
-                pipe.send(runner(job))
-            except StoreError as error:  # the parent reports it once, not each process
-                pipe.send(error)
+    try:
+        for result in runner.results(jobs):
+            pipe.send(result)
+            if result.is_unexpected:
+                return
             gc.collect()
             torch = sys.modules.get("torch")
             if torch is not None and torch.cuda.is_initialized():
                 torch.cuda.empty_cache()  # other processes on the same GPU may need the memory
+    except BrokenPipeError:  # the parent process is gone
+        return
+    except StoreError:  # the parent process meets the same error and reports it once
+        sys.exit(1)

@@ -11,40 +11,35 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments import sa_dpsgd_acceptance, sa_dpsgd_runs
 from experiments.experiment import (
-    Cell,
     Experiment,
     Measurement,
     Outcome,
     Outcomes,
     Report,
+    Row,
     Size,
-    Statistic,
     Table,
-    columns,
+    chart,
     experiment,
+    report,
     statistic,
+    table,
 )
 from experiments.sa_dpsgd_runs import (
     CIFAR_10,
     CLIP_NORM,
     DIGITS,
-    FREE,
     KEPT,
     MNIST,
     ON_OTHER_NETWORK,
-    PLAIN,
     SCHEMES,
     TANH,
     Scheme,
     Setting,
-    most_candidates,
-    proven_epsilon,
-    proven_on_the_way,
-    published_epsilon,
     runs_of,
     settings_of,
     titled,
@@ -52,7 +47,8 @@ from experiments.sa_dpsgd_runs import (
 from lehr.reports.chart import Chart, Line
 
 PAPER = "sa-dpsgd"
-CANDIDATES, ACCEPTED, ACCURACY, LOSS = range(4)  # what a row of a trajectory has
+CANDIDATES, ACCEPTED, ACCURACY, LOSS = range(4)  # the columns of a trajectory
+FREE, PLAIN = "SA-DPSGD, free settings", "SGD without privacy"
 _MOMENTUM = (
     "Runs have momentum 0.9, which the paper does not mention, unless it is said that they have none; its settings are "
     "those of Tramèr and Boneh (2021), who have it. Nor does it say what a rejection does to the momentum: it is kept, "
@@ -61,13 +57,18 @@ _MOMENTUM = (
 )
 
 # The steps that the published rule allows at ε 3 with other batches on MNIST, and how often runs are scored.
-STEPS_OF_BATCHES: Mapping[int, int] = {256: 19_582, 512: 4698, 1024: 1076, 2048: 220}
-_EVALUATIONS = {256: 500, 512: MNIST.evaluate_every, 1024: 50, 2048: 10}
+OTHER_BATCHES: Mapping[int, tuple[int, int]] = {
+    256: (19_582, 500),
+    512: (4698, MNIST.evaluate_every),
+    1024: (1076, 50),
+    2048: (220, 10),
+}
 
 
 def with_batch(batch: int) -> Setting:
     """MNIST with another batch, and as many steps as that may have."""
-    return replace(MNIST, batch=batch, steps=STEPS_OF_BATCHES[batch], evaluate_every=_EVALUATIONS[batch])
+    steps, evaluate_every = OTHER_BATCHES[batch]
+    return replace(MNIST, batch=batch, steps=steps, evaluate_every=evaluate_every)
 
 
 # --- Table 1: the accuracy of the schemes at a published ε of 3 -----------------------------------------------------
@@ -89,7 +90,7 @@ def table1(outcomes: Outcomes, size: Size) -> Report:
     with the test records halved. Both DPSGD and SA-DPSGD are run at a proven ε of 3, too. Free settings are printed for
     MNIST alone.
     """
-    return Report(tables=tuple(_table1_of(setting, outcomes, size) for setting in settings_of(size)))
+    return report(*(_table1_of(setting, outcomes, size) for setting in settings_of(size)))
 
 
 def _table1_of(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
@@ -112,20 +113,26 @@ def _table1_of(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
     elif FREE in setting.printed:
         nothing = "not run: the paper does not print these settings"
         rows.append((FREE, setting.printed[FREE], None, None, None, None, None, nothing))
-    rows += [_proven_row(setting, method, outcomes, size) for method in ("dpsgd", "sa-dpsgd")]
-    return Table(
-        title=titled(setting, size, "accuracy in percent at a published ε of 3 (SA-DPSGD, Table 1)"),
-        columns=columns(
-            "method | paper [percent] | ours [percent] | published ε [number] | proven ε [epsilon]",
-            "candidates drawn [count] | ε of those drawn [epsilon] | what differs",
-        ),
-        rows=(*rows, _plain_row(setting, outcomes, size)),
-        notes=(
-            _MOMENTUM,
-            "Proven is the ε of all that a run's plan allows. The published rule ends at a number of accepted "
-            f"candidates and charges no others; up to {setting.rejection_threshold + 1} may be drawn for each.",
-            "The ε of the candidates that were drawn is known only afterwards, and is no guarantee.",
-        ),
+    steps = setting.proven_steps
+    for method in ("dpsgd", "sa-dpsgd"):
+        proven = sa_dpsgd_runs.proven_runs(setting, method, range(size.seeds or setting.seeds))
+        name, epsilon = f"{method.upper()}, tanh, at a proven ε of 3", setting.proven_epsilon(steps)
+        about = "not in the paper: every candidate is charged; scored on the half of the test records not looked at"
+        rows.append((name, None, outcomes.statistic(proven), None, epsilon, steps, None, about))
+    batch, rate = sa_dpsgd_runs.PLAIN_BATCH, sa_dpsgd_runs.PLAIN_RATE
+    epochs = round(setting.plain_steps * batch / setting.records)
+    differs = f"tanh; batch {batch}, rate {rate} and {epochs} passes are ours, the paper prints none"
+    plain = outcomes.statistic(sa_dpsgd_runs.plain_runs(setting, size))
+    rows.append((PLAIN, setting.printed.get(PLAIN), plain, None, None, setting.plain_steps, None, differs))
+    return table(
+        titled(setting, size, "accuracy in percent at a published ε of 3 (SA-DPSGD, Table 1)"),
+        "method | paper [percent] | ours [percent] | published ε [number] | proven ε [epsilon] | "
+        "candidates drawn [count] | ε of those drawn [epsilon] | what differs",
+        rows,
+        _MOMENTUM,
+        "Proven is the ε of all that a run's plan allows. The published rule ends at a number of accepted "
+        f"candidates and charges no others; up to {setting.rejection_threshold + 1} may be drawn for each.",
+        "The ε of the candidates that were drawn is known only afterwards, and is no guarantee.",
     )
 
 
@@ -138,15 +145,15 @@ def _row(
     differs: str,
     note: str = "",
     printed: float | None = None,
-) -> tuple[Cell, ...]:
+) -> Row:
     """A scheme where it has cost a published ε of 3."""
-    found, is_annealed = outcomes.of_all(runs_of(setting, scheme, size)), scheme.is_annealed
+    found, is_annealed = outcomes.get_all(runs_of(setting, scheme, size)), scheme.is_annealed
     return (
         scheme.title + note,
         printed,
         statistic(accuracy_at(outcome, setting.steps) for outcome in found),
-        published_epsilon(setting, setting.steps),
-        proven_epsilon(setting, most_candidates(setting) if is_annealed else setting.steps),
+        setting.published_epsilon(setting.steps),
+        setting.proven_epsilon(setting.most_candidates if is_annealed else setting.steps),
         statistic(outcome["candidates"] for outcome in found) if is_annealed else setting.steps,
         statistic(outcome["epsilon_of_candidates_drawn"] for outcome in found) if is_annealed else None,
         differs,
@@ -154,32 +161,11 @@ def _row(
 
 
 def accuracy_at(outcome: Outcome, accepted: int) -> float | None:
-    """The accuracy of a run once so many candidates were accepted; None where it was not evaluated then."""
+    """The accuracy of a run after so many accepted candidates; None if it was not evaluated then."""
     if outcome["accepted"] == accepted:
         return float(outcome["accuracy"])
     rows = [row for row in outcome["trajectory"] if row[ACCEPTED] == accepted]
     return float(rows[-1][ACCURACY]) if rows else None
-
-
-def _proven_row(setting: Setting, method: str, outcomes: Outcomes, size: Size) -> tuple[Cell, ...]:
-    return (
-        f"{method.upper()}, tanh, at a proven ε of 3",
-        None,
-        outcomes.statistic(sa_dpsgd_runs.proven_runs(setting, method, range(size.seeds or setting.seeds))),
-        None,
-        proven_epsilon(setting, setting.proven_steps),
-        setting.proven_steps,
-        None,
-        "not in the paper: every candidate is charged; scored on the half of the test records not looked at",
-    )
-
-
-def _plain_row(setting: Setting, outcomes: Outcomes, size: Size) -> tuple[Cell, ...]:
-    batch, rate = sa_dpsgd_runs.PLAIN_BATCH, sa_dpsgd_runs.PLAIN_RATE
-    epochs = round(setting.plain_steps * batch / setting.records)
-    ours = outcomes.statistic(sa_dpsgd_runs.plain_runs(setting, size))
-    differs = f"tanh; batch {batch}, rate {rate} and {epochs} passes are ours, the paper prints none"
-    return (PLAIN, setting.printed.get(PLAIN), ours, None, None, setting.plain_steps, None, differs)
 
 
 # --- Table 3: the ε at which an accuracy is first reached -----------------------------------------------------------
@@ -192,46 +178,41 @@ def table3(outcomes: Outcomes, size: Size) -> Report:
     it: that of a plan that stops there, or, where candidates are rejected, of all that were drawn until then, which is
     known only afterwards.
     """
-    return Report(tables=tuple(_table3_of(setting, outcomes, size) for setting in settings_of(size)))
-
-
-def _table3_of(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
-    furthest = published_epsilon(setting, setting.last_step)
-    return Table(
-        title=titled(setting, size, "ε at which an accuracy is first reached (SA-DPSGD, Table 3)"),
-        columns=columns(
-            "accuracy [percent 0] | method | paper, published ε [number] | ours, published ε [number]",
-            "ours, proven ε [epsilon] | runs that reached it | what the proven ε is",
-        ),
-        rows=tuple(
-            _cost_row(setting, scheme, place, outcomes, size)
-            for place in range(len(setting.accuracies))
-            for scheme in SCHEMES
-        ),
-        notes=(
-            f"Looked at every {setting.evaluate_every} candidates. DPSGD and AUTO-S run to a published ε of "
-            f"{furthest:.2f}, SA-DPSGD to {published_epsilon(setting, setting.steps):.2f}. A mean is given where "
-            "all runs reach the accuracy.",
-            "The first time that a run is above an accuracy is partly luck: the test records are looked at many times.",
-            _MOMENTUM,
-        ),
+    return report(
+        *(
+            table(
+                titled(setting, size, "ε at which an accuracy is first reached (SA-DPSGD, Table 3)"),
+                "accuracy [percent 0] | method | paper, published ε [number] | ours, published ε [number] | "
+                "ours, proven ε [epsilon] | runs that reached it | what the proven ε is",
+                (
+                    _cost_row(setting, scheme, index, outcomes, size)
+                    for index in range(len(setting.accuracies))
+                    for scheme in SCHEMES
+                ),
+                f"Looked at every {setting.evaluate_every} candidates. DPSGD and AUTO-S run to a published ε of "
+                f"{setting.published_epsilon(setting.last_step):.2f}, SA-DPSGD to "
+                f"{setting.published_epsilon(setting.steps):.2f}. A mean is given where all runs reach the accuracy.",
+                "The first time that a run is above an accuracy is partly luck: the test records are looked at many "
+                "times.",
+                _MOMENTUM,
+            )
+            for setting in settings_of(size)
+        )
     )
 
 
-def _cost_row(setting: Setting, scheme: Scheme, place: int, outcomes: Outcomes, size: Size) -> tuple[Cell, ...]:
-    accuracy, found = setting.accuracies[place], outcomes.of_all(runs_of(setting, scheme, size))
+def _cost_row(setting: Setting, scheme: Scheme, index: int, outcomes: Outcomes, size: Size) -> Row:
+    accuracy, found = setting.accuracies[index], outcomes.get_all(runs_of(setting, scheme, size))
     reached = [[row for row in outcome["trajectory"] if row[ACCURACY] >= accuracy] for outcome in found]
     firsts = [rows[0] for rows in reached if rows]
     is_everywhere = len(firsts) == len(found)
-    printed: Cell = None
-    if scheme.title in setting.printed_costs:
-        printed = setting.printed_costs[scheme.title][place] or "not within 6"
+    printed = setting.printed_costs.get(scheme.title)
     return (
         accuracy,
         scheme.title,
-        printed,
-        statistic(published_epsilon(setting, row[ACCEPTED]) for row in firsts) if is_everywhere else None,
-        statistic(proven_on_the_way(setting, row[CANDIDATES]) for row in firsts) if is_everywhere else None,
+        None if printed is None else printed[index] or "not within 6",
+        statistic(setting.published_epsilon(row[ACCEPTED]) for row in firsts) if is_everywhere else None,
+        statistic(setting.running_epsilon(row[CANDIDATES]) for row in firsts) if is_everywhere else None,
         f"{len(firsts)} of {len(found)}" if found else None,
         "of those drawn until then: no guarantee" if scheme.is_annealed else "of a plan that stops there",
     )
@@ -248,44 +229,35 @@ def figure1(outcomes: Outcomes, size: Size) -> Report:
     """
     arguments = {"seeds": size.seeds or (3 if size.is_quick else 20)}
     job = Measurement(function="toy_problems:linear_regression_trajectories", arguments=arguments)
-    outcome = outcomes.of(job)
+    outcome = outcomes.get(job) or {"ends": {}, "paths": {}, "true": (0.0, 0.0)}
+    lines = [Line(name=name, x=[x for x, _ in path], y=[y for _, y in path]) for name, path in outcome["paths"].items()]
+    if lines:
+        lines.append(Line(name="true weights", x=[outcome["true"][0]], y=[outcome["true"][1]], is_mark=True))
     quick = "Quick, over few seeds. " if size.is_quick else ""
-    table = Table(
-        title=f"{quick}Linear regression: where the methods end (SA-DPSGD, Figure 1)",
-        columns=columns(
-            "method | excess loss, median [number 4] | a tenth is below [number 4] | a tenth is above [number 4]",
+    return report(
+        table(
+            f"{quick}Linear regression: where the methods end (SA-DPSGD, Figure 1)",
+            "method | excess loss, median [number 4] | a tenth is below [number 4] | a tenth is above [number 4] | "
             "candidates drawn, median [count] | proven ε of those [epsilon]",
+            (_end_row(name, ends) for name, ends in outcome["ends"].items()),
+            "The paper prints no setting: all of them are ours. Every candidate is charged, accepted or not.",
         ),
-        rows=tuple(_end_row(*row) for row in outcome["ends"].items()) if outcome else (),
-        notes=("The paper prints no setting: all of them are ours. Every candidate is charged, accepted or not.",),
+        chart(
+            x_title="slope",
+            y_title="intercept",
+            point="slope %{x:.3f}<br>intercept %{y:.3f}",
+            has_markers=True,
+            lines=tuple(lines),
+        ),
     )
-    return Report(tables=(table,), charts=(_paths(outcome),) if outcome else ())
 
 
-def _end_row(name: str, ends: list[dict[str, float]]) -> tuple[Cell, ...]:
+def _end_row(name: str, ends: list[dict[str, float]]) -> Row:
     excess = [end["excess"] for end in ends]
+    tenths = statistics.quantiles(excess, n=10, method="inclusive") if len(excess) > 1 else [None]
     drawn = round(statistics.median(end["candidates"] for end in ends))
     epsilon = statistics.median_low(end["epsilon"] for end in ends) if "epsilon" in ends[0] else None
-    tenths: list[float | None] = [None, None]
-    if len(excess) > 1:
-        tenths = [*statistics.quantiles(excess, n=10, method="inclusive")]
     return name, statistics.median(excess), tenths[0], tenths[-1], drawn, epsilon
-
-
-def _paths(outcome: Outcome) -> Chart:
-    lines = [
-        Line(name=name, x=[slope for slope, _ in path], y=[intercept for _, intercept in path])
-        for name, path in outcome["paths"].items()
-    ]
-    true = Line(name="true weights", x=[outcome["true"][0]], y=[outcome["true"][1]], is_mark=True)
-    return Chart(
-        element="trajectories",
-        x_title="slope",
-        y_title="intercept",
-        point="slope %{x:.3f}<br>intercept %{y:.3f}",
-        has_markers=True,
-        lines=(*lines, true),
-    )
 
 
 # --- Figure 3: loss and accuracy along training ---------------------------------------------------------------------
@@ -294,20 +266,16 @@ _EPSILONS = (1.5, 2.0, 2.5, 3.0)
 _POINTS = 80  # of a line; more cannot be told apart, and make a page large
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Axis:
-    """What a line goes along: a count of each run, and what that count costs."""
+class _Axis(NamedTuple):
+    """The x-axis of a chart: a column of the trajectories, and the ε of its counts."""
 
-    name: str
     title: str
-    count: int  # its place in a row of a trajectory
+    column: int
     epsilon: Callable[[Setting, int], float]
 
 
-_PUBLISHED = _Axis(name="published", title="published ε", count=ACCEPTED, epsilon=published_epsilon)
-_PROVEN = _Axis(
-    name="proven", title="proven ε of the candidates drawn so far", count=CANDIDATES, epsilon=proven_on_the_way
-)
+_PUBLISHED = _Axis("published ε", ACCEPTED, Setting.published_epsilon)
+_PROVEN = _Axis("proven ε of the candidates drawn so far", CANDIDATES, Setting.running_epsilon)
 
 
 @experiment(PAPER, "figure3", "Loss and accuracy of the schemes against ε")
@@ -316,50 +284,61 @@ def figure3(outcomes: Outcomes, size: Size) -> Report:
     as Tables 1 and 3, and once more against the proven ε of the candidates that were drawn, where the rejected ones
     are counted.
     """
-    settings = settings_of(size)
-    pairs = ((LOSS, _PUBLISHED), (ACCURACY, _PUBLISHED), (ACCURACY, _PROVEN))
-    charts = [_curve_chart(setting, *pair, outcomes, size) for setting in settings for pair in pairs]
-    return Report(
-        tables=tuple(_curve_table(setting, outcomes, size) for setting in settings),
-        charts=tuple(chart for chart in charts if chart.lines),
-        notes=(
-            "A line is a mean over runs; each run counts with its last evaluation so far. Along the proven ε, "
-            "candidates that were rejected are counted: for SA-DPSGD that is known only afterwards, and no guarantee.",
-        ),
+    parts: list[Table | Chart] = []
+    for setting in settings_of(size):
+        found = {scheme: outcomes.get_all(runs_of(setting, scheme, size)) for scheme in SCHEMES}
+        counts = [most_accepted(setting, epsilon) for epsilon in _EPSILONS]
+        rows: list[Row] = []
+        for scheme, runs in found.items():
+            accuracies = [statistic(value_at(run, ACCEPTED, count, ACCURACY) for run in runs) for count in counts]
+            losses = statistic(value_at(run, ACCEPTED, counts[-1], LOSS) for run in runs)
+            rows.append((scheme.title, *accuracies, losses))
+        parts += [
+            table(
+                titled(setting, size, "accuracy in percent on the way to a published ε of 3 (SA-DPSGD, Figure 3)"),
+                ("method", *(f"at ε {epsilon:g} [percent]" for epsilon in _EPSILONS), "loss at ε 3 [number 3]"),
+                rows,
+                "Each run counts with its last evaluation before that ε.",
+            ),
+            _curve_chart(setting, found, "loss", LOSS, _PUBLISHED),
+            _curve_chart(setting, found, "accuracy", ACCURACY, _PUBLISHED),
+            _curve_chart(setting, found, "accuracy", ACCURACY, _PROVEN),
+        ]
+    return report(
+        *parts,
+        "A line is a mean over runs; each run counts with its last evaluation so far. Along the proven ε, "
+        "candidates that were rejected are counted: for SA-DPSGD that is known only afterwards, and no guarantee.",
     )
 
 
 def value_at(outcome: Outcome, along: int, count: int, value: int) -> float | None:
-    """What the last evaluation of a run had that was made at such a count or before it."""
+    """The value of the last evaluation of a run at such a count or before it."""
     rows: Sequence[Sequence[Any]] = outcome["trajectory"]
-    place = bisect_right(rows, count, key=lambda row: row[along])
-    return float(rows[place - 1][value]) if place else None
+    index = bisect_right(rows, count, key=lambda row: row[along])
+    return float(rows[index - 1][value]) if index else None
 
 
 def most_accepted(setting: Setting, epsilon: float) -> int:
     """How many accepted steps have a published ε of at most so much, as far as the runs go."""
-    counts = range(1, setting.last_step + 1)
-    return bisect_right(counts, epsilon, key=lambda count: published_epsilon(setting, count))
+    return bisect_right(range(1, setting.last_step + 1), epsilon, key=setting.published_epsilon)
 
 
-def _curve_chart(setting: Setting, value: int, axis: _Axis, outcomes: Outcomes, size: Size) -> Chart:
-    name, form = ("accuracy", ".1%") if value == ACCURACY else ("loss", ".3g")
-    lines = [_line(setting, scheme, value, axis, outcomes.of_all(runs_of(setting, scheme, size))) for scheme in SCHEMES]
-    return Chart(
-        element=f"{setting.data}-{name}-{axis.name}",
+def _curve_chart(setting: Setting, found: Mapping[Scheme, list[Outcome]], name: str, value: int, axis: _Axis) -> Chart:
+    lines = (_line(setting, scheme, value, axis, runs) for scheme, runs in found.items() if runs)
+    return chart(
         x_title=axis.title,
         y_title=f"{setting.title}: {name}",
         y_format=".0%" if value == ACCURACY else "",
-        point=f"ε %{{x:.3g}}<br>{name} %{{y:{form}}}",
+        point=f"ε %{{x:.3g}}<br>{name} %{{y:{'.1%' if value == ACCURACY else '.3g'}}}",
         lines=tuple(line for line in lines if line.x),
     )
 
 
 def _line(setting: Setting, scheme: Scheme, value: int, axis: _Axis, found: list[Outcome]) -> Line:
     """The mean over runs at evenly spaced counts: from where every run was evaluated, to what all runs have."""
-    last = min((outcome["trajectory"][-1][axis.count] for outcome in found), default=0)
-    grid = sorted({max(1, round(last * place / _POINTS)) for place in range(1, _POINTS + 1)}) if found else []
-    points = [(count, [value_at(outcome, axis.count, count, value) for outcome in found]) for count in grid]
+    last = min(outcome["trajectory"][-1][axis.column] for outcome in found)
+    grid = sorted({max(1, round(last * index / _POINTS)) for index in range(1, _POINTS + 1)})
+    points = [(count, [value_at(outcome, axis.column, count, value) for outcome in found]) for count in grid]
     means = [(count, statistic(values).mean or 0.0) for count, values in points if None not in values]
     return Line(
         name=scheme.title,
@@ -369,49 +348,26 @@ def _line(setting: Setting, scheme: Scheme, value: int, axis: _Axis, found: list
     )
 
 
-def _curve_table(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
-    def row(scheme: Scheme) -> tuple[Cell, ...]:
-        found = outcomes.of_all(runs_of(setting, scheme, size))
-
-        def over_runs(epsilon: float, value: int) -> Statistic:
-            count = most_accepted(setting, epsilon)
-            return statistic(value_at(outcome, ACCEPTED, count, value) for outcome in found)
-
-        accuracies = (over_runs(epsilon, ACCURACY) for epsilon in _EPSILONS)
-        return (scheme.title, *accuracies, over_runs(_EPSILONS[-1], LOSS))
-
-    return Table(
-        title=titled(setting, size, "accuracy in percent on the way to a published ε of 3 (SA-DPSGD, Figure 3)"),
-        columns=columns(
-            "method",
-            *(f"at ε {epsilon:g} [percent]" for epsilon in _EPSILONS),
-            f"loss at ε {_EPSILONS[-1]:g} [number 3]",
-        ),
-        rows=tuple(map(row, SCHEMES)),
-        notes=("Each run counts with its last evaluation before that ε.",),
-    )
-
-
 # --- Figure 4: one setting changed at a time ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A setting that is moved: its values, the settings that they give, and what the paper prints at some of them."""
+    """A setting that is varied: its values, the settings that they give, and the paper's numbers at some of them."""
 
     title: str
-    points: tuple[tuple[float, Setting], ...]
+    points: Mapping[float, Setting]
     printed: Mapping[float, float] = field(default_factory=dict)
 
 
 def _sweep(title: str, base: Setting, name: str, values: Sequence[float], printed: Mapping[float, float]) -> Sweep:
-    changed: Callable[..., Any] = replace
-    return Sweep(title, tuple((value, changed(base, **{name: value})) for value in values), printed)
+    changed: Callable[..., Setting] = replace
+    return Sweep(title, {value: changed(base, **{name: value}) for value in values}, printed)
 
 
 SWEEPS = (
     _sweep("learning rate", MNIST, "rate", (0.1, 0.25, 0.5, 1.0, 1.5, 2.0), {1.5: 0.9881}),
-    Sweep("batch size", tuple((batch, with_batch(batch)) for batch in STEPS_OF_BATCHES), {256: 0.9889}),
+    Sweep("batch size", {batch: with_batch(batch) for batch in OTHER_BATCHES}, {256: 0.9889}),
     _sweep("initial temperature Q0", MNIST, "initial_inverse_temperature", (0.1, 1.0, 10.0, 100.0), {}),
     _sweep("rejection threshold", MNIST, "rejection_threshold", (1, 2, 5, 10, 20), {}),
 )
@@ -427,62 +383,44 @@ def figure4(outcomes: Outcomes, size: Size) -> Report:
     with 98.81 and a batch of 256 with 98.89 percent. Other points are ours, as the paper prints none. Accuracy is
     scored on the records that acceptance looked at, as in the paper.
     """
-    sweeps, seeds = (_QUICK_SWEEPS if size.is_quick else SWEEPS), range(size.seeds or 3)
-    found = {
-        sweep.title: [
-            outcomes.of_all(sa_dpsgd_runs.run_of(setting, KEPT, seed) for seed in seeds) for _, setting in sweep.points
-        ]
-        for sweep in sweeps
-    }
-    charts = [_sweep_chart(sweep, found[sweep.title]) for sweep in sweeps]
-    return Report(
-        tables=tuple(_sweep_table(sweep, found[sweep.title], size) for sweep in sweeps),
-        charts=tuple(chart for chart in charts if chart.lines[0].x),
-        notes=("As in the paper, accuracy is that of the test records that acceptance looked at: not a fair score.",),
-    )
+    parts = [_sweep_parts(sweep, outcomes, size) for sweep in (_QUICK_SWEEPS if size.is_quick else SWEEPS)]
+    note = "As in the paper, accuracy is that of the test records that acceptance looked at: not a fair score."
+    return report(*(part for pair in parts for part in pair), note)
 
 
-def _sweep_table(sweep: Sweep, found: list[list[Outcome]], size: Size) -> Table:
-    return Table(
-        title=titled(sweep.points[0][1], size, f"{sweep.title} of SA-DPSGD at a published ε of 3 (its Figure 4)"),
-        columns=columns(
-            f"{sweep.title} | paper [percent] | ours [percent] | accepted [count] | candidates drawn [count]",
-            "proven ε of all that may be drawn [epsilon]",
+def _sweep_parts(sweep: Sweep, outcomes: Outcomes, size: Size) -> tuple[Table, Chart]:
+    rows, points = [], {}
+    for value, setting in sweep.points.items():
+        runs = outcomes.get_all(sa_dpsgd_runs.run_of(setting, KEPT, seed) for seed in range(size.seeds or 3))
+        accuracy, drawn = (statistic(run[name] for run in runs) for name in ("accuracy", "candidates"))
+        epsilon = setting.proven_epsilon(setting.most_candidates)
+        rows.append((f"{value:g}", sweep.printed.get(value), accuracy, setting.steps, drawn, epsilon))
+        if accuracy.mean is not None:
+            points[value] = accuracy.mean
+    shown = table(
+        titled(
+            next(iter(sweep.points.values())), size, f"{sweep.title} of SA-DPSGD at a published ε of 3 (its Figure 4)"
         ),
-        rows=tuple(
-            (
-                f"{value:g}",
-                sweep.printed.get(value),
-                statistic(outcome["accuracy"] for outcome in runs),
-                setting.steps,
-                statistic(outcome["candidates"] for outcome in runs),
-                proven_epsilon(setting, most_candidates(setting)),
-            )
-            for (value, setting), runs in zip(sweep.points, found, strict=True)
-        ),
+        f"{sweep.title} | paper [percent] | ours [percent] | accepted [count] | candidates drawn [count] | "
+        "proven ε of all that may be drawn [epsilon]",
+        rows,
     )
-
-
-def _sweep_chart(sweep: Sweep, found: list[list[Outcome]]) -> Chart:
-    values = [value for value, _ in sweep.points]
-    means = [statistic(outcome["accuracy"] for outcome in runs).mean for runs in found]
-    known = [(value, mean) for value, mean in zip(values, means, strict=True) if mean is not None]
-    return Chart(
-        element=f"sweep-{sweep.title.replace(' ', '-').lower()}",
+    drawn_chart = chart(
         x_title=sweep.title,
         y_title="accuracy",
         y_format=".1%",
         point=f"{sweep.title} %{{x}}<br>accuracy %{{y:.2%}}",
         has_markers=True,
         x_scale="linear" if sweep.title == "learning rate" else "log",
-        x_ticks=tuple(values),
-        lines=(Line(name=KEPT.title, x=[value for value, _ in known], y=[mean for _, mean in known]),),
+        x_ticks=tuple(sweep.points),
+        lines=(Line(name=KEPT.title, x=[*points], y=[*points.values()]),),
     )
+    return shown, drawn_chart
 
 
 # --- Other rates for the other network on CIFAR-10 ------------------------------------------------------------------
 
-SEED = 100  # that no table has
+SEED = 100  # used by no table
 # Rate, momentum, and whether pixels are left as they are, not standardised.
 TRIED = (
     *((rate, 0.9, False) for rate in (0.1, 0.3, 2.0, 4.0, 8.0)),
@@ -497,7 +435,7 @@ def rates(outcomes: Outcomes, size: Size) -> Report:
     accuracies do not come out at its rate. Here other rates, momentum and pixels, one run each.
     """
     setting = DIGITS if size.is_quick else ON_OTHER_NETWORK
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for rate, momentum, is_plain in TRIED[: 2 if size.is_quick else None]:
         job = sa_dpsgd_runs.training_of(
             setting,
@@ -510,12 +448,8 @@ def rates(outcomes: Outcomes, size: Size) -> Report:
         )
         pixels = "as they are" if is_plain else "standardised"
         rows.append((rate, momentum, pixels, outcomes.statistic([job]).mean))
-    table = Table(
-        title=titled(setting, size, "DPSGD with tanh at other rates, one run each"),
-        columns=columns("rate [number 1] | momentum [number 1] | pixels | accuracy [percent]"),
-        rows=tuple(rows),
-    )
-    return Report(tables=(table,))
+    title = titled(setting, size, "DPSGD with tanh at other rates, one run each")
+    return report(table(title, "rate [number 1] | momentum [number 1] | pixels | accuracy [percent]", rows))
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from experiments import tan_figures, tan_runs
-from experiments.experiment import Cell, Outcomes, Report, Size, Statistic, Table, columns, experiment
+from experiments.experiment import Outcomes, Report, Row, Size, Statistic, experiment, report, table
 from experiments.tan_figures import NOT_RUN, PAPER
 from experiments.tan_runs import (
     IMAGENET,
@@ -47,18 +47,20 @@ def table1(_: Outcomes, __: Size) -> Report:
     """The paper's headline: 39.2 % top-1 on ImageNet at ε 8, by an NF-ResNet-50. ImageNet cannot be had here; what the
     settings cost is counted again by three rules.
     """
-    table = Table(
-        title="Table 1: top-1 accuracy on ImageNet, trained from scratch",
-        columns=columns("method", _PRINTED_EPSILON, _EPSILONS, "paper [percent 1] | ours"),
-        rows=(
-            ("Kurakin et al. (2022)", 13.2, *_NOTHING, 0.062, NOT_RUN),
-            ("De et al. (2022), as they state", 8.0, *_NOTHING, 0.324, NOT_RUN),
-            ("De et al. (2022), the paper's reproduction", 8.0, *epsilons(REFERENCE), 0.302, NOT_RUN),
-            ("TAN", 8.0, *epsilons(BEST), 0.392, NOT_RUN),
-        ),
-        notes=(_NOT_HAD, "The settings of the first two are not printed there; the δ of the first is 10⁻⁶."),
+    return report(
+        table(
+            "Table 1: top-1 accuracy on ImageNet, trained from scratch",
+            ("method", _PRINTED_EPSILON, _EPSILONS, "paper [percent 1] | ours"),
+            (
+                ("Kurakin et al. (2022)", 13.2, *_NOTHING, 0.062, NOT_RUN),
+                ("De et al. (2022), as they state", 8.0, *_NOTHING, 0.324, NOT_RUN),
+                ("De et al. (2022), the paper's reproduction", 8.0, *epsilons(REFERENCE), 0.302, NOT_RUN),
+                ("TAN", 8.0, *epsilons(BEST), 0.392, NOT_RUN),
+            ),
+            _NOT_HAD,
+            "The settings of the first two are not printed there; the δ of the first is 10⁻⁶.",
+        )
     )
-    return Report(tables=(table,))
 
 
 # --- Table 2: settings found by simulation --------------------------------------------------------------------------
@@ -79,33 +81,28 @@ def table2(outcomes: Outcomes, size: Size) -> Report:
     of its changes, the learning rate and the views, are tried on CIFAR-10 by three batches: the question is whether
     all batches answer alike.
     """
-    printed = Table(
-        title="Table 2: gains in points on ImageNet, each over the one before, as printed",
-        columns=columns(
-            "batch [count]", *(f"{each} [number 1]" for each in ("rate 8", "decay", "views", "vote", "all")), "ours"
-        ),
-        rows=tuple((*row, NOT_RUN) for row in _PRINTED_GAINS),
-        notes=(_NOT_HAD,),
+    changes = (f"{each} [number 1]" for each in ("rate 8", "decay", "views", "vote", "all"))
+    printed = table(
+        "Table 2: gains in points on ImageNet, each over the one before, as printed",
+        ("batch [count]", *changes, "ours"),
+        ((*row, NOT_RUN) for row in _PRINTED_GAINS),
+        _NOT_HAD,
     )
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for batch in (128, 256, 512):
         base = outcomes.statistic(augmented_runs(size, batch=batch))
         faster = outcomes.statistic(augmented_runs(size, batch=batch, rate=8.0))
         more_views = outcomes.statistic(augmented_runs(size, batch=batch, augmentation="ours", views=8))
         rows.append((batch, base, _gain(faster, base), _gain(more_views, base)))
-    small = Table(
-        title=titled("The same at small scale: WRN-16-4 on CIFAR-10, simulated, 600 steps", size),
-        columns=columns(
-            "batch [count] | rate 4, 4 views [percent 1] | rate 8: gain [number 1]",
-            "8 views of the paper's own augmentation: gain [number 1]",
-        ),
-        rows=tuple(rows),
-        notes=(
-            "Both gains are over the first column. The decay of the average is not compared: with the warm-up, 0.999 "
-            "and 0.99999 are the same average until step 8990. The vote in testing is not run.",
-        ),
+    small = table(
+        titled("The same at small scale: WRN-16-4 on CIFAR-10, simulated, 600 steps", size),
+        "batch [count] | rate 4, 4 views [percent 1] | rate 8: gain [number 1] | "
+        "8 views of the paper's own augmentation: gain [number 1]",
+        rows,
+        "Both gains are over the first column. The decay of the average is not compared: with the warm-up, 0.999 "
+        "and 0.99999 are the same average until step 8990. The vote in testing is not run.",
     )
-    return Report(tables=(printed, small))
+    return report(printed, small)
 
 
 # --- Tables 3 and 4: other steps at the same η ----------------------------------------------------------------------
@@ -131,15 +128,9 @@ class _SameEta:
     def reached(self, outcomes: Outcomes, size: Size, *, is_full: bool = False) -> Statistic:
         """The accuracies on CIFAR-10, simulated or at the full batch."""
         whole = 16 * self.small_batch
-        return outcomes.statistic(
-            tan_runs.runs(
-                size,
-                steps=self.small_steps,
-                stands_for=whole,
-                batch=whole if is_full else self.small_batch,
-                rate=self.small_rate,
-            )
-        )
+        batch = whole if is_full else self.small_batch
+        runs = tan_runs.runs(size, steps=self.small_steps, stands_for=whole, batch=batch, rate=self.small_rate)
+        return outcomes.statistic(runs)
 
 
 SAME_ETA = (
@@ -164,32 +155,26 @@ def table3(outcomes: Outcomes, size: Size) -> Report:
         epsilon = None if size.is_quick else epsilons(row.small_setting)[2]
         gain = None if row is SAME_ETA[2] else _gain(reached, reference)
         small_rows.append((row.small_steps, row.small_batch, row.small_rate, epsilon, reached, gain))
-    printed = Table(
-        title="Table 3: other steps at the same η on ImageNet, simulated by batches 64 times smaller",
-        columns=columns(
+    printed = table(
+        "Table 3: other steps at the same η on ImageNet, simulated by batches 64 times smaller",
+        (
             "steps [count] | batch [count] | stands for [count] | learning rate [number 0]",
             _EPSILONS,
             "paper: gain, points [number] | ours",
         ),
-        rows=tuple(rows),
-        notes=(
-            f"{_NOT_HAD} ε is that of the run that is stood for.",
-            "A batch of 756 is printed for 9,000 steps; the η of the others asks for 724, whose ε by rdp-balle20 is "
-            f"{epsilons(imagenet(batch=724 * _SIMULATED_BY, steps=9000))[0]:.2f}.",
-        ),
+        rows,
+        f"{_NOT_HAD} ε is that of the run that is stood for.",
+        "A batch of 756 is printed for 9,000 steps; the η of the others asks for 724, whose ε by rdp-balle20 is "
+        f"{epsilons(imagenet(batch=724 * _SIMULATED_BY, steps=9000))[0]:.2f}.",
     )
-    small = Table(
-        title=titled("The same at small scale: WRN-16-4 on CIFAR-10, simulated by batches 16 times smaller", size),
-        columns=columns(
-            "steps [count] | batch [count] | learning rate [number 0] | ε of what is simulated [epsilon 3]",
-            "accuracy [percent 1] | gain, points [number]",
-        ),
-        rows=tuple(small_rows),
-        notes=(
-            "Noise multiplier 3 and δ 10⁻⁵ in all that is simulated; the learning rate goes with one over the steps.",
-        ),
+    small = table(
+        titled("The same at small scale: WRN-16-4 on CIFAR-10, simulated by batches 16 times smaller", size),
+        "steps [count] | batch [count] | learning rate [number 0] | ε of what is simulated [epsilon 3] | "
+        "accuracy [percent 1] | gain, points [number]",
+        small_rows,
+        "Noise multiplier 3 and δ 10⁻⁵ in all that is simulated; the learning rate goes with one over the steps.",
     )
-    return Report(tables=(printed, small))
+    return report(printed, small)
 
 
 @experiment(PAPER, "table4", "Other steps at the same η, full batches")
@@ -198,26 +183,22 @@ def table4(outcomes: Outcomes, size: Size) -> Report:
     What both cost is counted again; on CIFAR-10 the corresponding pair is trained at its full batch.
     """
     first = "steps [count] | batch [count] | learning rate [number 0]"
-    printed = Table(
-        title="Table 4: other steps at the same η on ImageNet, full batches",
-        columns=columns(first, _PRINTED_EPSILON, _EPSILONS, "paper [percent 1] | ours"),
-        rows=(
+    printed = table(
+        "Table 4: other steps at the same η on ImageNet, full batches",
+        (first, _PRINTED_EPSILON, _EPSILONS, "paper [percent 1] | ours"),
+        (
             (BEST.steps, int(BEST.batch), 32, 8.00, *epsilons(BEST), 0.392, NOT_RUN),
             (REFERENCE.steps, int(REFERENCE.batch), 8, 7.97, *epsilons(REFERENCE), 0.361, NOT_RUN),
         ),
-        notes=(_NOT_HAD,),
+        _NOT_HAD,
     )
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for row in SAME_ETA[1:3]:
         costs = _NOTHING if size.is_quick else epsilons(row.small_setting)
         reached = row.reached(outcomes, size, is_full=True)
         rows.append((row.small_steps, 16 * row.small_batch, row.small_rate, *costs, reached))
-    small = Table(
-        title=titled("The same at small scale: WRN-16-4 on CIFAR-10, full batches", size),
-        columns=columns(first, _EPSILONS, "accuracy [percent 1]"),
-        rows=tuple(rows),
-    )
-    return Report(tables=(printed, small))
+    title = titled("The same at small scale: WRN-16-4 on CIFAR-10, full batches", size)
+    return report(printed, table(title, (first, _EPSILONS, "accuracy [percent 1]"), rows))
 
 
 # --- Table 5: more records ------------------------------------------------------------------------------------------
@@ -237,44 +218,38 @@ def table5(outcomes: Outcomes, size: Size) -> Report:
     """The paper trains a WRN-16-4 on 5,000 to 50,000 records of CIFAR-10 with the same batch, noise and steps. Here
     the same, and beside it simulations by batches of 512 over 600 steps.
     """
-    simulated = {
+    rows: list[Row] = []
+    simulated = {  # requested first: these runs are short
         records: outcomes.statistic(tan_runs.runs(size, records=records, batch=_SIMULATED_BATCH))
         for records, _, _ in _MORE_DATA
     }
-    table = Table(
-        title=titled("Table 5: more records of CIFAR-10, batches of 4096 at noise multiplier 3", size),
-        columns=columns(
-            "records [count]",
-            _PRINTED_EPSILON,
-            _EPSILONS,
-            "paper, % | ours, 2500 steps [percent 1] | simulated by 512, 600 steps [percent 1]",
-        ),
-        rows=tuple(
+    for records, epsilon, accuracy in _MORE_DATA:
+        costs = epsilons(setting_of(REFERENCE_BATCH, PAPER_STEPS, records=records))
+        full = outcomes.statistic(tan_runs.runs(size, records=records, batch=REFERENCE_BATCH, steps=PAPER_STEPS))
+        rows.append((records, epsilon, *costs, accuracy, full, simulated[records]))
+    return report(
+        table(
+            titled("Table 5: more records of CIFAR-10, batches of 4096 at noise multiplier 3", size),
             (
-                records,
-                epsilon,
-                *epsilons(setting_of(REFERENCE_BATCH, PAPER_STEPS, records=records)),
-                accuracy,
-                outcomes.statistic(tan_runs.runs(size, records=records, batch=REFERENCE_BATCH, steps=PAPER_STEPS)),
-                simulated[records],
-            )
-            for records, epsilon, accuracy in _MORE_DATA
-        ),
-        notes=(
+                "records [count]",
+                _PRINTED_EPSILON,
+                _EPSILONS,
+                "paper, % | ours, 2500 steps [percent 1] | simulated by 512, 600 steps [percent 1]",
+            ),
+            rows,
             "ε is that of 2500 steps of batches of 4096 of so many records. δ is 10⁻⁵ for all of them, which gives the "
             "paper's 7.1, and larger in proportion for fewer. The text of the paper says one over the records; its ε "
             "of the smaller sets follows from neither.",
-        ),
+        )
     )
-    return Report(tables=(table,))
 
 
 # --- Table 6: twice the records -------------------------------------------------------------------------------------
 
-# Records, δ, printed ε, printed estimate, and the printed gains: real and simulated.
+# δ; records, printed ε and printed estimate; the printed gains, real and simulated.
 _TWICE = (
-    (IMAGENET // 2, 16e-7, 17.98, 18.06, None, None),
-    (IMAGENET, IMAGENET_DELTA, 8.00, 8.26, 1.3, 1.5),
+    (16e-7, (IMAGENET // 2, 17.98, 18.06), (None, None)),
+    (IMAGENET_DELTA, (IMAGENET, 8.00, 8.26), (1.3, 1.5)),
 )
 
 
@@ -283,29 +258,20 @@ def table6(outcomes: Outcomes, size: Size) -> Report:
     """The paper halves ImageNet and compares the gain of the other half by batches of 16,384 with the gain that
     batches of 256 show. Here the same with CIFAR-10, batches of 4096 and simulations by 512.
     """
-    printed = Table(
-        title="Table 6: twice the records of ImageNet, batches of 16,384 over 72,000 steps",
-        columns=columns(
+    printed = table(
+        "Table 6: twice the records of ImageNet, batches of 16,384 over 72,000 steps",
+        (
             "records [count]",
             _PRINTED_EPSILON,
             "estimate, paper [number]",
             _EPSILONS,
             "paper: gain [number 1] | paper: simulated gain [number 1] | ours",
         ),
-        rows=tuple(
-            (
-                records,
-                epsilon,
-                estimate,
-                *epsilons(imagenet(batch=16_384, records=records, delta=delta)),
-                *gains,
-                NOT_RUN,
-            )
-            for records, delta, epsilon, estimate, *gains in _TWICE
+        (
+            (*row, *epsilons(imagenet(batch=16_384, records=row[0], delta=delta)), *gains, NOT_RUN)
+            for delta, row, gains in _TWICE
         ),
-        notes=(
-            f"{_NOT_HAD} The paper writes 1.2 and 0.6 million, and its ε is near that of 1,281,167 and half of them.",
-        ),
+        f"{_NOT_HAD} The paper writes 1.2 and 0.6 million, and its ε is near that of 1,281,167 and half of them.",
     )
     half, whole = (
         [
@@ -315,18 +281,18 @@ def table6(outcomes: Outcomes, size: Size) -> Report:
         for records in (RECORDS // 2, RECORDS)
     )
     gains = [_gain(*pair) for pair in zip(whole, half, strict=True)]
-    said = ["–" if gain is None else f"{gain:+.1f} points" for gain in gains]
-    rows: list[tuple[Cell, ...]] = []
+    words = ["–" if gain is None else f"{gain:+.1f} points" for gain in gains]
+    rows: list[Row] = []
     for records, reached in ((RECORDS // 2, half), (RECORDS, whole)):
         setting = setting_of(REFERENCE_BATCH, SHORT_STEPS, records=records)
         rows.append((records, *(_NOTHING if size.is_quick else epsilons(setting)), *reached))
-    small = Table(
-        title=titled("The same at small scale: WRN-16-4 on CIFAR-10, batches of 4096 over 600 steps", size),
-        columns=columns("records [count]", _EPSILONS, "batch 4096 [percent 1] | simulated by 512 [percent 1]"),
-        rows=tuple(rows),
-        notes=(f"Twice the records gain: {said[0]} by batches of 4096, {said[1]} simulated by 512.",),
+    small = table(
+        titled("The same at small scale: WRN-16-4 on CIFAR-10, batches of 4096 over 600 steps", size),
+        ("records [count]", _EPSILONS, "batch 4096 [percent 1] | simulated by 512 [percent 1]"),
+        rows,
+        f"Twice the records gain: {words[0]} by batches of 4096, {words[1]} simulated by 512.",
     )
-    return Report(tables=(printed, small))
+    return report(printed, small)
 
 
 EXPERIMENTS = (table1, table2, table3, table4, table5, table6, *tan_figures.FIGURES)

@@ -8,18 +8,23 @@ from typing import Any
 
 from experiments import tan_runs
 from experiments.experiment import (
-    Cell,
     Measurement,
     Outcome,
     Outcomes,
     Report,
+    Row,
     Size,
     Table,
-    columns,
+    chart,
     experiment,
     mean_curve,
+    report,
+    table,
 )
 from experiments.tan_runs import (
+    IMAGENET,
+    IMAGENET_DELTA,
+    IMAGENET_NOISE,
     NF_RESNET,
     RATE,
     RATE_SEED,
@@ -28,17 +33,16 @@ from experiments.tan_runs import (
     WIDE_RESNET,
     Network,
     augmented_runs,
+    imagenet,
     titled,
 )
+from lehr.planning.tan import ratio_curves
 from lehr.reports.chart import Chart, Line
 
 PAPER = "tan"
 NOT_RUN = "ImageNet: not run"
 
-
-# --- Figure 1: small batches foretell the large one -----------------------------------------------------------------
-
-_FIGURE1_LINES = (tan_runs.SHORT, tan_runs.AUGMENTED)
+# --- Figure 1: small batches predict the large one ------------------------------------------------------------------
 
 
 @experiment(PAPER, "figure1", "Small batches foretell the accuracy of the large one")
@@ -47,18 +51,16 @@ def figure1(outcomes: Outcomes, size: Size) -> Report:
     of 16,384, for two settings. ImageNet cannot be had here. The same is done on CIFAR-10 with a WRN-16-4 over 600
     steps, without augmentation and with four views of each record.
     """
-    printed = Table(
-        title="The stars of the picture, ImageNet, batches of 16,384 over 72,000 steps",
-        columns=columns("setting | paper [percent 1] | ours"),
-        rows=(
+    lines = (tan_runs.SHORT, tan_runs.AUGMENTED)
+    printed = table(
+        "The stars of the picture, ImageNet, batches of 16,384 over 72,000 steps",
+        "setting | paper [percent 1] | ours",
+        (
             ("as De et al. (2022), the paper's reproduction", 0.302, NOT_RUN),
             ("with the settings found at batches of 128", 0.361, NOT_RUN),
         ),
     )
-    return Report(
-        tables=(printed, tan_runs.predictions(_FIGURE1_LINES, outcomes, size)),
-        charts=tan_runs.chart("tan-figure1", _FIGURE1_LINES, outcomes, size),
-    )
+    return report(printed, tan_runs.predictions(lines, outcomes, size), tan_runs.law_chart(lines, outcomes, size))
 
 
 # --- Figure 2: the privacy wall -------------------------------------------------------------------------------------
@@ -75,55 +77,43 @@ def figure2(outcomes: Outcomes, size: Size) -> Report:
     drawn dotted; the tight one is pld. The paper does not print its numbers of steps; these are its reference of
     72,000 and quarters of it.
     """
-
-    def line(eta: float, steps: int) -> Outcome | None:
-        return outcomes.of(Measurement(function="tan_runs:constant_eta", arguments={"eta": eta, "steps": steps}))
-
-    found = {eta: {steps: line(eta, steps) for steps in ETA_STEPS[: 2 if size.is_quick else None]} for eta in ETAS}
-    charts = [_eta_chart(eta, lines) for eta, lines in found.items()]
-    return Report(
-        tables=tuple(_eta_table(eta, lines) for eta, lines in found.items()),
-        charts=tuple(chart for chart in charts if chart.lines),
-    )
-
-
-def _eta_table(eta: float, found: dict[int, Outcome | None]) -> Table:
-    estimate = eta**2 + 2 * eta * math.sqrt(-math.log(tan_runs.IMAGENET_DELTA))
-    return Table(
-        title=f"Proven ε at η = {eta:g}, δ = 8·10⁻⁷, by noise multiplier",
-        columns=columns("noise multiplier [number 1]", *(f"{steps:,} steps [epsilon]" for steps in found)),
-        rows=tuple((noise, *(_epsilon_at(line, noise) for line in found.values())) for noise in _SHOWN_NOISES),
-        notes=(f"From η alone, an estimate: ε ≈ {estimate:.2f}, which the paper rounds to {estimate:.0f}.",),
-    )
+    parts: list[Table | Chart] = []
+    for eta in ETAS:
+        found = {
+            steps: outcomes.get(Measurement(function="tan_runs:constant_eta", arguments={"eta": eta, "steps": steps}))
+            for steps in ETA_STEPS[: 2 if size.is_quick else None]
+        }
+        estimate = eta**2 + 2 * eta * math.sqrt(-math.log(IMAGENET_DELTA))
+        parts.append(
+            table(
+                f"Proven ε at η = {eta:g}, δ = 8·10⁻⁷, by noise multiplier",
+                ("noise multiplier [number 1]", *(f"{steps:,} steps [epsilon]" for steps in found)),
+                ((noise, *(_epsilon_at(line, noise) for line in found.values())) for noise in _SHOWN_NOISES),
+                f"From η alone, an estimate: ε ≈ {estimate:.2f}, which the paper rounds to {estimate:.0f}.",
+            )
+        )
+        parts.append(_eta_chart(eta, {steps: line for steps, line in found.items() if line is not None}))
+    return report(*parts)
 
 
 def _epsilon_at(line: Outcome | None, noise: float) -> float | None:
-    if line is None:
-        return None
-    near = [
-        epsilon
-        for at, epsilon in zip(line["noise_multiplier"], line["epsilon"], strict=True)
-        if abs(at - noise) < 1e-6 * noise
-    ]
-    return near[0] if near else None
+    points = [] if line is None else zip(line["noise_multiplier"], line["epsilon"], strict=True)
+    return next((epsilon for at, epsilon in points if math.isclose(at, noise, rel_tol=1e-6)), None)
 
 
-def _eta_chart(eta: float, found: dict[int, Outcome | None]) -> Chart:
-    lines = [
-        Line(name=f"{steps:,} steps{words}", x=outcome["noise_multiplier"], y=outcome[field], dash=dash)
-        for words, field, dash in ((", tight", "epsilon", "solid"), (", as in the paper", "epsilon_balle20", "dot"))
-        for steps, outcome in found.items()
-        if outcome is not None
-    ]
-    return Chart(
-        element=f"tan-figure2-eta-{100 * eta:.0f}",
+def _eta_chart(eta: float, found: dict[int, Outcome]) -> Chart:
+    return chart(
         x_title="noise multiplier σ",
         y_title=f"ε at η = {eta:g}",
         x_format="~g",
         y_format="~g",
         point="σ = %{x:.3g}: ε = %{y:.4g}",
         has_markers=True,
-        lines=tuple(lines),
+        lines=tuple(
+            Line(name=f"{steps:,} steps{words}", x=outcome["noise_multiplier"], y=outcome[field], dash=dash)
+            for words, field, dash in ((", tight", "epsilon", "solid"), (", as in the paper", "epsilon_balle20", "dot"))
+            for steps, outcome in found.items()
+        ),
         x_scale="log",
         y_scale="log",
     )
@@ -140,45 +130,38 @@ def figure3(_: Outcomes, __: Size) -> Report:
     """At one η of a step, 3.9·10⁻³, each line is a noise multiplier. Where a line is near 1, ε depends on η alone; for
     noise multipliers of 2 and more that holds up to the orders that decide ε. All of it is arithmetic.
     """
-    curves = tan_runs.divergence_ratios(ETA_OF_A_STEP)
+    curves = ratio_curves(imagenet(batch=math.sqrt(2) * ETA_OF_A_STEP * IMAGENET_NOISE * IMAGENET).plan())
     by_order = [dict(zip(curve.orders, curve.ratios, strict=True)) for curve in curves]
-    table = Table(
-        title="Rényi divergence of a step over α·η², at η of a step = 3.9·10⁻³",
-        columns=columns("order α [count]", *(f"σ = {curve.noise_multiplier:g} [number]" for curve in curves)),
-        rows=tuple((int(alpha), *(ratios[alpha] for ratios in by_order)) for alpha in _SHOWN_ORDERS),
-    )
-    lines = tuple(Line(name=f"σ = {curve.noise_multiplier:g}", x=curve.orders, y=curve.ratios) for curve in curves)
-    return Report(tables=(table,), charts=(_ratio_chart("whole", lines), _ratio_chart("near-one", _near_one(lines))))
-
-
-def _near_one(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """The right half of the picture: what stays below 2."""
-    kept = [[(x, y) for x, y in zip(line.x, line.y, strict=True) if y < 2] for line in lines]
-    return tuple(
-        Line(name=line.name, x=[x for x, _ in points], y=[y for _, y in points])
-        for line, points in zip(lines, kept, strict=True)
-        if points
-    )
-
-
-def _ratio_chart(which: str, lines: tuple[Line, ...]) -> Chart:
-    return Chart(
-        element=f"tan-figure3-{which}",
-        x_title="Rényi order α",
-        y_title="divergence / (α·η²)" + (", enlarged near 1" if which == "near-one" else ""),
-        x_format="~g",
-        y_format="~g",
-        point="α = %{x:g}: %{y:.4g}",
-        has_markers=True,
-        lines=lines,
-        x_scale="log",
-        y_scale="log" if which == "whole" else "linear",
+    names = [f"σ = {curve.noise_multiplier:g}" for curve in curves]
+    whole, near_one = [], []  # the right half of the picture has what stays below 2
+    for name, ratios in zip(names, by_order, strict=True):
+        near = {order: ratio for order, ratio in ratios.items() if ratio < 2}
+        whole.append(Line(name=name, x=[*ratios], y=[*ratios.values()]))
+        near_one += [Line(name=name, x=[*near], y=[*near.values()])] if near else []
+    return report(
+        table(
+            "Rényi divergence of a step over α·η², at η of a step = 3.9·10⁻³",
+            ("order α [count]", *(f"{name} [number]" for name in names)),
+            ((int(alpha), *(ratios[alpha] for ratios in by_order)) for alpha in _SHOWN_ORDERS),
+        ),
+        *(
+            chart(
+                x_title="Rényi order α",
+                y_title=f"divergence / (α·η²){enlarged}",
+                x_format="~g",
+                y_format="~g",
+                point="α = %{x:g}: %{y:.4g}",
+                has_markers=True,
+                lines=tuple(lines),
+                x_scale="log",
+                y_scale=scale,
+            )
+            for lines, enlarged, scale in ((whole, "", "log"), (near_one, ", enlarged near 1", "linear"))
+        ),
     )
 
 
 # --- Figure 4: the law ----------------------------------------------------------------------------------------------
-
-_FIGURE4_LINES = (tan_runs.SHORT, tan_runs.LONG)
 
 
 @experiment(PAPER, "figure4", "Accuracy at a constant ratio of noise to batch")
@@ -188,12 +171,11 @@ def figure4(outcomes: Outcomes, size: Size) -> Report:
     multiplier 3, over 2500 steps and over 600. From the batches up to 512 that of 4096 is foretold, and then
     compared. ImageNet cannot be had here.
     """
-    return Report(
-        tables=(
-            tan_runs.accuracies(_FIGURE4_LINES, outcomes, size),
-            tan_runs.predictions(_FIGURE4_LINES, outcomes, size),
-        ),
-        charts=tan_runs.chart("tan-figure4", _FIGURE4_LINES, outcomes, size),
+    lines = (tan_runs.SHORT, tan_runs.LONG)
+    return report(
+        tan_runs.accuracies(lines, outcomes, size),
+        tan_runs.predictions(lines, outcomes, size),
+        tan_runs.law_chart(lines, outcomes, size),
     )
 
 
@@ -214,12 +196,7 @@ def figure5(outcomes: Outcomes, size: Size) -> Report:
         for side in SIDES
         for views in VIEWS
     }
-    table = Table(
-        title=titled("Where the norm stands, simulated by batches of 512, CIFAR-10", size),
-        columns=columns("views [count] | norm after the activation [percent 1] | norm before it [percent 1]"),
-        rows=tuple((views, *(found[side, views] for side in SIDES)) for views in VIEWS),
-    )
-    lines = [
+    lines = (
         Line(
             name=f"norm {side} the activation",
             x=[float(views) for views in VIEWS for _ in found[side, views].values],
@@ -227,20 +204,25 @@ def figure5(outcomes: Outcomes, size: Size) -> Report:
             is_scattered=True,
         )
         for side in SIDES
-    ]
-    chart = Chart(
-        element="tan-figure5",
-        x_title="views of a record",
-        y_title="test accuracy, %",
-        x_format="~g",
-        y_format="~g",
-        point="%{x} views: %{y:.1f} %",
-        has_markers=True,
-        lines=tuple(line for line in lines if line.x),
-        x_scale="log",
-        x_ticks=tuple(float(views) for views in VIEWS),
     )
-    return Report(tables=(table,), charts=(chart,) if chart.lines else ())
+    return report(
+        table(
+            titled("Where the norm stands, simulated by batches of 512, CIFAR-10", size),
+            "views [count] | norm after the activation [percent 1] | norm before it [percent 1]",
+            ((views, *(found[side, views] for side in SIDES)) for views in VIEWS),
+        ),
+        chart(
+            x_title="views of a record",
+            y_title="test accuracy, %",
+            x_format="~g",
+            y_format="~g",
+            point="%{x} views: %{y:.1f} %",
+            has_markers=True,
+            lines=tuple(line for line in lines if line.x),
+            x_scale="log",
+            x_ticks=tuple(map(float, VIEWS)),
+        ),
+    )
 
 
 # --- Figure 6: a vision transformer ---------------------------------------------------------------------------------
@@ -254,14 +236,13 @@ def figure6(outcomes: Outcomes, size: Size) -> Report:
     more to it. ImageNet cannot be had here. These are small relatives of about the same size on CIFAR-10, over 600
     steps.
     """
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     lines: list[Line] = []
     for name, (network, rate) in _NETWORKS.items():
         for views in (1, 4):
             jobs = augmented_runs(size, batch=256, views=views, network=network, rate=rate)
-            found = outcomes.of_all(jobs)
-            parameters = found[0]["parameters"] if found else None
-            rows.append((name, parameters, rate, views, outcomes.statistic(jobs)))
+            found = outcomes.get_all(jobs)
+            rows.append((name, found[0]["parameters"] if found else None, rate, views, outcomes.statistic(jobs)))
             if curve := mean_curve(found):
                 lines.append(
                     Line(
@@ -271,24 +252,22 @@ def figure6(outcomes: Outcomes, size: Size) -> Report:
                         dash="solid" if views > 1 else "dot",
                     )
                 )
-    table = Table(
-        title=titled("A vision transformer and a network without norms, simulated by batches of 256, CIFAR-10", size),
-        columns=columns(
-            "network | parameters [count] | learning rate [number 0] | views [count] | accuracy [percent 1]"
+    return report(
+        table(
+            titled("A vision transformer and a network without norms, simulated by batches of 256, CIFAR-10", size),
+            "network | parameters [count] | learning rate [number 0] | views [count] | accuracy [percent 1]",
+            rows,
+            "The paper's picture is of ImageNet, which was not run, and its numbers are not printed.",
         ),
-        rows=tuple(rows),
-        notes=("The paper's picture is of ImageNet, which was not run, and its numbers are not printed.",),
+        chart(
+            x_title="step",
+            y_title="test accuracy, %",
+            x_format="~g",
+            y_format="~g",
+            point="step %{x}: %{y:.1f} %",
+            lines=tuple(lines),
+        ),
     )
-    chart = Chart(
-        element="tan-figure6",
-        x_title="step",
-        y_title="test accuracy, %",
-        x_format="~g",
-        y_format="~g",
-        point="step %{x}: %{y:.1f} %",
-        lines=tuple(lines),
-    )
-    return Report(tables=(table,), charts=(chart,) if lines else ())
 
 
 # --- Figure 7: norms of gradients -----------------------------------------------------------------------------------
@@ -303,40 +282,39 @@ def figure7(outcomes: Outcomes, size: Size) -> Report:
     """
     looks = (0, 10, 20) if size.is_quick else (0, 50, 200, SHORT_STEPS)
     strong = "flip_crop" if size.is_quick else "simclr"  # digits have no colours
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     charts: list[Chart] = []
     for augmentation, views in (("none", 1), (strong, 8)):
-        outcome = outcomes.of(_norms_job(size, augmentation, views, looks))
+        outcome = outcomes.get(_norms_job(size, augmentation, views, looks)) or {"looks": []}
         words = "none" if views == 1 else f"{views} of {augmentation}"
-        found = {look["step"]: look for look in (outcome["looks"] if outcome else ())}
+        found = {look["step"]: look for look in outcome["looks"]}
         for step in looks:
             shares = (found.get(step, {}).get(name) for name in ("median", "share_below_a_tenth", "share_clipped"))
             rows.append((words, step, *shares))
-        if outcome:
-            charts.append(_norms_chart(augmentation, words, outcome))
-    table = Table(
-        title=titled("Norms of records' gradients before the clip at 1, CIFAR-10", size),
-        columns=columns(
-            "views | after step [count] | median norm [number] | below 0.1 [percent 1] | clipped [percent 1]"
+        charts.append(_norms_chart(words, outcome))
+    return report(
+        table(
+            titled("Norms of records' gradients before the clip at 1, CIFAR-10", size),
+            "views | after step [count] | median norm [number] | below 0.1 [percent 1] | clipped [percent 1]",
+            rows,
         ),
-        rows=tuple(rows),
+        *charts,
     )
-    return Report(tables=(table,), charts=tuple(charts))
 
 
 def _norms_job(size: Size, augmentation: str, views: int, looks: Sequence[int]) -> Measurement:
     [run] = augmented_runs(size, batch=256, views=views, augmentation=augmentation, seeds=(0,))
-    words: dict[str, Any] = run.to_json()
+    shape: dict[str, Any] = run.to_json()
     return Measurement(
         function="gradient_norms:norms_of_gradients",
         arguments={
-            "data_name": words["data"],
-            "network": words["network"],
+            "data_name": shape["data"],
+            "network": shape["network"],
             "augmentation": augmentation,
             "views": views,
-            "batch": words["simulated_batch_size"],
-            "reference_batch": words["expected_batch_size"],
-            "steps": words["steps"],
+            "batch": shape["simulated_batch_size"],
+            "reference_batch": shape["expected_batch_size"],
+            "steps": shape["steps"],
             "watched": 64 if size.is_quick else 1024,
             "looks": looks,
             "seed": 0,
@@ -344,10 +322,9 @@ def _norms_job(size: Size, augmentation: str, views: int, looks: Sequence[int]) 
     )
 
 
-def _norms_chart(augmentation: str, words: str, outcome: Outcome) -> Chart:
-    bins = [10 ** (place / 5 - 3.9) for place in range(30)]  # the middles, in logarithms
-    return Chart(
-        element=f"tan-figure7-{augmentation}",
+def _norms_chart(words: str, outcome: Outcome) -> Chart:
+    bins = [10 ** (index / 5 - 3.9) for index in range(30)]  # the middles, in logarithms
+    return chart(
         x_title=f"norm of a record's gradient, views: {words}",
         y_title="share of the records, %",
         x_format="~g",
@@ -364,10 +341,11 @@ def _norms_chart(augmentation: str, words: str, outcome: Outcome) -> Chart:
 
 # --- The learning rates, which are ours -----------------------------------------------------------------------------
 
-_RATES: tuple[tuple[str, Network, tuple[float, ...]], ...] = (
-    ("WRN-16-4", WIDE_RESNET, (2.0, 4.0, 8.0)),
-    ("NF-ResNet", NF_RESNET, (1.0, 2.0, 4.0, 8.0)),
-    ("vision transformer", VIT, (2.0, 4.0)),
+# Name, network, batch, augmentation, and the rates that were tried.
+_RATES: tuple[tuple[str, Network, int, str, tuple[float, ...]], ...] = (
+    ("WRN-16-4", WIDE_RESNET, 512, "none", (2.0, 4.0, 8.0)),
+    ("NF-ResNet", NF_RESNET, 512, "none", (1.0, 2.0, 4.0, 8.0)),
+    ("vision transformer", VIT, 256, "flip_crop", (2.0, 4.0)),
 )
 
 
@@ -376,26 +354,14 @@ def rates(outcomes: Outcomes, size: Size) -> Report:
     """Not in the paper. 600 steps that simulate batches of 4096 at noise multiplier 3, without augmentation (the
     vision transformer: shifted and mirrored), with a seed that no other run has.
     """
-    rows: list[tuple[Cell, ...]] = []
-    for name, network, tried in _RATES:
-        batch, augmentation = (256, "flip_crop") if network is VIT else (512, "none")
+    rows: list[Row] = []
+    for name, network, batch, augmentation, tried in _RATES:
+        usual: dict[str, Any] = {"batch": batch, "augmentation": augmentation, "network": network, "views": 1}
         for rate in tried:
-            jobs = augmented_runs(
-                size,
-                batch=batch,
-                views=1,
-                augmentation=augmentation,
-                network=network,
-                rate=rate,
-                seeds=(RATE_SEED,),
-            )
+            jobs = augmented_runs(size, rate=rate, seeds=(RATE_SEED,), **usual)
             rows.append((name, batch, rate, outcomes.statistic(jobs).mean))
-    table = Table(
-        title=titled("Learning rates, one run each with a seed of its own, CIFAR-10", size),
-        columns=columns("network | batch [count] | learning rate [number 0] | accuracy [percent 1]"),
-        rows=tuple(rows),
-    )
-    return Report(tables=(table,))
+    title = titled("Learning rates, one run each with a seed of its own, CIFAR-10", size)
+    return report(table(title, "network | batch [count] | learning rate [number 0] | accuracy [percent 1]", rows))
 
 
 FIGURES = (figure1, figure2, figure3, figure4, figure5, figure6, figure7, rates)

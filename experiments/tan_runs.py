@@ -11,26 +11,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from experiments.experiment import (
-    Cell,
-    Outcome,
-    Outcomes,
-    Size,
-    Statistic,
-    Table,
-    Training,
-    columns,
-    training,
-)
+from experiments.experiment import Outcome, Outcomes, Row, Size, Statistic, Table, Training, chart, table, training
+from lehr.planning import tan
+from lehr.planning.plan import Plan
+from lehr.planning.simulation import Prediction, SimulatedRun
 from lehr.reports.chart import Chart, Line
-
-if TYPE_CHECKING:
-    from lehr.planning.plan import Plan
-    from lehr.planning.simulation import Prediction
-    from lehr.planning.tan import RatioCurve
 
 Network: TypeAlias = tuple[str, Mapping[str, Any]]
 
@@ -42,38 +29,25 @@ SEEDS = 3
 RATE_SEED = 100  # none of the other runs has it
 WIDE_RESNET: Network = ("wide_resnet", {"order": "after"})
 VIT: Network = ("vision_transformer", {"width": 192, "depth": 6})
-NF_RESNET: Network = (
-    "nf_resnet",
-    {"num_blocks": [2, 2, 2], "stem_channels": 56, "stem": "small", "num_classes": 10},
-)
-# Records at once by batch and views: about a whole draw, a half or a quarter of one.
-AT_ONCE = MappingProxyType(
-    {
-        (128, 4): 84,
-        (128, 8): 84,
-        (256, 1): 296,
-        (256, 4): 148,
-        (256, 8): 148,
-        (512, 1): 560,
-        (512, 4): 280,
-        (512, 8): 280,
-        (512, 16): 140,
-        (REFERENCE_BATCH, 4): 560,
-    }
-)
+NF_RESNET: Network = ("nf_resnet", {"num_blocks": [2, 2, 2], "stem_channels": 56, "stem": "small", "num_classes": 10})
+# Records at once, by batch and by views: about a whole draw, a half or a quarter of one.
+AT_ONCE: Mapping[int, Mapping[int, int]] = {
+    128: {4: 84, 8: 84},
+    256: {1: 296, 4: 148, 8: 148},
+    512: {1: 560, 4: 280, 8: 280, 16: 140},
+    REFERENCE_BATCH: {4: 560},
+}
 _SHORTER = 30
 _SMALLER = 32  # times: the digits of scikit-learn have about a thirty-second of CIFAR-10's records
 QUICK = (
     f"Quick: trainings are of a tiny network on the digits of scikit-learn, with batches {_SMALLER} and steps "
     f"{_SHORTER} times smaller than written."
 )
-_TINY: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "wide_resnet": {"depth": 10, "width": 1, "in_channels": 1},
-        "vision_transformer": {"width": 24, "depth": 1, "image_side": 8, "patch_side": 2, "in_channels": 1},
-        "nf_resnet": {"num_blocks": [1], "stem_channels": 8, "in_channels": 1},
-    }
-)
+_TINY: Mapping[str, Mapping[str, Any]] = {
+    "wide_resnet": {"depth": 10, "width": 1, "in_channels": 1},
+    "vision_transformer": {"width": 24, "depth": 1, "image_side": 8, "patch_side": 2, "in_channels": 1},
+    "nf_resnet": {"num_blocks": [1], "stem_channels": 8, "in_channels": 1},
+}
 
 
 def runs(
@@ -106,7 +80,7 @@ def runs(
         given |= {"evaluate_every": 5} if is_scored else {}
     else:
         given |= {"data": "cifar-10", "network": network, "steps": steps, "precision": "bfloat16"}
-        given |= {"evaluate_every": 50, "physical_batch": AT_ONCE[batch, views]} if is_scored else {}
+        given |= {"evaluate_every": 50, "physical_batch": AT_ONCE[batch][views]} if is_scored else {}
     return [
         training(
             method="dpsgd",
@@ -162,8 +136,6 @@ class Setting:
         return self.batch / self.records * math.sqrt(self.steps / 2) / self.noise_multiplier
 
     def plan(self) -> Plan:
-        from lehr.planning.plan import Plan
-
         return Plan(
             noise_multiplier=self.noise_multiplier,
             expected_batch_size=self.batch,
@@ -176,12 +148,12 @@ class Setting:
 @cache
 def epsilons(setting: Setting) -> tuple[float, float, float]:
     """ε by the accountant of the paper, from η alone, which proves nothing, and by the tight accountant."""
-    from lehr.planning import tan
-
     event, delta = setting.plan().event, setting.delta
-    rules = (tan.balle20_epsilon, tan.estimated_epsilon, tan.tight_epsilon)
-    balle20, estimate, tight = (rule(event, delta=delta) for rule in rules)
-    return balle20, estimate, tight
+    return (
+        tan.balle20_epsilon(event, delta=delta),
+        tan.estimated_epsilon(event, delta=delta),
+        tan.tight_epsilon(event, delta=delta),
+    )
 
 
 def imagenet(
@@ -193,24 +165,10 @@ def imagenet(
 
 def constant_eta(*, device: str, data_dir: str | None, eta: float, steps: int) -> dict[str, Any]:
     """A line of Figure 2: ε against the noise multiplier, with batches that keep η. Neither device nor data is used."""
-    from lehr.planning.tan import eta_curves
-
     at = imagenet(batch=math.sqrt(2 / steps) * eta * IMAGENET_NOISE * IMAGENET, steps=steps)
-    [curve] = eta_curves(at.plan(), step_factors=(1.0,))
-    return {
-        "noise_multiplier": [point.noise_multiplier for point in curve.points],
-        "sampling_probability": [point.sampling_probability for point in curve.points],
-        "epsilon": [point.epsilon for point in curve.points],
-        "epsilon_balle20": [point.epsilon_balle20 for point in curve.points],
-    }
-
-
-@cache
-def divergence_ratios(eta_step: float) -> tuple[RatioCurve, ...]:
-    """The lines of Figure 3: the divergence of a step over its approximation, at one η of a step."""
-    from lehr.planning.tan import ratio_curves
-
-    return ratio_curves(imagenet(batch=math.sqrt(2) * eta_step * IMAGENET_NOISE * IMAGENET).plan())
+    [curve] = tan.eta_curves(at.plan(), step_factors=(1.0,))
+    names = ("noise_multiplier", "sampling_probability", "epsilon", "epsilon_balle20")
+    return {name: [getattr(point, name) for point in curve.points] for name in names}
 
 
 EDGES = tuple(10 ** (tenths / 5) for tenths in range(-20, 11))  # of the bins: 10⁻⁴ to 10²
@@ -223,7 +181,7 @@ PAPER_REFERENCE = "74.0 ± 0.5"  # Table 5, for batches of 4096 over 2500 steps
 
 @dataclass(frozen=True, kw_only=True)
 class LawLine:
-    """Runs that differ in their batch alone."""
+    """Runs that differ in their batch only."""
 
     name: str
     steps: int
@@ -239,29 +197,23 @@ class LawLine:
         return outcomes.statistic(self.runs(size, batch))
 
     def prediction(self, outcomes: Outcomes, size: Size) -> Prediction | None:
-        """What the batches up to 512 say of the reference; nothing where there are too few of them."""
-        from lehr.planning.simulation import Prediction, SimulatedRun
-
-        found = {batch: self.reached(outcomes, size, batch).values for batch in self.batches if batch <= LARGEST_FITTED}
-        if sum(bool(accuracies) for accuracies in found.values()) < FEWEST_BATCHES:
+        """What the batches up to 512 predict for the reference; None if there are too few of them."""
+        small = [batch for batch in self.batches if batch <= LARGEST_FITTED]
+        found = {batch: self.reached(outcomes, size, batch).values for batch in small}
+        if sum(map(bool, found.values())) < FEWEST_BATCHES:
             return None
-        runs = [
+        simulated = (
             SimulatedRun(expected_batch_size=batch, accuracy=accuracy, seed=seed)
             for batch, accuracies in found.items()
             for seed, accuracy in enumerate(accuracies)
-        ]
-        return Prediction(reference=setting_of(REFERENCE_BATCH, self.steps).plan(), runs=tuple(runs))
+        )
+        return Prediction(reference=setting_of(REFERENCE_BATCH, self.steps).plan(), runs=tuple(simulated))
 
 
 def setting_of(batch: int, steps: int, *, records: int = RECORDS) -> Setting:
-    """What a run of the reference, or one that simulates it, would cost."""
-    return Setting(
-        batch=batch,
-        records=records,
-        steps=steps,
-        noise_multiplier=REFERENCE_NOISE * batch / REFERENCE_BATCH,
-        delta=delta_of(records),
-    )
+    """The setting of the reference, or of a run that simulates it."""
+    noise = REFERENCE_NOISE * batch / REFERENCE_BATCH
+    return Setting(batch=batch, records=records, steps=steps, noise_multiplier=noise, delta=delta_of(records))
 
 
 SHORT = LawLine(name="600 steps", steps=SHORT_STEPS)
@@ -276,63 +228,49 @@ AUGMENTED = LawLine(
 
 def accuracies(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Table:
     """A row for each batch."""
-    return Table(
-        title=titled("Accuracy at one ratio of noise to batch, CIFAR-10", size),
-        columns=columns(
-            "steps [count] | batch [count] | noise multiplier [number 4] | ε of the run itself [epsilon]",
-            "accuracy [percent 1] | paper, %",
-        ),
-        rows=tuple(_row(line, batch, outcomes, size) for line in lines for batch in line.batches),
-        notes=(
-            "Batches below 4096 are simulations and protect nobody: their ε says so. The paper prints no numbers for "
-            "its picture; 74.0 ± 0.5 is from its Table 5.",
-        ),
-    )
-
-
-def _row(line: LawLine, batch: int, outcomes: Outcomes, size: Size) -> tuple[Cell, ...]:
-    is_printed = line is LONG and batch == REFERENCE_BATCH
-    return (
-        line.steps,
-        batch,
-        REFERENCE_NOISE * batch / REFERENCE_BATCH,
-        _own_epsilon(line, batch, outcomes, size),
-        line.reached(outcomes, size, batch),
-        PAPER_REFERENCE if is_printed else None,
+    rows: list[Row] = []
+    for line in lines:
+        for batch in line.batches:
+            noise, reached = REFERENCE_NOISE * batch / REFERENCE_BATCH, line.reached(outcomes, size, batch)
+            printed = PAPER_REFERENCE if line is LONG and batch == REFERENCE_BATCH else None
+            rows.append((line.steps, batch, noise, _own_epsilon(line, batch, outcomes, size), reached, printed))
+    return table(
+        titled("Accuracy at one ratio of noise to batch, CIFAR-10", size),
+        "steps [count] | batch [count] | noise multiplier [number 4] | ε of the run itself [epsilon] | "
+        "accuracy [percent 1] | paper, %",
+        rows,
+        "Batches below 4096 are simulations and protect nobody: their ε says so. The paper prints no numbers for "
+        "its picture; 74.0 ± 0.5 is from its Table 5.",
     )
 
 
 def _own_epsilon(line: LawLine, batch: int, outcomes: Outcomes, size: Size) -> float | None:
-    """As the run says; only that of the reference matters before there is one."""
-    if found := outcomes.of_all(line.runs(size, batch)):
+    """The ε of a run itself; before there is one, only that of the reference matters."""
+    if found := outcomes.get_all(line.runs(size, batch)):
         return own_epsilon(found[0])
     is_reference = batch == REFERENCE_BATCH and not size.is_quick
     return epsilons(setting_of(batch, line.steps))[2] if is_reference else None
 
 
 def own_epsilon(outcome: Outcome) -> float | None:
-    """What the noise of a run itself is worth, of a simulation too. Older outcomes call either proven."""
+    """The ε of a run's own noise, of a simulation too. Older outcomes call either proven."""
     epsilon: float | None = outcome.get("epsilon_simulated", outcome["epsilon_proven"])
     return epsilon
 
 
 def predictions(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Table:
-    """What the small batches foretell for the reference, beside what came; only for lines that have enough of them."""
-    return Table(
-        title=titled("The batch of 4096 foretold from batches up to 512, CIFAR-10", size),
-        columns=columns(
-            "runs | runs up to 512 [count] | a doubling changes | predicted at 4096 [percent 1] | 95 % interval",
-            "p of no bend [number 3] | outcome [percent 1] | inside",
-        ),
-        rows=tuple(_prediction_row(line, outcomes, size) for line in lines),
-        notes=(
-            "The interval allows for chance alone: it takes for granted that the line goes on. A small p says that the "
-            "small batches themselves already bend away from a line.",
-        ),
+    """What the small batches predict for the reference, beside its outcome."""
+    return table(
+        titled("The batch of 4096 foretold from batches up to 512, CIFAR-10", size),
+        "runs | runs up to 512 [count] | a doubling changes | predicted at 4096 [percent 1] | 95 % interval | "
+        "p of no bend [number 3] | outcome [percent 1] | inside",
+        (_prediction_row(line, outcomes, size) for line in lines),
+        "The interval allows for chance alone: it takes for granted that the line goes on. A small p says that the "
+        "small batches themselves already bend away from a line.",
     )
 
 
-def _prediction_row(line: LawLine, outcomes: Outcomes, size: Size) -> tuple[Cell, ...]:
+def _prediction_row(line: LawLine, outcomes: Outcomes, size: Size) -> Row:
     reached = line.reached(outcomes, size, REFERENCE_BATCH)
     if (prediction := line.prediction(outcomes, size)) is None:
         return (line.name, None, None, None, None, None, reached, None)
@@ -349,56 +287,28 @@ def _prediction_row(line: LawLine, outcomes: Outcomes, size: Size) -> tuple[Cell
     )
 
 
-def chart(element: str, lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> tuple[Chart, ...]:
-    """Every run a point, the line of the small batches going on to 4096; nothing where no run was made."""
-    drawn = tuple(part for line in lines for part in _drawn(line, outcomes, size))
-    if not drawn:
-        return ()
-    return (
-        Chart(
-            element=element,
-            x_title="expected batch size, at one ratio of noise to batch",
-            y_title="test accuracy, %",
-            x_format=",d",
-            y_format="~g",
-            point="batch %{x}: %{y:.1f} %",
-            has_markers=True,
-            lines=drawn,
-            x_scale="log",
-            x_ticks=tuple(float(batch) for batch in LAW_BATCHES),
-        ),
+def law_chart(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Chart:
+    """Every run a point, the line of the small batches going on to 4096."""
+    return chart(
+        x_title="expected batch size, at one ratio of noise to batch",
+        y_title="test accuracy, %",
+        x_format=",d",
+        y_format="~g",
+        point="batch %{x}: %{y:.1f} %",
+        has_markers=True,
+        lines=tuple(part for line in lines for part in _drawn(line, outcomes, size)),
+        x_scale="log",
+        x_ticks=tuple(map(float, LAW_BATCHES)),
     )
 
 
-def _drawn(line: LawLine, outcomes: Outcomes, size: Size) -> list[Line]:
-    points = [(batch, value) for batch in line.batches for value in line.reached(outcomes, size, batch).values]
-    if not points:
-        return []
-    found = [
-        Line(
-            name=line.name,
-            x=[float(batch) for batch, _ in points],
-            y=[100 * value for _, value in points],
-            is_scattered=True,
-        )
-    ]
+def _drawn(line: LawLine, outcomes: Outcomes, size: Size) -> Iterable[Line]:
+    points = [(float(batch), 100 * y) for batch in line.batches for y in line.reached(outcomes, size, batch).values]
+    if points:
+        yield Line(name=line.name, x=[x for x, _ in points], y=[y for _, y in points], is_scattered=True)
     if prediction := line.prediction(outcomes, size):
-        interval = prediction.interval()
-        ends = [float(line.batches[0]), float(REFERENCE_BATCH)]
-        found.append(
-            Line(
-                name=f"{line.name}: the line through batches up to 512",
-                x=ends,
-                y=[100 * prediction.law.at(batch) for batch in ends],
-                dash="dash",
-            )
-        )
-        found.append(
-            Line(
-                name=f"{line.name}: where one run of 4096 was foretold with 95 %",
-                x=[ends[1]] * 2,
-                y=[100 * interval.lowest, 100 * interval.highest],
-                dash="dot",
-            )
-        )
-    return found
+        ends, interval = [float(line.batches[0]), float(REFERENCE_BATCH)], prediction.interval()
+        fitted = [100 * prediction.law.at(batch) for batch in ends]
+        yield Line(name=f"{line.name}: the line through batches up to 512", x=ends, y=fitted, dash="dash")
+        name = f"{line.name}: where one run of 4096 was foretold with 95 %"
+        yield Line(name=name, x=[ends[1]] * 2, y=[100 * interval.lowest, 100 * interval.highest], dash="dot")

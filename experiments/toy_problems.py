@@ -3,9 +3,9 @@
 On the Beale function, ADADP's paper prints beta 1.5, gamma .1, gamma' .9, G 1e-6, 150 steps, and two distances from the
 trajectory without noise: .90 for DPSGD, .21 for ADADP. It prints neither the start, nor the rates, nor C, nor sigma*,
 and its Beale function has the last term cubed, which has no minimum: here it is squared, as everywhere else. "Without
-noise" is the same algorithm with sigma* 0. What is not printed decides the outcome, so a grid of it is run. Two
-settings of the grid are shown, both picked after seeing it: one whose distances are near the printed ones, and one
-where the order is reversed.
+noise" is the same algorithm with sigma* 0. The settings that are not printed decide the outcome, so a grid of them is
+run. Two are shown, both picked after seeing the grid: one whose distances are near the printed ones, and one where the
+order is reversed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments import settings
 from lehr.acceptance.annealed import Annealed
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.optim.optimizers import Updater, sgd
-from lehr.planning.plan import Plan
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.rng import RunKey, StepRandomness
@@ -34,13 +34,12 @@ LOCAL_FACTOR, DECAY, PRIOR_DECAY, THRESHOLD = 1.5, 0.1, 0.9, 1e-6
 # Only the proven form can read a prior below zero, since it takes off the noise that it knows to be in there.
 FLOOR = 1e-4
 MINIMUM = (3.0, 0.5)
-BEALE_METHODS = ("DPSGD", "ADADP (published)", "ADADP (proven)")
-PRINTED_TRAJECTORIES = {"DPSGD": 0.90, "ADADP (published)": 0.21}
+PRINTED_DISTANCES = {"DPSGD": 0.90, "ADADP (published)": 0.21}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What the paper leaves open."""
+    """The settings that the paper leaves open."""
 
     start: tuple[float, float]
     rate: float  # of DPSGD
@@ -61,12 +60,12 @@ GRID = [
 
 
 def beale(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Lowest, and zero, at (3, 0.5)."""
+    """The Beale function; its minimum is 0, at (3, 0.5)."""
     return np.asarray((1.5 - x + x * y) ** 2 + (2.25 - x + x * y**2) ** 2 + (2.625 - x + x * y**3) ** 2)
 
 
 def gradient(points: np.ndarray) -> np.ndarray:
-    """Of the Beale function, at each of these points."""
+    """The gradient of the Beale function at each point."""
     x, y = points[:, 0], points[:, 1]
     a, b, c = 1.5 - x + x * y, 2.25 - x + x * y**2, 2.625 - x + x * y**3
     along_x = 2 * a * (y - 1) + 2 * b * (y**2 - 1) + 2 * c * (y**3 - 1)
@@ -74,7 +73,7 @@ def gradient(points: np.ndarray) -> np.ndarray:
 
 
 def clipped(grads: np.ndarray, clip_norm: float) -> np.ndarray:
-    """Each gradient scaled down to the clip norm, where it is longer."""
+    """Each gradient scaled down to the clip norm if it is longer."""
     return np.asarray(grads / np.maximum(1, np.linalg.norm(grads, axis=1, keepdims=True) / clip_norm))
 
 
@@ -120,7 +119,7 @@ def beale_trajectories(setting: Setting, noise_multiplier: float, normals: np.nd
 
 
 def distances(path: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """The paper's: the mean over the steps of how far apart two trajectories are, for each row."""
+    """The paper's distance: the mean over steps of how far apart two trajectories are, for each row."""
     return np.asarray(np.linalg.norm(path - reference, axis=2).mean(axis=1))
 
 
@@ -138,41 +137,29 @@ def beale_over_seeds(
 ) -> dict[str, Any]:
     """The distances of each method at both settings, a trajectory of each, and the order over the grid.
 
-    Nothing is trained: neither a device nor records are used. ``grid`` names places of the grid, otherwise all of them.
+    Neither a device nor records are used. ``grid`` has indices into the grid; by default all.
     """
-    import torch
-
     normals = torch.randn(seeds, STEPS, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
-    places = range(len(GRID)) if grid is None else grid
-    over_grid = [medians(GRID[place], normals) for place in places]
-    return {
-        "settings": {title: _of_setting(setting, normals) for title, setting in DRAWN.items()},
-        "moved_less_than_dpsgd": {
-            name: sum(found[name] < found["DPSGD"] for found in over_grid) for name in BEALE_METHODS if name != "DPSGD"
-        },
-        "grid": len(over_grid),
-    }
+    over_grid = [medians(GRID[index], normals) for index in (range(len(GRID)) if grid is None else grid)]
+    settings: dict[str, dict[str, Any]] = {}
+    for title, setting in DRAWN.items():
+        noisy = beale_trajectories(setting, setting.noise_multiplier, normals)
+        quiet = beale_trajectories(setting, 0.0, normals[:1])
+        settings[title] = {}
+        for name, paths in noisy.items():
+            found = distances(paths, quiet[name])
+            typical = paths[np.argsort(found)[len(found) // 2]]  # whose distance is the median
+            settings[title][name] = {
+                **dict(zip(("low", "median", "high"), np.quantile(found, [0.1, 0.5, 0.9]).tolist(), strict=True)),
+                "with_noise": typical.round(3).tolist(),
+                "without_noise": quiet[name][0].round(3).tolist(),
+            }
+    moved_less = {name: sum(found[name] < found["DPSGD"] for found in over_grid) for name in over_grid[0]}
+    del moved_less["DPSGD"]
+    return {"settings": settings, "moved_less_than_dpsgd": moved_less, "grid": len(over_grid)}
 
 
-def _of_setting(setting: Setting, normals: np.ndarray) -> dict[str, Any]:
-    noisy = beale_trajectories(setting, setting.noise_multiplier, normals)
-    quiet = beale_trajectories(setting, 0.0, normals[:1])
-    return {name: _of_method(paths, quiet[name]) for name, paths in noisy.items()}
-
-
-def _of_method(paths: np.ndarray, quiet: np.ndarray) -> dict[str, Any]:
-    """The distances, and the trajectory whose distance is the median."""
-    found = distances(paths, quiet)
-    low, median, high = np.quantile(found, [0.1, 0.5, 0.9]).tolist()
-    typical = paths[np.argsort(found)[len(found) // 2]]
-    return {
-        "low": low,
-        "median": median,
-        "high": high,
-        "with_noise": typical.round(3).tolist(),
-        "without_noise": quiet[0].round(3).tolist(),
-    }
-
+# --- Linear regression ----------------------------------------------------------------------------------------------
 
 NUM_RECORDS, NUM_PUBLIC, BATCH, CANDIDATES = 500, 200, 25, 60
 CLIP_NORM, NOISE_MULTIPLIER, RATE = 1.0, 5.0, 0.5
@@ -184,8 +171,7 @@ NOT_PRIVATE = "SGD, not private"
 Path2D: TypeAlias = list[tuple[float, float]]  # slope and intercept, from the start on
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(NamedTuple):
     """Inputs and targets of some records."""
 
     inputs: Tensor
@@ -193,24 +179,27 @@ class Data:
 
 
 def records(count: int, seed: int) -> Data:
-    """y = 2 x - 1, and noise of one half."""
+    """y = 2 x - 1 with Gaussian noise of standard deviation 1/2."""
     generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(count, 1, generator=generator, dtype=torch.float64)
-    targets = TRUE[0] * inputs + TRUE[1] + 0.5 * torch.randn(count, 1, generator=generator, dtype=torch.float64)
-    return Data(inputs, targets)
+    inputs, noise = (torch.randn(count, 1, generator=generator, dtype=torch.float64) for _ in range(2))
+    return Data(inputs, TRUE[0] * inputs + TRUE[1] + 0.5 * noise)
+
+
+def data() -> tuple[Data, Data]:
+    """The private and the public records."""
+    return records(NUM_RECORDS, seed=0), records(NUM_PUBLIC, seed=1)
 
 
 def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One for each record: half the squared error."""
+    """Half the squared error of each record."""
     return (outputs - targets).square().flatten(1).sum(1) / 2
 
 
-def started() -> nn.Linear:
+def initial_model() -> nn.Linear:
     """The model at the start of every trajectory."""
     model = nn.Linear(1, 1, dtype=torch.float64)
-    with torch.no_grad():
-        model.weight.fill_(START[0])
-        model.bias.fill_(START[1])
+    nn.init.constant_(model.weight, START[0])
+    nn.init.constant_(model.bias, START[1])
     return model
 
 
@@ -219,15 +208,9 @@ def weights_of(model: nn.Linear) -> tuple[float, float]:
     return model.weight.item(), model.bias.item()
 
 
-def energy_of(model: nn.Linear, public: Data | None) -> float:
-    """The mean loss of the public records, where there are any."""
-    with torch.no_grad():
-        return 0.0 if public is None else losses(model(public.inputs), public.targets).mean().item()
-
-
 @dataclass(frozen=True)
 class Candidate:
-    """What an acceptance may know about a candidate: how the public loss changes, and a uniform number."""
+    """What acceptance may use: the change of the public loss, and a uniform number."""
 
     energy_change: float
     randomness: StepRandomness
@@ -243,8 +226,8 @@ class Candidate:
 
 
 def sgd_path(private: Data) -> Path2D:
-    """Gradient descent on all records, with neither clip nor noise."""
-    model = started()
+    """Gradient descent on all records, without clipping and noise."""
+    model = initial_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     path = [weights_of(model)]
     for _ in range(CANDIDATES):
@@ -260,36 +243,40 @@ def private_path(private: Data, public: Data | None, key: RunKey, *, most_accept
 
     It ends after ``CANDIDATES``, or with ``most_accepted`` once so many were accepted.
     """
-    model = started()
+    model = initial_model()
     engine, updater = MaterialisedEngine(model, losses), Updater(sgd(RATE), model)
     sampling = PoissonSampling(expected_batch_size=BATCH, records=NUM_RECORDS)
     clip, noise, state = FlatClip(CLIP_NORM), IsotropicNoise(), ACCEPTANCE.start()
     path, num_accepted = [weights_of(model)], 0
+
+    def energy() -> float:
+        with torch.no_grad():
+            return 0.0 if public is None else losses(model(public.inputs), public.targets).mean().item()
+
     while len(path) <= CANDIDATES if most_accepted is None else num_accepted < most_accepted:
         # The records of this candidate, the sum of their clipped gradients, and that sum with its noise.
         step = len(path) - 1
         randomness = key.at(step=step, attempt=0)
-        places = sampling.draw(NUM_RECORDS, randomness)
-        clipped_sum = clip(engine.gradients(private.inputs[places], private.targets[places]))
+        indices = sampling.draw(NUM_RECORDS, randomness)
+        clipped_sum = clip(engine.gradients(private.inputs[indices], private.targets[indices]))
         released = noise.release(clipped_sum, noise_multiplier=NOISE_MULTIPLIER, randomness=randomness)
 
-        # From here on nothing is private: the candidate, and whether it is taken.
-        before, energy = updater.snapshot(), energy_of(model, public)
+        # From here on nothing is private: the candidate, and whether it is accepted.
+        snapshot, before = updater.snapshot(), energy()
         updater.step(released, divisor=BATCH, step=step)
         is_accepted = True
         if public is not None:
-            candidate = Candidate(energy_of(model, public) - energy, randomness)
-            decision = ACCEPTANCE.decide(state, candidate, released)
+            decision = ACCEPTANCE.decide(state, Candidate(energy() - before, randomness), released)
             is_accepted, state = decision.is_accepted, decision.state
         if not is_accepted:
-            updater.restore(before)
+            updater.restore(snapshot)
         num_accepted += is_accepted
         path.append(weights_of(model))
     return path
 
 
 def excess(path: Path2D, private: Data) -> float:
-    """How far the mean loss of all records is above the least there is, at the end of a path."""
+    """How far the mean loss of all records is above its minimum at the end of a path."""
     design = torch.cat([private.inputs, torch.ones_like(private.inputs)], dim=1)
     best = torch.linalg.lstsq(design, private.targets).solution.flatten()
     off = torch.tensor(path[-1], dtype=torch.float64) - best
@@ -299,19 +286,7 @@ def excess(path: Path2D, private: Data) -> float:
 @cache
 def epsilon_of(num_candidates: int) -> float:
     """The proven ε of so many candidates at a δ of 1e-5."""
-    plan = Plan(
-        noise_multiplier=NOISE_MULTIPLIER,
-        expected_batch_size=BATCH,
-        records=NUM_RECORDS,
-        steps=num_candidates,
-        delta=1e-5,
-    )
-    return plan.bound().epsilon
-
-
-def data() -> tuple[Data, Data]:
-    """The private and the public records."""
-    return records(NUM_RECORDS, seed=0), records(NUM_PUBLIC, seed=1)
+    return settings.proven(BATCH / NUM_RECORDS, NOISE_MULTIPLIER, num_candidates)
 
 
 def drawn_paths() -> dict[str, Path2D]:
@@ -324,16 +299,8 @@ def drawn_paths() -> dict[str, Path2D]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How far a path's end is above the least loss, and how many candidates were drawn for it."""
-
-    excess: float
-    candidates: int
-
-
-def ends(num_seeds: int) -> dict[str, list[Ending]]:
-    """Where the methods end, over so many seeds."""
+def ends(num_seeds: int) -> dict[str, list[dict[str, float]]]:
+    """Where the methods end, over so many seeds: the excess loss, the candidates drawn, and their ε."""
     private, public = data()
     keys = [RunKey(seed.to_bytes(32, "big")) for seed in range(num_seeds)]
     runs = {
@@ -342,16 +309,16 @@ def ends(num_seeds: int) -> dict[str, list[Ending]]:
         "SA-DPSGD, as many candidates": [private_path(private, public, key) for key in keys],
         "SA-DPSGD, as many accepted": [private_path(private, public, key, most_accepted=CANDIDATES) for key in keys],
     }
-    return {name: [Ending(excess(path, private), len(path) - 1) for path in paths] for name, paths in runs.items()}
+    return {
+        name: [
+            {"excess": excess(path, private), "candidates": len(path) - 1}
+            | ({} if name == NOT_PRIVATE else {"epsilon": epsilon_of(len(path) - 1)})
+            for path in paths
+        ]
+        for name, paths in runs.items()
+    }
 
 
 def linear_regression_trajectories(*, device: str, data_dir: str | None, seeds: int) -> dict[str, Any]:
-    """Both as JSON: what Figure 1 is drawn from. It is small, needs no data, and stays on the CPU."""
-    del device, data_dir
-    found = {name: [_told(end, name != NOT_PRIVATE) for end in several] for name, several in ends(seeds).items()}
-    return {"paths": drawn_paths(), "ends": found, "true": TRUE}
-
-
-def _told(end: Ending, is_private: bool) -> dict[str, float]:
-    said: dict[str, float] = {"excess": end.excess, "candidates": end.candidates}
-    return {**said, "epsilon": epsilon_of(end.candidates)} if is_private else said
+    """The values of SA-DPSGD's Figure 1. Neither a device nor records are used."""
+    return {"paths": drawn_paths(), "ends": ends(seeds), "true": TRUE}

@@ -1,13 +1,14 @@
-"""Small jobs, and measurements that need no preset."""
+"""Small jobs, measurements that need no preset, and their outcomes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.experiment import Job, Measurement, Training, training
+from experiments.experiment import Cell, Job, Measurement, Outcomes, Table, Training, key_of, training
 from lehr.errors import Diverged
 
 ABOUT: dict[str, Any] = {
@@ -19,8 +20,8 @@ ABOUT: dict[str, Any] = {
 
 
 def tiny(**changed: Any) -> Training:
-    """A few steps on the digits, changed as said."""
-    said: dict[str, Any] = {
+    """A few steps on the digits."""
+    usual: dict[str, Any] = {
         "data": "digits",
         "network": ("small_cnn", {}),
         "method": "dpsgd",
@@ -29,23 +30,32 @@ def tiny(**changed: Any) -> Training:
         "steps": 4,
         "noise_multiplier": 1.0,
         "delta": 1e-4,
-        **changed,
     }
-    return training(**said)
+    return training(**{**usual, **changed})
 
 
-def words_of(jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """The words of jobs that are all training runs."""
-    words = [job.to_json() for job in jobs]
-    assert {each["kind"] for each in words} == {"training"}
-    return words
+def shapes_of(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """The JSON forms of jobs that are all training runs."""
+    shapes = [job.to_json() for job in jobs]
+    assert {each["kind"] for each in shapes} == {"training"}
+    return shapes
+
+
+def outcomes_of(jobs: Iterable[Training], make: Callable[[Training], dict[str, Any]]) -> Outcomes:
+    return Outcomes({key_of(job): make(job) for job in jobs})
+
+
+def cells(table: Table, *starts: Cell) -> dict[str, Any]:
+    """The only row that starts so, by the titles of its columns."""
+    [row] = [row for row in table.rows if row[: len(starts)] == starts]
+    return dict(zip([column.title for column in table.columns], row, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Squared(Measurement):
-    """Gives its number's square."""
+    """Returns the square of its number."""
 
-    def called(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
+    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
         return {"square": self.arguments["number"] ** 2}
 
 
@@ -53,24 +63,33 @@ class Squared(Measurement):
 class Diverging(Measurement):
     """Fails as a run does."""
 
-    def called(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
+    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
         raise Diverged("the loss is nan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dying(Measurement):
-    """Takes its process with it."""
+    """Ends its process."""
 
-    def called(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
+    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
         os._exit(3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted(Measurement):
-    """Is stopped by somebody at the keyboard."""
+    """Is interrupted from the keyboard."""
 
-    def called(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
+    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
         raise KeyboardInterrupt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sleeping(Measurement):
+    """Takes longer than anybody waits."""
+
+    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
+        time.sleep(600)
+        return {}
 
 
 def squared(number: int) -> Squared:

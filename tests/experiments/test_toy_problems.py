@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
 
 from experiments import toy_problems
-from experiments import toy_problems as regression
 from lehr.privacy.rng import RunKey
 from tests.methods.pseudocode.adadp import AdaptiveNoise, FlooredPrior, RawPrior, RootMeanSquare
 from tests.methods.pseudocode.adadp import adadp as transcribed_adadp
@@ -17,13 +15,15 @@ from tests.methods.pseudocode.dpsgd import dpsgd as transcribed_dpsgd
 SETTING = toy_problems.DRAWN["the other order"]
 NORMALS = np.random.default_rng(3).standard_normal((2, toy_problems.STEPS, 2))
 ONE_RECORD = [np.zeros(1, dtype=np.int64)] * toy_problems.STEPS
+KEY = RunKey(bytes(31) + b"\x07")
+PRIVATE, PUBLIC = toy_problems.records(toy_problems.NUM_RECORDS, seed=0), toy_problems.records(100, seed=1)
 
 
-def of_one_record(weights: np.ndarray, places: np.ndarray) -> np.ndarray:
+def of_one_record(weights: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return np.asarray(toy_problems.gradient(weights[None]))
 
 
-def test_the_gradient_is_that_of_the_function_which_is_least_at_its_minimum() -> None:
+def test_the_gradient_is_that_of_the_beale_function() -> None:
     points = np.array([[1.0, 1.5], [-2.0, 2.0], [0.3, -0.7]])
     for axis, step in enumerate(np.eye(2) * 1e-6):
         up, down = (toy_problems.beale(*(points + sign * step).T) for sign in (1, -1))
@@ -70,53 +70,39 @@ def test_dpsgd_is_the_transcribed_one_on_a_single_record() -> None:
     np.testing.assert_allclose(paths[0], trace.weights, rtol=1e-9, atol=1e-9)
 
 
-def test_distances_over_seeds_are_near_those_that_were_measured_before() -> None:
+def test_distances_over_seeds_are_near_those_in_the_docs() -> None:
     found = toy_problems.beale_over_seeds(device=None, data_dir=None, seeds=100, grid=[0, 1])
     near = found["settings"]["near the printed"]
     assert near["DPSGD"]["median"] == pytest.approx(0.89, abs=0.1)
     assert near["ADADP (published)"]["median"] == pytest.approx(0.28, abs=0.05)
-    assert all(way["low"] <= way["median"] <= way["high"] for way in near.values())
+    assert all(method["low"] <= method["median"] <= method["high"] for method in near.values())
     assert len(near["DPSGD"]["with_noise"]) == toy_problems.STEPS
     assert found["grid"] == 2
 
 
-KEY = RunKey(bytes(31) + b"\x07")
-PRIVATE, PUBLIC = regression.records(regression.NUM_RECORDS, seed=0), regression.records(100, seed=1)
-
-
 def test_sgd_without_noise_ends_at_the_least_squares() -> None:
-    assert regression.excess(regression.sgd_path(PRIVATE), PRIVATE) < 1e-9
+    assert toy_problems.excess(toy_problems.sgd_path(PRIVATE), PRIVATE) < 1e-9
 
 
-def test_annealed_weights_stay_where_they_are_when_a_candidate_is_refused() -> None:
-    path = np.array(regression.private_path(PRIVATE, PUBLIC, KEY))
+def test_weights_stay_where_a_candidate_is_rejected() -> None:
+    path = np.array(toy_problems.private_path(PRIVATE, PUBLIC, KEY))
     stays = (np.diff(path, axis=0) == 0).all(axis=1)
-    assert len(path) == regression.CANDIDATES + 1
-    assert 0 < stays.sum() < regression.CANDIDATES
-    always = np.array(regression.private_path(PRIVATE, None, KEY))
+    assert len(path) == toy_problems.CANDIDATES + 1
+    assert 0 < stays.sum() < toy_problems.CANDIDATES
+    always = np.array(toy_problems.private_path(PRIVATE, None, KEY))
     assert not (np.diff(always, axis=0) == 0).any()
     first = int(np.argmax(stays))
     assert np.array_equal(path[: first + 1], always[: first + 1])
+    accepted = np.array(toy_problems.private_path(PRIVATE, PUBLIC, KEY, most_accepted=25))
+    assert (np.diff(accepted, axis=0) != 0).any(axis=1).sum() == 25
 
 
-def test_a_path_can_be_asked_to_end_at_an_accepted_count() -> None:
-    path = np.array(regression.private_path(PRIVATE, PUBLIC, KEY, most_accepted=25))
-    assert (np.diff(path, axis=0) != 0).any(axis=1).sum() == 25
-
-
-@pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
-    return regression.linear_regression_trajectories(device="cpu", data_dir=None, seeds=1)
-
-
-def test_the_measurement_has_a_path_of_each_method_and_can_be_written_as_json(told: dict[str, Any]) -> None:
-    assert {name: len(path) for name, path in told["paths"].items()} == {"DPSGD": 61, "SA-DPSGD": 61, "SGD": 61}
-    assert json.loads(json.dumps(told))["ends"] == told["ends"]
-
-
-def test_every_candidate_is_charged_and_sgd_has_no_epsilon(told: dict[str, Any]) -> None:
-    ends = told["ends"]
-    assert "epsilon" not in ends[regression.NOT_PRIVATE][0]
+def test_every_candidate_of_figure_1_is_charged() -> None:
+    found = toy_problems.linear_regression_trajectories(device="cpu", data_dir=None, seeds=1)
+    assert {name: len(path) for name, path in found["paths"].items()} == {"DPSGD": 61, "SA-DPSGD": 61, "SGD": 61}
+    ends = found["ends"]
+    assert json.loads(json.dumps(ends)) == ends
+    assert "epsilon" not in ends[toy_problems.NOT_PRIVATE][0]
     [alike], [more] = ends["SA-DPSGD, as many candidates"], ends["SA-DPSGD, as many accepted"]
     assert alike["epsilon"] == ends["DPSGD"][0]["epsilon"]
     assert more["candidates"] > alike["candidates"]
