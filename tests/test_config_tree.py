@@ -18,7 +18,6 @@ from lehr import fit
 from lehr.cli.common import config_options
 from lehr.config import ALIASES, Option, RunConfig, TrainingConfig, option, options, sections
 from lehr.errors import InvalidValue
-from tools import options_table
 
 WORDS = st.text("abcxyz-_ 019é\"\\'#\n", min_size=1).filter(str.strip)
 NUMBERS = st.floats(1e-9, 0.75)
@@ -126,11 +125,6 @@ def test_what_the_run_records_has_no_path_and_no_machine() -> None:
     recorded = RunConfig().to_json(is_recorded=True)
     assert [key for table in recorded.values() for key in table if key in everything - {"name"}] == []
     assert recorded["run"] == {}
-
-
-def test_the_page_has_the_table_of_today() -> None:
-    page = options_table.PAGE.read_text(encoding="utf-8")
-    assert options_table.filled(page) == page, "run python -m tools.options_table"
 
 
 # --- One field more -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which packages come along when modules are imported, asked of a fresh Python process.
+"""Which packages are loaded when modules are imported, in a fresh Python process.
 
 A module that is imported in the running process proves nothing: another one may have loaded the package before it.
 """

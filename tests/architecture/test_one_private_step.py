@@ -1,47 +1,62 @@
-"""A step is charged in one place and released in one place: whoever trains is a client of ``PrivateRun``."""
+"""A step is charged in one place and released in one place: everything that trains uses ``PrivateRun``."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGE = Path(__file__).parents[2] / "src" / "lehr"
 # Attacks simulate single steps on records of their own; noise classes hand on to their parent.
 SIMULATIONS = ("attacks/", "privacy/noise.py")
-# What is released beside steps, with noise of its own purpose that is charged beside them.
+# Other releases, with noise of their own that is charged separately.
 SIDE_EVENTS = {"LossOracle.private_change", "NoisyScore.score", "fill_projection"}
 
 
-def calls(attribute: str, *keywords: str, of: tuple[str, ...] = ()) -> Iterator[str]:
-    """``file:function`` of every call of this method with these keywords, on something of one of these names."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        where = str(path.relative_to(PACKAGE))
-        if not where.startswith(SIMULATIONS):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            for inside, call, receiver in _calls(tree):
-                is_named = not of or (receiver.attr if isinstance(receiver, ast.Attribute) else "") in of
-                if call.func.attr == attribute and {*keywords} <= {one.arg for one in call.keywords} and is_named:  # type: ignore[attr-defined]
-                    yield f"{where}:{inside}"
+class Call(NamedTuple):
+    """A method call: the file and function that it stands in, the object, the method, and the keywords."""
+
+    place: str
+    receiver: str
+    method: str
+    keywords: frozenset[str | None]
 
 
-def _calls(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.Call, ast.expr]]:
+@cache
+def all_calls() -> list[Call]:
+    """Every method call in the package."""
+    files = [path for path in sorted(PACKAGE.rglob("*.py")) if not _name(path).startswith(SIMULATIONS)]
+    return [call for path in files for call in _calls(ast.parse(path.read_text(encoding="utf-8")), _name(path))]
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def _calls(tree: ast.AST, file: str, inside: str = "") -> Iterator[Call]:
     for node in ast.iter_child_nodes(tree):
-        name = inside
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            name = f"{inside}.{node.name}".strip(".")
+        name = f"{inside}.{node.name}".strip(".") if isinstance(node, ast.ClassDef | ast.FunctionDef) else inside
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield inside, node, node.func.value
-        yield from _calls(node, name)
+            keywords = frozenset(keyword.arg for keyword in node.keywords)
+            yield Call(f"{file}:{inside}", getattr(node.func.value, "attr", ""), node.func.attr, keywords)
+        yield from _calls(node, file, name)
+
+
+def calls(method: str, *keywords: str, of: tuple[str, ...] = ()) -> list[str]:
+    """``file:function`` of every call of this method with these keywords, on an attribute of one of these names."""
+    found = [call for call in all_calls() if call.method == method and call.keywords >= {*keywords}]
+    return [call.place for call in found if not of or call.receiver in of]
 
 
 def test_one_function_writes_charges_of_runs_to_a_ledger() -> None:
-    assert list(calls("record", "note", "counts")) == ["run/replay.py:write_charge"]
-    assert {found for found in calls("record") if not found.startswith("search/")} == {"run/replay.py:write_charge"}
+    assert calls("record", "note", "counts") == ["run/replay.py:write_charge"]
+    assert {place for place in calls("record") if not place.startswith("search/")} == {"run/replay.py:write_charge"}
 
 
 def test_only_the_run_charges_a_step() -> None:
-    charging = {found for found in calls("charge") if found.startswith(("run/", "training/", "integrations/"))}
+    charging = {place for place in calls("charge") if place.startswith(("run/", "training/", "integrations/"))}
     assert charging == {
         "run/private_run.py:PrivateRun.charge.pay",  # a step of the plan
         "run/private_run.py:PrivateRun._charge_open",  # a step without a plan
@@ -51,11 +66,11 @@ def test_only_the_run_charges_a_step() -> None:
 
 
 def test_only_the_step_turns_its_private_sum_into_a_released_one() -> None:
-    found = list(calls("release", "noise_multiplier", "randomness"))
-    steps = [place for place in found if place.partition(":")[2] not in SIDE_EVENTS]
+    places = calls("release", "noise_multiplier", "randomness")
+    steps = [place for place in places if place.partition(":")[2] not in SIDE_EVENTS]
     assert sorted(steps) == ["run/mechanism.py:Mechanism.release", "run/private_run.py:PrivateStep.release"]
     # The mechanism's own release is for attacks on single steps: no loop calls it.
-    assert list(calls("release", "planned_step")) == []
+    assert calls("release", "planned_step") == []
 
 
 def test_only_the_step_draws_records_for_training() -> None:

@@ -41,29 +41,18 @@ MECHANISMS = (
 PROOFS = sorted(PACKAGE.rglob("*.proof.md"))
 
 
-def test_every_mechanism_has_its_proof_beside_it() -> None:
+def test_every_mechanism_has_its_proof_and_every_proof_its_mechanism() -> None:
     assert mechanisms_without_proof(MECHANISMS, package=PACKAGE) == []
-
-
-def test_every_proof_belongs_to_a_mechanism() -> None:
-    proven = {str(proof.relative_to(PACKAGE)).replace(".proof.md", ".py") for proof in PROOFS}
-    assert proven == set(MECHANISMS)
+    assert {str(proof.relative_to(PACKAGE)).replace(".proof.md", ".py") for proof in PROOFS} == set(MECHANISMS)
 
 
 @pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.name)
-def test_every_proof_quotes_the_source_as_it_is(proof: Path) -> None:
+def test_every_proof_quotes_the_current_source(proof: Path) -> None:
     assert problems(proof) == []
 
 
-@pytest.mark.parametrize("name", ACCOUNTANTS)
-def test_an_accountant_names_a_proof_that_exists_unless_it_is_an_estimate(name: str) -> None:
-    accountant = ACCOUNTANTS[name]
-    if accountant.is_estimate:
-        assert accountant.proof is None
-    else:
-        assert accountant.proof is not None
-        assert (PACKAGE / accountant.proof).is_file()
-
-
-def test_the_filter_names_a_proof_that_exists() -> None:
-    assert (PACKAGE / RenyiFilter.proof).is_file()
+def test_accountants_name_a_proof_unless_they_are_estimates() -> None:
+    for accountant in ACCOUNTANTS.values():
+        assert (accountant.proof is None) == accountant.is_estimate
+    proofs = [accountant.proof for accountant in ACCOUNTANTS.values()] + [RenyiFilter.proof]
+    assert all((PACKAGE / proof).is_file() for proof in proofs if proof is not None)

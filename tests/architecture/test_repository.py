@@ -6,34 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tools.pins import declared, explained, pinned
-from tools.tracked_files import large_files, local_paths, tracked
+from tools.repository import declared, explained, large_files, local_paths, pinned, tracked_files
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def files() -> tuple[Path, ...]:
+def test_no_file_is_large_or_names_a_path_of_one_machine() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("only a checkout says which files are under version control")
-    return tracked(ROOT)
-
-
-def test_no_file_names_a_path_of_one_machine(files: tuple[Path, ...]) -> None:
+    files = tracked_files(ROOT)
     assert local_paths(files) == []
-
-
-def test_no_file_is_large(files: tuple[Path, ...]) -> None:
     assert large_files(files) == []
 
 
-def test_every_dependency_is_pinned() -> None:
-    assert declared(ROOT / "pyproject.toml") - set(pinned(ROOT / "constraints.txt")) == set()
-
-
-def test_every_dependency_is_explained() -> None:
-    assert declared(ROOT / "pyproject.toml") - explained(ROOT / "docs" / "dependencies.md") == set()
-
-
-def test_torch_is_pinned_to_the_tested_version() -> None:
-    assert pinned(ROOT / "constraints.txt")["torch"] == "2.13.0"
+def test_every_dependency_is_pinned_and_explained() -> None:
+    names, pins = declared(ROOT / "pyproject.toml"), pinned(ROOT / "constraints.txt")
+    assert names - set(pins) == set()
+    assert names - explained(ROOT / "docs" / "dependencies.md") == set()
+    assert pins["torch"] == "2.13.0"  # the tested version

@@ -4,44 +4,51 @@ from pathlib import Path
 
 import pytest
 
-from experiments.experiment import Column, Table
-from tools.fill_tables import DOCS, MARKED, RESULTS, TablesOf, filled, tables_from
+from experiments.experiment import table
+from tools import fill_tables
+from tools.fill_tables import DOCS, MARKED, fill, machine_sentence, steps_table
 
-# Pages whose tables all come from kept results.
-PAGES = ("methods.md", "results.md", "tan.md")
-ONE = Table(title="One", columns=(Column(title="a", kind="count"),), rows=((1,),))
-TWO = Table(title="Two", columns=(Column(title="b", kind="count"),), rows=((2,),), notes=("Said below.",))
-
-
-@pytest.fixture(scope="module")
-def tables() -> TablesOf:
-    return tables_from(RESULTS)
-
-
-def made_up(paper: str, name: str) -> tuple[Table, ...]:
-    assert (paper, name) == ("tan", "table1")
-    return ONE, TWO
+# Pages with generated tables.
+PAGES = ("command_line.md", "engine.md", "methods.md", "results.md", "tan.md")
+ROW = {"network": "net", "batch": 8, "views": 1}
+ROWS = [
+    {**ROW, "who": "plain", "ms": 2.0, "gib": 1.0, "ratio": 1.0},
+    {**ROW, "who": "lehr", "ms": 2.5, "gib": 1.5, "ratio": 1.25},
+    {**ROW, "who": "opacus hooks", "ms": 12.5, "gib": 3.0, "ratio": 6.25},
+    {**ROW, "who": "opacus ghost", "ms": 25.0, "gib": 2.0, "ratio": 12.5},
+]
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in sorted(DOCS.glob("*.md"))])
-def test_every_table_of_the_docs_is_what_the_kept_results_say(path: Path, tables: TablesOf) -> None:
+def test_every_table_of_the_docs_is_up_to_date(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
-    assert filled(page, tables) == page, "python -m tools.fill_tables writes the tables anew"
-    assert page.count("<!-- python -m experiments") == len(MARKED.findall(page)), "a marked table without an end"
+    assert fill(page) == page, "python -m tools.fill_tables updates the tables"
+    assert page.count("<!-- end -->") == len(MARKED.findall(page)), "a mark that is unknown"
+    assert page.count("<!-- python -m experiments") == sum("experiments" in mark[0] for mark in MARKED.finditer(page))
     assert path.name not in PAGES or MARKED.search(page)
 
 
-def test_a_table_is_written_anew_and_what_stands_around_it_stays() -> None:
+@pytest.fixture
+def _two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = (table("One", "a [count]", [(1,)]), table("Two", "b [count]", [(2,)], "A note."))
+    monkeypatch.setattr(fill_tables, "_report_tables", lambda paper, name: tables)
+
+
+@pytest.mark.usefixtures("_two_tables")
+def test_only_what_is_marked_is_replaced() -> None:
     page = "before\n<!-- python -m experiments tan table1 table 2 -->\n{}\n<!-- end -->\nafter\n"
-    new = page.format("| b |\n| --: |\n| 2 |\n\nSaid below.")
-    assert filled(page.format("old"), made_up) == new
+    assert fill(page.format("old")) == page.format("| b |\n| --: |\n| 2 |\n\nA note.")
+    every = fill("<!-- python -m experiments tan table1 -->\n<!-- end -->\n")
+    assert every.index("**One**") < every.index("| 1 |") < every.index("**Two**") < every.index("| 2 |")
+    with pytest.raises(SystemExit, match="table"):
+        fill("<!-- python -m experiments tan table1 table 3 -->\n<!-- end -->\n")
+    with pytest.raises(FileNotFoundError):
+        fill("<!-- none.json -->\n<!-- end -->")
 
 
-def test_without_a_number_all_tables_stand_with_their_titles() -> None:
-    found = filled("<!-- python -m experiments tan table1 -->\n<!-- end -->\n", made_up)
-    assert found.index("**One**") < found.index("| 1 |") < found.index("**Two**") < found.index("| 2 |")
-
-
-def test_a_table_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(SystemExit, match="from 1 to 2; given: 3"):
-        filled("<!-- python -m experiments tan table1 table 3 -->\n<!-- end -->\n", made_up)
+def test_a_step_is_compared_with_plain_sgd_and_the_fastest_mode_of_opacus() -> None:
+    assert steps_table(ROWS).splitlines()[2] == "| net, 8 | 2.00 | 2.50 | 1.25 | 1.50 | 12.5 (hooks) | 5.0 |"
+    line = steps_table([{**row, "views": 4} for row in ROWS[:2]]).splitlines()[2]
+    assert line == "| net, 8, 4 views | 2.00 | 2.50 | 1.25 | 1.50 | – | – |"
+    measured = {"machine": "box", "versions": {"torch": "2", "opacus": None}, "commit": "0123456789", "date": "today"}
+    assert machine_sentence(measured) == "box; torch 2; commit 0123456; today."
