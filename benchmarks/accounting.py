@@ -1,4 +1,4 @@
-"""How long counting takes: ``python -m benchmarks.accounting`` prints a table; ``--save FILE`` writes it as JSON too.
+"""How long computing ε takes: ``python -m benchmarks.accounting`` prints a table.
 
 Each figure is the median of several runs in a fresh process; ratios compare two ways within one run, because the
 machines that this runs on are shared and noisy.
@@ -6,20 +6,15 @@ machines that this runs on are shared and noisy.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 
 from dp_accounting import pld
 
+from benchmarks import parse_options, save
 from lehr.accounting import EpsilonCurve, bound, calibrate, version
 from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.accounting.pld import PLD
@@ -90,35 +85,25 @@ def measure(repeats: int) -> dict[str, float]:
     return figures
 
 
-def described(figures: dict[str, float], repeats: int) -> dict[str, object]:
-    """The figures with all that is needed to read them later."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit,
-        "versions": f"Python {platform.python_version()}, {version()}",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "config": {"step": str(STEP), "delta": DELTA, "median_of": repeats},
-        "epsilon": {str(steps): bound(Repeated(STEP, steps), delta=DELTA).epsilon for steps in (4698, MILLION)},
-        "figures": {name: round(value, 5) for name, value in figures.items()},
-    }
-
-
 def main() -> None:
-    """Measure, print and perhaps save."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--save", type=Path, help="write the figures to this JSON file")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=MEASURED, help="run one measurement and print its seconds")
-    options = parser.parse_args()
-    if options.only:
+    given = parse_options(
+        __doc__,
+        repeats={"type": int, "default": 3},
+        only={"choices": MEASURED, "help": "run one measurement and print its seconds"},
+    )
+    if given.only:
         begun = time.perf_counter()
-        MEASURED[options.only][0]()
+        MEASURED[given.only][0]()
         print(time.perf_counter() - begun)
         return
-    shape = described(measure(options.repeats), options.repeats)
-    if options.save:
-        options.save.write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
+    figures = measure(given.repeats)
+    save(
+        given,
+        accountants=version(),
+        config={"step": str(STEP), "delta": DELTA, "median_of": given.repeats},
+        epsilon={str(steps): bound(Repeated(STEP, steps), delta=DELTA).epsilon for steps in (4698, MILLION)},
+        figures={name: round(value, 5) for name, value in figures.items()},
+    )
 
 
 if __name__ == "__main__":

@@ -7,20 +7,17 @@ must be refuted on every device. Figures are certified ones at 95 % confidence, 
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.store import machine
+from benchmarks import parse_options, save
 from lehr import make_plan
 from lehr.attacks import neighbours, step_attack
 from lehr.attacks.subjects import MethodSetting, method_settings
@@ -130,22 +127,17 @@ def with_half_the_noise(device: str) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--commit")
-    parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--save", type=Path, required=True)
-    asked = parser.parse_args()
+    given = parse_options(__doc__, faults={"action": "store_true", "help": "also play with half the noise"})
     parts = {"every method": every_method, "by number of canaries": by_canaries, "one step": one_step}
-    if asked.faults:
+    if given.faults:
         parts["half the noise"] = with_half_the_noise
-    found: dict[str, Any] = {"machine": machine(asked.device, commit=asked.commit)}
+    found: dict[str, list[dict[str, Any]]] = {}
     for name, part in parts.items():
         found[name] = []
-        for one in part(asked.device):
+        for one in part(given.device):
             found[name].append(one)
             print(name, one, flush=True)
-            asked.save.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            save(given, **found)
 
 
 if __name__ == "__main__":

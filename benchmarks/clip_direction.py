@@ -8,18 +8,15 @@ Nothing is private here.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.store import machine
+from benchmarks import parse_options, save
 from lehr import data, networks
 from lehr.data import InMemory, Preparation
 from lehr.gradients.ghost import GhostEngine
@@ -86,15 +83,9 @@ def measure(records: InMemory) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the figures and the machine to a file")
-    parser.add_argument("--commit", help="what to note as the commit, for a copy without git's history")
-    given = parser.parse_args()
+    given = parse_options(__doc__, data_dir={})
     rows = measure(data.load("mnist", data_dir=given.data_dir).train)
-    if given.save:
-        about = machine("cpu", commit=given.commit)
-        given.save.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    save(given, rows=rows)
     print("step   flat  coordinates")
     for row in rows:
         print(f"{row['step']:4d}  {row['flat']:5.2f}  {row['coordinates']:11.2f}")

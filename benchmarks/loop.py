@@ -4,13 +4,11 @@ The first steps of a run of ``lehr.fit`` over forty passes, on made-up images: d
 ledger and checkpoints included, scores left out. After every step the engine alone takes the same number of physical
 batches, of the same size, from tensors that lie ready, so that both are timed in turns in one process. Padding is what
 the physical batches have beyond the records that were drawn; both sides pay for it, so it is told apart. The overhead
-is the median over the steps of one to the other. ``--save FILE`` writes the figures as JSON.
+is the median over the steps of one to the other.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -20,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.step import machine
+from benchmarks import parse_options, save
 from lehr import fit
 from lehr.data import InMemory, Preparation
 from lehr.gradients.ghost import GhostEngine
@@ -49,9 +47,9 @@ class Timed(Callback):
     def __enter__(self) -> Timed:
         timed = self
 
-        def noted(engine: GhostEngine, *arguments: Any) -> Any:
-            timed._calls.append((engine, arguments))
-            return timed._real(engine, *arguments)
+        def noted(engine: GhostEngine, *given: Any) -> Any:
+            timed._calls.append((engine, given))
+            return timed._real(engine, *given)
 
         GhostEngine.private_sum = noted  # type: ignore[method-assign,assignment]
         return self
@@ -66,8 +64,8 @@ class Timed(Callback):
     def stepped(self, progress: Progress) -> None:
         self._wait()
         ended = time.perf_counter()
-        for engine, arguments in self._calls:
-            self._real(engine, *arguments)
+        for engine, given in self._calls:
+            self._real(engine, *given)
         self._wait()
         after = time.perf_counter()
         if progress.step > WARM_UP + self.steps:
@@ -76,7 +74,7 @@ class Timed(Callback):
             self.loop_s.append(ended - self._begun)
             self.engine_s.append(after - ended)
             self.batches.append(len(self._calls))
-            masks = [arguments[3] for _, arguments in self._calls]
+            masks = [given[3] for _, given in self._calls]
             self.drawn.append(sum(int(mask.sum()) for mask in masks))
             self.physical_batch = len(masks[0])
         self._calls.clear()
@@ -139,21 +137,17 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default: cpu)")
-    parser.add_argument("--batch", type=int, nargs="+", default=[512, 2048], help="expected batch sizes")
-    parser.add_argument("--physical-batch", type=int, help="records at once; what lehr.fit would choose if left out")
-    parser.add_argument("--steps", type=int, default=60, help="steps that are timed")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the figures and the machine to a file")
-    parser.add_argument("--commit", help="what to note as the commit, for a copy without git's history")
-    given = parser.parse_args()
+    given = parse_options(
+        __doc__,
+        batch={"type": int, "nargs": "+", "default": [512, 2048], "help": "expected batch sizes"},
+        physical_batch={"type": int, "help": "records at once; by default what lehr.fit chooses"},
+        steps={"type": int, "default": 60, "help": "steps that are timed"},
+    )
     rows = [
         measure(batch=batch, steps=given.steps, device=given.device, physical_batch=given.physical_batch)
         for batch in given.batch
     ]
-    if given.save:
-        about = machine(given.device, commit=given.commit)
-        given.save.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    save(given, rows=rows)
     print(table(rows))
 
 

@@ -8,19 +8,16 @@ A fault planted on purpose (noise cut off at 4.5, half the noise, two steps that
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from scipy import stats
 from torch import Tensor
 
-from experiments.store import machine
+from benchmarks import parse_options, save
 from lehr.privacy.rng import RunKey, StepRandomness
 
 SAMPLED = 2**20  # for the distribution; the tails are counted in all numbers
@@ -107,17 +104,12 @@ def rows(device: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--numbers", type=int, default=2**26, help="how many numbers of one step")
-    parser.add_argument("--save", type=Path, help="a JSON file for the figures")
-    asked = parser.parse_args()
+    given = parse_options(__doc__, numbers={"type": int, "default": 2**26, "help": "how many numbers of one step"})
     found = []
-    for row in rows(asked.device, asked.numbers):
+    for row in rows(given.device, given.numbers):
         found.append(row)
         print(row["fault"] or "as it is", "passed" if row["passed"] else "failed", flush=True)
-    if asked.save:
-        asked.save.write_text(json.dumps({"machine": machine(asked.device), "rows": found}, indent=2) + "\n")
+    save(given, rows=found)
     if [row["passed"] for row in found] != [True] + [False] * (len(found) - 1):
         raise SystemExit("the noise is not as it should be, or a planted fault was not found")
 

@@ -6,20 +6,15 @@ libraries take turns, step by step, in one process, and the median of each is sh
 privacy. Opacus is run in its modes "hooks" and "ghost"; Lehr has one engine.
 
 *Accuracies.* With ``--seeds`` the example programs themselves are run to their end, with both libraries and from the
-same weights at the start, ``--at-once`` of them together. What is not finished when ``--seconds`` are over is ended;
+same initial weights, ``--at-once`` of them together. Programs that are not finished after ``--seconds`` are ended;
 libraries are compared at the last epoch that all runs of an example have reached. Runs that share a machine tell
 nothing about time, so none is taken from them.
-
-``--save FILE`` writes everything as JSON, with the machine.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -27,8 +22,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,7 +31,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks import parse_options, save
 from examples.opacus import char_lstm, cifar10, imdb_like, mnist
+from lehr.integrations.opacus.data_loader import TrackedBatch
 from lehr.networks.small import cifar_cnn
 
 WARM_UP = 3
@@ -91,42 +87,6 @@ CASES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the table of times."""
-
-    case: str
-    batch: int
-    who: str
-    milliseconds: float
-    to_plain: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """All runs of one example with one library: by seed, the accuracy behind every epoch."""
-
-    case: str
-    library: str
-    epsilon: float | None  # behind the epoch that is compared
-    compared_epoch: int
-    accuracies: list[float]  # behind that epoch, by seed
-    by_epoch: dict[str, list[float]] = field(default_factory=dict)
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.accuracies) if self.accuracies else math.nan
-
-    @property
-    def deviation(self) -> float:
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else math.nan
-
-
-def privacy_engine(library: str) -> Any:
-    """``PrivacyEngine`` of a library."""
-    return mnist.privacy_engine(library)
-
-
 def plain(case: Case, inputs: Tensor, targets: Tensor) -> Callable[[], None]:
     """The loop as it is without privacy, with torch's own LSTM."""
     model = _with_torchs_lstm(case.network("lehr")).to(inputs.device)
@@ -137,7 +97,7 @@ def private(library: str, mode: str, case: Case, inputs: Tensor, targets: Tensor
     """The same loop with a library. Every draw is the whole batch, so that all sides do the same work."""
     model = case.network(library).to(inputs.device)
     criterion: Any = nn.CrossEntropyLoss()
-    made = privacy_engine(library)().make_private(
+    made = mnist.privacy_engine(library)().make_private(
         module=model.train(),
         optimizer=_optimizer(model),
         criterion=criterion,
@@ -163,7 +123,6 @@ def _with_torchs_lstm(model: nn.Module) -> nn.Module:
 
 def _announcing(loader: Any) -> Callable[[], None]:
     """A draw for every step, without the time of collating it: the other sides do not collate either."""
-    from lehr.integrations.opacus.data_loader import TrackedBatch
 
     def announce() -> None:
         step, num_records = loader.tracker.run.draw(), len(loader.dataset)
@@ -190,12 +149,11 @@ def _stepping(
     return step
 
 
-def measured(name: str, *, batch: int | None, repeats: int, seconds: float, device: str) -> list[Row]:
+def step_times(name: str, *, repeats: int, seconds: float, device: str) -> list[dict[str, Any]]:
     """All sides of one case, in turns, ``repeats`` times or for so many seconds, and three times at least."""
     torch.manual_seed(0)
     case = CASES[name]
-    size = case.batch if batch is None else batch
-    inputs, targets = case.inputs(size).to(device), torch.randint(0, case.classes, (size,)).to(device)
+    inputs, targets = case.inputs(case.batch).to(device), torch.randint(0, case.classes, (case.batch,)).to(device)
     sides = {
         "plain": plain(case, inputs, targets),
         "lehr": private("lehr", "hooks", case, inputs, targets),
@@ -208,38 +166,36 @@ def measured(name: str, *, batch: int | None, repeats: int, seconds: float, devi
         if turn >= WARM_UP + 3 and time.perf_counter() > ends:
             break
         for who, step in sides.items():
-            times[who].append(_time_of(step, device))
-    medians = {who: 1000 * statistics.median(found[WARM_UP:]) for who, found in times.items()}
+            times[who].append(_seconds_of(step, device))
+    medians = {who: 1000 * statistics.median(several[WARM_UP:]) for who, several in times.items()}
+    about = {"case": name, "batch": case.batch}
     return [
-        Row(case=name, batch=size, who=who, milliseconds=round(ms, 2), to_plain=round(ms / medians["plain"], 2))
+        {**about, "who": who, "milliseconds": round(ms, 2), "to_plain": round(ms / medians["plain"], 2)}
         for who, ms in medians.items()
     ]
 
 
-def _time_of(step: Callable[[], None], device: str) -> float:
-    _wait_for(device)
+def _seconds_of(step: Callable[[], None], device: str) -> float:
+    if device != "cpu":
+        torch.cuda.synchronize()
     began = time.perf_counter()
     step()
-    _wait_for(device)
+    if device != "cpu":
+        torch.cuda.synchronize()
     return time.perf_counter() - began
 
 
-def _wait_for(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()
-
-
-def accuracies(names: Sequence[str], *, seeds: int, at_once: int, seconds: float, given: Any) -> list[Trained]:
+def accuracies(names: Sequence[str], given: Any) -> list[dict[str, Any]]:
     """The example programs, each from every seed and with both libraries, in turns."""
-    jobs = [(name, library, seed) for seed in range(seeds) for name in names for library in LIBRARIES]
+    jobs = [(name, library, seed) for seed in range(given.seeds) for name in names for library in LIBRARIES]
     with TemporaryDirectory() as folder:
-        logs = {job: Path(folder) / f"{place}.txt" for place, job in enumerate(jobs)}
-        _run_all({log: _command(job, given) for job, log in logs.items()}, at_once=at_once, seconds=seconds)
-        told = {job: list(_epochs(log)) for job, log in logs.items()}
-    for job, epochs in told.items():
-        if not epochs:
+        logs = {job: Path(folder) / f"{index}.txt" for index, job in enumerate(jobs)}
+        _run_all({log: _command(job, given) for job, log in logs.items()}, at_once=given.at_once, seconds=given.seconds)
+        epochs = {job: list(_epochs(log)) for job, log in logs.items()}
+    for job, several in epochs.items():
+        if not several:
             print(f"{' '.join(map(str, job))}: no epoch was finished", file=sys.stderr)
-    return [row for name in names for row in _compared(name, told)]
+    return [row for name in names for row in _compared(name, epochs)]
 
 
 def _command(job: tuple[str, str, int], given: Any) -> list[str]:
@@ -251,11 +207,8 @@ def _command(job: tuple[str, str, int], given: Any) -> list[str]:
         command += ["--epochs", str(given.epochs)]
     if example == "cifar10":
         command += ["--max-physical-batch-size", str(given.physical_batch)]
-    if example in ("mnist", "cifar10"):
-        command += ["--data", given.images] if given.images else []
-        folder = given.mnist_dir if example == "mnist" else given.cifar_dir
-        command += ["--data-dir", folder] if folder else []
-    return command
+    folder = {"mnist": given.mnist_dir, "cifar10": given.cifar_dir}.get(str(example))
+    return command + (["--data-dir", folder] if folder else [])
 
 
 def _run_all(commands: dict[Path, list[str]], *, at_once: int, seconds: float) -> None:
@@ -279,91 +232,63 @@ def _run_all(commands: dict[Path, list[str]], *, at_once: int, seconds: float) -
 
 
 def _epochs(log: Path) -> Iterator[tuple[float, float]]:
-    """Accuracy and ε behind every epoch that is told of."""
+    """The accuracy and ε after every epoch in a log."""
     for line in log.read_text().splitlines() if log.exists() else ():
         if (found := LINE.match(line)) is not None:
             yield float(found[2]), float(found[3])
 
 
-def _compared(name: str, told: dict[tuple[str, str, int], list[tuple[float, float]]]) -> Iterator[Trained]:
-    own = {(library, seed): epochs for (case, library, seed), epochs in told.items() if case == name and epochs}
-    last = min((len(epochs) for epochs in own.values()), default=0)
+def _compared(name: str, epochs: dict[tuple[str, str, int], list[tuple[float, float]]]) -> Iterator[dict[str, Any]]:
+    own = {(library, seed): several for (case, library, seed), several in epochs.items() if case == name and several}
+    last = min(map(len, own.values()), default=0)
     for library in LIBRARIES:
-        runs = {str(seed): epochs for (who, seed), epochs in own.items() if who == library}
-        behind = [epochs[last - 1] for epochs in runs.values()]
-        yield Trained(
-            case=name,
-            library=library,
-            epsilon=max((epsilon for _, epsilon in behind), default=None),
-            compared_epoch=last,
-            accuracies=[accuracy for accuracy, _ in behind],
-            by_epoch={seed: [accuracy for accuracy, _ in epochs] for seed, epochs in runs.items()},
-        )
-
-
-def about(device: str) -> dict[str, Any]:
-    """The machine, and what runs on it."""
-    import opacus
-
-    machine = {"processor": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    accelerator = {} if device == "cpu" else {"accelerator": torch.cuda.get_device_name()}
-    versions = {"torch": torch.__version__, "opacus": opacus.__version__}
-    return {"on": datetime.now(UTC).date().isoformat(), **versions, **machine, **accelerator}
-
-
-def arguments() -> Any:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, help="of the step times, in the place of each example's own")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--step-seconds", type=float, default=60.0, help="for the step times of one case")
-    parser.add_argument("--seeds", type=int, default=0, help="of the accuracies; 0 leaves them out")
-    parser.add_argument("--epochs", type=int, help="of the accuracies, in the place of each example's own")
-    parser.add_argument("--seconds", type=float, default=600.0, help="for all accuracies together")
-    parser.add_argument("--at-once", type=int, default=1, help="programs that train at once for the accuracies")
-    parser.add_argument("--physical-batch", type=int, default=128, help="of the example on CIFAR-10")
-    parser.add_argument("--images", help="another data set for both examples on images, such as digits")
-    parser.add_argument("--mnist-dir")
-    parser.add_argument("--cifar-dir")
-    parser.add_argument("--save", type=Path)
-    return parser.parse_args()
+        runs = {str(seed): several for (who, seed), several in own.items() if who == library}
+        compared = [several[last - 1] for several in runs.values()]
+        yield {
+            "case": name,
+            "library": library,
+            "epsilon": max((epsilon for _, epsilon in compared), default=None),
+            "compared_epoch": last,
+            "accuracies": [accuracy for accuracy, _ in compared],
+            "by_epoch": {seed: [accuracy for accuracy, _ in several] for seed, several in runs.items()},
+        }
 
 
 def main() -> None:
-    given = arguments()
+    given = parse_options(
+        __doc__,
+        cases={"nargs": "+", "choices": CASES, "default": list(CASES)},
+        repeats={"type": int, "default": 15},
+        step_seconds={"type": float, "default": 60.0, "help": "for the step times of one case"},
+        seeds={"type": int, "default": 0, "help": "of the accuracies; 0 leaves them out"},
+        epochs={"type": int, "help": "of the accuracies; by default each example's own"},
+        seconds={"type": float, "default": 600.0, "help": "for all accuracies together"},
+        at_once={"type": int, "default": 1, "help": "programs that train at once for the accuracies"},
+        physical_batch={"type": int, "default": 128, "help": "of the example on CIFAR-10"},
+        mnist_dir={},
+        cifar_dir={},
+    )
     warnings.simplefilter("ignore")
-    rows: list[Row] = []
-    trained: list[Trained] = []
-
-    def save() -> None:
-        if given.save is not None:
-            found = {"rows": [asdict(row) for row in rows], "accuracies": [asdict(row) for row in trained]}
-            given.save.write_text(json.dumps({"about": about(given.device), **found}, indent=1) + "\n")
-
+    rows: list[dict[str, Any]] = []
     print(f"{'case':16} {'batch':>5} {'who':14} {'ms':>9} {'to plain':>8}", flush=True)
-    if given.repeats:
-        for name in given.cases:
-            found = measured(
-                name, batch=given.batch, repeats=given.repeats, seconds=given.step_seconds, device=given.device
-            )
-            rows += found
-            for row in found:
-                print(
-                    f"{row.case:16} {row.batch:5} {row.who:14} {row.milliseconds:9.2f} {row.to_plain:8.2f}", flush=True
-                )
-            save()
+    for name in given.cases if given.repeats else ():
+        found = step_times(name, repeats=given.repeats, seconds=given.step_seconds, device=given.device)
+        rows += found
+        for row in found:
+            print("{case:16} {batch:5} {who:14} {milliseconds:9.2f} {to_plain:8.2f}".format(**row), flush=True)
+        save(given, rows=rows)
     if given.seeds:
-        names = [name for name in given.cases if CASES[name].example is not None]
-        trained += accuracies(names, seeds=given.seeds, at_once=given.at_once, seconds=given.seconds, given=given)
+        trained = accuracies([name for name in given.cases if CASES[name].example is not None], given)
         print(f"{'case':16} {'library':8} {'epochs':>6} {'ε':>6} {'accuracy':>9} {'deviation':>9} {'runs':>4}")
         for one in trained:
-            spent = math.nan if one.epsilon is None else one.epsilon
+            values, spent = one["accuracies"], math.nan if one["epsilon"] is None else one["epsilon"]
+            mean = statistics.fmean(values) if values else math.nan
+            deviation = statistics.stdev(values) if len(values) > 1 else math.nan
             print(
-                f"{one.case:16} {one.library:8} {one.compared_epoch:6} {spent:6.2f} {one.mean:9.4f} "
-                f"{one.deviation:9.4f} {len(one.accuracies):4}"
+                f"{one['case']:16} {one['library']:8} {one['compared_epoch']:6} {spent:6.2f} {mean:9.4f} "
+                f"{deviation:9.4f} {len(values):4}"
             )
-        save()
+        save(given, rows=rows, accuracies=trained)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import socket
 import struct
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks import parse_options, save
 from lehr import Callback, fit, networks
 
 FIRST, LAST, STEPS = 5, 25, 30
@@ -102,8 +102,10 @@ def measured(total: int, *, is_sharded: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    sharded = (False, True) if "--sharded" in sys.argv else (False,)
-    print(json.dumps([measured(total, is_sharded=one) for one in sharded for total in (2, 4)], indent=2))
+    given = parse_options(__doc__, sharded={"action": "store_true", "help": "sharded weights, too"})
+    rows = [measured(total, is_sharded=one) for one in (False, True)[: 1 + given.sharded] for total in (2, 4)]
+    save(given, rows=rows)
+    print(json.dumps(rows, indent=2))
 
 
 if __name__ == "__main__":

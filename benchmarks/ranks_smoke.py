@@ -13,11 +13,9 @@ second half of the steps: on a GPU by torch's own count, otherwise the process's
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -25,7 +23,8 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks import parse_options, save
 from lehr import fit
 from lehr.data import InMemory
 from lehr.methods.by_name import named
@@ -46,16 +46,12 @@ RECORDS, INPUTS = 2000, 784
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What is trained."""
+    """The network, its optimizer, and the number of steps."""
 
     hidden: int
     layers: int
     optimizer: str
     steps: int
-
-    def words(self) -> list[str]:
-        """As options of the command."""
-        return [word for name, value in asdict(self).items() for word in (f"--{name}", str(value))]
 
 
 class StopAtOnce(Callback):
@@ -110,16 +106,11 @@ def _held_now() -> float:
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
-def records() -> InMemory:
-    """The same on every process."""
-    made = torch.Generator().manual_seed(0)
-    return InMemory(torch.randn(RECORDS, INPUTS, generator=made), torch.arange(RECORDS) % 10)
-
-
 def train(directory: Path, size: Size, *, resume: bool = True, sharded: bool = False, stops: bool = False) -> Watch:
     """This process's part of a run."""
-    torch.manual_seed(0)
-    data, watch, wide = records(), Watch(), size.hidden
+    torch.manual_seed(0)  # the same on every process
+    data = InMemory(torch.randn(RECORDS, INPUTS), torch.arange(RECORDS) % 10)
+    watch, wide = Watch(), size.hidden
     inner = [layer for _ in range(size.layers) for layer in (nn.Linear(wide, wide), nn.ReLU())]
     fit(
         nn.Sequential(nn.Linear(INPUTS, wide), nn.ReLU(), *inner, nn.Linear(wide, 10)),
@@ -145,28 +136,19 @@ def train(directory: Path, size: Size, *, resume: bool = True, sharded: bool = F
     return watch
 
 
-def prepared(directory: Path, size: Size) -> Path:
-    """A run of which no step is taken."""
-    try:
-        train(directory, size, resume=False, stops=True)
-    except KeyboardInterrupt:
-        return directory
-    raise AssertionError("it was not stopped")
-
-
-def started(directory: Path, size: Size, *, total: int, backend: str, sharded: bool) -> dict[str, Any]:
-    """What became of a copy that so many processes train."""
-    here = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={total}"]
-    worker = ["-m", "benchmarks.ranks_smoke", "--worker", str(directory), "--backend", backend, *size.words()]
+def row_of(directory: Path, size: Size, *, total: int, backend: str, sharded: bool) -> dict[str, Any]:
+    """The result of a copy that so many processes train."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={total}"]
+    command += ["-m", "benchmarks.ranks_smoke", "--worker", str(directory), "--backend", backend]
+    command += [word for name, value in asdict(size).items() for word in (f"--{name}", str(value))]
+    command += ["--sharded"] if sharded else []
     began = time.monotonic()
-    command = [*here, *worker, *(["--sharded"] if sharded else [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     row: dict[str, Any] = {"ranks": total, "backend": backend, "sharded": sharded}
     row["seconds"] = round(time.monotonic() - began, 1)
     if done.returncode:
         return row | {"failed": [line.strip() for line in done.stderr.splitlines() if "rror" in line][:6]}
-    said = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("memory-*.json"))]
-    return row | {"megabytes": said}
+    return row | {"megabytes": [json.loads(path.read_text()) for path in sorted(directory.glob("memory-*.json"))]}
 
 
 def difference(one: Path, other: Path) -> float:
@@ -176,70 +158,60 @@ def difference(one: Path, other: Path) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first) / largest
 
 
-def compared(
-    folder: Path, size: Size, *, totals: list[int], backends: list[str], ways: list[bool]
-) -> list[dict[str, Any]]:
+def compare(folder: Path, size: Size, given: Any) -> list[dict[str, Any]]:
     """A row for every number of processes, every backend, and whole or sharded weights."""
-    first = prepared(folder / "prepared", size)
-    train(folder / "warm", Size(hidden=8, layers=1, optimizer=size.optimizer, steps=2), resume=False)
-    alone = Path(shutil.copytree(first, folder / "alone"))
+    with suppress(KeyboardInterrupt):
+        train(folder / "prepared", size, resume=False, stops=True)
+    train(folder / "warm", replace(size, hidden=8, layers=1, steps=2), resume=False)
+    alone = Path(shutil.copytree(folder / "prepared", folder / "alone"))
     rows: list[dict[str, Any]] = [{"ranks": "one process", "megabytes": [train(alone, size).megabytes(size.steps)]}]
-    for total, backend, sharded in [(t, b, s) for t in totals for b in backends for s in ways]:
-        run = Path(shutil.copytree(first, folder / f"{backend}-{total}-{sharded}"))
-        row = started(run, size, total=total, backend=backend, sharded=sharded)
+    ways = [True] if given.sharded else [False] if given.whole else [False, True]
+    for total, backend, sharded in product(given.ranks, given.backends, ways):
+        run = Path(shutil.copytree(folder / "prepared", folder / f"{backend}-{total}-{sharded}"))
+        row = row_of(run, size, total=total, backend=backend, sharded=sharded)
         rows.append(row if "failed" in row else row | {"difference": difference(alone, run)})
         shutil.rmtree(run)
     return rows
 
 
-def machine() -> dict[str, Any]:
-    """Where it was run."""
-    gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
-    return {"torch": torch.__version__, "gpus": gpus, "system": platform.platform(), "cores": os.cpu_count()}
-
-
 def work(directory: Path, size: Size, *, backend: str, sharded: bool) -> None:
-    """What torchrun starts."""
+    """The program of each process that torchrun starts."""
     if backend == "gloo":  # sums of a GPU then travel by the CPU
         dist.init_process_group("gloo")
     else:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl")
-    rank = dist.get_rank()
-    tiny, warm = (
-        Size(hidden=8, layers=1, optimizer=size.optimizer, steps=2),
-        directory.with_name(f"{directory.name}-warm"),
-    )
     try:
-        train(warm, tiny, resume=False, sharded=sharded)  # torch loads much when it is first used
+        warm = directory.with_name(f"{directory.name}-warm")  # torch loads much when it is first used
+        train(warm, replace(size, hidden=8, layers=1, steps=2), resume=False, sharded=sharded)
         held = train(directory, size, sharded=sharded).megabytes(size.steps)
-        (directory / f"memory-{rank}.json").write_text(json.dumps(held), encoding="utf-8")
+        (directory / f"memory-{dist.get_rank()}.json").write_text(json.dumps(held))
     finally:
         dist.destroy_process_group()
 
 
 def main() -> None:
-    """Compare, or be one of those compared."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--worker", type=Path)
-    asked.add_argument("--backend", default="gloo")
-    asked.add_argument("--sharded", action="store_true", help="sharded weights only")
-    asked.add_argument("--whole", action="store_true", help="whole weights only")
-    asked.add_argument("--backends", nargs="+", default=["gloo", "nccl"] if torch.cuda.is_available() else ["gloo"])
-    asked.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
-    asked.add_argument("--hidden", type=int, default=256)
-    asked.add_argument("--layers", type=int, default=1)
-    asked.add_argument("--optimizer", default="sgd")
-    asked.add_argument("--steps", type=int, default=20)
-    given = asked.parse_args()
+    given = parse_options(
+        __doc__,
+        worker={"type": Path, "help": "for the processes that this program starts"},
+        backend={"default": "gloo", "help": "likewise"},
+        sharded={"action": "store_true", "help": "sharded weights only"},
+        whole={"action": "store_true", "help": "whole weights only"},
+        backends={"nargs": "+", "default": ["gloo", "nccl"] if torch.cuda.is_available() else ["gloo"]},
+        ranks={"nargs": "+", "type": int, "default": [1, 2]},
+        hidden={"type": int, "default": 256},
+        layers={"type": int, "default": 1},
+        optimizer={"default": "sgd"},
+        steps={"type": int, "default": 20},
+    )
     size = Size(hidden=given.hidden, layers=given.layers, optimizer=given.optimizer, steps=given.steps)
     if given.worker is not None:
         work(given.worker, size, backend=given.backend, sharded=given.sharded)
         return
-    ways = [True] if given.sharded else [False] if given.whole else [False, True]
     with tempfile.TemporaryDirectory() as folder:
-        rows = compared(Path(folder), size, totals=given.ranks, backends=given.backends, ways=ways)
-    print(json.dumps({"machine": machine(), "trained": asdict(size), "rows": rows}, indent=1))
+        rows = compare(Path(folder), size, given)
+    save(given, trained=asdict(size), rows=rows)
+    print(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

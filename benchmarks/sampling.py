@@ -3,15 +3,12 @@
 Three tables. The Poisson sampler alone at 1 281 167 records, over 1 000 steps: the time of a draw, by the processor and
 by the clock, and what the memory of the process has grown by at its highest, in a process of its own. The list of as
 many files: what it takes, with names as long as ImageNet's, and how long a folder takes to list. And images per second
-from a folder of made-up JPEG files of 500 × 375 pixels, cut to 224 × 224, by the number of worker processes.
-``--save FILE`` writes the figures as JSON.
+from a folder of synthetic JPEG files of 500 × 375 pixels, cut to 224 × 224, by the number of worker processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import multiprocessing
 import os
 import resource
@@ -25,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.step import machine
+from benchmarks import parse_options, save
 from lehr.data import image_folder
 from lehr.data.decoding import versions
 from lehr.data.image_folder import FileList, list_images
@@ -177,15 +174,14 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, nargs="+", default=[16384, 32768], help="expected batch sizes")
-    parser.add_argument("--steps", type=int, default=1000, help="draws of each size")
-    parser.add_argument("--images", type=int, default=1000, help="made-up images that are decoded")
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="numbers of worker processes")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of decoding, for each number of workers")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the figures and the machine to a file")
-    parser.add_argument("--commit", help="what to note as the commit, for a copy without git's history")
-    given = parser.parse_args()
+    given = parse_options(
+        __doc__,
+        batch={"type": int, "nargs": "+", "default": [16384, 32768], "help": "expected batch sizes"},
+        steps={"type": int, "default": 1000, "help": "draws of each size"},
+        images={"type": int, "default": 1000, "help": "synthetic images that are decoded"},
+        workers={"type": int, "nargs": "+", "default": [0, 1, 2], "help": "numbers of worker processes"},
+        seconds={"type": float, "default": 15.0, "help": "of decoding, for each number of workers"},
+    )
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as apart:
         found: dict[str, Any] = {"sampler": [apart.apply(sampler, (batch, given.steps)) for batch in given.batch]}
         found["file_list"] = apart.apply(file_list)
@@ -196,10 +192,7 @@ def main() -> None:
         found["decoding"] = [
             decoding(pictures, images=given.images, workers=workers, seconds=given.seconds) for workers in given.workers
         ]
-    if given.save:
-        about = {**machine("cpu", commit=given.commit), "cpus": os.cpu_count(), "decoders": versions()}
-        del about["settings"]
-        given.save.write_text(json.dumps({**about, **found}, indent=1) + "\n")
+    save(given, cpus=os.cpu_count(), decoders=versions(), **found)
     print(table(found))
 
 

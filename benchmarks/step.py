@@ -4,23 +4,17 @@ Every side goes from a batch on the device to updated weights, in the same preci
 of ordinary SGD, compiled, the fastest of both memory formats and, on a GPU, of launches and of a recorded CUDA graph.
 *Lehr* is the same step in private: mask, norms, flat clip, noise, update. *Opacus* is run in every mode it has. Sides
 are timed in turns, and the ratio is to plain. ``gib`` is the most memory that a step holds on top of weights and batch.
-``--json`` prints the rows as JSON instead of a table; ``--save FILE`` also writes them to a file, with the machine.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -29,6 +23,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks import parse_options, save
 from lehr.gradients.execution import CudaGraphReplay
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.precision import narrow
@@ -64,30 +59,6 @@ class Case:
         return f"{self.network}, {self.batch}{views}, {self.device}, {self.precision}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """One way to do the step."""
-
-    who: str
-    step: Callable[[], object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the table."""
-
-    network: str
-    batch: int
-    views: int
-    device: str
-    precision: str
-    who: str
-    ms: float
-    gib: float
-    ratio: float
-    how: str = ""
-
-
 CASES = {
     "cpu": [
         Case(network="paper CNN", batch=512, device="cpu", precision="float32"),
@@ -102,6 +73,8 @@ CASES = {
         Case(network="WRN-16-4", batch=1024, views=4, device="cuda", precision="bfloat16"),
     ],
 }
+Step = Callable[[], object]
+Side = tuple[str, Step]  # one way to do the step, by name
 
 
 def record_losses(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -193,10 +166,10 @@ def launched_and_recorded(
     generators: Sequence[torch.Generator] = (),
 ) -> Iterator[Side]:
     """On a GPU the step also as a CUDA graph."""
-    yield Side(who=who, step=lambda: step(held, arguments))
+    yield who, lambda: step(held, arguments)
     if arguments[0].is_cuda:
         replayed = CudaGraphReplay(step, generators=generators)
-        yield Side(who=f"{who}, recorded", step=lambda: replayed(held, arguments))
+        yield f"{who}, recorded", lambda: replayed(held, arguments)
 
 
 def opacus_sides(case: Case) -> Iterator[Side]:
@@ -208,10 +181,10 @@ def opacus_sides(case: Case) -> Iterator[Side]:
         except Exception as error:
             print(f"  opacus {mode} does not run {case.network}: {str(error).splitlines()[0][:120]}", file=sys.stderr)
         else:
-            yield Side(who=f"opacus {mode}", step=step)
+            yield f"opacus {mode}", step
 
 
-def opacus_step(case: Case, mode: str) -> Callable[[], object]:
+def opacus_step(case: Case, mode: str) -> Step:
     """Its own optimizer, sum, clip and noise, under autocast where the precision is lower."""
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
@@ -243,44 +216,34 @@ def opacus_step(case: Case, mode: str) -> Callable[[], object]:
     return step
 
 
-def run(case: Case, *, with_opacus: bool, rounds: int) -> list[Row]:
+def run(case: Case, *, with_opacus: bool, rounds: int) -> list[dict[str, Any]]:
     """One case: the fastest plain side, the fastest of ours, every mode of Opacus."""
     print(f"{case.label}: compiling", file=sys.stderr, flush=True)
-    sides = [*plain_sides(case), *lehr_sides(case)]
+    sides: dict[str, Step] = dict([*plain_sides(case), *lehr_sides(case)])
     if with_opacus and case.views == 1:
-        sides += opacus_sides(case)
-    for side in sides:
+        sides |= dict(opacus_sides(case))
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for step in sides.values():
         for _ in range(3):
-            side.step()
-    times = timed_in_turns(sides, device=case.device, rounds=rounds)
-    plain, ours = fastest(times, "plain"), fastest(times, "lehr")
-    chosen = [("plain", plain), ("lehr", ours), *((who, who) for who in times if who.startswith("opacus"))]
-    by_name = {side.who: side for side in sides}
+            step()
+    for _ in range(rounds):  # every side has its turn
+        for name, step in sides.items():
+            times[name].append(milliseconds(step, device=case.device))
+    medians = {name: statistics.median(several) for name, several in times.items()}
+    plain, ours = (
+        min((name for name in medians if name.startswith(who)), key=lambda name: medians[name])
+        for who in ("plain", "lehr")
+    )
     rows = []
-    for who, name in chosen:
-        held = by_name[name.removesuffix(", recorded")]  # a recording holds its memory between steps
-        gib = gib_of_one_step(held.step, device=case.device)
-        row = Row(**_shape(case), who=who, ms=times[name], gib=gib, ratio=times[name] / times[plain], how=name)
-        rows.append(row)
-        print(f"  {name}: {row.ms:.3f} ms, {row.gib:.2f} GiB, ratio {row.ratio:.2f}", file=sys.stderr, flush=True)
+    for who, name in {"plain": plain, "lehr": ours, **{name: name for name in sides if "opacus" in name}}.items():
+        step = sides[name.removesuffix(", recorded")]  # a recording holds its memory between steps
+        gib, ratio = gib_of_one_step(step, device=case.device), medians[name] / medians[plain]
+        rows.append({**asdict(case), "who": who, "ms": medians[name], "gib": gib, "ratio": ratio, "how": name})
+        print(f"  {name}: {medians[name]:.3f} ms, {gib:.2f} GiB, ratio {ratio:.2f}", file=sys.stderr, flush=True)
     return rows
 
 
-def fastest(times: dict[str, float], who: str) -> str:
-    """The fastest of the sides whose name begins so."""
-    return min((name for name in times if name.startswith(who)), key=lambda name: times[name])
-
-
-def timed_in_turns(sides: list[Side], *, device: str, rounds: int) -> dict[str, float]:
-    """Milliseconds, the median over rounds in which every side has its turn."""
-    found: dict[str, list[float]] = {side.who: [] for side in sides}
-    for _ in range(rounds):
-        for side in sides:
-            found[side.who].append(milliseconds(side.step, device=device))
-    return {who: statistics.median(times) for who, times in found.items()}
-
-
-def milliseconds(step: Callable[[], object], *, device: str) -> float:
+def milliseconds(step: Step, *, device: str) -> float:
     """Of one step, after one that is not counted; on a GPU the mean of ten in a row."""
     step()
     if device != "cuda":
@@ -295,7 +258,7 @@ def milliseconds(step: Callable[[], object], *, device: str) -> float:
     return 100 * (time.perf_counter() - begun)
 
 
-def gib_of_one_step(step: Callable[[], object], *, device: str) -> float:
+def gib_of_one_step(step: Step, *, device: str) -> float:
     """As torch's own allocators count it."""
     step()
     if device == "cuda":
@@ -305,95 +268,49 @@ def gib_of_one_step(step: Callable[[], object], *, device: str) -> float:
         step()
         torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / GIB
-    return _most_allocated(step) / GIB
-
-
-def _most_allocated(step: Callable[[], object]) -> int:
-    """The largest running total of what the step allocates and frees."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
-    total = most = 0
-    for _, size in sorted(_allocations(seen), key=lambda event: event[0]):
-        total += size
-        most = max(most, total)
-    return most
-
-
-def _allocations(seen: profile) -> Iterator[tuple[int, int]]:
-    """When, and how many bytes: below zero where they were given back."""
     assert seen.profiler is not None
-    waiting: list[Any] = list(seen.profiler.kineto_results.experimental_event_tree())  # type: ignore[union-attr]
+    waiting: list[Any] = list(seen.profiler.kineto_results.experimental_event_tree())
+    allocations: list[tuple[int, int]] = []  # when, and how many bytes: below zero where they were given back
     while waiting:
         event = waiting.pop()
         waiting += event.children
         size = getattr(event.extra_fields, "alloc_size", None)
         if size is not None:
-            yield event.start_time_ns, size
+            allocations.append((event.start_time_ns, size))
+    allocations.sort(key=lambda allocation: allocation[0])
+    return max(accumulate((size for _, size in allocations), initial=0)) / GIB
 
 
-def _shape(case: Case) -> dict[str, Any]:
-    return {name: value for name, value in asdict(case).items() if name in Row.__dataclass_fields__}
-
-
-def machine(device: str, *, commit: str | None) -> dict[str, Any]:
-    """Where and with what this was measured."""
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    try:
-        from opacus import __version__ as opacus_version
-    except ImportError:
-        opacus_version = None
-    return {
-        "machine": torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads",
-        "processor": platform.processor() or platform.machine(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "opacus": opacus_version},
-        "commit": commit or asked.stdout.strip() or None,
-        "date": datetime.now(UTC).date().isoformat(),
-        "settings": {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE},
-    }
-
-
-def table(rows: list[Row]) -> str:
-    """What a person reads."""
-    head = f"{'network':<10} {'batch':>6} {'views':>5} {'device':<6} {'precision':<9} {'who':<16}"
-    head += f" {'ms':>9} {'GiB':>7} {'ratio':>6}"
-    lines = [
-        f"{row.network:<10} {row.batch:>6} {row.views:>5} {row.device:<6} {row.precision:<9} {row.who:<16}"
-        f" {row.ms:>9.3f} {row.gib:>7.3f} {row.ratio:>6.2f}"
-        for row in rows
-    ]
-    return "\n".join([head, "-" * len(head), *lines])
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows for people."""
+    head = f"{'network':<10} {'batch':>6} {'views':>5} {'precision':<9} {'who':<16} {'ms':>9} {'GiB':>7} {'ratio':>6}"
+    line = "{network:<10} {batch:>6} {views:>5} {precision:<9} {who:<16} {ms:>9.3f} {gib:>7.3f} {ratio:>6.2f}"
+    return "\n".join([head, "-" * len(head), *(line.format(**row) for row in rows)])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=sorted(CASES), default="cpu", help="where to run (default: cpu)")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead of a table")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="also write the rows and the machine to a JSON file")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only cases whose name holds this, such as 'WRN'")
-    parser.add_argument("--rounds", type=int, default=11, metavar="N", help="how often each side has its turn")
-    parser.add_argument("--commit", help="what to note as the commit, for a copy without git's history")
-    parser.add_argument("--without-opacus", action="store_true", help="leave Opacus out")
-    given = parser.parse_args()
+    given = parse_options(
+        __doc__,
+        only={"metavar": "TEXT", "default": "", "help": "only cases whose name holds this, such as 'WRN'"},
+        rounds={"type": int, "default": 11, "metavar": "N", "help": "how often each side has its turn"},
+        without_opacus={"action": "store_true", "help": "leave Opacus out"},
+    )
     if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch sees no GPU here")
+        raise SystemExit("--device cuda: torch sees no GPU here")
     cases = [case for case in CASES[given.device] if given.only in case.label]
     if not cases:
-        parser.error(f"--only {given.only!r} fits none of: " + "; ".join(case.label for case in CASES[given.device]))
+        raise SystemExit(f"--only {given.only!r} fits none of {[case.label for case in CASES[given.device]]}")
     warnings.filterwarnings("ignore")
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     for case in cases:
         rows += run(case, with_opacus=not given.without_opacus, rounds=given.rounds)
-        if given.save:  # after every case, so that an interrupted run keeps what it has
-            given.save.write_text(
-                json.dumps(
-                    {**machine(given.device, commit=given.commit), "rows": [asdict(row) for row in rows]}, indent=1
-                )
-                + "\n"
-            )
+        save(given, rows=rows)  # after every case, so that an interrupted run keeps what it has
         torch._dynamo.reset()
-    print(json.dumps([asdict(row) for row in rows], indent=1) if given.json else table(rows))
+    print(table(rows))
 
 
 if __name__ == "__main__":
