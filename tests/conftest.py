@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def met() -> Iterator[None]:
-    """A meeting of one process."""
+    """A process group of one process."""
     import torch.distributed as dist  # not where a test needs no torch
     from torch._C._distributed_c10d import HashStore
 
