@@ -2,21 +2,18 @@
 
 What is computed, and what the paper leaves open, is in ``experiments.toy_problems``.
 
-    python examples/beale_trajectories.py [--out FOLDER] [--seeds N]
+    python -m examples.beale_trajectories [--out FOLDER] [--seeds N]
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from examples import pictures
 from experiments.toy_problems import (
     DRAWN,
     GRID,
@@ -34,7 +31,6 @@ COLOURS = {"DPSGD": "#d55e00", "ADADP (published)": "#009e73", "ADADP (proven)":
 
 def draw(rows: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]], path: Path) -> None:
     """Of each setting and method, the trajectory whose distance is the median, over the contours."""
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
     figure, grid = plt.subplots(len(rows), 3, figsize=(9, 6), layout="constrained", sharex=True, sharey=True)
     xs, ys = np.meshgrid(np.linspace(-4, 4.5, 40), np.linspace(-1.5, 3, 34))
     for (title, (noisy, quiet)), line in zip(rows.items(), grid, strict=True):
@@ -48,9 +44,7 @@ def draw(rows: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]], p
             axes.set(xlim=(-4, 4.5), ylim=(-1.5, 3), title=f"{name}, {np.median(found):.2f}")
         line[0].set_ylabel(title)
     grid[0, 0].legend(frameon=False, loc="lower left")
-    figure.savefig(path, metadata={"Date": None})
-    # One decimal of a point is enough to see, and six make the file twice as large.
-    path.write_text(re.sub(r"(\d\.\d)\d{2,}", r"\1", path.read_text()))
+    pictures.save(figure, path, decimals=1)
 
 
 def main() -> None:
@@ -59,7 +53,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100, help="how many the distances are over (default: 100)")
     given = parser.parse_args()
     out: Path = given.out
-    out.mkdir(parents=True, exist_ok=True)
     normals = np.random.default_rng(0).standard_normal((given.seeds, STEPS, 2))
     rows = {}
     print(f"distance from the trajectory without noise, over {given.seeds} seeds")

@@ -4,7 +4,7 @@ A query has the answer (10, 5) and the sensitivities (12, 6). Three ways to add 
 the paper compares them by the mean cosine between the noisy answer and the true one, and prints .52, .36 and .28.
 Those are not the means: this computes them twice, and draws the printed ones beside them.
 
-    python examples/cosine_demo.py [--out FOLDER]
+    python -m examples.cosine_demo [--out FOLDER]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Norms of records' gradients before clipping, while networks train: ReLU against tempered sigmoids.
 
-    python examples/gradient_norms.py
-    python examples/gradient_norms.py --data mnist --steps 600
+    python -m examples.gradient_norms
+    python -m examples.gradient_norms --data mnist --steps 600
 
 After Figure 4 of Papernot et al. (2021); ``python -m experiments tempered-sigmoids figure4`` runs it at full length.
 A gradient norm is a private value, and this example looks at it: it can, because the digits that ship with it and MNIST
@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from examples import pictures
 from experiments.gradient_norms import WATCHED, norms_of_training
 
-mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
 ACTIVATIONS = ("relu", "tanh", "tempered_sigmoid(mnist)")
 BATCH = 256
 # The same step for both: the noise-free mean of gradients, or that of clipped ones with noise.
@@ -71,9 +70,9 @@ def report(found: Seen) -> None:
     )
     for (activation, private), one in found.items():
         means, method = one["gradient_norm"], "DPSGD" if private else "SGD"
-        epsilon = one["epsilon_proven"] if private else float("inf")
+        epsilon = f"{one['epsilon_proven']:.4g}" if private else "infinity"
         numbers = f"{means[0]:8.2f}{max(means):9.2f}{means[-1]:8.2f}{one['share_cut'][-1]:6.0%}"
-        print(f"{activation:26}{method:14}{numbers}{one['accuracy']:10.1%}{epsilon:9.4g}")
+        print(f"{activation:26}{method:14}{numbers}{one['accuracy']:10.1%}{epsilon:>9}")
 
 
 def main() -> None:
@@ -87,7 +86,7 @@ def main() -> None:
     found = seen(given)
     report(found)
     title = f"{given.data}: gradients of {WATCHED} records before clipping (public records: these are private values)"
-    drawn(found, title).savefig(given.picture, metadata={"Date": None})
+    pictures.save(drawn(found, title), given.picture)
 
 
 if __name__ == "__main__":

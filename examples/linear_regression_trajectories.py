@@ -2,21 +2,18 @@
 
 What is computed, and with which settings, is in ``experiments.toy_problems``; this draws it, and prints the table.
 
-    python examples/linear_regression_trajectories.py [--out FOLDER] [--seeds N]
+    python -m examples.linear_regression_trajectories [--out FOLDER] [--seeds N]
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from examples import pictures
 from experiments.toy_problems import (
     CANDIDATES,
     NOT_PRIVATE,
@@ -47,7 +44,6 @@ def table(num_seeds: int) -> None:
 
 def draw(private: Data, paths: dict[str, Path2D], where: Path) -> None:
     """The paths over the contours of the loss of all records."""
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
     figure, axes = plt.subplots(figsize=(6, 4.6), layout="constrained")
     slopes, intercepts = np.meshgrid(np.linspace(-1.5, 3.2, 50), np.linspace(-2.2, 2.0, 50))
     inputs, targets = (tensor.numpy().reshape(-1, 1, 1) for tensor in (private.inputs, private.targets))
@@ -58,9 +54,7 @@ def draw(private: Data, paths: dict[str, Path2D], where: Path) -> None:
     axes.plot(*TRUE, marker="*", color="black", markersize=11, linestyle="none", label="true weights")
     axes.set(xlabel="slope", ylabel="intercept", title=f"{CANDIDATES} candidates each")
     axes.legend(frameon=False)
-    figure.savefig(where, metadata={"Date": None})
-    # One decimal of a point is enough to see, and six make the file twice as large.
-    where.write_text(re.sub(r"(\d\.\d)\d{2,}", r"\1", where.read_text()))
+    pictures.save(figure, where, decimals=1)
 
 
 def main() -> None:
@@ -69,7 +63,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="how many the table is over (default: 20)")
     given = parser.parse_args()
     out: Path = given.out
-    out.mkdir(parents=True, exist_ok=True)
     table(given.seeds)
     draw(data()[0], drawn_paths(), out / "trajectories.svg")
 

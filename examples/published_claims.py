@@ -1,6 +1,6 @@
 """Three papers' privacy claims, against what their methods release.
 
-    python examples/published_claims.py
+    python -m examples.published_claims
 
 SA-DPSGD and DPSUR charge the updates that were accepted and no others. Acceptance changes the law of an update, and
 here that law is composed for two neighbouring data sets: what comes out is a lower bound on the true ε, to be held
@@ -16,22 +16,17 @@ from __future__ import annotations
 import argparse
 import bisect
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor, nn
 
+from examples import pictures
 from lehr import Adjacency, Event, Gaussian, PoissonSampled, Repeated, bound
 from lehr import Composed as ComposedEvent
 from lehr.accounting import ACCOUNTANTS
@@ -59,7 +54,7 @@ WINDOW = 42.0  # losses that the grid covers, two thirds of them below zero
 UNLUCKY = 1e-12  # the probability with which the rounded losses may mislead; taken off δ
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Setting:
     """A run as its paper describes it. ``most_rejections`` in a row; the test, where there is one, is DPSUR's."""
 
@@ -77,41 +72,17 @@ class Setting:
 
 
 TEST_BATCH = 256
+# Name, records, batch, noise; then accepted updates and rejections in a row, or the noise of the test.
 SA_DPSGD = (
-    Setting(
-        name="MNIST",
-        records=60_000,
-        expected_batch_size=512,
-        noise_multiplier=1.23,
-        accepted=4698,
-        most_rejections=10,
-    ),
-    Setting(
-        name="FashionMNIST",
-        records=60_000,
-        expected_batch_size=2048,
-        noise_multiplier=2.15,
-        accepted=1157,
-        most_rejections=10,
-    ),
-    Setting(
-        name="CIFAR-10",
-        records=50_000,
-        expected_batch_size=1024,
-        noise_multiplier=1.54,
-        accepted=1435,
-        most_rejections=5,
-    ),
+    Setting("MNIST", 60_000, 512, 1.23, accepted=4698, most_rejections=10),
+    Setting("FashionMNIST", 60_000, 2048, 2.15, accepted=1157, most_rejections=10),
+    Setting("CIFAR-10", 50_000, 1024, 1.54, accepted=1435, most_rejections=5),
 )
-# What the authors' code recommends for ε = 3.
+# The recommendations of the authors' code for ε = 3.
 DPSUR = (
-    Setting(name="MNIST", records=60_000, expected_batch_size=1024, noise_multiplier=1.35, test_noise_multiplier=0.9),
-    Setting(
-        name="FashionMNIST", records=60_000, expected_batch_size=2048, noise_multiplier=2.15, test_noise_multiplier=0.8
-    ),
-    Setting(
-        name="CIFAR-10", records=50_000, expected_batch_size=8192, noise_multiplier=5.67, test_noise_multiplier=1.1
-    ),
+    Setting("MNIST", 60_000, 1024, 1.35, test_noise_multiplier=0.9),
+    Setting("FashionMNIST", 60_000, 2048, 2.15, test_noise_multiplier=0.8),
+    Setting("CIFAR-10", 50_000, 8192, 5.67, test_noise_multiplier=1.1),
 )
 
 
@@ -357,7 +328,7 @@ def guaranteed(epsilon: float) -> float:
 # --- Tables and pictures --------------------------------------------------------------------------------------------
 
 
-def tell_annealing() -> dict[str, Composed]:
+def print_annealing() -> dict[str, Composed]:
     """SA-DPSGD's table; and what was composed, for the picture."""
     epsilon, claimed, true = one_update_in_the_tails(noise_multiplier=1.23, most_rejections=10)
     print("SA-DPSGD: one Gaussian update, sigma 1.23, accepted in the far tails or after 10 rejections")
@@ -393,7 +364,7 @@ def _of_every_candidate(setting: Setting) -> Update:
     return candidate(sampling_probability=setting.sampling_probability, noise_multiplier=setting.noise_multiplier)
 
 
-def tell_noisy_test() -> None:
+def print_noisy_test() -> None:
     """DPSUR's table."""
     print("DPSUR: charging every candidate, by the paper's accountant and by the tight one")
     print(f"  {'':13} {'accepted':>8} {'claimed':>8} {'tight':>6}   1 in 2        1 in 3        1 in 4")
@@ -412,11 +383,9 @@ def tell_noisy_test() -> None:
     print(f"true epsilon at least {_down(least)}")
 
 
-def tell_adaptive() -> dict[str, Attacked]:
+def print_adaptive() -> dict[str, Attacked]:
     """ADADP's table; and what the attacker saw, for the picture."""
-    setting = Setting(
-        name="ADADP", records=RECORDS, expected_batch_size=BATCH, noise_multiplier=NOISE_MULTIPLIER, accepted=STEPS
-    )
+    setting = Setting("ADADP", RECORDS, BATCH, NOISE_MULTIPLIER, accepted=STEPS)
     epsilon = tight(setting, STEPS)
     print(f"ADADP: {NUM_PLANTED} planted records, sigma* {NOISE_MULTIPLIER:g}, {STEPS} steps")
     print(f"  epsilon {by_paper(setting, STEPS):.3f} claimed, {epsilon:.3f} tight for noise that is fixed beforehand;")
@@ -457,7 +426,7 @@ def draw_annealing(found: dict[str, Composed], path: Path) -> None:
     left.set(xlim=(-4, 5), xlabel="one update along the target's gradient, over the clip norm", ylabel="density")
     left.set_title("accepted 20 %, at most 10 rejections")
     left.legend(frameon=False)
-    _save(figure, path)
+    pictures.save(figure, path)
 
 
 def draw_adaptive(found: dict[str, Attacked], path: Path) -> None:
@@ -471,25 +440,16 @@ def draw_adaptive(found: dict[str, Attacked], path: Path) -> None:
             )
         axes.set(yscale="log", xlabel="step", title=f"ADADP, {name}", ylabel="size of one released coordinate")
     grid[0].legend(frameon=False, loc="center right")
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
-    # Two decimals of a point are enough to see, and six make the file twice as large.
-    path.write_text(re.sub(r"(\d\.\d\d)\d+", r"\1", path.read_text()))
+    pictures.save(figure, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"), help="where the pictures go")
     out: Path = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
-    draw_annealing(tell_annealing(), out / "published_annealing.svg")
-    tell_noisy_test()
-    draw_adaptive(tell_adaptive(), out / "published_adadp.svg")
+    draw_annealing(print_annealing(), out / "published_annealing.svg")
+    print_noisy_test()
+    draw_adaptive(print_adaptive(), out / "published_adadp.svg")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Draws docs/pictures/speed.svg, the picture of the README, from benchmarks/results/step_h200.json. Needs matplotlib.
 
-python examples/speed_picture.py
+python -m examples.speed_picture
 """
 
 from __future__ import annotations

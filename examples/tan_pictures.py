@@ -1,6 +1,6 @@
 """The experiments of TAN on CIFAR-10, as pictures.
 
-    python examples/tan_pictures.py
+    python -m examples.tan_pictures
 
 draws the three pictures of docs/tan.md from the kept outcomes of ``python -m experiments tan``.
 It needs matplotlib.
@@ -9,17 +9,13 @@ It needs matplotlib.
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from examples import pictures
 from experiments import tan_runs
 from experiments.experiment import Outcome, Outcomes, Size, Training
 from experiments.store import ResultFile, outcomes_in
@@ -114,22 +110,13 @@ def _accuracies(runs: list[Outcome]) -> list[float]:
     return [100 * run["accuracy"] for run in runs]
 
 
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
-    # Two decimals of a point are enough to see, and six make the file twice as large.
-    path.write_text(re.sub(r"(\d\.\d\d)\d+", r"\1", path.read_text()))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/pictures", help="where the pictures go")
     out: Path = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
     drawn = (("law", "figure4", draw_law), ("order", "figure5", draw_order), ("vit", "figure6", draw_vit))
     for name, experiment, draw in drawn:
-        _save(draw(kept(experiment)), out / f"tan_{name}.svg")
+        pictures.save(draw(kept(experiment)), out / f"tan_{name}.svg")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The family of tempered sigmoids and what it becomes at its ends, as a picture.
 
-    python examples/tempered_sigmoids.py --picture tempered_sigmoids.svg
+    python -m examples.tempered_sigmoids --picture tempered_sigmoids.svg
 
 It needs matplotlib.
 """
@@ -11,16 +11,15 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib as mpl
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from examples import pictures
 from experiments.tempered_sigmoids import family
 from lehr.networks import TemperedSigmoid
 
-mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
 X = torch.linspace(-4, 4, 161, dtype=torch.float64)
 FAMILY = family()
 LINEAR = {f"T = {t:g}": TemperedSigmoid(4 / t, t, 2 / t) for t in (2, 1, 0.5, 0.1)}
@@ -50,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--picture", type=Path, default=Path("tempered_sigmoids.svg"), help="where it is written")
     given = parser.parse_args()
-    drawn().savefig(given.picture, metadata={"Date": None})
+    pictures.save(drawn(), given.picture)
     print(
         f"{given.picture}: {len(FAMILY)} of the family, and {len(LINEAR)} and {len(STEPS)} on the way to its two ends"
     )

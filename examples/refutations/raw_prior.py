@@ -29,9 +29,7 @@ NUM_PLANTED = 200
 
 
 def refute(*, steps: int = STEPS, num_planted: int = NUM_PLANTED) -> Refutation:
-    setting = Setting(
-        name="ADADP", records=RECORDS, expected_batch_size=BATCH, noise_multiplier=NOISE_MULTIPLIER, accepted=steps
-    )
+    setting = Setting("ADADP", RECORDS, BATCH, NOISE_MULTIPLIER, accepted=steps)
     published = attacked(RawPrior(), steps=steps, num_planted=num_planted)
     proven = attacked(ReleasedPrior(), steps=steps, num_planted=num_planted)
     return Refutation(

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from examples import pictures
 from lehr.auditing import Floats, LowerBound, Scores, bounds
 
 _BINS = 60
@@ -52,24 +48,21 @@ class Refutation:
     own: Outcome
     notes: tuple[str, ...] = ()
 
-    def told(self) -> str:
-        """What is printed, and stands on the page."""
+    def text(self) -> str:
+        """The lines that are printed, and stand on the page."""
         head = f"  {'':30} {'delta':>6} {'counted':>8} {'at least':>9}  by, with confidence"
         lines = [_line(outcome) for outcome in (self.mistake, self.own)]
         return "\n".join([self.title, head, *lines, *(f"  {note}" for note in self.notes)])
 
     def draw(self, path: Path) -> None:
         """The scores of the runs with the target record and of those without it, for both forms."""
-        plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lehr", "font.size": 9})
         figure, grid = plt.subplots(1, 2, figsize=(9, 2.9), layout="constrained")
         for outcome, axes in zip((self.mistake, self.own), grid, strict=True):
             _histograms(outcome.scores, axes)
             axes.set(title=outcome.form, xlabel=self.score, ylabel="share of runs", yscale="log")
         grid[0].legend(frameon=False)
-        figure.savefig(path, metadata={"Date": None})
+        pictures.save(figure, path)
         plt.close(figure)
-        # Two decimals of a point are enough to see, and six make the file twice as large.
-        path.write_text(re.sub(r"(\d\.\d\d)\d+", r"\1", path.read_text()))
 
 
 def up(epsilon: float) -> str:
@@ -88,8 +81,7 @@ def main(refute: Callable[[], Refutation], *, picture: str) -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"), help="where the picture goes")
     out: Path = parser.parse_args().out
     refutation = refute()
-    print(refutation.told())
-    out.mkdir(parents=True, exist_ok=True)
+    print(refutation.text())
     refutation.draw(out / picture)
 
 

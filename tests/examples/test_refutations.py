@@ -37,7 +37,7 @@ def agrees(refutation: Refutation) -> None:
     """The mistake is refuted, the library's own form is not, and a reader of the page sees these very figures."""
     assert not refutation.mistake.holds
     assert refutation.own.holds
-    assert refutation.told() in PAGE
+    assert refutation.text() in PAGE
 
 
 @pytest.mark.whole
