@@ -1,6 +1,6 @@
 """What the loop costs beside the engine's step: ``python -m benchmarks.loop [--device cuda]`` prints one table.
 
-The first steps of a run of ``lehr.fit`` over forty passes, on made-up images: draws, preparation, noise, optimizer,
+The first steps of a run of ``lehr.fit`` over forty passes, on synthetic images: draws, preparation, noise, optimizer,
 ledger and checkpoints included, scores left out. After every step the engine alone takes the same number of physical
 batches, of the same size, from tensors that lie ready, so that both are timed in turns in one process. Padding is what
 the physical batches have beyond the records that were drawn; both sides pay for it, so it is told apart. The overhead

@@ -1,6 +1,6 @@
 """Bytes that rank 0 sends and receives per step: ``python -m benchmarks.rank_traffic``.
 
-Several gloo processes train a small CNN on made-up images. Rank 0 reads the counters of its own TCP connections after
+Several gloo processes train a small CNN on synthetic images. Rank 0 reads the counters of its own TCP connections after
 an early and after a late step, so that what is exchanged once, at the beginning and at the end, is left out.
 """
 

@@ -56,12 +56,12 @@ def _draw_prediction(axes: Axes, line: LawLine, outcomes: Outcomes, colour: str)
         return
     reached = line.reached(outcomes, WHOLE, tan_runs.REFERENCE_BATCH)
     interval = prediction.interval(num_runs=max(1, len(reached.values)))
-    foretold, ends = 100 * prediction.accuracy, (64, tan_runs.REFERENCE_BATCH)
+    predicted, ends = 100 * prediction.accuracy, (64, tan_runs.REFERENCE_BATCH)
     axes.plot(ends, [100 * prediction.law.at(batch) for batch in ends], "--", color=colour, lw=1)
     axes.errorbar(
         [4096 * 1.08],
-        [foretold],
-        yerr=[[foretold - 100 * interval.lowest], [100 * interval.highest - foretold]],
+        [predicted],
+        yerr=[[predicted - 100 * interval.lowest], [100 * interval.highest - predicted]],
         fmt="s",
         ms=4,
         color=colour,

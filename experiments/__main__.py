@@ -197,10 +197,16 @@ def _print_table(table: Table) -> None:
     """A table for the width of the terminal: text is wrapped before numbers are."""
     rows, remarks = rows_and_remarks(table)
     shown = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading, column in zip(headings(table), table.columns, strict=True):
-        is_number = column.kind != "text"
-        width = max((len(row[len(shown.columns)]) for row in rows), default=1) if is_number else None
-        shown.add_column(heading, overflow="fold", min_width=width, justify="right" if is_number else "left")
+    is_number = [column.kind != "text" for column in table.columns]
+    titles = [
+        title.replace(" ", "\n") if number else title for title, number in zip(headings(table), is_number, strict=True)
+    ]
+    least = 2 * len(titles)  # the width at which no number and no word has to be broken
+    for column, number in zip(zip(titles, *rows, strict=True), is_number, strict=True):
+        least += max(len(part) for text in column for part in (text.split("\n") if number else text.split() or [""]))
+    fits = least <= common.width()
+    for title, number in zip(titles, is_number, strict=True):
+        shown.add_column(title, overflow="fold", no_wrap=number and fits, justify="right" if number else "left")
     for row in rows:
         shown.add_row(*(Text(common.printable(cell)) for cell in row))
     Console(markup=False, emoji=False, highlight=False).print(shown)

@@ -176,7 +176,7 @@ def _times_table(network: str, printed: Mapping[str, float], outcome: Outcome | 
         f"Table II, {network}: time of a step, batch {TIMED_BATCHES[network]}",
         "method | paper, s [number 1] | paper, × DPSGD [number 1] | ours, ms [number] | ours, × DPSGD [number]",
         rows,
-        "Medians over steps, one for each round; ratios are of one round. Made-up records, the paper's networks.",
+        "Medians over steps, one for each round; ratios are of one round. Synthetic records, the paper's networks.",
     )
 
 

@@ -50,10 +50,9 @@ PAPER = "sa-dpsgd"
 CANDIDATES, ACCEPTED, ACCURACY, LOSS = range(4)  # the columns of a trajectory
 FREE, PLAIN = "SA-DPSGD, free settings", "SGD without privacy"
 _MOMENTUM = (
-    "Runs have momentum 0.9, which the paper does not mention, unless it is said that they have none; its settings are "
-    "those of Tramèr and Boneh (2021), who have it. Nor does it say what a rejection does to the momentum: it is kept, "
-    "as in the code of DPSUR (Fu et al. 2024), which is by two of its three authors and others, or taken back, where a "
-    "row says so."
+    "Runs have momentum 0.9 unless a row says otherwise. The paper does not mention momentum; its settings are those "
+    "of Tramèr and Boneh (2021), who use it. Nor does it say what a rejection does to the momentum: here it is kept, "
+    "as in the code of DPSUR (Fu et al. 2024), which has two authors in common, or taken back, where a row says so."
 )
 
 # The steps that the published rule allows at ε 3 with other batches on MNIST, and how often runs are scored.
@@ -132,7 +131,7 @@ def _table1_of(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
         _MOMENTUM,
         "Proven is the ε of all that a run's plan allows. The published rule ends at a number of accepted "
         f"candidates and charges no others; up to {setting.rejection_threshold + 1} may be drawn for each.",
-        "The ε of the candidates that were drawn is known only afterwards, and is no guarantee.",
+        "The ε of the candidates that were drawn is known only afterwards; it is not a guarantee.",
     )
 
 

@@ -1,7 +1,7 @@
 """The tables of TAN, and all that can be run again of it. Sander, Stock & Sablayrolles (2023), "TAN Without a Burn:
 Scaling Laws of DP-SGD".
 
-ImageNet cannot be had here: what a setting costs is arithmetic and stands in every row; trainings are done at small
+ImageNet is not available here: what a setting costs is arithmetic and stands in every row; trainings are done at small
 scale on CIFAR-10 where that makes sense, in tables of their own that say so.
 """
 
@@ -30,7 +30,7 @@ from experiments.tan_runs import (
 REFERENCE, BEST = imagenet(batch=16_384), imagenet(batch=32_768, steps=18_000)
 _PRINTED_EPSILON = "ε, paper [number]"
 _EPSILONS = "ε by rdp-balle20 [epsilon 3] | ε from η, an estimate [number 3] | ε proven (pld) [epsilon 3]"
-_NOT_HAD = "ImageNet cannot be had here. The paper counts by rdp-balle20; δ is 8·10⁻⁷ for 1,281,167 records."
+_NOT_AVAILABLE = "ImageNet is not available here. The paper counts by rdp-balle20; δ is 8·10⁻⁷ for 1,281,167 records."
 _NOTHING = (None, None, None)  # in the place of the three ε, where the setting is not known
 
 
@@ -44,8 +44,8 @@ def _gain(here: Statistic, there: Statistic) -> float | None:
 
 @experiment(PAPER, "table1", "ImageNet at ε 8")
 def table1(_: Outcomes, __: Size) -> Report:
-    """The paper's headline: 39.2 % top-1 on ImageNet at ε 8, by an NF-ResNet-50. ImageNet cannot be had here; what the
-    settings cost is counted again by three rules.
+    """The paper's headline: 39.2 % top-1 on ImageNet at ε 8, by an NF-ResNet-50. ImageNet is not available here; the ε
+    of its settings is computed again by three rules.
     """
     return report(
         table(
@@ -57,7 +57,7 @@ def table1(_: Outcomes, __: Size) -> Report:
                 ("De et al. (2022), the paper's reproduction", 8.0, *epsilons(REFERENCE), 0.302, NOT_RUN),
                 ("TAN", 8.0, *epsilons(BEST), 0.392, NOT_RUN),
             ),
-            _NOT_HAD,
+            _NOT_AVAILABLE,
             "The settings of the first two are not printed there; the δ of the first is 10⁻⁶.",
         )
     )
@@ -86,7 +86,7 @@ def table2(outcomes: Outcomes, size: Size) -> Report:
         "Table 2: gains in points on ImageNet, each over the one before, as printed",
         ("batch [count]", *changes, "ours"),
         ((*row, NOT_RUN) for row in _PRINTED_GAINS),
-        _NOT_HAD,
+        _NOT_AVAILABLE,
     )
     rows: list[Row] = []
     for batch in (128, 256, 512):
@@ -163,7 +163,7 @@ def table3(outcomes: Outcomes, size: Size) -> Report:
             "paper: gain, points [number] | ours",
         ),
         rows,
-        f"{_NOT_HAD} ε is that of the run that is stood for.",
+        f"{_NOT_AVAILABLE} ε is that of the simulated run.",
         "A batch of 756 is printed for 9,000 steps; the η of the others asks for 724, whose ε by rdp-balle20 is "
         f"{epsilons(imagenet(batch=724 * _SIMULATED_BY, steps=9000))[0]:.2f}.",
     )
@@ -190,7 +190,7 @@ def table4(outcomes: Outcomes, size: Size) -> Report:
             (BEST.steps, int(BEST.batch), 32, 8.00, *epsilons(BEST), 0.392, NOT_RUN),
             (REFERENCE.steps, int(REFERENCE.batch), 8, 7.97, *epsilons(REFERENCE), 0.361, NOT_RUN),
         ),
-        _NOT_HAD,
+        _NOT_AVAILABLE,
     )
     rows: list[Row] = []
     for row in SAME_ETA[1:3]:
@@ -271,7 +271,7 @@ def table6(outcomes: Outcomes, size: Size) -> Report:
             (*row, *epsilons(imagenet(batch=16_384, records=row[0], delta=delta)), *gains, NOT_RUN)
             for delta, row, gains in _TWICE
         ),
-        f"{_NOT_HAD} The paper writes 1.2 and 0.6 million, and its ε is near that of 1,281,167 and half of them.",
+        f"{_NOT_AVAILABLE} The paper writes 1.2 and 0.6 million, and its ε is near that of 1,281,167 and half of them.",
     )
     half, whole = (
         [

@@ -45,10 +45,10 @@ NOT_RUN = "ImageNet: not run"
 # --- Figure 1: small batches predict the large one ------------------------------------------------------------------
 
 
-@experiment(PAPER, "figure1", "Small batches foretell the accuracy of the large one")
+@experiment(PAPER, "figure1", "Small batches predict the accuracy of the large one")
 def figure1(outcomes: Outcomes, size: Size) -> Report:
     """The paper fits lines to runs on ImageNet by batches from 128 on and compares what they say with runs by batches
-    of 16,384, for two settings. ImageNet cannot be had here. The same is done on CIFAR-10 with a WRN-16-4 over 600
+    of 16,384, for two settings. ImageNet is not available here. The same is done on CIFAR-10 with a WRN-16-4 over 600
     steps, without augmentation and with four views of each record.
     """
     lines = (tan_runs.SHORT, tan_runs.AUGMENTED)
@@ -168,8 +168,8 @@ def figure3(_: Outcomes, __: Size) -> Report:
 def figure4(outcomes: Outcomes, size: Size) -> Report:
     """The paper trains a WRN-16-4 on CIFAR-10 at constant ratios of noise to batch over 2500 steps and finds the
     accuracy almost constant; on ImageNet it falls with the batch. Here: CIFAR-10 at the ratio of 4096 and noise
-    multiplier 3, over 2500 steps and over 600. From the batches up to 512 that of 4096 is foretold, and then
-    compared. ImageNet cannot be had here.
+    multiplier 3, over 2500 steps and over 600. From the batches up to 512 that of 4096 is predicted, and then
+    compared. ImageNet is not available here.
     """
     lines = (tan_runs.SHORT, tan_runs.LONG)
     return report(
@@ -233,7 +233,7 @@ _NETWORKS: dict[str, tuple[Network, float]] = {"NF-ResNet": (NF_RESNET, RATE), "
 @experiment(PAPER, "figure6", "A vision transformer against a network without norms")
 def figure6(outcomes: Outcomes, size: Size) -> Report:
     """The paper compares both on ImageNet, simulated by batches of 256: the transformer is worse, and views matter
-    more to it. ImageNet cannot be had here. These are small relatives of about the same size on CIFAR-10, over 600
+    more to it. ImageNet is not available here. These are small relatives of about the same size on CIFAR-10, over 600
     steps.
     """
     rows: list[Row] = []

@@ -239,8 +239,8 @@ def accuracies(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Tabl
         "steps [count] | batch [count] | noise multiplier [number 4] | ε of the run itself [epsilon] | "
         "accuracy [percent 1] | paper, %",
         rows,
-        "Batches below 4096 are simulations and protect nobody: their ε says so. The paper prints no numbers for "
-        "its picture; 74.0 ± 0.5 is from its Table 5.",
+        "Batches below 4096 are simulations and protect nobody, as their ε shows. The paper prints no numbers for "
+        "this figure; 74.0 ± 0.5 is from its Table 5.",
     )
 
 
@@ -261,12 +261,12 @@ def own_epsilon(outcome: Outcome) -> float | None:
 def predictions(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Table:
     """What the small batches predict for the reference, beside its outcome."""
     return table(
-        titled("The batch of 4096 foretold from batches up to 512, CIFAR-10", size),
+        titled("The batch of 4096 predicted from batches up to 512, CIFAR-10", size),
         "runs | runs up to 512 [count] | a doubling changes | predicted at 4096 [percent 1] | 95 % interval | "
         "p of no bend [number 3] | outcome [percent 1] | inside",
         (_prediction_row(line, outcomes, size) for line in lines),
-        "The interval allows for chance alone: it takes for granted that the line goes on. A small p says that the "
-        "small batches themselves already bend away from a line.",
+        "The interval covers chance only and assumes that the line goes on. A small p means that the small batches "
+        "themselves already bend away from a line.",
     )
 
 
@@ -310,5 +310,5 @@ def _drawn(line: LawLine, outcomes: Outcomes, size: Size) -> Iterable[Line]:
         ends, interval = [float(line.batches[0]), float(REFERENCE_BATCH)], prediction.interval()
         fitted = [100 * prediction.law.at(batch) for batch in ends]
         yield Line(name=f"{line.name}: the line through batches up to 512", x=ends, y=fitted, dash="dash")
-        name = f"{line.name}: where one run of 4096 was foretold with 95 %"
+        name = f"{line.name}: where one run of 4096 was predicted with 95 %"
         yield Line(name=name, x=[ends[1]] * 2, y=[100 * interval.lowest, 100 * interval.highest], dash="dot")
