@@ -1,7 +1,7 @@
 """Tables and figures of four papers, run again: ``python -m experiments``. In the repository, not in the wheel.
 
 - papers: ``sa_dpsgd`` (with ``sa_dpsgd_runs``, ``sa_dpsgd_acceptance``), ``tempered_sigmoids`` (``_runs``), ``adadp``
-  (``adadp_accuracy``), ``tan`` (``tan_runs``, ``tan_figures``); ``side_by_side`` compares the methods of all
+  (``_runs``, ``adadp_accuracy``), ``tan`` (``tan_runs``, ``tan_figures``); ``side_by_side`` compares the methods of all
 - measurements: ``toy_problems``, ``gradient_norms``; ``networks`` has the papers' own networks
 - machinery: ``experiment`` (jobs, tables), ``settings`` (presets and their ε), ``training``, ``running``, ``store``,
   ``page``

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments import adadp_accuracy
-from experiments.adadp_accuracy import COMPONENTS, CURVE_DELTA, PAPER, STEPS, Setting, on_digits, on_mnist, variant
+from experiments.adadp_accuracy import CURVE_DELTA, STEPS
+from experiments.adadp_runs import COMPONENTS, PAPER, Setting, on_digits, on_mnist, variant
 from experiments.experiment import (
     Cell,
     Experiment,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from experiments import adadp_accuracy, sa_dpsgd_runs, tempered_sigmoids_runs
+from experiments import adadp_accuracy, adadp_runs, sa_dpsgd_runs, tempered_sigmoids_runs
 from experiments.experiment import (
     Outcomes,
     Report,
@@ -87,7 +87,7 @@ def _images_table(outcomes: Outcomes, size: Size) -> Table:
 def _components_table(outcomes: Outcomes, size: Size) -> Table:
     shown = adadp_accuracy.QUICK if size.is_quick else adadp_accuracy.MNIST
     steps = min(_STEPS_ON_COMPONENTS, *(variant.steps for variant in shown.variants))
-    epsilon = shown.setting.epsilon(steps, accountant=adadp_accuracy.PROVEN)
+    epsilon = shown.setting.epsilon(steps, accountant=adadp_runs.PROVEN)
     rows: list[Row] = []
     for variant in shown.variants:
         runs = outcomes.get_all(shown.runs(variant, range(size.seeds or adadp_accuracy.SEEDS)))

@@ -52,45 +52,22 @@ def cells(table: Table, *starts: Cell) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Squared(Measurement):
-    """Returns the square of its number."""
+class MadeUp(Measurement):
+    """A measurement that needs no preset: it squares a number, or does what a word says; by default it sleeps."""
 
     def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
-        return {"square": self.arguments["number"] ** 2}
+        what: Any = self.arguments["what"]
+        match what:
+            case "diverge":
+                raise Diverged("the loss is nan")
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "die":
+                os._exit(3)
+            case str():
+                time.sleep(600)
+        return {"square": what**2}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diverging(Measurement):
-    """Fails as a run does."""
-
-    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
-        raise Diverged("the loss is nan")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dying(Measurement):
-    """Ends its process."""
-
-    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
-        os._exit(3)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interrupted(Measurement):
-    """Is interrupted from the keyboard."""
-
-    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sleeping(Measurement):
-    """Takes longer than anybody waits."""
-
-    def run(self, *, device: str, data_dir: str | None) -> dict[str, Any]:
-        time.sleep(600)
-        return {}
-
-
-def squared(number: int) -> Squared:
-    return Squared(function="made_up:squared", arguments={"number": number})
+def made_up(what: int | str, *, is_timing: bool = False) -> MadeUp:
+    return MadeUp(function="made_up:job", arguments={"what": what}, is_timing=is_timing)

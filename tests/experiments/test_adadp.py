@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from experiments import adadp, adadp_accuracy
-from experiments.adadp_accuracy import PROVEN, PUBLISHED, on_mnist
+from experiments import adadp, adadp_accuracy, adadp_runs
+from experiments.adadp_runs import PROVEN, PUBLISHED, on_mnist
 from experiments.experiment import Experiment, Job, Measurement, Outcomes, Size, Statistic, key_of
 from experiments.networks import build
 from lehr.data import catalogue
@@ -15,8 +15,8 @@ from tests.experiments.made_up_jobs import cells
 
 SETTING = on_mnist(noise=3.0, components=6.0, delta=1e-4)
 VARIANTS = (
-    *adadp_accuracy.variants_on_mnist(10),
-    *adadp_accuracy.variants_on_cifar(10),
+    *adadp_runs.variants_on_mnist(10),
+    *adadp_runs.variants_on_cifar(10),
     *adadp_accuracy.MNIST.variants,
 )
 
@@ -38,26 +38,26 @@ def run_with(*rows: tuple[int, float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_a_variant_is_proven_where_its_clipping_is(variant: adadp_accuracy.Variant) -> None:
+def test_a_variant_is_proven_where_its_clipping_is(variant: adadp_runs.Variant) -> None:
     assert variant.is_proven == (build_method(SETTING.job(variant, 0).config).clipping.unproven is None)
 
 
 def test_constants_are_those_of_the_data_and_the_network() -> None:
-    records = {name: catalogue.CATALOGUE[name].records for name in adadp_accuracy.RECORDS}
-    assert records == adadp_accuracy.RECORDS
+    records = {name: catalogue.CATALOGUE[name].records for name in adadp_runs.RECORDS}
+    assert records == adadp_runs.RECORDS
     network = build("alexnet_like", frozen_convolutions=True)
     trained = {name.rpartition(".")[0] for name, value in network.named_parameters() if value.requires_grad}
-    assert set(adadp_accuracy.CIFAR_BOUNDS) == trained
-    assert math.sqrt(3**2 + 3**2 + 6**2) == pytest.approx(adadp_accuracy.CIFAR_CLIP_NORM)
+    assert set(adadp_runs.CIFAR_BOUNDS) == trained
+    assert math.sqrt(3**2 + 3**2 + 6**2) == pytest.approx(adadp_runs.CIFAR_CLIP_NORM)
 
 
 def test_epsilon_includes_the_private_components() -> None:
     given: dict[str, Any] = {"sampling_probability": 0.01, "components": None, "accountant": PUBLISHED}
-    without = adadp_accuracy.epsilon_of(1000, noise=3.0, delta=1e-4, **given)
+    without = adadp_runs.epsilon_of(1000, noise=3.0, delta=1e-4, **given)
     assert without < SETTING.epsilon(1000, accountant=PUBLISHED) == pytest.approx(0.877, abs=1e-3)
     assert SETTING.epsilon(0, accountant=PROVEN) > 0
     # The paper's example of its theorem.
-    assert adadp_accuracy.epsilon_of(1800, noise=0.9, delta=1e-5, **given) == pytest.approx(4.015, abs=1e-3)
+    assert adadp_runs.epsilon_of(1800, noise=0.9, delta=1e-5, **given) == pytest.approx(4.015, abs=1e-3)
     # As recorded with the runs of Figure 2.
     setting = on_mnist(noise=4.0, components=7.0, delta=1e-5)
     assert setting.epsilon(1000, accountant=PUBLISHED) == pytest.approx(0.8016716, abs=1e-6)

@@ -12,7 +12,7 @@ from experiments import experiment
 from experiments.__main__ import app
 from experiments.experiment import Experiment, Job, Outcomes, Report, Size, report, statistic, table
 from experiments.store import ResultFile, Store
-from tests.experiments.made_up_jobs import Diverging, squared
+from tests.experiments.made_up_jobs import made_up
 
 Run = Callable[..., Result]
 
@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 def made(name: str, *jobs: Job) -> Experiment:
     def jobs_of(size: Size) -> tuple[Job, ...]:
         first = 10 if size.is_quick else 0
-        return jobs or tuple(squared(first + seed) for seed in range(size.seeds or 3))
+        return jobs or tuple(made_up(first + seed) for seed in range(size.seeds or 3))
 
     def draw(outcomes: Outcomes, size: Size) -> Report:
         found = [outcome["square"] for outcome in outcomes.get_all(jobs_of(size))]
@@ -32,7 +32,7 @@ def made(name: str, *jobs: Job) -> Experiment:
 @pytest.fixture(autouse=True)
 def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables whose jobs take no time, in place of a paper's."""
-    failing = made("failing", squared(0), Diverging(function="made_up:failing"))
+    failing = made("failing", made_up(0), made_up("diverge"))
     every = (made("table1"), made("table2"), failing)
     monkeypatch.setattr(experiment, "experiments", lambda paper: every)
 
@@ -78,7 +78,7 @@ def test_kept_outcomes_are_used_elsewhere(command: Run, tmp_path: Path) -> None:
     assert "1 job to do, 2 done before" in more.stderr
     assert len(ResultFile.read(path).entries) == 3
     assert (tmp_path / "kept" / "adadp_table2.json").exists()
-    assert Store(tmp_path / "other").has(squared(2))
+    assert Store(tmp_path / "other").has(made_up(2))
 
 
 def test_quick_outcomes_are_labelled_and_kept_apart(command: Run, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from experiments.experiment import Job, key_of
 from experiments.running import JobResult, Progress, Summary, batches, run_all, shape_of
 from experiments.store import Store
 from lehr.errors import InvalidValue, StoreError
-from tests.experiments.made_up_jobs import ABOUT, Diverging, Dying, Interrupted, Sleeping, Squared, squared, tiny
+from tests.experiments.made_up_jobs import ABOUT, made_up, tiny
 
 
 class Recorder(Progress):
@@ -36,11 +36,11 @@ class Recorder(Progress):
 
 def test_only_missing_jobs_are_run(tmp_path: Path) -> None:
     store, recorder = Store(tmp_path), Recorder()
-    run_all([squared(2)], store, device="cpu")
-    found = run_all([squared(2), squared(3), squared(3)], store, device="cpu", progress=recorder)
+    run_all([made_up(2)], store, device="cpu")
+    found = run_all([made_up(2), made_up(3), made_up(3)], store, device="cpu", progress=recorder)
     assert found == Summary(done=2, failed=0, left=0)
-    assert (recorder.counts, recorder.started_jobs) == ((2, 1), [squared(3)])
-    assert store.outcomes([squared(3)]).get(squared(3)) == {"square": 9}
+    assert (recorder.counts, recorder.started_jobs) == ((2, 1), [made_up(3)])
+    assert store.outcomes([made_up(3)]).get(made_up(3)) == {"square": 9}
 
 
 def test_a_training_run_is_stored_with_its_commit(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_a_training_run_is_stored_with_its_commit(tmp_path: Path) -> None:
 
 def test_a_failing_job_ends_no_other_and_is_run_again(tmp_path: Path) -> None:
     store, recorder = Store(tmp_path), Recorder()
-    failing = Diverging(function="made_up:failing")
-    assert run_all([failing, squared(2)], store, device="cpu") == Summary(done=1, failed=1, left=0)
+    failing = made_up("diverge")
+    assert run_all([failing, made_up(2)], store, device="cpu") == Summary(done=1, failed=1, left=0)
     assert store.failures([failing]) == {key_of(failing): "Diverged: the loss is nan"}
-    run_all([failing, squared(2)], store, device="cpu", progress=recorder)
+    run_all([failing, made_up(2)], store, device="cpu", progress=recorder)
     assert [ended.error for ended in recorder.results] == ["Diverged: the loss is nan"]
 
 
@@ -65,17 +65,17 @@ def test_jobs_that_another_command_has_done_are_skipped(tmp_path: Path) -> None:
     class Meanwhile(Recorder):
         def started(self, job: Job) -> None:
             super().started(job)
-            store.keep(squared(3), {"square": 9}, about=ABOUT)
+            store.keep(made_up(3), {"square": 9}, about=ABOUT)
 
     recorder = Meanwhile()
-    found = run_all([squared(2), squared(3), squared(4)], store, device="cpu", progress=recorder)
-    assert recorder.started_jobs == [squared(2), squared(4)]
+    found = run_all([made_up(2), made_up(3), made_up(4)], store, device="cpu", progress=recorder)
+    assert recorder.started_jobs == [made_up(2), made_up(4)]
     assert found == Summary(done=3, failed=0, left=0)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_after_the_deadline_no_job_is_started(tmp_path: Path, processes: int) -> None:
-    jobs = [squared(2), squared(3)]
+    jobs = [made_up(2), made_up(3)]
     summary = run_all(jobs, Store(tmp_path), device="cpu", processes=processes, deadline_seconds=0)
     assert summary == Summary(done=0, failed=0, left=2)
 
@@ -83,15 +83,15 @@ def test_after_the_deadline_no_job_is_started(tmp_path: Path, processes: int) ->
 def test_an_interrupt_loses_nothing_that_had_ended(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run_all([squared(2), Interrupted(function="made_up:stopped")], store, device="cpu")
-    assert store.has(squared(2))
+        run_all([made_up(2), made_up("interrupt")], store, device="cpu")
+    assert store.has(made_up(2))
 
 
 def test_a_second_interrupt_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    jobs = [Sleeping(function=f"made_up:sleeping_{number}") for number in range(2)]
+    jobs = [made_up("sleep"), made_up("sleep, too")]
     with monkeypatch.context() as patched:
         patched.setattr(running, "wait", interrupt)
         patched.setattr(SpawnProcess, "join", interrupt)
@@ -105,7 +105,7 @@ def test_a_second_interrupt_leaves_no_process_behind(tmp_path: Path, monkeypatch
 
 def test_an_unknown_device_is_refused_before_any_job(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="device"):
-        run_all([squared(2)], Store(tmp_path / "store"), device="abacus")
+        run_all([made_up(2)], Store(tmp_path / "store"), device="abacus")
     assert not (tmp_path / "store").exists()
 
 
@@ -113,20 +113,14 @@ def test_an_unknown_device_is_refused_before_any_job(tmp_path: Path) -> None:
 def test_an_unwritable_store_ends_everything(tmp_path: Path, processes: int, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "store").write_text("no folder")
     with pytest.raises(StoreError, match="store"):
-        run_all([squared(2)], Store(tmp_path / "store"), device="cpu", processes=processes)
+        run_all([made_up(2)], Store(tmp_path / "store"), device="cpu", processes=processes)
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_several_processes_run_every_job_and_outlive_one_that_dies(tmp_path: Path) -> None:
     store, recorder = Store(tmp_path), Recorder()
-    dying, failing = Dying(function="made_up:squared"), Diverging(function="made_up:failing")
-    timing = Squared(function="made_up:timing", arguments={"number": 7}, is_timing=True)
-    jobs: list[Job] = [
-        timing,
-        dying,
-        failing,
-        *(squared(number) for number in range(2)),
-    ]  # dying and squares: one group
+    dying, failing, timing = made_up("die"), made_up("diverge"), made_up(7, is_timing=True)
+    jobs: list[Job] = [timing, dying, made_up(1), failing, made_up(2)]  # two of them in each process
     found = run_all(jobs, store, device="cpu", processes=2, progress=recorder)
     assert found == Summary(done=3, failed=2, left=0)
     errors = {key_of(ended.job): ended.error for ended in recorder.results if ended.error is not None}
@@ -140,7 +134,7 @@ def test_seeds_and_rates_share_a_compiled_step() -> None:
     for changed in ({"expected_batch_size": 64}, {"settings": {"clip_norm": 2.0}}, {"views": 4}, {"data": "mnist"}):
         assert shape_of(tiny(**changed)) != shape_of(tiny())
     assert shape_of(tiny(simulated_batch_size=16)) != shape_of(tiny())
-    assert shape_of(squared(1)) == shape_of(squared(2))
+    assert shape_of(made_up(1)) == shape_of(made_up(2))
 
 
 def test_jobs_are_grouped_by_shape_in_equal_shares() -> None:
@@ -158,7 +152,7 @@ def test_each_job_prints_a_line() -> None:
     job = tiny(seed=3, settings={"learning_rate": 0.1})
     progress.started(job)
     progress.ended(JobResult(job=job, seconds=12.4, accuracy=0.5))
-    progress.ended(JobResult(job=squared(2), error="Diverged: the loss is nan"))
+    progress.ended(JobResult(job=made_up(2), error="Diverged: the loss is nan"))
     began, started, done, failed = lines
     assert "4 jobs" in began
     assert "dpsgd on digits, small_cnn, rate 0.1, batch 32, seed 3" in started
