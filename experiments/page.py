@@ -170,9 +170,7 @@ def _section(part: Part) -> Section:
             title=table.title,
             headings=headings(table),
             rows=rows_in_words(table),
-            numeric=[column.kind != "text" for column in table.columns],
             style="rows paper",
-            has_heading=True,
             notes=table.notes,
         )
         for table in part.report.tables

@@ -28,7 +28,7 @@ from lehr.data.records import InMemory
 from lehr.data.split import Split
 from lehr.errors import LehrError
 from lehr.planning.budget import Budget
-from lehr.reports.serving import Pages, RunList
+from lehr.reports.serving import Pages
 from lehr.run.shape import Callback, Start
 from lehr.search.request import Search
 from lehr.training.fit import fit
@@ -261,7 +261,7 @@ def _resume() -> None:
 
 
 def _serve() -> None:
-    Pages(RunList(Path())).answer("/")
+    Pages(Path()).answer("/")
 
 
 def _image_folder() -> None:

@@ -1,6 +1,9 @@
+"""The page of a run, of several runs, and their charts."""
+
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,22 +11,24 @@ from typing import Any
 import pytest
 
 from lehr import accounting
-from lehr.acceptance.annealed import Annealed
 from lehr.accounting.claims import Premise, Standing
 from lehr.accounting.events import Adjacency, Composed, Gaussian, NonPrivate
 from lehr.certificates.guarantee import best_guess_text, claim_to_json, guarantee_text
 from lehr.certificates.run_reading import RunRecord, State, read_run
-from lehr.planning.plan import Plan
+from lehr.errors import InvalidValue
 from lehr.planning.simulation import simulate
-from lehr.reports.run_page import SIMULATED, cost_rows, first_reached, position, promised, render
-from lehr.rounding import at_most
-from lehr.schedules import StepDecay
+from lehr.reports.prediction_page import compare_with_run
+from lehr.reports.run_page import FEWEST_OF_A_LINE, MOST_RUNS, POINTS, promised, render, render_comparison
+from lehr.rounding import at_most, rounded_up
+from lehr.run.shape import Evaluation
 from tests.audits import HOLDING, REFUTED
 from tests.certificates.conftest import PROVEN, PUBLISHED, filled_certificate
+from tests.predictions import PREDICTION
 from tests.reports.pages import Page, chart_lines, charts
 from tests.written_runs import PLAN, certificate, configuration, evaluations, write_run
 
-EXPENSIVE = replace(PLAN, noise_multiplier=1.0, expected_batch_size=200.0, delta=1e-4)
+ATTACK = "</title></script><script>alert('x')</script><b onclick=y>{{ 7 * 7 }}"
+LARGEST = 5_000_000  # bytes of a page; nearly all of it is the drawing library
 
 
 @pytest.fixture(scope="module")
@@ -46,222 +51,273 @@ def with_config(record: RunRecord, **sections: Any) -> RunRecord:
     return replace(record, config={**record.config, **sections})
 
 
-def declared_public(record: RunRecord) -> RunRecord:
-    return with_config(record, data={**record.config["data"], "declared": "public"})
+def with_rows(record: RunRecord, rows: Sequence[Evaluation], **changed: Any) -> RunRecord:
+    return replace(record, evaluations=tuple(replace(row, **changed) for row in rows))
 
 
-def test_the_guarantee_comes_first_and_in_words(text: str) -> None:
+def declared_public(record: RunRecord, **sections: Any) -> RunRecord:
+    return with_config(record, data={**record.config["data"], "declared": "public"}, **sections)
+
+
+# The guarantee.
+
+
+def test_guarantee_comes_first_and_in_words(text: str) -> None:
     words, own = Page(text).words, certificate(steps_taken=40)
-    stated = guarantee_text(epsilon=own.epsilon, delta=own.delta, adjacency=own.adjacency, unit="one image")
     for expected in (
-        stated,
+        guarantee_text(epsilon=own.epsilon, delta=own.delta, adjacency=own.adjacency, unit="one image"),
         best_guess_text(epsilon=own.epsilon, delta=own.delta, unit="one image"),
         "This is proven.",
+        "the number of records",
     ):
         assert words.index(expected) < words.index("How it went")
-    for expected in ("the number of records", own.claim.claim.theorem):
-        assert expected in words
+    assert own.claim.claim.theorem in words
 
 
-def test_steps_score_and_settings_are_in_the_words(text: str) -> None:
-    for words in ("40 of 40 planned", "95.00%", "0.0500", "sa-dpsgd", "clip norm", "30 of 40 (75.0%)", "digits"):
-        assert words in Page(text).words
-
-
-def test_the_charts_have_every_evaluation(text: str) -> None:
-    assert set(charts(text)) == {"accuracy", "loss", "spent", "acceptance", "noise"}
-    for name in ("accuracy", "loss"):
-        line, rows = chart_lines(text, name)["test"], evaluations()
-        assert line["x"] == [row.epsilon_spent for row in rows]
-        assert line["y"] == pytest.approx([getattr(row, name) for row in rows], rel=1e-5)
-
-
-def test_every_chart_has_a_place_a_heading_and_its_numbers_as_a_table(record: RunRecord) -> None:
-    rows = [
-        replace(row, accuracy_by_class=(1.0, 0.5), noise_multiplier=2.0, clip_norm=0.1)
-        for row in evaluations(accepted=0.75)
-    ]
-    method = {**record.config["method"], "acceptance": Annealed().to_json()}
-    full = with_config(replace(record, evaluations=tuple(rows), audit=HOLDING), method=method)
-    text = render(full, position=position(full))
-    expected = {"accuracy", "loss", "spent", "acceptance", "temperature", "noise", "clip", "classes"}
-    assert set(charts(text)) == expected | {"audit-roc-0", "audit-tradeoff-0", "constant-eta"}
-    page = Page(text)
-    elements = [attributes.get("id") for _, attributes in page.tags]
-    assert {*charts(text), *(f"{chart}-title" for chart in charts(text))} <= set(elements)
-    assert len({*filter(None, elements)}) == len([*filter(None, elements)])
-    assert sum(tag == "details" for tag, _ in page.tags) == len(charts(text))
-    order = ("50/50 membership", "Treated as public", "Accuracy against ε", "How it went", "Share of candidates",
-             "Noise multiplier", "Audit", "How ε was computed", "Configuration", "Cost")  # fmt: skip
-    places = [page.words.index(part) for part in order]
-    assert places == sorted(places)
-
-
-def test_acceptance_is_left_out_where_every_step_was_accepted(record: RunRecord) -> None:
-    text = render(replace(record, evaluations=tuple(evaluations())))
-    assert "acceptance" not in charts(text)
-    assert "Candidates accepted" not in Page(text).words
-
-
-@pytest.mark.parametrize("state", State)
-def test_the_page_says_how_far_the_run_has_come(record: RunRecord, state: State) -> None:
-    assert state.value.capitalize() in words_of(replace(record, state=state))
-
-
-def test_before_the_end_the_guarantee_is_that_of_the_whole_plan(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", is_over=False, steps_taken=20)
-    words = words_of(read_run(tmp_path / "run"))
-    assert f"ε = {at_most(PLAN.claim().epsilon)} at δ" in words
-    assert "proven for the plan" in words
-    write_run(tmp_path / "new", is_over=False, rows=[])
-    assert charts(render(read_run(tmp_path / "new"))) == {}
-
-
-def test_the_guarantee_includes_what_is_done_beside_the_steps(record: RunRecord) -> None:
-    planned = Composed((PLAN.event, Gaussian(2.0)))
+def test_guarantee_before_the_end_is_that_of_the_whole_plan(tmp_path: Path, record: RunRecord) -> None:
+    write_run(tmp_path / "run", is_over=False, steps_taken=20, rows=[])
+    text = render(read_run(tmp_path / "run"))
+    assert f"ε = {at_most(PLAN.claim().epsilon)} at δ" in Page(text).words
+    assert "proven for the plan" in Page(text).words
+    assert charts(text) == {}
+    planned = Composed((PLAN.event, Gaussian(2.0)))  # evaluations with noise beside the steps
     whole = accounting.claim(planned, delta=PLAN.delta, adjacency=PLAN.adjacency)
     assert f"ε = {at_most(whole.epsilon)} at" in render(replace(record, certificate=None, planned=planned))
 
 
-def test_a_run_without_privacy_says_so_first_and_charts_against_steps(tmp_path: Path, record: RunRecord) -> None:
+def test_run_without_privacy_says_so_and_shows_no_epsilon(tmp_path: Path, record: RunRecord) -> None:
     write_run(tmp_path / "run", config=configuration(plan=None, method={"name": "sgd"}), rows=[])
-    rows = tuple(replace(row, epsilon_spent=math.inf) for row in evaluations())
-    plain = replace(read_run(tmp_path / "run"), evaluations=rows)
+    plain = with_rows(read_run(tmp_path / "run"), evaluations(), epsilon_spent=math.inf)
     for one in (plain, replace(plain, certificate=record.certificate)):  # whatever lies in its folder
         text = render(one)
         assert "No privacy: it was trained without noise" in Page(text).words
         assert "δ" not in Page(text).words
-        assert "ε =" not in Page(text).words
         assert chart_lines(text, "accuracy")["test"]["x"] == [10, 20, 30, 40]
-
-
-def test_a_published_epsilon_is_shown_with_what_it_is_worth(record: RunRecord) -> None:
-    words = words_of(with_config(record, claims={"published": claim_to_json(PUBLISHED)}))
-    assert f"ε = {at_most(certificate(steps_taken=40).epsilon)} at δ = 1e-05, proven" in words
-    assert "As published: ε = 1" in words
-    assert "This is not a guarantee: the choice looks at the records." in words
-    words = words_of(with_config(record, claims={"published": claim_to_json(PROVEN)}))
-    assert "As published: ε = 2.5" in words
-    assert "not a guarantee" not in words
-
-
-def test_where_nothing_is_proven_the_page_says_why_and_shows_no_epsilon_but_the_papers(record: RunRecord) -> None:
-    leaks = replace(record, planned=Composed((PLAN.event, NonPrivate("bounds follow raw gradients"))), certificate=None)
-    words = words_of(with_config(leaks, claims={"published": claim_to_json(PUBLISHED)}))
-    assert "No privacy: bounds follow raw gradients." in words
-    assert "As published: ε = 1" in words
-    assert "ε ≤" not in words
-
-
-def test_hostile_names_are_words_and_nothing_else(tmp_path: Path, text: str) -> None:
-    attack = "</title></script><script>alert('x')</script><b onclick=y>{{ 7 * 7 }}"
-    config = configuration(
-        run=attack,
-        method={"name": attack, attack: attack},
-        data={"name": attack, "public_records": attack},
-        stated={"unit_of_privacy": attack, "treated_as_public": [attack]},
-    )
-    broken = Premise(attack, Standing.BROKEN, because=attack)
-    config["claims"] = {"published": claim_to_json(replace(PUBLISHED, theorem=attack, premises=(broken,)))}
-    write_run(tmp_path / "run", config=config, rows=evaluations(on=attack, accepted=0.5))
-    hostile = render(read_run(tmp_path / "run"))
-    assert attack not in hostile
-    assert "alert('x')" in Page(hostile).words
-    assert "{{ 7 * 7 }}" in Page(hostile).words
-    assert len(Page(hostile).scripts) == len(Page(text).scripts)
-    assert {tag for tag, _ in Page(hostile).tags} == {tag for tag, _ in Page(text).tags}
-
-
-@pytest.mark.parametrize("audit, words", [(HOLDING, "87 % of the claim"), (REFUTED, "REFUTED. ")])
-def test_an_audit_is_on_the_page_with_both_curves(record: RunRecord, audit: Any, words: str) -> None:
-    text = render(replace(record, evaluations=(), audit=audit))
-    assert words in Page(text).words
-    assert set(charts(text)) == {"audit-roc-0", "audit-tradeoff-0"}
-    assert words not in words_of(record)
-
-
-def test_a_certificate_of_a_run_that_promises_nothing_promises_nothing(record: RunRecord) -> None:
     assert record.certificate is not None
     words = words_of(declared_public(record))
     assert "No privacy: the training records were declared public." in words
     assert "ε =" not in words
 
 
+def test_leak_shows_only_the_papers_epsilon(record: RunRecord) -> None:
+    leaks = replace(record, planned=Composed((PLAN.event, NonPrivate("bounds follow raw gradients"))), certificate=None)
+    text = render(with_config(leaks, claims={"published": claim_to_json(PUBLISHED)}))
+    assert "No privacy: bounds follow raw gradients." in Page(text).words
+    assert "As published: ε = 1" in Page(text).words
+    assert "spent" not in charts(text)
+
+
+@pytest.mark.parametrize("claim, is_bad", [(PUBLISHED, True), (PROVEN, False)])
+def test_published_epsilon_is_shown_with_its_worth(record: RunRecord, claim: Any, is_bad: bool) -> None:
+    words = words_of(with_config(record, claims={"published": claim_to_json(claim)}))
+    assert f"ε = {at_most(certificate(steps_taken=40).epsilon)} at δ = 1e-05, proven" in words
+    assert f"As published: ε = {at_most(claim.epsilon)}" in words
+    assert ("not a guarantee" in words) == is_bad
+
+
 @pytest.mark.parametrize("accountant", ["pld", "filter"])
-def test_a_certificate_that_promises_more_than_the_run_is_another_runs_and_is_not_believed(
-    record: RunRecord, accountant: str
-) -> None:
-    certificate = record.certificate
+def test_foreign_certificate_is_not_believed(record: RunRecord, accountant: str) -> None:
+    certificate, proven = record.certificate, record.proven
     assert certificate is not None
-    assert record.proven is not None
-    assert promised(record) == certificate.claim.claim
-    better = replace(certificate.claim.claim, epsilon=record.proven.epsilon / 2, accountant=accountant)
-    foreign = replace(record, certificate=replace(certificate, claim=replace(certificate.claim, claim=better)))
-    assert promised(foreign) == record.proven
-    assert "it is another run's" in words_of(foreign)
-    elsewhere = replace(certificate.claim.claim, delta=record.proven.delta * 2)
-    other_delta = replace(record, certificate=replace(certificate, claim=replace(certificate.claim, claim=elsewhere)))
-    assert promised(other_delta) == record.proven
+    assert proven is not None
+    own = certificate.claim.claim
+    assert promised(record) == own
+    for other in (
+        replace(own, epsilon=proven.epsilon / 2, accountant=accountant),
+        replace(own, delta=proven.delta * 2, accountant=accountant),
+    ):
+        foreign = replace(record, certificate=replace(certificate, claim=replace(certificate.claim, claim=other)))
+        assert promised(foreign) == proven
+        assert "it is another run's" in words_of(foreign)
 
 
-def test_evaluations_are_thinned_out_and_the_end_at_accepted_candidates_is_named(record: RunRecord) -> None:
-    many = replace(record, evaluations=tuple(evaluations(range(1, 41))), plan=replace(PLAN, stops_at_accepted=30))
-    assert "20 of 40, evenly spread." in words_of(many)
-    assert "30 candidates are accepted" in words_of(many)
-    assert "evenly spread." not in words_of(record)
+# The rest of the page of a run.
+
+
+@pytest.mark.parametrize("state", State)
+def test_page_has_state_steps_scores_and_settings(record: RunRecord, state: State) -> None:
+    words = words_of(replace(record, state=state, plan=replace(PLAN, stops_at_accepted=30)))
+    assert state.value.capitalize() in words
+    for expected in ("40 of 40 planned", "30 candidates are accepted", "95.00%", "0.0500", "sa-dpsgd", "Clip norm"):
+        assert expected in words
+    assert "30 of 40 (75.0%)" in words
+    assert "Candidates accepted" not in words_of(with_rows(record, evaluations()))
 
 
 def test_costs_are_of_expected_records_and_whole_minutes(record: RunRecord) -> None:
-    rows = dict(cost_rows(record))
-    assert rows["Records used"] == "640 expected (40 steps of 16)"
-    assert rows["Passes over the data"] == "0.64 expected"
-    assert rows["Time"].startswith("less than a minute, ")
-    assert rows["ε per 100 steps"] == "1 on average"  # 0.4 for forty
-    assert rows["ε per pass over the data"] == "0.625 on average"
-    assert rows["ε when 90% was first reached"] == "0.2"
-    assert "ε when 97% was first reached" not in rows
-    slow = dict(cost_rows(replace(record, minutes=95)))
-    assert (slow["Time"][:11], slow["Steps per minute"]) == ("1 h 35 min,", "0.4211 on average")
-    budget = dict(cost_rows(replace(record, certificate=filled_certificate())))["Budget of the records"]
-    assert budget == "MNIST, training half: ε = 2.75 of 3 spent, this run included"
-    best = replace(record, evaluations=(replace(evaluations((40,))[0], accuracy=1.0),))
-    assert [accuracy for accuracy, _ in first_reached(best)] == [0.95, 0.97, 0.98, 0.99]
+    words = words_of(replace(record, minutes=95))
+    assert "640 expected (40 steps of 16)" in words
+    assert "0.64 expected" in words
+    assert "95 minutes" in words
+    assert record.certificate is not None
+    paid = replace(record.certificate, budget=filled_certificate().budget)
+    assert "MNIST, training half: ε = 2.75 of 3 spent" in words_of(replace(record, certificate=paid))
 
 
-def test_a_run_without_privacy_has_costs_but_no_epsilon(record: RunRecord) -> None:
-    rows = dict(cost_rows(declared_public(record)))
-    assert "Records used" in rows
-    assert not [name for name in rows if "ε" in name]
-    bare = replace(record, plan=None, certificate=None, minutes=None)
-    assert [*cost_rows(bare)] == [("Trained parameters", "195")]
+def test_every_chart_has_a_heading_and_its_numbers(record: RunRecord) -> None:
+    rows = evaluations(accepted=0.75)
+    full = with_rows(record, rows, accuracy_by_class=(1.0, 0.5), noise_multiplier=2.0, clip_norm=0.1)
+    full = declared_public(replace(full, audit=HOLDING))
+    text = render(full, outcome=compare_with_run(PREDICTION, full))
+    elements = {"accuracy", "loss", "acceptance", "noise", "clip", "classes", "audit-roc-0", "prediction"}
+    assert set(charts(text)) == elements
+    page = Page(text)
+    ids = [*filter(None, (attributes.get("id") for _, attributes in page.tags))]
+    assert {*elements, *(f"{chart}-title" for chart in elements)} <= set(ids)
+    assert len(set(ids)) == len(ids)
+    assert sum(tag == "details" for tag, _ in page.tags) == len(elements)
 
 
-def record_of(plan: Plan, directory: Path, declared: str = "private") -> RunRecord:
-    config = configuration(data={"declared": declared}) | {"plan": plan.to_json()}
-    write_run(directory / "run", config=config, is_over=False)
-    return replace(read_run(directory / "run"), plan=plan, planned=plan.event)
+@pytest.mark.parametrize("audit, words", [(HOLDING, "87 % of the claim"), (REFUTED, "REFUTED. ")])
+def test_audit_is_on_the_page(record: RunRecord, audit: Any, words: str) -> None:
+    text = render(replace(record, evaluations=(), audit=audit))
+    assert words in Page(text).words
+    assert set(charts(text)) == {"audit-roc-0"}
 
 
-@pytest.mark.parametrize("is_simulated", [False, True])
-def test_the_plan_is_marked_on_the_curve_of_its_own_eta(tmp_path: Path, is_simulated: bool) -> None:
-    plan = simulate(EXPENSIVE, expected_batch_size=50) if is_simulated else EXPENSIVE
-    found = position(record_of(plan, tmp_path, declared="public" if is_simulated else "private"))
-    assert found is not None
-    [mark] = [line for line in found.chart.lines if line.is_mark]
-    assert (mark.x, mark.y) == ([1.0], [EXPENSIVE.bound().epsilon])  # of a simulation, the plan that it stands for
-    assert found.chart.note.endswith(SIMULATED) == is_simulated
-    assert "η of the run" in dict(found.facts)
+def test_hostile_names_are_shown_as_text(tmp_path: Path, text: str, record: RunRecord) -> None:
+    config = configuration(
+        run=ATTACK,
+        method={"name": ATTACK, ATTACK: ATTACK},
+        data={"name": ATTACK, "public_records": ATTACK},
+        stated={"unit_of_privacy": ATTACK, "treated_as_public": [ATTACK]},
+    )
+    broken = Premise(ATTACK, Standing.BROKEN, because=ATTACK)
+    config["claims"] = {"published": claim_to_json(replace(PUBLISHED, theorem=ATTACK, premises=(broken,)))}
+    write_run(tmp_path / "run", config=config, rows=evaluations(on=ATTACK, accepted=0.5))
+    hostile = read_run(tmp_path / "run")
+    for page in (render(hostile), render_comparison([record, hostile])):
+        assert ATTACK not in page
+        assert "alert('x')" in Page(page).words
+        assert "{{ 7 * 7 }}" in Page(page).words
+        assert len(Page(page).scripts) == len(Page(text).scripts)
+        assert "b" not in {tag for tag, _ in Page(page).tags}
 
 
-@pytest.mark.parametrize(
-    "plan, declared",
-    [
-        (replace(EXPENSIVE, noise_schedule=StepDecay(every=10, decay=0.9)), "private"),
-        (replace(EXPENSIVE, adjacency=Adjacency.REPLACE_ONE), "private"),
-        (replace(EXPENSIVE, noise_multiplier=0.0), "private"),
-        (EXPENSIVE, "public"),
-    ],
-    ids=["unequal steps", "replaced records", "no noise", "public records"],
-)
-def test_where_the_total_noise_says_nothing_there_is_no_position(tmp_path: Path, plan: Plan, declared: str) -> None:
-    assert position(record_of(plan, tmp_path, declared)) is None
+# Charts.
+
+
+def test_charts_have_every_evaluation_against_epsilon(text: str) -> None:
+    assert set(charts(text)) == {"accuracy", "loss", "spent", "acceptance"}
+    for name in ("accuracy", "loss"):
+        line, rows = chart_lines(text, name)["test"], evaluations()
+        assert line["x"] == [row.epsilon_spent for row in rows]
+        assert line["y"] == pytest.approx([getattr(row, name) for row in rows], rel=1e-5)
+
+
+def test_epsilon_on_a_chart_is_rounded_up(record: RunRecord) -> None:
+    text = render(with_rows(record, evaluations((10,)), epsilon_spent=3.9999401))
+    assert chart_lines(text, "accuracy")["test"]["x"] == [4.0]
+    assert chart_lines(text, "spent")["ε spent (proven)"]["y"] == [4.0]
+
+
+@pytest.mark.parametrize("state", State)
+def test_run_that_ended_early_has_a_line_to_the_charged_epsilon(record: RunRecord, state: State) -> None:
+    text = render(replace(with_rows(record, evaluations((5, 10))), state=state))
+    ended_early = state in (State.ACCEPTED, State.STOPPED)
+    for name in ("accuracy", "loss"):
+        lines = chart_lines(text, name)
+        assert ("test, charged" in lines) == ended_early
+        if ended_early:
+            charged = lines["test, charged"]
+            assert (charged["dash"], charged["colour"]) == ("dot", 0)
+            assert charged["x"] == [0.1, rounded_up(PLAN.claim().epsilon, digits=5)]
+            assert charged["y"] == [lines["test"]["y"][-1]] * 2
+
+
+def test_acceptance_noise_and_clip_are_those_of_the_rows(record: RunRecord) -> None:
+    rows = [
+        replace(row, accepted=n, clip_norm=1 / row.step) for row, n in zip(evaluations(), (10, 15, 15, 25), strict=True)
+    ]
+    text = render(with_rows(record, rows, noise_multiplier=2.0))
+    assert chart_lines(text, "acceptance")["accepted"]["y"] == pytest.approx([1, 0.75, 0.5, 0.625])
+    assert chart_lines(text, "noise")["noise multiplier"]["y"] == [2.0] * 4
+    assert chart_lines(text, "clip")["clip norm"]["y"] == pytest.approx([0.1, 0.05, 1 / 30, 0.025], rel=1e-5)
+    assert not {"acceptance", "noise", "clip"} & set(charts(render(with_rows(record, evaluations()))))
+
+
+def test_classes_are_bars_and_many_classes_are_sorted(record: RunRecord) -> None:
+    [line] = chart_lines(render(with_rows(record, evaluations(), accuracy_by_class=(0.5, None, 0))), "classes").values()
+    assert (line["is_bars"], line["x"], line["y"]) == (True, [0, 1, 2], [0.5, None, 0])
+    many = tuple((7 * n % 100) / 100 for n in range(100))
+    [line] = chart_lines(render(with_rows(record, evaluations(), accuracy_by_class=many)), "classes").values()
+    assert not line["is_bars"]
+    assert line["y"] == sorted(many)
+
+
+def test_chart_is_thinned_and_keeps_its_ends(record: RunRecord) -> None:
+    runs = [with_config(with_rows(record, evaluations(range(1, 2001))), run=f"{n}") for n in range(MOST_RUNS)]
+    for page, element in ((render(runs[0]), "spent"), (render_comparison(runs), "accuracy-steps")):
+        lines = [*chart_lines(page, element).values()]
+        assert sum(len(line["x"]) for line in lines) <= max(POINTS, len(lines) * FEWEST_OF_A_LINE)
+        assert all((line["x"][0], line["x"][-1]) == (1, 2000) for line in lines)
+        assert len(page.encode()) < LARGEST
+
+
+def test_each_set_of_records_is_a_line(record: RunRecord) -> None:
+    both = with_rows(record, (*evaluations(), *evaluations((15,), on="held out")))
+    assert [*chart_lines(render(both), "accuracy")] == ["test", "held out"]
+
+
+# Several runs.
+
+
+@pytest.fixture(scope="module")
+def compared(record: RunRecord) -> str:
+    """One with a promise, one by a paper's rule, and three that promise nothing for different reasons."""
+    simulated = simulate(PLAN, expected_batch_size=4)
+    public = replace(declared_public(record, run="open"), certificate=None)
+    return render_comparison(
+        [
+            record,
+            with_config(record, run="paper", claims={"published": claim_to_json(PUBLISHED)}),
+            public,
+            replace(with_config(public, run="small"), plan=simulated, planned=simulated.event),
+            replace(with_config(record, run="plain"), plan=None, certificate=None),
+        ]
+    )
+
+
+def test_runs_without_privacy_are_called_so_everywhere(compared: str) -> None:
+    open_, plain, small = "open [no privacy]", "plain [no privacy]", "small [simulation: no privacy]"
+    assert [*chart_lines(compared, "accuracy-steps")] == ["first try", "paper", open_, small, plain]
+    for element in ("accuracy", "loss", "spent"):
+        assert [*chart_lines(compared, element)] == ["first try", "paper"]
+    words = Page(compared).words
+    assert f"Not on the charts against ε: {open_}; {small}; {plain}." in words
+    assert f"{plain}: no guarantee: it was trained without noise." in words
+    for name in ("open", "plain"):
+        assert words.count(name + " ") == words.count(f"{name} [no privacy]") > 0
+
+
+def test_comparison_has_every_guarantee_before_the_scores(compared: str) -> None:
+    words = Page(compared).words
+    assert words.index("Guarantees") < words.index("Accuracy against ε")
+    assert "paper: ε = 0.20393 at δ = 1e-05, proven (certified), for one image, add-or-remove-one." in words
+    assert "1 — not a guarantee: the choice looks at the records" in words
+    assert "95.00% on test" in words
+
+
+def test_runs_keep_their_colour_and_names_differ(record: RunRecord) -> None:
+    text = render_comparison([replace(record, evaluations=()), record, replace(record, directory=Path("a/second"))])
+    for element in ("accuracy", "spent", "acceptance"):
+        lines = chart_lines(text, element)
+        assert len(lines) == 2
+        assert [line["colour"] for line in lines.values()] == [1, 2]
+        assert charts(text)[element]["names_lines"]
+
+
+def test_comparison_warns_of_differences(record: RunRecord) -> None:
+    plan = replace(PLAN, delta=1e-6, adjacency=Adjacency.REPLACE_ONE)
+    other = with_config(record, run="b", data={**record.config["data"], "name": "letters"})
+    other = replace(with_rows(other, evaluations(on="own")), plan=plan, planned=plan.event, certificate=None)
+    words = Page(render_comparison([record, other])).words
+    for warning in ("different δ", "adjacency", "digits, letters", "own, test"):
+        assert warning in words
+    assert "different δ" not in Page(render_comparison([record, with_config(record, run="b")])).words
+
+
+@pytest.mark.parametrize("count", [0, 1, MOST_RUNS + 1])
+def test_too_few_or_too_many_runs_are_refused(record: RunRecord, count: int) -> None:
+    with pytest.raises(InvalidValue, match="runs"):
+        render_comparison([record] * count)

@@ -1,117 +1,76 @@
 from __future__ import annotations
 
-import itertools
-import json
 import math
 from typing import Any
 
 import pytest
 
 from lehr.reports.progress import TrialRow
-from lehr.reports.search_page import FEWEST_FOR_SHARES, render
-from tests.reports.pages import Page
+from lehr.reports.search_page import render
+from tests.reports.pages import Page, chart_lines, charts
 
 
 def rows(count: int = 12) -> list[TrialRow]:
-    """Trials in which the optimizer decides, and nothing else does."""
     found = []
     for number in range(count):
         is_sgd = number % 2 == 0
-        parameters: dict[str, Any] = {"optimizer": "sgd" if is_sgd else "<b>adam</b>", "rate": 10.0 ** -(number % 7)}
+        parameters: dict[str, Any] = {"optimizer": "sgd" if is_sgd else "<b>adam</b>", "rate": 10.0 ** -(number % 8)}
         parameters |= {"momentum": 0.9} if is_sgd else {}
         score = (0.8 if is_sgd else 0.4) + 0.001 * (number * 7 % 5)
         found.append(TrialRow(number=number, state="done", score=score, parameters=parameters, seconds=12.0))
     return found
 
 
-def page(given: list[TrialRow], *, score: str = "accuracy") -> Page:
-    return Page(
-        render(
-            given,
-            title="Search <i>x</i>",
-            score=score,
-            trials=20,
-            terms="free: the records are declared public",
-            winner='name = "digits" <script>',
-            names=["optimizer", "rate", "momentum"],
-        )
+def page(given: list[TrialRow], *, score: str = "accuracy") -> str:
+    return render(
+        given,
+        title="Search <i>x</i>",
+        score=score,
+        trials=20,
+        terms="free: the records are declared public",
+        winner='name = "digits" <script>',
+        names=["optimizer", "rate", "momentum"],
     )
 
 
-def data(found: Page) -> dict[str, Any]:
-    [text] = [script for script in found.scripts if "crossings" in script and script.lstrip().startswith("{")]
-    shape: dict[str, Any] = json.loads(text)
-    return shape
-
-
-def test_the_page_asks_the_network_for_nothing() -> None:
-    assert not any("src" in attributes or "href" in attributes for _, attributes in page(rows()).tags)
-
-
-def test_nothing_that_was_given_is_read_as_html() -> None:
-    found = page(rows())
-    assert not {tag for tag, _ in found.tags} & {"b", "i"}
-    for shape in (data(found)["axes"], data(found)["crossings"]):
-        assert "<b>" not in json.dumps(shape)
-
-
-def test_the_best_trial_and_the_number_of_trials_are_said() -> None:
+def test_page_has_the_best_trial_and_all_trials() -> None:
     given = [*rows(), TrialRow(number=12, state="failed", score=None, parameters={}, note="no longer finite")]
-    words = page(given).words
-    assert "80.40%" in words
-    assert "12 of 20 trials done, 1 failed" in words
-    assert "no longer finite" in words
-    assert "declared public" in words
+    parsed = Page(page(given))
+    for words in ("80.40%", "12 of 20 trials done, 1 failed", "no longer finite", "declared public"):
+        assert words in parsed.words
+    assert not {tag for tag, _ in parsed.tags} & {"b", "i"}
+    assert not any("src" in attributes or "href" in attributes for _, attributes in parsed.tags)
+    assert "0.4000" in Page(page(rows(), score="loss")).words  # of losses the smallest is the best
 
 
-def test_every_trial_crosses_every_axis_and_ends_at_its_score() -> None:
-    found = data(page(rows()))
-    assert [axis["name"] for axis in found["axes"]] == ["optimizer", "rate", "momentum", "accuracy"]
-    assert all(len(line["heights"]) == 4 for line in found["crossings"])
-    assert len(found["crossings"]) == 12
-    ends = [line["heights"][-1] for line in found["crossings"]]
-    assert ends == sorted(ends)
-    assert (found["crossings"][-1]["share"], ends[-1], ends[0]) == (1, 1, 0)
+def test_score_is_drawn_against_every_setting() -> None:
+    text = page(rows())
+    assert [*charts(text)] == ["best", "setting-0", "setting-1", "setting-2"]
+    optimizer, rate, momentum = (chart_lines(text, f"setting-{n}")["trials"] for n in range(3))
+    assert charts(text)["setting-0"]["x_labels"] == ["&lt;b&gt;adam&lt;/b&gt;", "sgd"]
+    assert optimizer["x"] == [1.0, 0.0] * 6
+    assert charts(text)["setting-1"]["x_scale"] == "log"
+    assert (rate["x"][0], rate["y"][0]) == (1.0, 0.8)
+    assert len(momentum["x"]) == 6  # trials that had the setting
+    assert "<b>" not in str(charts(text))
 
 
-def test_a_setting_that_was_not_asked_for_is_crossed_below_its_axis() -> None:
-    lines = data(page(rows()))["crossings"]
-    assert {line["heights"][2] < 0 for line in lines if "adam" in line["text"]} == {True}
-    assert {line["heights"][2] < 0 for line in lines if "sgd" in line["text"]} == {False}
-
-
-def test_numbers_far_apart_are_drawn_by_their_logarithms() -> None:
-    heights = sorted(line["heights"][1] for line in data(page(rows()))["crossings"])
-    steps = {round(b - a, 6) for a, b in itertools.pairwise(heights)} - {0.0}
-    assert len(steps) == 1
-
-
-def test_the_setting_that_decides_has_the_largest_share_and_the_others_none() -> None:
-    words = page(rows(20)).words
-    shares = words[words.index("What the score depends on") :]
-    assert "optimizer 100%" in shares
-    assert "rate 0%" in shares
-
-
-def test_few_trials_show_no_shares() -> None:
-    assert "What the score depends on" not in page(rows(FEWEST_FOR_SHARES - 1)).words
-
-
-def test_of_losses_the_smallest_is_the_best() -> None:
-    found = page(rows(), score="loss")
-    assert "0.4000" in found.words
-    assert data(found)["crossings"][-1]["heights"][-1] == 0
+@pytest.mark.parametrize("score, best", [("accuracy", max), ("loss", min)])
+def test_best_so_far(score: str, best: Any) -> None:
+    lines = chart_lines(page(rows(), score=score), "best")
+    every = lines["each trial"]["y"]
+    assert lines["best so far"]["y"] == [best(every[: n + 1]) for n in range(12)]
 
 
 @pytest.mark.parametrize(
     "given", [[], [TrialRow(number=0, state="running", score=None, parameters={"rate": 1.0})]], ids=["none", "running"]
 )
-def test_a_search_without_a_score_has_a_page_without_charts(given: list[TrialRow]) -> None:
-    found = page(given)
-    assert found.scripts == []
-    assert f"0 of 20 trials done{', 1 running' if given else ''}" in found.words
+def test_search_without_a_score_has_no_charts(given: list[TrialRow]) -> None:
+    assert charts(page(given)) == {}
+    assert f"0 of 20 trials done{', 1 running' if given else ''}" in Page(page(given)).words
 
 
 def test_equal_scores_and_a_single_trial_are_drawn() -> None:
     for given in (rows(1), [TrialRow(number=n, state="done", score=0.5, parameters={"rate": 1.0}) for n in range(9)]):
-        assert all(math.isfinite(height) for line in data(page(given))["crossings"] for height in line["heights"])
+        line = chart_lines(page(given), "setting-1")["trials"]
+        assert all(map(math.isfinite, line["x"]))

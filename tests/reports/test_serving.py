@@ -1,14 +1,12 @@
-"""A real server, asked over a real connection."""
+"""The list of runs, the pages, and a real server, asked over a real connection."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPResponse
@@ -20,50 +18,44 @@ import pytest
 from lehr.certificates.guarantee import claim_to_json
 from lehr.errors import InvalidValue, StoreError
 from lehr.planning.simulation import simulate
-from lehr.reports import serving
 from lehr.reports.serving import (
     COLUMNS,
     HEADERS,
     LARGEST_BYTES,
-    LIST_POLICY,
     LIVELY_SECONDS,
+    POLICY,
     RUN_POLICY,
-    TAIL_BYTES,
     ListedRun,
     Pages,
-    RunList,
     Server,
+    list_runs,
+    run_address,
 )
 from lehr.rounding import at_most
-from lehr.run.shape import RunFiles
 from tests.certificates.conftest import PROVEN, PUBLISHED
 from tests.reports.pages import Page
 from tests.written_runs import PLAN, configuration, evaluations, write_run
 
+ATTACK = "</title></script><script>alert('x')</script><b onclick=y>{{ 7 * 7 }}"
+
 
 def only(folder: Path) -> ListedRun:
-    [listed] = RunList(folder).listed()
+    [listed] = list_runs(folder).values()
     return listed
 
 
 def claiming(**sections: Any) -> dict[str, Any]:
     """A configuration that has counted what its plan costs, as a run does that begins."""
-    return {
-        **configuration(**sections),
-        "claims": {"proven": claim_to_json(PROVEN), "published": claim_to_json(PUBLISHED)},
-    }
+    claims = {"proven": claim_to_json(PROVEN), "published": claim_to_json(PUBLISHED)}
+    return {**configuration(**sections), "claims": claims}
 
 
-def aged(files: RunFiles, seconds: float) -> None:
-    then = time.time() - seconds
-    for path in (files.metrics, files.ledger):
-        os.utime(path, (then, then))
+# The list.
 
 
-def test_a_run_that_goes_on_shows_what_it_spent_of_what_its_plan_costs(tmp_path: Path) -> None:
-    write_run(tmp_path / "first", config=claiming(), is_over=False, rows=evaluations([10, 20]))
-    assert only(tmp_path) == ListedRun(
-        key=only(tmp_path).key,
+def test_training_run_shows_what_it_spent_of_its_plan(tmp_path: Path) -> None:
+    files = write_run(tmp_path / "first", config=claiming(), is_over=False, rows=evaluations([10, 20]))
+    listed = ListedRun(
         kind="training",
         name="first",
         state="training",
@@ -74,26 +66,20 @@ def test_a_run_that_goes_on_shows_what_it_spent_of_what_its_plan_costs(tmp_path:
         steps="20 of 40",
         started="2026-01-31",
     )
+    assert only(tmp_path) == listed
+    with files.metrics.open("ab") as file:
+        file.write(b'{"step": 30, "accur')  # a row that is being written is left out
+    assert only(tmp_path) == listed
+    then = time.time() - LIVELY_SECONDS - 1
+    for path in (files.metrics, files.ledger):
+        os.utime(path, (then, then))
+    assert only(tmp_path) == replace(listed, kind="open", state="still running, or interrupted")
 
 
-def test_the_epsilon_is_never_that_of_the_papers_rule(tmp_path: Path) -> None:
-    write_run(tmp_path / "first", config=claiming())
-    assert only(tmp_path).epsilon == at_most(PROVEN.epsilon) != at_most(PUBLISHED.epsilon)
-
-
-def test_a_run_that_counted_nothing_yet_is_counted(tmp_path: Path) -> None:
+def test_run_that_counted_nothing_yet_is_counted(tmp_path: Path) -> None:
     write_run(tmp_path / "first", is_over=False, rows=[])
     assert only(tmp_path).epsilon == f"– of {at_most(PLAN.claim().epsilon)}"
     assert only(tmp_path).steps == "– of 40"
-
-
-def test_a_run_that_has_long_written_nothing_is_not_called_training(tmp_path: Path) -> None:
-    files = write_run(tmp_path / "first", is_over=False)
-    aged(files, LIVELY_SECONDS + 60)
-    assert only(tmp_path).kind == "open"
-    assert only(tmp_path).state == "still running, or interrupted; nothing new for 2 min"
-    aged(files, 3 * 86_400)
-    assert only(tmp_path).state.endswith("nothing new for 3 days")
 
 
 @pytest.mark.parametrize(
@@ -105,237 +91,151 @@ def test_a_run_that_has_long_written_nothing_is_not_called_training(tmp_path: Pa
         (30, {"stops_at_accepted": 31}, "stopped", "stopped before the plan's end"),
     ],
 )
-def test_a_run_with_a_model_says_how_it_ended(
+def test_finished_run_shows_its_end_and_the_proven_epsilon_of_its_plan(
     tmp_path: Path, steps: int, plan: dict[str, Any], kind: str, state: str
 ) -> None:
     config = claiming(plan=replace(PLAN, **plan).to_json())
     write_run(tmp_path / "first", config=config, steps_taken=steps, rows=evaluations([10, steps]))
     listed = only(tmp_path)
-    assert (listed.kind, listed.state, listed.epsilon) == (kind, state, "2.5")  # whatever it used, the plan is charged
+    assert (listed.kind, listed.state) == (kind, state)
+    assert listed.epsilon == at_most(PROVEN.epsilon) != at_most(PUBLISHED.epsilon)  # whatever it used
 
 
 @pytest.mark.parametrize(
-    "sections",
+    "sections, epsilon",
     [
-        {"plan": None, "method": {"name": "plain-sgd"}},
-        {"data": {"declared": "public"}},
-        {"plan": replace(PLAN, noise_multiplier=0.0).to_json()},
-        {"plan": simulate(PLAN, expected_batch_size=4).to_json(), "data": {"declared": "public"}},
+        ({"plan": None, "method": {"name": "plain-sgd"}}, "no privacy"),
+        ({"data": {"declared": "public"}}, "no privacy"),
+        ({"plan": replace(PLAN, noise_multiplier=0.0).to_json()}, "no privacy"),
+        ({"plan": simulate(PLAN, expected_batch_size=4).to_json()}, "no privacy"),
+        ({}, "counted for its search"),
     ],
-    ids=["no plan", "public records", "no noise", "simulation"],
+    ids=["no plan", "public records", "no noise", "simulation", "trial"],
 )
-def test_a_run_that_promises_nothing_shows_no_epsilon(tmp_path: Path, sections: dict[str, Any]) -> None:
-    write_run(tmp_path / "first", config=claiming(**sections), is_over=False)
-    assert only(tmp_path).epsilon == "no privacy"
+def test_run_without_a_guarantee_of_its_own_shows_no_epsilon(
+    tmp_path: Path, sections: dict[str, Any], epsilon: str
+) -> None:
+    trial = {} if sections else {"trial_of": {"kind": "composition", "trials": 3}}
+    write_run(tmp_path / "first", config={**claiming(**sections), **trial}, is_over=False)
+    assert only(tmp_path).epsilon == epsilon
 
 
-def test_a_trial_of_a_search_shows_no_epsilon_of_its_own(tmp_path: Path) -> None:
-    price = {"kind": "composition", "trials": 3}
-    write_run(tmp_path / "first", config={**claiming(), "trial_of": price}, is_over=False)
-    assert only(tmp_path).epsilon == "counted for its search"
-
-
-def test_runs_are_found_below_other_folders_and_the_newest_is_first(tmp_path: Path) -> None:
+def test_runs_are_found_below_other_folders_newest_first(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "search/trials/7", "old")):
         files = write_run(tmp_path / name)
         os.utime(files.config, (1e9 - age, 1e9 - age))
     (tmp_path / "notes").mkdir()
     write_run(tmp_path / ".hidden" / "run")
     write_run(tmp_path / "new" / "copies" / "inside of a run")
-    assert [listed.name for listed in RunList(tmp_path).listed()] == ["new", "search/trials/7", "old"]
-
-
-def test_the_folder_of_a_run_itself_is_a_list_of_one(tmp_path: Path) -> None:
-    write_run(tmp_path / "first")
-    assert only(tmp_path / "first").name == "first"
-
-
-def test_a_folder_without_runs_is_an_empty_list_and_none_is_an_error(tmp_path: Path) -> None:
-    assert RunList(tmp_path).listed() == []
+    assert [listed.name for listed in list_runs(tmp_path).values()] == ["new", "search/trials/7", "old"]
+    assert only(tmp_path / "new").name == "new"
+    assert list_runs(tmp_path / "notes") == {}
     with pytest.raises(StoreError, match="no such folder"):
-        RunList(tmp_path / "nowhere")
-
-
-def test_a_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
-    files = write_run(tmp_path / "first", is_over=False, rows=evaluations([10, 20]))
-    with files.metrics.open("ab") as file:
-        file.write(b'{"step": 30, "accur')
-    assert only(tmp_path).steps == "20 of 40"
-
-
-def test_the_last_row_is_found_after_many(tmp_path: Path) -> None:
-    files = write_run(tmp_path / "first", is_over=False, rows=[])
-    row = b'{"step": %d, "accepted": 1, "epsilon_spent": 0.5, "accuracy": 0.25, "on": "test"}\n'
-    files.metrics.write_bytes(b"".join(row % step for step in range(2000)))
-    assert files.metrics.stat().st_size > 2 * TAIL_BYTES
-    assert only(tmp_path).steps == "1,999 of 40"
-
-
-@pytest.mark.parametrize("value", ["10" * 200, '"infinity"', "null", "[1]", "true", '"<b>"', "1e999"])
-@pytest.mark.parametrize("name", ["step", "accuracy", "epsilon_spent"])
-def test_odd_values_are_left_out_and_hide_nothing_else(tmp_path: Path, name: str, value: str) -> None:
-    files = write_run(tmp_path / "first", config=claiming(), is_over=False, rows=[])
-    files.metrics.write_text(f'{{"{name}": {value}}}\n')
-    write_run(tmp_path / "second")
-    listed = {one.name: one for one in RunList(tmp_path).listed()}
-    assert listed["second"].kind == "finished"
-    assert listed["first"].kind in ("training", "broken")
-    assert listed["first"].accuracy == "–"
+        list_runs(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"format": "lehr-run"}', "\0\0", '{"format": "lehr-run", "format_version": 2}']
+    "content", ["", "[]\n", "{\n", "\0\0", '{"format": "lehr-run"}', '{"step": "<b>"}\n', "10" * 200]
 )
-def test_a_folder_that_cannot_be_understood_is_listed_as_broken(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("name", ["config", "metrics"])
+def test_damaged_run_is_listed_as_broken_and_hides_no_other(tmp_path: Path, name: str, content: str) -> None:
+    files = write_run(tmp_path / "bad", config=claiming())
     write_run(tmp_path / "good")
-    files = write_run(tmp_path / "bad")
-    files.config.write_text(content)
-    listed = {one.name: one for one in RunList(tmp_path).listed()}
-    assert listed["bad"].kind == "broken"
+    getattr(files, name).write_text(content)
+    listed = {one.name: one for one in list_runs(tmp_path).values()}
+    is_half_written = name == "metrics" and "\n" not in content
+    assert listed["bad"].kind == ("finished" if is_half_written else "broken")
     assert str(tmp_path) not in listed["bad"].state
     assert listed["good"].kind == "finished"
 
 
-def test_metrics_that_are_no_rows_are_broken(tmp_path: Path) -> None:
-    files = write_run(tmp_path / "first")
-    for content in (b"\xff\xfe\n", b"[]\n", b"{\n"):
-        files.metrics.write_bytes(content)
-        assert only(tmp_path).kind == "broken"
+def refused(folder: Path) -> bool:
+    """Whether the only run is listed as broken, and its page is not shown."""
+    [(directory, listed)] = list_runs(folder).items()
+    answer = Pages(folder).answer(run_address(directory))
+    return listed.kind == "broken" and answer.status is HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def test_links_lead_nowhere(tmp_path: Path) -> None:
+def test_links_are_not_followed(tmp_path: Path) -> None:
     outside = write_run(tmp_path / "outside" / "run")
     runs = tmp_path / "runs"
     runs.mkdir()
     (runs / "linked").symlink_to(outside.directory)
-    assert RunList(runs).listed() == []
+    assert list_runs(runs) == {}
     inside = write_run(runs / "first")
+    assert only(runs).kind == "finished"
     inside.config.unlink()
     inside.config.symlink_to(outside.config)
-    listing = RunList(runs)
-    [listed] = listing.listed()
-    assert listed.state == "broken: one of its files is a link, or no file"
-    assert listing.directory(listed.key) is None
+    assert refused(runs)
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "ledger.db", "certificate.json", "audit.json"])
-def test_a_pipe_in_place_of_a_file_does_not_hold_up_the_list(tmp_path: Path, name: str) -> None:
+def test_pipe_in_place_of_a_file_does_not_block(tmp_path: Path, name: str) -> None:
     files = write_run(tmp_path / "first")
     (files.directory / name).unlink(missing_ok=True)
     os.mkfifo(files.directory / name)
-    listing = RunList(tmp_path)
-    [listed] = listing.listed()
-    assert listed.kind == "broken"
-    assert listing.directory(listed.key) is None
+    assert refused(tmp_path)
 
 
-def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+def test_huge_file_is_not_read(tmp_path: Path) -> None:
     files = write_run(tmp_path / "first")
     with files.metrics.open("ab") as file:
         file.truncate(LARGEST_BYTES + 1)
-    assert only(tmp_path).state == "broken: one of its files is far too large"
+    assert refused(tmp_path)
 
 
-def test_a_run_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
-    files = write_run(tmp_path / "first", is_over=True, rows=evaluations([10]))
-    listing = RunList(tmp_path)
-    [before] = listing.listed()
-    assert listing.listed()[0] is before
+def test_run_is_read_again_when_it_changed(tmp_path: Path) -> None:
+    files = write_run(tmp_path / "first", rows=evaluations([10]))
+    before = only(tmp_path)
+    assert only(tmp_path) is before
     with files.metrics.open("a") as file:
-        file.write('{"step": 40, "accepted": 40, "accuracy": 0.5, "on": "test"}\n')
-    [after] = listing.listed()
-    assert (before.steps, after.steps) == ("10 of 40", "40 of 40")
+        file.write(files.metrics.read_text().replace('"step": 10', '"step": 40'))
+    assert (before.steps, only(tmp_path).steps) == ("10 of 40", "40 of 40")
 
 
-def test_a_run_is_found_by_its_key_until_it_is_gone(tmp_path: Path) -> None:
-    files = write_run(tmp_path / "first")
-    listing = RunList(tmp_path)
-    [listed] = listing.listed()
-    assert listing.directory(listed.key) == files.directory
-    assert RunList(tmp_path).directory(listed.key) == files.directory  # a list that nobody has asked for yet
-    files.directory.rename(tmp_path / "second")
-    listing.listed()
-    assert listing.directory(listed.key) is None
-
-
-def test_a_file_that_became_a_link_since_the_list_was_made_is_noticed(tmp_path: Path) -> None:
-    files = write_run(tmp_path / "first")
-    listing = RunList(tmp_path)
-    [listed] = listing.listed()
-    files.metrics.rename(tmp_path / "metrics")
-    files.metrics.symlink_to(tmp_path / "metrics")
-    assert listing.directory(listed.key) is None
-
-
-@pytest.mark.parametrize("key", ["", "..", "first", "../first", "/etc/passwd", "first/private", "\0"])
-def test_no_path_is_a_key(tmp_path: Path, key: str) -> None:
-    write_run(tmp_path / "first")
-    assert RunList(tmp_path).directory(key) is None
-
-
-def test_a_name_that_is_no_text_is_shown_as_well_as_it_can_be(tmp_path: Path) -> None:
+def test_name_that_is_no_text_is_shown(tmp_path: Path) -> None:
     write_run(tmp_path / "first")
     os.rename(os.fsencode(tmp_path / "first"), os.fsencode(tmp_path) + b"/\xff<b>")
-    listed = only(tmp_path)
-    assert listed.name == "�<b>"
-    assert RunList(tmp_path).directory(listed.key) is not None
+    assert only(tmp_path).name == "�<b>"
+    assert Pages(tmp_path).answer("/").status is HTTPStatus.OK
 
 
-ATTACK = "</title></script><script>alert('x')</script><b onclick=y>{{ 7 * 7 }}"
+# The pages.
 
 
-@pytest.fixture
-def pages(tmp_path: Path) -> Pages:
-    write_run(tmp_path / "first")
-    write_run(tmp_path / "second", is_over=False)
-    return Pages(RunList(tmp_path))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    write_run(folder / "first")
+    write_run(folder / "second", is_over=False)
+    return folder
 
 
-def key_of(pages: Pages, name: str) -> str:
-    return next(listed.key for listed in pages.runs.listed() if listed.name == name)
+@pytest.fixture(scope="module")
+def pages(folder: Path) -> Pages:
+    return Pages(folder)
 
 
-def test_the_list_has_a_row_for_each_run_that_leads_to_its_page(pages: Pages) -> None:
-    answer = pages.answer("/")
+def test_list_links_to_the_page_of_each_run_and_has_no_script(pages: Pages) -> None:
+    answer = pages.answer("/?again")
     page = Page(answer.body)
     links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
-    assert len(links) == 2
-    assert set(links) == {f"/runs/{key_of(pages, name)}" for name in ("first", "second")}
+    assert sorted(map(str, links)) == sorted(map(run_address, list_runs(pages.folder)))
     assert all(heading in page.words for heading in COLUMNS.values())
     assert "finished: the plan was completed" in page.words
+    assert (page.scripts, answer.policy) == ([], POLICY)
+    assert any(attributes.get("http-equiv") == "refresh" for _, attributes in page.tags)
+    run = pages.answer(str(links[0]))
+    assert (run.status, run.policy) == (HTTPStatus.OK, RUN_POLICY)
+    assert "Training run: first try" in Page(run.body).words
 
 
-def test_the_script_is_told_what_the_list_says(pages: Pages) -> None:
-    answer = pages.answer("/runs.json")
-    assert answer.kind == "application/json"
-    assert json.loads(answer.body)["runs"] == [listed.to_json() for listed in pages.runs.listed()]
-
-
-def test_the_list_loads_one_script_and_that_is_served(pages: Pages) -> None:
-    page = Page(pages.answer("/").body)
-    sources = [attributes["src"] for tag, attributes in page.tags if "src" in attributes]
-    assert sources == ["/list.js"]
-    assert not any(script.strip() for script in page.scripts)  # the policy allows no script inside of the page
-    assert "unsafe-inline" not in LIST_POLICY.partition("script-src")[2].partition(";")[0]
-    assert "runs.json" in pages.answer("/list.js").body
-
-
-def test_the_script_puts_nothing_into_the_page_but_text(pages: Pages) -> None:
-    script = pages.answer("/list.js").body
-    assert not any(word in script for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("))
-
-
-def test_the_page_of_a_run_is_its_report(pages: Pages) -> None:
-    answer = pages.answer(f"/runs/{key_of(pages, 'second')}?again")
-    assert (answer.status, answer.policy) == (HTTPStatus.OK, RUN_POLICY)
-    assert "Training run: first try" in Page(answer.body).words
-
-
-@pytest.mark.parametrize("policy", [LIST_POLICY, RUN_POLICY])
-def test_a_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(policy: str) -> None:
+@pytest.mark.parametrize("policy", [POLICY, RUN_POLICY])
+def test_policy_allows_nothing_from_elsewhere_and_no_frames(policy: str) -> None:
     assert policy.startswith("default-src 'none'; ")
     assert "frame-ancestors 'none'" in policy
     assert "http" not in policy
+    assert "script-src" not in POLICY
 
 
 @pytest.mark.parametrize(
@@ -345,86 +245,66 @@ def test_a_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(policy: 
         "/runs",
         "/runs/",
         "/runs/first",
-        "/runs/first/config.json",
         "/runs/first/private/key",
-        "/first/private/key",
         "/runs/../first/private/key",
         "/runs/..%2ffirst%2fprivate%2fkey",
-        "/runs/%2e%2e",
         "/../../../../etc/passwd",
         "//etc/passwd",
-        "/list.js/",
-        "/serve_page.js",
         "/favicon.ico",
         "http://127.0.0.1/",
         "*",
         "",
+        "/runs/\0",
+        "{run}/",
+        "{run}/config.json",
+        "{run}/../private/key",
+        "{run}/private/key",
     ],
 )
-def test_there_is_nothing_else(pages: Pages, address: str) -> None:
-    answer = pages.answer(address)
+def test_every_other_address_is_not_found(pages: Pages, folder: Path, address: str) -> None:
+    answer = pages.answer(address.format(run=run_address(folder / "first")))
     assert answer.status is HTTPStatus.NOT_FOUND
-    assert Page(answer.body).words.split()[:3] == ["There", "is", "no"]
+    assert str(folder) not in answer.body
 
 
-def test_files_of_a_run_are_out_of_reach_by_its_key_too(pages: Pages) -> None:
-    key = key_of(pages, "first")
-    for name in ("config.json", "private/key", "../private/key", "ledger.db", "model.safetensors"):
-        assert pages.answer(f"/runs/{key}/{name}").status is HTTPStatus.NOT_FOUND
-
-
-def test_a_run_that_cannot_be_read_says_why_without_saying_where_it_lies(tmp_path: Path) -> None:
+def test_unreadable_run_says_why_without_its_path(tmp_path: Path) -> None:
     files = write_run(tmp_path / "first")
     files.ledger.write_bytes(b"no ledger")
-    pages = Pages(RunList(tmp_path))
-    answer = pages.answer(f"/runs/{key_of(pages, 'first')}")
+    answer = Pages(tmp_path).answer(run_address(files.directory))
     assert answer.status is HTTPStatus.INTERNAL_SERVER_ERROR
-    assert "This run cannot be shown" in answer.body
     assert "ledger.db" in answer.body
     assert str(tmp_path) not in answer.body
 
 
-def test_hostile_names_are_words_and_nothing_else(tmp_path: Path) -> None:
+def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
     config = configuration(run=ATTACK, method={"name": ATTACK}, data={"name": ATTACK})
     name = ATTACK.replace("/", "∕")
-    write_run(tmp_path / "runs" / name, config=config, rows=evaluations(on=ATTACK), is_over=False)
-    pages = Pages(RunList(tmp_path / "runs"))
-    list_page = pages.answer("/").body
-    for page in (list_page, pages.answer(f"/runs/{pages.runs.listed()[0].key}").body):
+    files = write_run(tmp_path / "runs" / name, config=config, rows=evaluations(on=ATTACK), is_over=False)
+    pages = Pages(tmp_path / "runs")
+    listed = pages.answer("/").body
+    for page in (listed, pages.answer(run_address(files.directory)).body):
         assert ATTACK not in page
         assert name not in page
-    assert "{{ 7 * 7 }}" in Page(list_page).words
-    assert "b" not in {tag for tag, _ in Page(list_page).tags}
+        assert "b" not in {tag for tag, _ in Page(page).tags}
+    assert "{{ 7 * 7 }}" in Page(listed).words
 
 
-@contextmanager
-def running(folder: Path, **options: object) -> Iterator[Server]:
-    made = serving.server(folder, **{"host": "127.0.0.1", "port": 0, **options})  # type: ignore[arg-type]
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.shutdown()
-        made.server_close()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    write_run(folder / "first")
-    return folder
+# The server.
 
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Server]:
-    with running(folder) as made:
-        yield made
+    server = Server(folder, port=0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
-def asked(made: Server, path: str = "/", *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
-    connection = HTTPConnection("127.0.0.1", made.server_port, timeout=20)
+def asked(server: Server, path: str = "/", *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     try:
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
@@ -436,49 +316,28 @@ def asked(made: Server, path: str = "/", *, method: str = "GET", **headers: str)
         connection.close()
 
 
-def raw(made: Server, request: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", made.server_port), timeout=20) as connection:
+def raw(server: Server, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
-def test_the_list_and_the_page_of_a_run_are_answered(served: Server) -> None:
-    response, body = asked(served)
-    assert response.status == 200
-    assert b">first</a>" in body
-    key = served.pages.runs.listed()[0].key
-    response, body = asked(served, f"/runs/{key}")
-    assert response.status == 200
-    assert b"Training run: first try" in body
-
-
-@pytest.mark.parametrize("path", ["/", "/runs.json", "/list.js", "/nowhere"])
-def test_every_answer_has_the_headers_that_keep_others_out(served: Server, path: str) -> None:
-    response, _ = asked(served, path)
-    assert HEADERS.items() <= dict(response.getheaders()).items()
-    assert str(response.getheader("Content-Security-Policy")).startswith("default-src 'none'")
-    assert response.getheader("Access-Control-Allow-Origin") is None
-    assert response.getheader("Server") == "lehr"
-    assert str(response.getheader("Content-Type")).endswith("; charset=utf-8")
-
-
-def test_an_address_that_climbs_is_not_found(served: Server) -> None:
-    for path in ("/../first/private/key", "/first/private/key", "/runs/..%2f..%2ffirst%2fprivate%2fkey", "/%00"):
+def test_every_answer_keeps_other_sites_out(served: Server, folder: Path) -> None:
+    for path, status in (("/", 200), (run_address(folder / "first"), 200), ("/first/private/key", 404)):
         response, body = asked(served, path)
-        assert response.status == 404
+        assert response.status == status
+        assert HEADERS.items() <= dict(response.getheaders()).items()
+        assert str(response.getheader("Content-Security-Policy")).startswith("default-src 'none'")
+        assert response.getheader("Access-Control-Allow-Origin") is None
+        assert response.getheader("Server") == "lehr"
         assert bytes(range(32)) not in body  # the key of the run
-
-
-def test_a_head_is_a_get_without_its_body(served: Server) -> None:
-    response, body = asked(served, method="HEAD")
-    full, text = asked(served)
-    assert (response.status, body) == (200, b"")
-    assert response.getheader("Content-Length") == full.getheader("Content-Length") == str(len(text))
+        head, nothing = asked(served, path, method="HEAD")
+        assert (head.status, nothing, head.getheader("Content-Length")) == (status, b"", str(len(body)))
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "<b>"])
-def test_nothing_but_reading_is_done(served: Server, method: str) -> None:
+def test_only_reading_is_possible(served: Server, method: str) -> None:
     response, body = asked(served, method=method)
     assert response.status == 501
     assert HEADERS.items() <= dict(response.getheaders()).items()
@@ -486,27 +345,39 @@ def test_nothing_but_reading_is_done(served: Server, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host",
-    ["evil.example", "evil.example:{port}", "127.0.0.1:1", "127.0.0.1", "localhost.evil.example:{port}", "", "[::1"],
+    "host, status",
+    [
+        ("127.0.0.1:{port}", 200),
+        ("LOCALHOST:{port}", 200),
+        ("127.0.0.1", 421),
+        ("127.0.0.1:1", 421),
+        ("192.0.2.7:{port}", 421),
+        ("evil.example:{port}", 421),
+        ("localhost.evil.example:{port}", 421),
+        ("[::1", 421),
+        ("", 421),
+    ],
 )
-def test_a_name_that_is_not_the_servers_is_refused(served: Server, host: str) -> None:
-    response, body = asked(served, "/runs.json", Host=host.format(port=served.server_port))
-    assert (response.status, body) == (421, b"421 Misdirected Request\n")
+def test_only_own_host_names_are_answered(served: Server, host: str, status: int) -> None:
+    assert asked(served, Host=host.format(port=served.server_port))[0].status == status
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
-def test_the_names_of_this_machine_are_answered(served: Server, host: str) -> None:
-    assert asked(served, "/runs.json", Host=host.format(port=served.server_port))[0].status == 200
-
-
-def test_two_names_or_none_are_refused(served: Server) -> None:
+def test_two_host_names_or_none_are_refused(served: Server) -> None:
     own = b"Host: 127.0.0.1:%d\r\n" % served.server_port
-    assert b" 200 " in raw(served, b"GET /runs.json HTTP/1.1\r\n" + own + b"\r\n").splitlines()[0]
     for hosts in (b"", own + b"Host: evil.example\r\n", own + own):
-        assert b" 421 " in raw(served, b"GET /runs.json HTTP/1.1\r\n" + hosts + b"\r\n").splitlines()[0]
+        assert b" 421 " in raw(served, b"GET / HTTP/1.1\r\n" + hosts + b"\r\n").splitlines()[0]
 
 
-def test_requests_that_are_none_are_refused_and_the_server_goes_on(served: Server) -> None:
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_other_sites_may_link_but_not_ask_in_the_background(served: Server, site: str) -> None:
+    assert asked(served, Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate")[0].status == 200
+    assert asked(served, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors")[0].status == 403
+    assert asked(served, Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors")[0].status == 200
+
+
+def test_malformed_and_broken_off_requests_leave_the_server_running(
+    served: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
     for request in (
         b"\r\n\r\n",
         b"\0\xff\r\n\r\n",
@@ -515,65 +386,20 @@ def test_requests_that_are_none_are_refused_and_the_server_goes_on(served: Serve
         b"GET /" + b"a" * 70_000,
     ):
         assert b"first" not in raw(served, request)
-    assert asked(served)[0].status == 200
-
-
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_another_site_may_link_here_and_not_ask_in_the_background(served: Server, site: str) -> None:
-    assert asked(served, Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate")[0].status == 200
-    assert asked(served, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors")[0].status == 403
-    assert asked(served, Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors")[0].status == 200
-
-
-def test_a_port_that_is_taken_is_named(served: Server, folder: Path) -> None:
-    with pytest.raises(InvalidValue, match=rf"port must be another one.*listens there; given: {served.server_port}"):
-        serving.server(folder, host="127.0.0.1", port=served.server_port)
-
-
-@pytest.mark.parametrize("port", [-1, 65_536, True])
-def test_a_port_that_is_none_is_refused(folder: Path, port: int) -> None:
-    with pytest.raises(InvalidValue, match="port"):
-        serving.server(folder, host="127.0.0.1", port=port)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_others_are_let_in_only_when_that_is_said(folder: Path, host: str) -> None:
-    with pytest.raises(InvalidValue, match=r"only this machine reaches.*beyond-this-machine"):
-        serving.server(folder, host=host, port=0)
-
-
-def test_a_host_that_is_none_is_refused(folder: Path) -> None:
-    for host in ("", "a b", "x" * 300):
-        with pytest.raises(InvalidValue, match="host"):
-            serving.server(folder, host=host, port=0)
-
-
-def test_a_server_for_others_is_called_by_its_number_or_name_and_by_no_other(folder: Path) -> None:
-    with running(folder, host="0.0.0.0", beyond_this_machine=True) as made:
-        assert not made.is_local
-        assert made.address == f"http://127.0.0.1:{made.server_port}/"
-        for name in ("127.0.0.1", "localhost", "192.0.2.7", socket.gethostname()):
-            assert asked(made, "/runs.json", Host=f"{name}:{made.server_port}")[0].status == 200
-        assert asked(made, "/runs.json", Host=f"evil.example:{made.server_port}")[0].status == 421
-
-
-def test_a_server_for_this_machine_is_not_called_by_other_numbers(served: Server) -> None:
-    assert asked(served, "/runs.json", Host=f"192.0.2.7:{served.server_port}")[0].status == 421
-
-
-def test_many_may_ask_at_once(served: Server) -> None:
+    with socket.create_connection(("127.0.0.1", served.server_port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
     found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(asked(served, "/runs.json")[0].status)) for _ in range(12)]
+    threads = [threading.Thread(target=lambda: found.append(asked(served)[0].status)) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert found == [200] * 12
-
-
-def test_a_browser_that_goes_away_is_no_news(served: Server, capfd: pytest.CaptureFixture[str]) -> None:
-    for _ in range(3):
-        with socket.create_connection(("127.0.0.1", served.server_port)) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\n")
-    assert asked(served)[0].status == 200
     assert capfd.readouterr().err == ""
+
+
+def test_only_a_free_port_of_this_machine_is_served(served: Server, folder: Path) -> None:
+    assert served.server_address[0] == "127.0.0.1"
+    for port in (served.server_port, -1, 65_536, True):
+        with pytest.raises(InvalidValue, match="port"):
+            Server(folder, port=port)

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
-from lehr import validate
 from lehr.accounting.events import NOTHING, Adjacency, Event, counted, to_json
 from lehr.accounting.ledger import Ledger
 from lehr.cli import common
-from lehr.cli.common import NO, Commands, Json, config_options, example, refuse
-from lehr.cli.plan import (
-    AdjacencyOption,
-    Delta,
-    PlanFile,
-    Records,
-    SamplingProbability,
-    read_plan,
-    refuse_other_adjacency,
-    step_event,
-    steps_of,
-)
+from lehr.cli.common import NO, Json, example, group_app, refuse
+from lehr.cli.plan import AdjacencyOption, Delta, read_plan, refuse_other_adjacency, steps_of
 from lehr.errors import InvalidValue
 from lehr.planning.budget import Budget, RunStatus
 from lehr.rounding import at_most, exactly
 
-BudgetFile = Annotated[Path, typer.Argument(metavar="FILE", help="The budget file.")]
-Run = Annotated[str, typer.Option(help="The name of the run, unique within the budget.")]
-Continuing = Annotated[
-    str | None, typer.Option(metavar="HEAD", help="A head noted earlier: an older copy of the file is refused.")
-]
+BudgetFile = Annotated[Path, Argument(metavar="FILE", help="The budget file.")]
+Run = Annotated[str, Option(help="The name of the run, unique within the budget.")]
+PlanFile = Annotated[Path, Option("--plan", metavar="PLAN", help="A plan written by `lehr plan --save`.")]
+Continuing = Annotated[str | None, Option(metavar="HEAD", help="A head noted earlier: an older copy is refused.")]
 
 _SET_UP = """  lehr plan --steps 1000 --delta 1e-5 --records 60000 --expected-batch-size 512 \\
       --noise-multiplier 2 --save plan.json --no-chart
@@ -40,24 +28,19 @@ _SET_UP = """  lehr plan --steps 1000 --delta 1e-5 --records 60000 --expected-ba
 _RESERVE = "  lehr budget reserve mnist.budget --run first --plan plan.json\n"
 _SPEND = "  lehr budget spend mnist.budget --run first --steps 100\n"
 
-app = typer.Typer(
-    cls=Commands,
-    help="Manage the privacy budget of a data set, which all runs on it share.",
-    epilog=example(_SET_UP, _RESERVE),
-    rich_markup_mode=None,
-)
+app = group_app("Manage the privacy budget of a data set, which all runs on it share.", _SET_UP, _RESERVE)
 
 
 @app.command(epilog=example(_SET_UP[_SET_UP.index("  lehr budget create") :]))
 def create(
     file: BudgetFile,
-    dataset: Annotated[str, typer.Option(help="Your name for the data set; never a value computed from it.")],
-    epsilon: Annotated[float, typer.Option(help="The largest total ε of all runs.")],
+    dataset: Annotated[str, Option(help="Your name for the data set; never a value computed from it.")],
+    epsilon: Annotated[float, Option(help="The largest total ε of all runs.")],
     delta: Delta,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
     expecting: Annotated[
         Path | None,
-        typer.Option(metavar="PLAN", help="The plan that will use most of the budget. More steps of it will then fit."),
+        Option(metavar="PLAN", help="The plan that will use most of the budget. More steps of it will then fit."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -80,10 +63,10 @@ def show(file: BudgetFile, continuing: Continuing = None, json: Json = False) ->
 def reserve(
     file: BudgetFile,
     run: Run,
-    plan: Annotated[Path, typer.Option("--plan", metavar="PLAN", help="A plan written by `lehr plan --save`.")],
+    plan: PlanFile,
     whole_budget: Annotated[
         bool,
-        typer.Option("--whole-budget", help="Give the whole budget to this plan. More steps fit, but no other run."),
+        Option("--whole-budget", help="Give the whole budget to this plan. More steps fit, but no other run."),
     ] = False,
     continuing: Continuing = None,
     json: Json = False,
@@ -101,7 +84,7 @@ def reserve(
 def spend(
     file: BudgetFile,
     run: Run,
-    steps: Annotated[int, typer.Option(help="How many steps of its reservation the run is about to take.")],
+    steps: Annotated[int, Option(help="How many steps of its reservation the run is about to take.")],
     continuing: Continuing = None,
     json: Json = False,
 ) -> None:
@@ -115,10 +98,8 @@ def spend(
 def settle(
     file: BudgetFile,
     run: Run,
-    steps: Annotated[int | None, typer.Option(help="Total steps taken, if `spend` has not recorded them.")] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(metavar="LEDGER", help="The ledger of the run, which has recorded its steps.")
-    ] = None,
+    steps: Annotated[int | None, Option(help="Total steps taken, if `spend` has not recorded them.")] = None,
+    ledger: Annotated[Path | None, Option(metavar="LEDGER", help="The ledger that has recorded its steps.")] = None,
     continuing: Continuing = None,
     json: Json = False,
 ) -> None:
@@ -150,39 +131,20 @@ def _settled(budget: Budget, run: str, *, steps: int | None, ledger: Path | None
 
 
 @app.command(epilog=example(_SET_UP, "  lehr budget fits mnist.budget --plan plan.json\n"))
-@config_options("noise_multiplier", "expected_batch_size", "steps")
-def fits(
-    file: BudgetFile,
-    records: Records = None,
-    sampling_probability: SamplingProbability = None,
-    plan: PlanFile = None,
-    continuing: Continuing = None,
-    json: Json = False,
-    **fields: Any,
-) -> None:
-    """Show how many steps still fit. With --plan or --steps, exit code 1 if these do not. Nothing is reserved."""
-    steps = fields.pop("steps")
-    described = {**fields, "records": records, "sampling_probability": sampling_probability}
-    if steps is not None:
-        validate.count(steps=steps)
+def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: Json = False) -> None:
+    """Show how many steps of a plan still fit. Exit code 1 if not all of its own do. Nothing is reserved."""
+    wanted = read_plan(plan)
+    step, steps = wanted.step_event, wanted.steps
     with Budget.open(file, continuing=continuing) as budget:
-        adjacency = budget.status().adjacency
-        if plan is None:
-            step = step_event(adjacency=adjacency, **described)
-        else:
-            refuse("plan", **described, steps=steps)
-            wanted = read_plan(plan)
-            refuse_other_adjacency(wanted.adjacency, expected=adjacency)
-            step, steps = wanted.step_event, wanted.steps
+        refuse_other_adjacency(wanted.adjacency, expected=budget.status().adjacency)
         with common.working("Counting"):
             largest = budget.largest_steps(step)
-    it_fits = None if steps is None else steps <= largest
     if json:
-        common.print_json({"step": to_json(step), "largest_steps": largest, "steps": steps, "fits": it_fits})
+        common.print_json({"step": to_json(step), "largest_steps": largest, "steps": steps, "fits": steps <= largest})
     else:
-        common.print_line(f"{largest:,} × {step} fit" + ("" if steps is None else f"; asked for: {steps:,}"))
-    if it_fits is False:
-        raise typer.Exit(NO)
+        common.print_line(f"{largest:,} × {step} fit; asked for: {steps:,}")
+    if steps > largest:
+        raise Exit(NO)
 
 
 def _show(budget: Budget, *, json: bool) -> None:
@@ -219,13 +181,8 @@ def _shape(budget: Budget) -> dict[str, object]:
     status = budget.status()
     return {
         "head": budget.head,
-        "dataset": status.dataset,
-        "epsilon": status.epsilon,
-        "delta": status.delta,
+        **{name: getattr(status, name) for name in ("dataset", "epsilon", "delta", "mode", "orders", "epsilon_spent")},
         "adjacency": status.adjacency.value,
-        "mode": status.mode,
-        "orders": status.orders,
-        "epsilon_spent": status.epsilon_spent,
         "runs": [
             {
                 "run": run.run,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from lehr.accounting.events import Event
 from lehr.accounting.ledger import Ledger
 from lehr.certificates import issuing
 from lehr.certificates.certificate import (
     NOT_STATED,
-    AuditResult,
     Certificate,
     SharedBudget,
     Statements,
@@ -29,12 +28,13 @@ from lehr.cli.common import (
     NO,
     RELEASE,
     TRAIN,
-    Commands,
     Json,
     Overwrite,
     command_app,
     complain,
+    epsilon_text,
     example,
+    group_app,
     refuse,
     required,
 )
@@ -43,9 +43,8 @@ from lehr.errors import InvalidValue
 from lehr.files import atomic
 from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
-from lehr.rounding import at_most, exactly
 
-CertificateFile = Annotated[Path, typer.Argument(metavar="FILE", help="The certificate.")]
+CertificateFile = Annotated[Path, Argument(metavar="FILE", help="The certificate.")]
 
 _ISSUE = """  lehr plan --steps 4698 --delta 1e-5 --records 60000 --expected-batch-size 512 \\
       --noise-multiplier 1.23 --save plan.json --no-chart
@@ -53,42 +52,33 @@ _ISSUE = """  lehr plan --steps 4698 --delta 1e-5 --records 60000 --expected-bat
       --treated-as-public "the number of records" --steps-taken 4000
 """
 
-app = typer.Typer(
-    cls=Commands,
-    help="Issue, show and check the privacy certificate of a model.",
-    epilog=example(_ISSUE, "  lehr certificate check certificate.json\n"),
-    rich_markup_mode=None,
-)
+_CHECK = "  lehr certificate check certificate.json\n"
+
+app = group_app("Issue, show and check the privacy certificate of a model.", _ISSUE, _CHECK)
 
 
 @app.command(epilog=example(_ISSUE))
 def issue(
     file: CertificateFile,
-    plan: Annotated[Path, typer.Option(metavar="PLAN", help="The plan of the run, fixed before it began.")],
-    settings_chosen_on: Annotated[str, typer.Option(help="How the settings were chosen: fixed, public or private.")],
-    settings_cost: Annotated[
-        Path | None, typer.Option(metavar="PLAN", help="If private: the plan of the search that chose them.")
-    ] = None,
-    unit_of_privacy: Annotated[str, typer.Option(help="What one record is.")] = "one record",
-    records_per_person: Annotated[int | None, typer.Option(help="Largest number of records of one person.")] = None,
-    treated_as_public: Annotated[list[str] | None, typer.Option(help="What is public; repeatable.")] = None,
-    released: Annotated[list[str] | None, typer.Option(help="What is released; repeatable.")] = None,
-    raw_data_seen_by: Annotated[str | None, typer.Option(help="Who must be trusted with the raw data.")] = None,
-    data_collection: Annotated[str | None, typer.Option(help="How the data was collected.")] = None,
-    steps_taken: Annotated[int | None, typer.Option(help="Steps that were taken; not needed with --budget.")] = None,
-    ledger: Annotated[Path | None, typer.Option(metavar="LEDGER", help="Read the steps from this ledger.")] = None,
-    budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
-    run: Annotated[str | None, typer.Option(help="The name of the run in the budget.")] = None,
-    audit_method: Annotated[str | None, typer.Option(help="How the model was attacked.")] = None,
-    audit_epsilon: Annotated[float | None, typer.Option(help="Lower bound on ε that the attack shows.")] = None,
-    audit_confidence: Annotated[float | None, typer.Option(help="Confidence of that bound, such as 0.95.")] = None,
+    plan: Annotated[Path, Option(metavar="PLAN", help="The plan of the run, fixed before it began.")],
+    settings_chosen_on: Annotated[str, Option(help="How the settings were chosen: fixed, public or private.")],
+    settings_cost: Annotated[Path | None, Option(metavar="PLAN", help="If private: the plan of that search.")] = None,
+    unit_of_privacy: Annotated[str, Option(help="What one record is.")] = "one record",
+    records_per_person: Annotated[int | None, Option(help="Largest number of records of one person.")] = None,
+    treated_as_public: Annotated[list[str] | None, Option(help="What is public; repeatable.")] = None,
+    released: Annotated[list[str] | None, Option(help="What is released; repeatable.")] = None,
+    raw_data_seen_by: Annotated[str | None, Option(help="Who must be trusted with the raw data.")] = None,
+    data_collection: Annotated[str | None, Option(help="How the data was collected.")] = None,
+    steps_taken: Annotated[int | None, Option(help="Steps that were taken; not needed with --budget.")] = None,
+    ledger: Annotated[Path | None, Option(metavar="LEDGER", help="Read the steps from this ledger.")] = None,
+    budget: Annotated[Path | None, Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
+    run: Annotated[str | None, Option(help="The name of the run in the budget.")] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Issue a certificate for all steps that a plan allows. Only a proven, finite ε is certified."""
     atomic.refuse_to_replace(file, overwrite=overwrite)
-    made = read_plan(plan)
-    _refuse_simulation(made)
+    made = _read_real_plan(plan)
     stated = Statements(
         settings_chosen_on=settings_chosen_on,
         unit_of_privacy=unit_of_privacy,
@@ -108,19 +98,20 @@ def issue(
             charged=_charged(made, run=run, steps_taken=steps_taken, ledger=ledger),
             settings_cost=_settings_cost(made, settings_cost),
             budget=_budget(budget, run),
-            audit=_audit(audit_method, audit_epsilon, audit_confidence),
         )
     write_certificate(file, certificate, overwrite=overwrite)
     if json:
         common.print_json(certificate_to_json(certificate))
     else:
-        common.print_line(f"{file}: {_promise(certificate)}, proven")
+        common.print_line(f"{file}: ε = {epsilon_text(certificate)}, proven")
 
 
-def _refuse_simulation(plan: Plan) -> None:
-    """A simulation is for records that need no protection, and guarantees nothing."""
+def _read_real_plan(path: Path) -> Plan:
+    """A plan, but no simulation: that is for records that need no protection, and guarantees nothing."""
+    plan = read_plan(path)
     if plan.simulates is not None:
         raise InvalidValue("plan", allowed="no simulation, which is never certified", given="a simulation")
+    return plan
 
 
 def _charged(plan: Plan, *, run: str | None, steps_taken: int | None, ledger: Path | None) -> Event | None:
@@ -135,8 +126,7 @@ def _charged(plan: Plan, *, run: str | None, steps_taken: int | None, ledger: Pa
 def _settings_cost(plan: Plan, path: Path | None) -> Event | None:
     if path is None:
         return None
-    search = read_plan(path)
-    _refuse_simulation(search)
+    search = _read_real_plan(path)
     refuse_other_adjacency(search.adjacency, expected=plan.adjacency)
     return search.event
 
@@ -146,16 +136,6 @@ def _budget(path: Path | None, run: str | None) -> SharedBudget | None:
         return None
     with Budget.open(required(budget=path)) as budget:
         return shared_budget(budget.status(), run=required(run=run))
-
-
-def _audit(method: str | None, epsilon: float | None, confidence: float | None) -> AuditResult | None:
-    if method is None and epsilon is None and confidence is None:
-        return None
-    return AuditResult(
-        method=required(audit_method=method),
-        epsilon_lower_bound=required(audit_epsilon=epsilon),
-        confidence=required(audit_confidence=confidence),
-    )
 
 
 @app.command(epilog=example(_ISSUE, "  lehr certificate show certificate.json\n"))
@@ -169,7 +149,7 @@ def show(file: CertificateFile, json: Json = False) -> None:
     _refuse(file, wrong)
 
 
-@app.command(epilog=example(_ISSUE, "  lehr certificate check certificate.json\n"))
+@app.command(epilog=example(_ISSUE, _CHECK))
 def check(file: CertificateFile, json: Json = False) -> None:
     """Recompute a certificate from its events. Exit code 1 if the result differs."""
     certificate, wrong = _recomputed(file)
@@ -177,7 +157,7 @@ def check(file: CertificateFile, json: Json = False) -> None:
         numbers = {"epsilon": certificate.epsilon, "delta": certificate.delta}
         common.print_json({"holds": not wrong, "mismatches": wrong, **numbers})
     elif not wrong:
-        common.print_line(f"The certificate holds: {_promise(certificate)}.")
+        common.print_line(f"The certificate holds: ε = {epsilon_text(certificate)}.")
         common.print_line("That its events took place, and what it states about the data, is the word of its issuer.")
         records = certificate.stated.records
         if records is not None and (caution := delta_warning(certificate.delta, records=records)) is not None:
@@ -195,25 +175,21 @@ def _refuse(file: Path, mismatches: tuple[str, ...]) -> None:
     for mismatch in mismatches:
         complain(f"{file}: {mismatch}")
     if mismatches:
-        raise typer.Exit(NO)
-
-
-def _promise(certificate: Certificate) -> str:
-    return f"ε = {at_most(certificate.epsilon)} at δ = {exactly(certificate.delta)}"
+        raise Exit(NO)
 
 
 # lehr release
 
 
 def release(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder for the model.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder of the run.")],
+    to: Annotated[Path, Option(metavar="FOLDER", help="A new folder for the model.")],
     settings_chosen_on: Annotated[
-        str | None, typer.Option(help="How the settings were chosen, if the run does not state it: fixed or public.")
+        str | None, Option(help="How the settings were chosen, if the run does not state it: fixed or public.")
     ] = None,
-    budget: Annotated[Path | None, typer.Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
+    budget: Annotated[Path | None, Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
     allow_no_privacy: Annotated[
-        bool, typer.Option("--allow-no-privacy", help="Release a model without any privacy guarantee.")
+        bool, Option("--allow-no-privacy", help="Release a model without any privacy guarantee.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -241,12 +217,11 @@ def release(
         return
     promise = "no privacy guarantee"
     if certificate is not None:
-        promise = f"{_promise(certificate)}, {certificate.claim.kind}"
+        promise = f"ε = {epsilon_text(certificate)}, {certificate.claim.kind}"
     common.print_line(f"{made.directory}: {promise}")
     if made.published is not None:
         common.print_line(f"ε as published: {published_text(made.published)}")
-    for name in files:
-        common.print_line(f"  {name}")
+    common.print_line("\n".join(f"  {name}" for name in files))
     common.print_line("The run's key and everything else in its private folder are destroyed.")
 
 

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich import box
@@ -23,9 +23,15 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from lehr.config import ALIASES, Option, RunConfig, options
+from lehr.config import ALIASES, RunConfig, options
+from lehr.config import Option as ConfigOption
 from lehr.errors import InvalidValue, LehrError, MissingExtra, StoreError
 from lehr.files import strict_json
+from lehr.rounding import at_most, exactly
+
+if TYPE_CHECKING:
+    from lehr.accounting.claims import Claim
+    from lehr.certificates.certificate import Certificate
 
 
 def print_json(shape: Mapping[str, object]) -> None:
@@ -42,25 +48,15 @@ def print_line(text: str = "") -> None:
 
 def print_facts(title: str, rows: Mapping[str, str]) -> None:
     """A table of names and values."""
-    table = _table(title, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    _print(table, [*rows.items()])
+    print_table(title, (), [*rows.items()])
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with a heading over each column."""
-    table = _table(title)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    _print(table, rows)
-
-
-def _table(title: str, **style: Any) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, **style)
-
-
-def _print(table: Table, rows: Sequence[Sequence[str]]) -> None:
+    """A table with a heading over each column; without headings, of names and values."""
+    style: Any = {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE}
+    table = Table(title=title, show_header=bool(headings), **style)
+    for place, heading in enumerate(headings or ("", "")):
+        table.add_column(heading, overflow="fold", no_wrap=not headings and place == 0)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     _console().print(table)
@@ -78,6 +74,11 @@ def width() -> int:
 def printable(text: str) -> str:
     """The text with control characters escaped, which could move the cursor or change colours."""
     return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)
+
+
+def epsilon_text(claim: Claim | Certificate) -> str:
+    """An ε at its δ; a bound in fewer digits still holds."""
+    return f"{at_most(claim.epsilon)} at δ = {exactly(claim.delta)}"
 
 
 @contextmanager
@@ -219,7 +220,7 @@ def config_options(*names: str, tree: type[RunConfig] = RunConfig) -> Callable[[
     return decorate
 
 
-def _parameter(field: Option) -> inspect.Parameter:
+def _parameter(field: ConfigOption) -> inspect.Parameter:
     """The option of a field, with the names that it has in other libraries."""
     other = [alias for alias, name in ALIASES.items() if name == field.keyword]
     flags = field.flags or tuple("--" + name.replace("_", "-") for name in (field.keyword, *other))
@@ -243,6 +244,11 @@ def command_app(function: Callable[..., Any], *examples: str) -> typer.Typer:
     return app
 
 
+def group_app(about: str, *examples: str) -> typer.Typer:
+    """An app of several commands, with examples at the foot of its help text."""
+    return typer.Typer(cls=Commands, help=about, epilog=example(*examples), rich_markup_mode=None)
+
+
 def example(*lines: str) -> str:
     """Commands at the foot of a help text, each on its own line."""
     return "\b\nExample:\n" + "".join(lines)
@@ -264,7 +270,7 @@ def refuse(beside: str, **named: object) -> None:
             raise InvalidValue(name, allowed=f"left out beside {beside}", given=given)
 
 
-_FORM = re.compile(r"(?:([a-z]+)\.)?([a-z][a-z_]*)=(.+)", re.DOTALL)
+_SETTING = re.compile(r"(?:([a-z]+)\.)?([a-z][a-z_]*)=(.+)", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z][\w .()/,-]*")
 
 
@@ -275,28 +281,20 @@ def parse_settings(given: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for setting in given:
-        form = _FORM.fullmatch(setting.strip())
-        if form is None:
-            raise InvalidValue("set", allowed="key=value for the method, or table.key=value", given=setting)
-        table, key, value = form.groups()
-        each = options().get(ALIASES.get(key, key)) if table is None else None
-        if each is not None:
-            table, key = each.table, each.key
+        allowed = 'key=value or table.key=value, each key once, with a value as in a file: 4, true, [1, 2] or "word"'
+        refused = InvalidValue("set", allowed=allowed, given=setting)
+        if (form := _SETTING.fullmatch(setting.strip())) is None:
+            raise refused
+        table, key, text = form.groups()
+        option = options().get(ALIASES.get(key, key)) if table is None else None
+        if option is not None:
+            table, key = option.table, option.key
         keys = found.setdefault(table or "method", {})
-        if key in keys:
-            raise InvalidValue("set", allowed="each key once", given=setting)
-        keys[key] = _value(value.strip(), setting)
+        try:
+            read = tomllib.loads(f"value = {text}")
+        except tomllib.TOMLDecodeError:
+            read = {"value": text.strip()} if _WORD.fullmatch(text.strip()) else {}
+        if read.keys() != {"value"} or key in keys:
+            raise refused
+        keys[key] = read["value"]
     return found
-
-
-def _value(text: str, setting: str) -> Any:
-    try:
-        read = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError as error:
-        if _WORD.fullmatch(text):
-            return text
-        allowed = 'a value as in a file: 4, 0.5, true, [1, 2], "word" or { kind = "constant" }'
-        raise InvalidValue("set", allowed=allowed, given=setting) from error
-    if read.keys() != {"value"}:
-        raise InvalidValue("set", allowed="one value", given=setting)
-    return read["value"]

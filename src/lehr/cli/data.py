@@ -5,33 +5,27 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from typer import Argument, Exit, Option
 
 from lehr.cli import common
-from lehr.cli.common import NO, Commands, Json, complain, example
+from lehr.cli.common import NO, Json, complain, example, group_app
 
 if TYPE_CHECKING:
-    from lehr.data.catalogue import DataSetInfo, LocalCopy
-    from lehr.data.download import FetchResult, Progress
+    from lehr.data.catalogue import DataSetInfo
+    from lehr.data.download import FetchResult
 
-DataDir = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Search this folder first, then LEHR_DATA and the usual folders.")
-]
+DataDir = Annotated[Path | None, Option(metavar="FOLDER", help="Search this folder first, then the usual folders.")]
 
 _SHIPPED = "shipped with Lehr"
 _LIST = "  lehr data list\n"
 _GET = "  lehr data get digits\n"
 
-app = typer.Typer(
-    cls=Commands,
-    help="List, download and check the built-in data sets.",
-    epilog=example(_LIST, _GET),
-    rich_markup_mode=None,
-)
+app = group_app("List, download and check the built-in data sets.", _LIST, _GET)
 
 
 @app.command("list", epilog=example(_LIST))
@@ -39,42 +33,31 @@ def list_built_in(data_dir: DataDir = None, json: Json = False) -> None:
     """List the built-in data sets, and which are on this machine."""
     from lehr.data import catalogue
 
-    data_sets = catalogue.CATALOGUE.values()
-    with common.working("Looking for data sets"):
-        copies = {each.name: catalogue.find_copy(each, data_dir) for each in data_sets}
-    if json:
-        common.print_json({"data_sets": [_shape(each, copies[each.name]) for each in data_sets]})
-        return
-    rows = [
-        [
-            each.name,
-            f"{each.records:,}",
-            f"{each.test_records:,}",
-            str(each.num_classes),
-            f"{each.num_bytes / 1e6:,.1f} MB",
-            _SHIPPED if each.layout is None else str(copy.folder) if (copy := copies[each.name]) else "not here",
-        ]
-        for each in data_sets
-    ]
-    common.print_table("Data sets", ["name", "records", "test", "classes", "size", "where"], rows)
-
-
-def _shape(each: DataSetInfo, copy: LocalCopy | None) -> dict[str, object]:
+    shapes, rows = [], []
     names = ("name", "title", "homepage", "citation", "records", "test_records", "num_classes")
-    return {
-        **{name: getattr(each, name) for name in names},
-        "shape": list(each.shape),
-        "bytes": each.num_bytes,
-        "present": each.layout is None or copy is not None,
-        "folder": None if copy is None else str(copy.folder),
-    }
+    with common.working("Looking for data sets"):
+        for each in catalogue.CATALOGUE.values():
+            copy = catalogue.find_copy(each, data_dir)
+            folder = None if copy is None else str(copy.folder)
+            place = {"present": each.layout is None or folder is not None, "folder": folder}
+            shapes.append(
+                {name: getattr(each, name) for name in names}
+                | {"shape": list(each.shape), "bytes": each.num_bytes, **place}
+            )
+            counts = (f"{each.records:,}", f"{each.test_records:,}", str(each.num_classes))
+            where = _SHIPPED if each.layout is None else folder or "not here"
+            rows.append((each.name, *counts, f"{each.num_bytes / 1e6:,.1f} MB", where))
+    if json:
+        common.print_json({"data_sets": shapes})
+    else:
+        common.print_table("Data sets", ("name", "records", "test", "classes", "size", "where"), rows)
 
 
 @app.command(epilog=example(_GET))
 def get(
-    name: Annotated[str, typer.Argument(help="The name of a data set, as shown by `lehr data list`.")],
+    name: Annotated[str, Argument(help="The name of a data set, as shown by `lehr data list`.")],
     data_dir: DataDir = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Only look on this machine; download nothing.")] = False,
+    offline: Annotated[bool, Option("--offline", help="Only look on this machine; download nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Find a data set on this machine, or download it. The content of its files is verified.
@@ -82,10 +65,9 @@ def get(
     Searches --data-dir, LEHR_DATA and the usual folders, then downloads from the official addresses. If that fails, it
     prints which files to put where.
     """
-    from lehr.data import download
-    from lehr.data.catalogue import data_set_info
+    from lehr.data import catalogue, download
 
-    each = data_set_info(name)
+    each = catalogue.data_set_info(name)
     if each.layout is None:
         if json:
             common.print_json({"name": name, "folder": None, "source": _SHIPPED, "failures": [], "put": None})
@@ -95,67 +77,36 @@ def get(
     with common.working(f"Looking for {name}"):
         got = download.get(each, data_dir, offline=True)
     if got.folder is None and not offline:
-        with _shown_progress() as progress:
-            got = download.get(each, data_dir, progress=progress)
+        got = _download(each, data_dir)
+    put = None if got.folder is not None else catalogue.target_folder(each, data_dir)
     if json:
-        _print_json(each, got, data_dir)
-    elif got.folder is None:
-        _print_missing(each, got, data_dir)
+        files = [{"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} for file in each.layout.files]
+        common.print_json(
+            {
+                "name": name,
+                "folder": got.folder,
+                "source": got.source,
+                "failures": list(got.failures),
+                "put": put and {"folder": str(put), "files": files},
+            }
+        )
     else:
         for failure in got.failures:
             complain(failure)
-        common.print_line(f"{name} is in {got.folder}, verified by content (from {got.source})")
-    if got.folder is None:
-        raise typer.Exit(NO)
+        if put is None:
+            common.print_line(f"{name} is in {got.folder}, verified by content (from {got.source})")
+        else:
+            common.print_line("\n".join(_what_to_put(each, put)))
+    if put is not None:
+        raise Exit(NO)
 
 
-def _print_json(each: DataSetInfo, got: FetchResult, data_dir: Path | None) -> None:
-    from lehr.data import catalogue
-
-    assert each.layout is not None
-    needed = [{"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} for file in each.layout.files]
-    put = {"folder": str(catalogue.target_folder(each, data_dir)), "files": needed}
-    common.print_json(
-        {
-            "name": each.name,
-            "folder": got.folder,
-            "source": got.source,
-            "failures": list(got.failures),
-            "put": put if got.folder is None else None,
-        }
-    )
-
-
-def _print_missing(each: DataSetInfo, got: FetchResult, data_dir: Path | None) -> None:
-    from lehr.data import catalogue
-
-    assert each.layout is not None
-    for failure in got.failures:
-        complain(failure)
-    common.print_line(f"{each.name} could not be downloaded. Put these files, as they are or with .gz, into")
-    common.print_line(f"    {catalogue.target_folder(each, data_dir)}")
-    for file in each.layout.files:
-        content = f"SHA-256 {file.sha256}" if file.sha256 else "hash not known"
-        common.print_line(f"  {file.name}\n    {file.num_bytes:,} bytes, {content}")
-    for source in each.sources:
-        if source.md5 is not None:
-            common.print_line(f"They come in {source.address}, MD5 {source.md5}")
-    common.print_line(f"They are described at {each.homepage}")
-
-
-@contextmanager
-def _shown_progress() -> Iterator[Progress]:
-    """Progress bars on standard error, if that is a terminal."""
+def _download(each: DataSetInfo, data_dir: Path | None) -> FetchResult:
+    """Download with progress bars on standard error, if that is a terminal."""
     from lehr.data import download
 
-    if not sys.stderr.isatty():
-        yield download.no_progress
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(name: str, received: int, total: int | None) -> None:
@@ -163,17 +114,28 @@ def _shown_progress() -> Iterator[Progress]:
                 tasks[name] = bars.add_task(name, total=total)
             bars.update(tasks[name], completed=received, total=total)
 
-        yield show
+        return download.get(each, data_dir, progress=show)
+
+
+def _what_to_put(each: DataSetInfo, folder: Path) -> Iterator[str]:
+    yield f"{each.name} could not be downloaded. Put these files, as they are or with .gz, into\n    {folder}"
+    for file in () if each.layout is None else each.layout.files:
+        content = f"SHA-256 {file.sha256}" if file.sha256 else "hash not known"
+        yield f"  {file.name}\n    {file.num_bytes:,} bytes, {content}"
+    for source in each.sources:
+        if source.md5 is not None:
+            yield f"They come in {source.address}, MD5 {source.md5}"
+    yield f"They are described at {each.homepage}"
 
 
 @app.command(epilog=example("  lehr data check digits\n"))
 def check(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FOLDER", help="A data set or a folder of images; by default all that are found."),
+        Argument(metavar="NAME|FOLDER", help="A data set or a folder of images; by default all that are found."),
     ] = None,
     data_dir: DataDir = None,
-    workers: Annotated[int, typer.Option(help="Processes that decode the images of a folder.")] = 4,
+    workers: Annotated[int, Option(help="Processes that decode the images of a folder.")] = 4,
     json: Json = False,
 ) -> None:
     """Compare the files of a data set, wherever they are found, with their published hashes.
@@ -196,7 +158,7 @@ def check(
         cells = [[row["name"], row["where"], row["told"]] for row in rows]
         common.print_table("Checked", ["name", "where", "verdict"], cells)
     if not rows or any(row["verdict"] == "wrong" for row in rows):
-        raise typer.Exit(NO)
+        raise Exit(NO)
 
 
 def _check_images(folder: Path, workers: int) -> Iterator[dict[str, str]]:

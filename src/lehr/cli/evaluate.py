@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from lehr.cli import common
 from lehr.cli.common import RELEASE, TRAIN, Json, Overwrite, command_app, config_options
@@ -18,15 +19,13 @@ from lehr.files import atomic
 if TYPE_CHECKING:
     from lehr.interfaces import Records
 
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="A folder written by `lehr release`.")]
-DataSetName = Annotated[str | None, typer.Option(help="A built-in data set; its test records are used.")]
-Resize = Annotated[bool, typer.Option("--resize", help="Scale images to the input size of the model.")]
-Votes = Annotated[
-    int, typer.Option(metavar="K", help="Augmented views of each record that vote on its class; 1 for no vote.")
-]
+ModelFolder = Annotated[Path, Argument(metavar="MODEL", help="A folder written by `lehr release`.")]
+DataSetName = Annotated[str | None, Option(help="A built-in data set; its test records are used.")]
+Resize = Annotated[bool, Option("--resize", help="Scale images to the input size of the model.")]
+Votes = Annotated[int, Option(metavar="K", help="Augmented views of a record that vote on its class; 1 for no vote.")]
 Views = Annotated[
     str | None,
-    typer.Option(help="Augmentation of the views: none, flip_crop, rrc, ours or simclr; by default that of training."),
+    Option(help="Augmentation of the views: none, flip_crop, rrc, ours or simclr; by default that of training."),
 ]
 
 WARNING = "A score on private records is itself private: publish it only if these records are public."
@@ -38,9 +37,7 @@ def evaluate(
     model: ModelFolder,
     dataset: DataSetName = None,
     resize: Resize = False,
-    allow_seen: Annotated[
-        bool, typer.Option("--allow-seen", help="Allow a data set that training used in part.")
-    ] = False,
+    allow_seen: Annotated[bool, Option("--allow-seen", help="Allow a data set that training used in part.")] = False,
     votes: Votes = 1,
     augmentation: Views = None,
     json: Json = False,
@@ -81,40 +78,30 @@ def evaluate(
     common.print_line(WARNING)
 
 
-def _records(
-    shape: Sequence[int],
-    *,
-    dataset: str | None,
-    npz: Path | None,
-    folder: Path | None,
-    data_dir: Path | None,
-    resize: bool,
-) -> Records:
+def _records(shape: Sequence[int], *, data_dir: Path | None, resize: bool, **sources: Any) -> Records:
     from lehr import data
     from lehr.data import image_folder, readers
 
-    given = {"dataset": dataset, "npz": npz, "folder": folder}
-    if sum(value is not None for value in given.values()) != 1:
-        names = [name for name, value in given.items() if value is not None]
-        raise InvalidValue("records", allowed="given by exactly one of --dataset, --npz and --folder", given=names)
-    if dataset is not None:
-        return data.load(dataset, data_dir).test
-    if npz is not None:
-        return readers.read_npz(npz)
-    assert folder is not None
+    given = {name: value for name, value in sources.items() if value is not None}
+    if len(given) != 1:
+        allowed = "given by exactly one of --dataset, --npz and --folder"
+        raise InvalidValue("records", allowed=allowed, given=[*given])
+    [(kind, source)] = given.items()
+    if kind == "dataset":
+        return data.load(source, data_dir).test
+    if kind == "npz":
+        return readers.read_npz(source)
     if len(shape) != 3:
         raise InvalidValue("model", allowed="one that takes images, to use --folder", given=tuple(shape))
     channels, height, width = shape
-    return image_folder.read_image_folder(folder, size=(height, width) if resize else None, channels=channels).records
+    return image_folder.read_image_folder(source, size=(height, width) if resize else None, channels=channels).records
 
 
 @config_options("data_dir")
 def predict(
     model: ModelFolder,
-    inputs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[INPUT]...", help="Files: npz, idx, or images such as png and jpg.")
-    ] = None,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a CSV file instead of printing it.")] = None,
+    inputs: Annotated[list[Path] | None, Argument(metavar="[INPUT]...", help="Files: npz, idx, png, jpg, ...")] = None,
+    to: Annotated[Path | None, Option(metavar="FILE", help="Write a CSV file instead of printing it.")] = None,
     dataset: DataSetName = None,
     resize: Resize = False,
     votes: Votes = 1,
@@ -128,6 +115,8 @@ def predict(
 
     if to is not None:
         atomic.refuse_to_replace(to, overwrite=overwrite)
+    if not inputs and dataset is None:
+        raise InvalidValue("inputs", allowed="given: files, or --dataset", given=None)
     prediction = released_model.augmented_prediction(model, augmentation=augmentation, votes=votes)
     rows: list[tuple[str, int, int, float]] = []
     with common.working("Evaluating the model"):
@@ -161,8 +150,6 @@ def _batches(
     from lehr.data import readers
 
     shape = tuple(released_model.read_config(released_model.ReleasedFiles(model))["data"]["shape"])
-    if not inputs and dataset is None:
-        raise InvalidValue("inputs", allowed="given: files, or --dataset", given=None)
     if dataset is not None:
         yield dataset, data.load(dataset, data_dir).test.inputs
     for path in inputs:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer import Exit, Option
 
 import lehr
 from lehr.cli.common import Commands, example
@@ -31,31 +31,21 @@ COMMANDS = {  # name: module, and the line on the overview
 }
 
 
-class _Loaded(Mapping[str, Any]):
-    """The commands, each imported when it is first asked for."""
+class _Overview(Commands):
+    """All commands, listed without importing them; each is imported when it is first asked for."""
 
-    def __getitem__(self, name: str) -> Any:
-        module, _ = COMMANDS[name]
-        found = typer.main.get_command(getattr(import_module(f"lehr.cli.{module}"), f"{name}_command"))
-        found.name = name
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _ = COMMANDS[cmd_name]
+        found = typer.main.get_command(getattr(import_module(f"lehr.cli.{module}"), f"{cmd_name}_command"))
+        found.name = cmd_name
         return found
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
-class _Overview(Commands):
-    """All commands, listed without importing them."""
-
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.commands = _Loaded()  # type: ignore[assignment]
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -86,13 +76,13 @@ def main() -> None:
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"lehr {lehr.__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     del version

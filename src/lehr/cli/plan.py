@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from lehr import validate
 from lehr.accounting import Answer, Bound, answers, smallest_of
-from lehr.accounting.claims import Claim
 from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, counted, to_json
-from lehr.certificates.guarantee import delta_warning
 from lehr.cli import common
 from lehr.cli.common import (
     NO,
@@ -35,48 +32,12 @@ from lehr.planning.simulation import check_confidence, simulation_words
 from lehr.planning.tan import FIGURE_STEP_FACTORS, TanOutlook, tan_outlook
 from lehr.reports import plan_page
 from lehr.reports.chart import draw_in_terminal
-from lehr.reports.plan_page import (
-    EpsilonPoint,
-    draw_constant_eta,
-    epsilon_chart,
-    epsilon_points,
-    tan_facts,
-    tan_sentences,
-    tan_tables,
-)
 from lehr.reports.prediction_page import prediction_facts, prediction_sentences, prediction_text
 from lehr.rounding import at_most, exactly
 
-Delta = Annotated[float, typer.Option(help="The δ of (ε, δ).")]
-AdjacencyOption = Annotated[Adjacency, typer.Option(help="Which data sets count as neighbours.")]
-Records = Annotated[int | None, typer.Option(help="Number of records. You state it, and it is public.")]
-SamplingProbability = Annotated[
-    float | None, typer.Option(help="Probability of a record to be in a batch, instead of batch size and records.")
-]
-PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan written by `lehr plan --save`.")]
-
-
-def step_event(
-    *,
-    adjacency: Adjacency,
-    noise_multiplier: float | None,
-    expected_batch_size: float | None,
-    records: int | None,
-    sampling_probability: float | None,
-) -> Event:
-    """The event of one step, from the options: its noise, and either batch size and records or the probability."""
-    noise_multiplier = required(noise_multiplier=noise_multiplier)
-    if sampling_probability is not None:
-        refuse("sampling_probability", expected_batch_size=expected_batch_size, records=records)
-        return PoissonSampled(sampling_probability, Gaussian(noise_multiplier))
-    return Plan(
-        noise_multiplier=noise_multiplier,
-        expected_batch_size=required(expected_batch_size=expected_batch_size),
-        records=required(records=records),
-        steps=1,
-        delta=0.5,  # the event of a step depends neither on this nor on the steps
-        adjacency=adjacency,
-    ).step_event
+Delta = Annotated[float, Option(help="The δ of (ε, δ).")]
+AdjacencyOption = Annotated[Adjacency, Option(help="Which data sets count as neighbours.")]
+_RECORDS = "Number of records. You state it, and it is public."
 
 
 def steps_of(whole: Event, **named: int) -> Event:
@@ -109,16 +70,14 @@ def refuse_other_adjacency(given: Adjacency, *, expected: Adjacency) -> None:
 
 @config_options("epsilon", "noise_multiplier", "steps", "expected_batch_size")
 def plan(
-    records: Annotated[int, typer.Option(help="Number of records. You state it, and it is public.")],
+    records: Annotated[int, Option(help=_RECORDS)],
     delta: Delta,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as a web page.")] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan as JSON.")] = None,
+    html: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as a web page.")] = None,
+    save: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as JSON.")] = None,
     overwrite: Overwrite = False,
-    no_chart: Annotated[bool, typer.Option("--no-chart", help="Print no chart.")] = False,
-    tan: Annotated[
-        bool, typer.Option("--tan", help="Also analyse the total amount of noise, and propose other settings.")
-    ] = False,
+    no_chart: Annotated[bool, Option("--no-chart", help="Print no chart.")] = False,
+    tan: Annotated[bool, Option("--tan", help="Also analyse the total amount of noise, and propose settings.")] = False,
     json: Json = False,
     **numbers: Any,
 ) -> None:
@@ -127,72 +86,53 @@ def plan(
     The fourth is computed so that the run never costs more than --epsilon. With --tan, the plan is compared with other
     settings at the same ε by their total amount of noise.
     """
-    for file in (save, html):
-        if file is not None:
-            atomic.refuse_to_replace(file, overwrite=overwrite)
+    for file in filter(None, (save, html)):
+        atomic.refuse_to_replace(file, overwrite=overwrite)
     with common.working("Finding the plan"):
         found = make_plan(records=records, delta=delta, adjacency=adjacency, **numbers)
         bound, claim = found.bound(), found.claim()
     draws = not (json or no_chart)
-    outlook: TanOutlook | None = None
+    outlook = curve = None
     if tan:
         factors = FIGURE_STEP_FACTORS if json or html is not None else (1.0,) if draws else ()
         with common.working("Counting other settings by the tight accountant: seconds, with very many steps a minute"):
             outlook = tan_outlook(found, step_factors=factors)
-    points: tuple[EpsilonPoint, ...] = ()
     if (draws and not tan) or html is not None:
         with common.working("Counting ε against steps"):
-            points = epsilon_points(found)
+            curve = plan_page.epsilon_chart(found)
     if save is not None:
         strict_json.write(save, found.to_json(), overwrite=overwrite)
-    if html is not None:
-        page = plan_page.render(found, bound=bound, claim=claim, points=points, outlook=outlook)
+    if html is not None and curve is not None:
+        page = plan_page.render(found, bound=bound, claim=claim, curve=curve, outlook=outlook)
         atomic.write(html, page, overwrite=overwrite)
     if json:
-        common.print_json(_plan_shape(found, bound, claim, outlook) | {"html": html, "save": save})
+        common.print_json(
+            {
+                "plan": found.to_json(),
+                "sampling_probability": found.sampling_probability,
+                "epsilon": bound.epsilon,
+                "accountant": bound.accountant,
+                "passed_over": [{"accountant": one.accountant, "reason": one.reason} for one in bound.passed_over],
+                "claim": {"kind": claim.kind, "theorem": claim.theorem, "proof": claim.proof},
+                **({} if outlook is None else {"tan": outlook.to_json()}),
+                "html": html,
+                "save": save,
+            }
+        )
         return
-    _print_plan(found, bound)
+    common.print_facts("Plan", plan_page.plan_facts(found, bound))
     if outlook is not None:
         _print_outlook(outlook, draws=draws)
-    elif draws:
-        common.print_line(draw_in_terminal(epsilon_chart(points), width=common.width()))
-
-
-def _plan_shape(plan: Plan, bound: Bound, claim: Claim, outlook: TanOutlook | None) -> dict[str, object]:
-    return {
-        "plan": plan.to_json(),
-        "sampling_probability": plan.sampling_probability,
-        "epsilon": bound.epsilon,
-        "accountant": bound.accountant,
-        "passed_over": [{"accountant": other.accountant, "reason": other.reason} for other in bound.passed_over],
-        "claim": {"kind": claim.kind, "theorem": claim.theorem, "proof": claim.proof},
-        **({} if outlook is None else {"tan": outlook.to_json()}),
-    }
-
-
-def _print_plan(plan: Plan, bound: Bound) -> None:
-    rows = {
-        "ε": f"{at_most(bound.epsilon)}  at δ = {exactly(plan.delta)}, {plan.adjacency.value}",
-        "noise multiplier": exactly(plan.noise_multiplier),
-        "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} records",
-        "sampling probability": f"{plan.sampling_probability:.6g}",
-        "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",
-        "counted by": bound.accountant,
-    }
-    if (caution := delta_warning(plan.delta, records=plan.records)) is not None:
-        rows["caution"] = caution
-    rows |= {f"not {other.accountant}": other.reason for other in bound.passed_over}
-    common.print_facts("Plan", rows)
+    elif curve is not None and draws:
+        common.print_line(draw_in_terminal(curve, width=common.width()))
 
 
 def _print_outlook(outlook: TanOutlook, *, draws: bool) -> None:
-    common.print_facts("Total amount of noise", dict(tan_facts(outlook.standing)))
+    common.print_facts("Total amount of noise", plan_page.tan_facts(outlook.standing))
     if draws:
-        common.print_line(f"{draw_constant_eta(outlook, width=common.width())}\n")
-    for table in tan_tables(outlook):
+        common.print_line(f"{plan_page.draw_constant_eta(outlook, width=common.width())}\n")
+    for table in plan_page.tan_tables(outlook):
         common.print_table(table.title, table.headings, table.rows)
-    for sentence in tan_sentences(outlook):
-        common.print_line(textwrap.fill(sentence, common.width(), initial_indent="- ", subsequent_indent="  "))
 
 
 # lehr account
@@ -200,13 +140,13 @@ def _print_outlook(outlook: TanOutlook, *, draws: bool) -> None:
 
 @config_options("noise_multiplier", "expected_batch_size", "steps")
 def account(
-    records: Records = None,
-    sampling_probability: SamplingProbability = None,
-    delta: Annotated[float | None, typer.Option(help="The δ of (ε, δ).")] = None,
+    records: Annotated[int | None, Option(help=_RECORDS)] = None,
+    sampling_probability: Annotated[float | None, Option(help="In place of batch size and records.")] = None,
+    delta: Annotated[float | None, Option(help="The δ of (ε, δ).")] = None,
     adjacency: Annotated[
-        Adjacency | None, typer.Option(help="Which data sets count as neighbours; add-or-remove-one by default.")
+        Adjacency | None, Option(help="Which data sets count as neighbours; add-or-remove-one by default.")
     ] = None,
-    plan: PlanFile = None,
+    plan: Annotated[Path | None, Option(metavar="FILE", help="A plan written by `lehr plan --save`.")] = None,
     json: Json = False,
     **fields: Any,
 ) -> None:
@@ -214,16 +154,14 @@ def account(
 
     Describe the run by its options, or by --plan alone.
     """
-    steps = fields.pop("steps")
     described = {**fields, "records": records, "sampling_probability": sampling_probability}
     from_file = None if plan is None else read_plan(plan)
     if from_file is not None:
-        refuse("plan", **described, steps=steps, delta=delta, adjacency=adjacency)
+        refuse("plan", **described, delta=delta, adjacency=adjacency)
         event, delta, adjacency = from_file.event, from_file.delta, from_file.adjacency
     else:
-        adjacency = adjacency or Adjacency.ADD_OR_REMOVE_ONE
-        event = Repeated(step_event(adjacency=adjacency, **described), validate.count(steps=required(steps=steps)))
-        delta = required(delta=delta)
+        delta, adjacency = required(delta=delta), adjacency or Adjacency.ADD_OR_REMOVE_ONE
+        event = _event(delta=delta, adjacency=adjacency, **described)
     with common.working("Counting"):
         found = answers(event, delta=delta, adjacency=adjacency)
     try:
@@ -251,7 +189,20 @@ def account(
         if from_file is not None and from_file.simulates is not None:
             common.print_line(f"This plan guarantees nothing: {simulation_words(from_file)}")
     if smallest is None:
-        raise typer.Exit(NO)
+        raise Exit(NO)
+
+
+def _event(
+    *, sampling_probability: float | None, steps: int | None, noise_multiplier: float | None, **plan: Any
+) -> Event:
+    """The run of these options: its noise and steps, and either batch size and records or the probability."""
+    steps, noise_multiplier = required(steps=steps), required(noise_multiplier=noise_multiplier)
+    if sampling_probability is None:
+        batch, records = required(expected_batch_size=plan["expected_batch_size"]), required(records=plan["records"])
+        plan |= {"expected_batch_size": batch, "records": records}
+        return Plan(noise_multiplier=noise_multiplier, steps=steps, **plan).event
+    refuse("sampling_probability", expected_batch_size=plan["expected_batch_size"], records=plan["records"])
+    return Repeated(PoissonSampled(sampling_probability, Gaussian(noise_multiplier)), validate.count(steps=steps))
 
 
 def _answer_row(answer: Answer, smallest: Bound | None) -> tuple[str, str, str]:
@@ -270,15 +221,15 @@ def _answer_row(answer: Answer, smallest: Bound | None) -> tuple[str, str, str]:
 
 @config_options("data_dir", "device", "physical_batch", "compiled")
 def simulate(
-    batches: Annotated[str, typer.Option(help="Smaller batch sizes to simulate with, such as 64,128,256,512.")],
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The run to predict.")] = None,
+    batches: Annotated[str, Option(help="Smaller batch sizes to simulate with, such as 64,128,256,512.")],
+    config: Annotated[Path | None, Argument(metavar="[CONFIG.toml]", help="The run to predict.")] = None,
     *,
     settings: Settings = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each batch size, with different initial weights.")] = 3,
+    seeds: Annotated[int, Option(help="Runs of each batch size, with different initial weights.")] = 3,
     to: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder for the runs; CONFIG-simulated by default.")
+        Path | None, Option(metavar="FOLDER", help="Folder for the runs; CONFIG-simulated by default.")
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Confidence of the interval.")] = 0.95,
+    confidence: Annotated[float, Option(help="Confidence of the interval.")] = 0.95,
     quiet: Quiet = False,
     json: Json = False,
     **fields: Any,
@@ -306,7 +257,7 @@ def simulate(
     if json:
         common.print_json({**prediction.to_json(), "folder": where, "left_out": list(scaling.left_out)})
         return
-    common.print_facts("Simulated", dict(prediction_facts(prediction)))
+    common.print_facts("Simulated", prediction_facts(prediction))
     for sentence in (prediction_text(prediction), *prediction_sentences(prediction)):
         common.print_line(sentence)
     if scaling.left_out:

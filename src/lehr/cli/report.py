@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from lehr.certificates.guarantee import claim_summary, published_text
 from lehr.certificates.run_reading import RunRecord, read_run
 from lehr.cli import common
-from lehr.cli.common import TRAIN, Json, Overwrite, command_app, complain, refuse
+from lehr.cli.common import TRAIN, Json, Overwrite, command_app, epsilon_text, refuse
 from lehr.errors import InvalidValue
 from lehr.files import atomic, strict_json
-from lehr.planning import simulation
-from lehr.planning.simulation import Prediction
-from lehr.reports import compare_page, run_page, serving
-from lehr.reports.prediction_page import compare_with_run, comparison_text
-from lehr.reports.serving import COLUMNS, RunList
-from lehr.rounding import at_most, exactly
+from lehr.planning.simulation import prediction_from_json
+from lehr.reports import run_page
+from lehr.reports.prediction_page import PredictionOutcome, compare_with_run
+from lehr.reports.serving import COLUMNS, Server, list_runs
 from lehr.run.shape import RunFiles
 
 COMPARED = "comparison.html"
-Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+Open = Annotated[bool, Option("--open", help="Open the page in the browser.")]
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folder of a run; several with --compare.")],
-    compare: Annotated[bool, typer.Option("--compare", help="Compare several runs on one page.")] = False,
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="The folder of a run; several with --compare.")],
+    compare: Annotated[bool, Option("--compare", help="Compare several runs on one page.")] = False,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=f"By default report.html in the run's folder, or {COMPARED} with --compare."),
+        Option(metavar="FILE", help=f"By default report.html in the run's folder, or {COMPARED} with --compare."),
     ] = None,
     prediction: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The prediction of `lehr simulate`, to compare with the run.")
+        Path | None, Option(metavar="FILE", help="The prediction of `lehr simulate`, to compare with the run.")
     ] = None,
     open_it: Open = False,
     overwrite: Overwrite = False,
@@ -45,81 +44,54 @@ def report(
 
     With --compare, several runs are on one page, in one table and on the same charts.
     """
+    _check_runs(runs, compare=compare)
     if compare:
-        path = _compare(runs, to=to, prediction=prediction, overwrite=overwrite, json=json)
-    elif len(runs) == 1:
-        path = _report(runs[0], to=to, prediction=prediction, overwrite=overwrite, json=json)
+        refuse("--compare", prediction=prediction)
+    path = to or (Path(COMPARED) if compare else RunFiles(runs[0]).report)
+    is_own = to is None and not compare  # the page in a run's own folder is always renewed
+    if not is_own:
+        atomic.refuse_to_replace(path, overwrite=overwrite)
+    outcome = None
+    with common.working("Reading the runs"):
+        records = [read_run(run) for run in runs]
+        if compare:
+            page = run_page.render_comparison(records)
+        else:
+            predicted = None if prediction is None else strict_json.read(prediction, prediction_from_json)
+            outcome = None if predicted is None else compare_with_run(predicted, records[0])
+            page = run_page.render(records[0], outcome=outcome)
+    atomic.write(path, page, overwrite=overwrite or is_own)
+    if json:
+        shape = {"runs": [*map(_summary, records)]} if compare else _shape(records[0], outcome)
+        common.print_json({"report": path, **shape})
     else:
-        raise InvalidValue("runs", allowed="one; several with --compare, on one page", given=len(runs))
+        common.print_line("\n".join(_lines(path, records, outcome)))
     if open_it:
         typer.launch(path.resolve().as_uri())
 
 
-def _report(run: Path, *, to: Path | None, prediction: Path | None, overwrite: bool, json: bool) -> Path:
-    if to is not None:
-        atomic.refuse_to_replace(to, overwrite=overwrite)
-    with common.working("Reading the run"):
-        record = read_run(run)
-        predicted = None if prediction is None else strict_json.read(prediction, simulation.prediction_from_json)
-        page = run_page.render(record, prediction=predicted, position=run_page.position(record))
-    path = RunFiles(run).report if to is None else to
-    atomic.write(path, page, overwrite=overwrite or to is None)
-    state = record.state.value
-    if json:
-        compared = None if predicted is None else _compared(predicted, record)
-        common.print_json(
-            {"report": path, "run": record.run, "state": state, **_guarantee(record), "prediction": compared}
-        )
-        return path
-    common.print_line(f"{path}: {state}")
-    for line in _claims(record):
-        common.print_line(line)
-    if predicted is not None:
-        outcome = compare_with_run(predicted, record)
-        text = f"not compared: {outcome.not_compared_because}"
-        if outcome.comparison is not None:
-            text = comparison_text(predicted, outcome.comparison)
-        for line in (text, *(f"warning: {warning}" for warning in outcome.warnings)):
-            common.print_line(f"  {line}")
-    return path
-
-
-def _compare(runs: list[Path], *, to: Path | None, prediction: Path | None, overwrite: bool, json: bool) -> Path:
-    if len({os.path.realpath(run) for run in runs}) != len(runs) or len(runs) < 2:
+def _check_runs(runs: Sequence[Path], *, compare: bool) -> None:
+    if not compare and len(runs) > 1:
+        raise InvalidValue("runs", allowed="one; several with --compare, on one page", given=len(runs))
+    if compare and (len(runs) < 2 or len({os.path.realpath(run) for run in runs}) != len(runs)):
         raise InvalidValue("runs", allowed="two or more with --compare, each once", given=[*map(str, runs)])
-    refuse("--compare", prediction=prediction)
-    path = Path(COMPARED) if to is None else to
-    atomic.refuse_to_replace(path, overwrite=overwrite)
-    with common.working("Reading the runs"):
-        records = [read_run(run) for run in runs]
-        page = compare_page.render(records)
-    atomic.write(path, page, overwrite=overwrite)
-    if json:
-        common.print_json({"report": path, "runs": [_summary(record) for record in records]})
-        return path
-    common.print_line(f"{path}: {len(records)} runs")
+
+
+def _lines(path: Path, records: Sequence[RunRecord], outcome: PredictionOutcome | None) -> Iterator[str]:
+    yield f"{path}: {records[0].state.value if len(records) == 1 else f'{len(records)} runs'}"
     for record in records:
-        common.print_line(f"{record.run} ({record.directory}): {record.state.value}")
-        for line in _claims(record):
-            common.print_line(line)
-    return path
-
-
-def _summary(record: RunRecord) -> dict[str, object]:
-    last = record.last
-    return {
-        "run": record.run,
-        "folder": str(record.directory),
-        "state": record.state.value,
-        "method": record.method,
-        "data": record.config["data"].get("name"),
-        "declared": record.config["data"].get("declared"),
-        **_guarantee(record),
-        "accuracy": last and last.accuracy,
-        "steps": record.steps_charged,
-        "accepted": last and last.accepted,
-        "minutes": record.minutes,
-    }
+        if len(records) > 1:
+            yield f"{record.run} ({record.directory}): {record.state.value}"
+        claim = run_page.promised(record)
+        if claim is None:
+            yield f"  no privacy: {record.no_privacy_because}"
+        else:
+            yield f"  ε, proven: {epsilon_text(claim)}"
+        if record.published is not None:
+            yield f"  ε as published: {published_text(record.published)}"
+    if outcome is not None:
+        yield f"  {outcome}"
+        yield from (f"  warning: {warning}" for warning in outcome.warnings)
 
 
 def _guarantee(record: RunRecord) -> dict[str, object]:
@@ -131,59 +103,59 @@ def _guarantee(record: RunRecord) -> dict[str, object]:
     }
 
 
-def _claims(record: RunRecord) -> Iterator[str]:
-    promised = run_page.promised(record)
-    if promised is None:
-        yield f"  no privacy: {record.no_privacy_because}"
-    else:
-        yield f"  ε, proven: {at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"
-    if record.published is not None:
-        yield f"  ε as published: {published_text(record.published)}"
+def _shape(record: RunRecord, outcome: PredictionOutcome | None) -> dict[str, Any]:
+    shape = {"run": record.run, "state": record.state.value, **_guarantee(record), "prediction": None}
+    if outcome is not None:
+        found = outcome.comparison
+        shape["prediction"] = {
+            "verdict": outcome.verdict,
+            "predicted": outcome.prediction.accuracy,
+            "interval": [*outcome.prediction.interval()],
+            "reached": found and found.outcome,
+            "difference": found and found.difference,
+            "not_compared_because": outcome.not_compared_because or None,
+            "warnings": [*outcome.warnings],
+        }
+    return shape
 
 
-def _compared(prediction: Prediction, record: RunRecord) -> dict[str, object]:
-    outcome = compare_with_run(prediction, record)
-    numbers = outcome.comparison
+def _summary(record: RunRecord) -> dict[str, object]:
+    last, data = record.last, record.config["data"]
     return {
-        "verdict": outcome.verdict,
-        "predicted": prediction.accuracy,
-        "interval": [*prediction.interval()],
-        "reached": numbers and numbers.outcome,
-        "difference": numbers and numbers.difference,
-        "not_compared_because": outcome.not_compared_because or None,
-        "warnings": [*outcome.warnings],
+        "run": record.run,
+        "folder": str(record.directory),
+        "state": record.state.value,
+        "method": record.method,
+        "data": data.get("name"),
+        "declared": data.get("declared"),
+        **_guarantee(record),
+        "accuracy": last and last.accuracy,
+        "steps": record.steps_charged,
+        "accepted": last and last.accepted,
+        "minutes": record.minutes,
     }
 
 
 # lehr serve
 
-HOST, PORT = "127.0.0.1", 8770
+PORT = 8770
 NARROW = ("name", "kind", "method", "epsilon", "accuracy", "steps")  # columns that fit a terminal
-NO_PASSWORD = (
-    "there is no password: whoever reaches this machine over the network can read the names, settings and scores of "
-    "these runs, and when each evaluation arrives, which no ε covers; the connection is not encrypted"
-)
 
 
 def serve(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder with the runs.")] = Path("runs"),
-    port: Annotated[int | None, typer.Option(help=f"{PORT} by default; 0 for any free port.")] = None,
-    host: Annotated[str | None, typer.Option(help=f"The address to listen at; {HOST} by default.")] = None,
-    beyond_this_machine: Annotated[
-        bool, typer.Option("--beyond-this-machine", help="Allow a --host that others reach. There is no password.")
-    ] = False,
+    folder: Annotated[Path, Argument(metavar="[FOLDER]", help="The folder with the runs.")] = Path("runs"),
+    port: Annotated[int | None, Option(help=f"{PORT} by default; 0 for any free port.")] = None,
     open_it: Open = False,
-    list_them: Annotated[bool, typer.Option("--list", help="Print the list of runs once, and serve nothing.")] = False,
+    list_them: Annotated[bool, Option("--list", help="Print the list of runs once, and serve nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Serve a web page that lists the runs below FOLDER, follows them while they train, and links to their reports.
 
-    By default only this machine can connect. Only public values are served: no record, no key, no weights. Ctrl-C ends
-    it.
+    Only this machine can connect. Only public values are served: no record, no key, no weights. Ctrl-C ends it.
     """
     if list_them:
-        refuse("list", port=port, host=host, beyond_this_machine=beyond_this_machine or None, open=open_it or None)
-        rows = [row.to_json() for row in RunList(folder).listed()]
+        refuse("list", port=port, open=open_it or None)
+        rows = [run.to_json() for run in list_runs(folder).values()]
         if json:
             common.print_json({"runs": [{field: row[field] for field in ("kind", *COLUMNS)} for row in rows]})
         else:
@@ -192,14 +164,7 @@ def serve(
         return
     if json:
         raise InvalidValue("json", allowed="given beside --list", given=True)
-    server = serving.server(
-        folder,
-        host=HOST if host is None else host,
-        port=PORT if port is None else port,
-        beyond_this_machine=beyond_this_machine,
-    )
-    if not server.is_local:
-        complain(NO_PASSWORD)
+    server = Server(folder, port=PORT if port is None else port)
     common.print_line(f"{folder}: {server.address} (Ctrl-C ends it)")
     try:
         if open_it:

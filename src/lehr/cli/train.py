@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from lehr.certificates.guarantee import claim_summary, published_text
 from lehr.cli import common
@@ -25,11 +25,11 @@ _WITH_RESUME = {"budget"} | {
 
 @config_options()
 def train(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Configuration file.")] = None,
+    config: Annotated[Path | None, Argument(metavar="[CONFIG.toml]", help="Configuration file.")] = None,
     *,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue the run in this folder.")] = None,
+    resume: Annotated[Path | None, Option(metavar="RUN", help="Continue the run in this folder.")] = None,
     settings: Settings = None,
-    tensorboard: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write TensorBoard scalars.")] = None,
+    tensorboard: Annotated[Path | None, Option(metavar="FOLDER", help="Write TensorBoard scalars.")] = None,
     json: Json = False,
     **fields: Any,
 ) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from lehr.accounting.events import is_part
 from lehr.auditing import Audit, Verdict
-from lehr.certificates import issuing, run_reading
+from lehr.certificates import issuing
 from lehr.certificates.certificate import Certificate, write_certificate
 from lehr.certificates.issuing import audit_result, why_not_certified
-from lehr.certificates.run_reading import RunRecord
+from lehr.certificates.run_reading import RunRecord, read_run
 from lehr.errors import CertificateMismatch, InvalidValue
 from lehr.files import atomic, strict_json
 from lehr.reports import run_page
@@ -32,10 +32,10 @@ class KeptAudit:
 
 def refuse_weaker(directory: str | os.PathLike[str], *, num_canaries: int, confidence: float) -> None:
     """Refuse an audit that is too weak to replace one that was not passed."""
-    found = run_reading.read_run(directory).audit
-    if found is None or found.verdict is Verdict.NOT_REFUTED:
+    last = read_run(directory).audit
+    if last is None or last.verdict is Verdict.NOT_REFUTED:
         return
-    least, sure = found.members + found.others, found.decisive.confidence
+    least, sure = last.members + last.others, last.decisive.confidence
     if num_canaries < least or confidence < sure:
         allowed = f"with {least} canaries or more and a confidence of {sure:g} or more: the last one was not passed"
         raise InvalidValue("audit", allowed=allowed, given=f"{num_canaries} canaries, confidence {confidence:g}")
@@ -45,21 +45,20 @@ def keep(directory: str | os.PathLike[str], audit: Audit) -> KeptAudit:
     """Write a public audit to the folder of its run, and reissue the certificate with it where that is allowed."""
     if audit.is_private:
         raise InvalidValue("audit", allowed="one of made-up records: it is kept where others can see it", given=True)
-    record = run_reading.read_run(directory)
+    record = read_run(directory)
     files = RunFiles(Path(directory))
     strict_json.write(files.audit, audit.to_json(), overwrite=True)
     because = _certify(files, record, audit)
-    page = run_page.render(run_reading.read_run(files.directory))
-    atomic.write(files.report, page, overwrite=True)
+    atomic.write(files.report, run_page.render(read_run(directory)), overwrite=True)
     replaced = None if record.audit is None else record.audit.verdict
     return KeptAudit(path=files.audit, replaced=replaced, not_certified_because=because)
 
 
 def keep_private(directory: str | os.PathLike[str], audit: Audit) -> Path:
     """Write an audit of the records themselves to the private folder of the run."""
-    files = RunFiles(Path(directory))
-    atomic.write_private(files.private_audit, strict_json.text(audit.to_json()))
-    return files.private_audit
+    path = RunFiles(Path(directory)).private_audit
+    atomic.write_private(path, strict_json.text(audit.to_json()))
+    return path
 
 
 def _certify(files: RunFiles, record: RunRecord, audit: Audit) -> str | None:
@@ -70,9 +69,8 @@ def _certify(files: RunFiles, record: RunRecord, audit: Audit) -> str | None:
     because = why_not_certified(audit) or _why_unrelated(certificate, record, audit)
     if because is not None and certificate.audit is None:
         return because
-    result = None if because is not None else audit_result(audit)
     try:
-        again = issuing.reissue(certificate, audit=result)
+        again = issuing.reissue(certificate, audit=None if because is not None else audit_result(audit))
     except CertificateMismatch as error:
         return str(error)
     write_certificate(files.certificate, again, overwrite=True)

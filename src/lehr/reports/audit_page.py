@@ -5,34 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from scipy import special
 
 from lehr.auditing import Audit, Verdict
 from lehr.auditing.audit import (
     NO_GUARANTEE,
-    Curve,
     allowed_tradeoff,
     assumptions_text,
     certified_text,
     claimed_text,
     explanation,
-    percent,
     setup_text,
     share_of_claim,
     verdict_text,
 )
 from lehr.auditing.bounds import GAUSSIAN_TRADEOFF, mu_from_epsilon
 from lehr.reports.chart import Chart, Line
-from lehr.reports.page import Facts, Page, Paragraph, Section, Table, figure, note, render_page
+from lehr.reports.page import Facts, Page, Paragraph, Section, Table, note, render_page
 from lehr.rounding import at_least, at_most
 
 ROC = (
     "Each point is one decision threshold of the attack. Random guessing is the diagonal. The claim says that no "
-    "attack gets above its line, whatever else the attacker knows."
+    "attack gets above its line, whatever else the attacker knows. Dotted: the best possible attack against Gaussian "
+    "noise of exactly that ε."
 )
-TRADEOFF = "The same as two errors: the claim says that no attack gets below its line."
-GAUSSIAN = " The dotted line is the best possible attack against Gaussian noise of exactly that ε."
 METHOD = (
     "Canaries, made-up records with gradients as large as the clipping allows, were put into training or left out, "
     "each by a coin flip. An attacker who sees everything that was released then guesses about each. How often the "
@@ -40,131 +36,96 @@ METHOD = (
 )
 
 
-def sections(audit: Audit, *, title: str, number: int = 0) -> list[Section | Sequence[Section]]:
-    """The sections about one audit; ``number`` distinguishes its charts from those of others on the same page."""
-    first, *others = explanation(audit)
-    rows = [
-        ("Claimed", claimed_text(audit)),
-        ("Certified", certified_text(audit)),
-        ("Attack", audit.attack),
-        ("Setup", setup_text(audit)),
-        *(
-            ("Checked", f"{check.statement} (p = {check.p_value:.2g}{'' if check.passed else ': it does not hold'})")
+def audit_facts(audit: Audit) -> dict[str, str]:
+    """The claim, the bounds and what they rest on."""
+    facts = {
+        "claimed": claimed_text(audit),
+        "certified": f"{certified_text(audit)} ({share_of_claim(audit)} of the claim)",
+        "decided by": f"{audit.decisive.by}, assuming {assumptions_text(audit.decisive)}",
+    }
+    for bound in audit.bounds[1:]:
+        facts[f"by {bound.by}"] = f"ε ≥ {at_least(bound.epsilon)}, assuming {assumptions_text(bound)}"
+    if audit.checks:
+        facts["checked"] = "; ".join(
+            f"{check.statement} (p = {check.p_value:.2g}{'' if check.passed else ': it does not hold'})"
             for check in audit.checks
-        ),
-    ]
-    bounds = [
-        (
-            at_least(bound.epsilon),
-            percent(bound.confidence),
-            bound.by + (" (decides)" if place == 0 else ""),
-            assumptions_text(bound),
         )
-        for place, bound in enumerate(audit.bounds)
-    ]
+    return {**facts, "attack": audit.attack, "setup": setup_text(audit)}
+
+
+def audit_table(audits: Sequence[Audit]) -> Table:
+    """What is claimed and what is certified, a row for each audit."""
+    return Table(
+        title="Claimed and certified",
+        headings=("method", "claimed ε", "certified ε", "share", "verdict"),
+        rows=[
+            (
+                audit.subject,
+                at_most(audit.claimed_epsilon),
+                at_least(audit.decisive.epsilon),
+                share_of_claim(audit),
+                verdict_text(audit),
+            )
+            for audit in audits
+        ],
+        notes=["Certified is what the attack proves at least. A claimed ε is rounded up, a certified one down."],
+    )
+
+
+def sections(audit: Audit, *, title: str, number: int = 0) -> list[Section | Chart]:
+    """The blocks about one audit; ``number`` distinguishes its chart from those of others on the same page."""
+    first, *others = explanation(audit)
     about = Section(
         title=title,
         badge=verdict_text(audit),
         is_bad=audit.verdict is not Verdict.NOT_REFUTED,
-        parts=[
-            Paragraph(first),
-            *map(note, others),
-            Facts(rows=rows),
-            Table(
-                title="Bounds and their assumptions",
-                has_heading=True,
-                headings=("ε ≥", "Confidence", "Bound", "Assumes"),
-                rows=bounds,
-            ),
-        ],
+        parts=[Paragraph(first), *map(note, others), Facts(rows=[*audit_facts(audit).items()])],
     )
-    return [about, tuple(map(figure, _charts(audit, number)))]
+    return [about, _roc_chart(audit, number)]
 
 
 def render(audits: Sequence[Audit], *, title: str) -> str:
     """The page of several audits."""
-    counts = [(word, sum(audit.verdict is kind for audit in audits)) for kind, word in _BAD.items()]
-    found = [f"{count} {word}" for word, count in counts if count]
-    summary = f"{' and '.join(found)} of {len(audits)}" if found else "Nothing is refuted"
-    overview = Table(
-        title="Claimed and certified",
-        headings=("Attacked", "Verdict", "Claimed ε", "Certified ε", "Share"),
-        rows=[
-            (
-                audit.subject,
-                verdict_text(audit),
-                at_most(audit.claimed_epsilon),
-                at_least(audit.decisive.epsilon),
-                share_of_claim(audit),
-            )
-            for audit in audits
-        ],
-        numeric=(False, False, True, True, True),
-        notes=["Certified is what the attack proves at least. A claimed ε is rounded up, a certified one down."],
-    )
+    bad = [audit.verdict for audit in audits if audit.verdict is not Verdict.NOT_REFUTED]
+    counts = [f"{bad.count(verdict)} {verdict.name.lower()}" for verdict in dict.fromkeys(bad)]
+    summary = f"{' and '.join(counts)} of {len(audits)}" if bad else "Nothing is refuted"
     every = (sections(audit, title=audit.subject, number=number) for number, audit in enumerate(audits))
     return render_page(
         Page(
             title=f"{title}: {summary}",
             heading=title,
             headline=summary,
-            is_bad=bool(found),
+            is_bad=bool(bad),
             introduction=[Paragraph(METHOD), note(NO_GUARANTEE)],
-            blocks=[Section(title="Claimed and certified", parts=[overview]), *(one for part in every for one in part)],
+            blocks=[audit_table(audits), *(block for part in every for block in part)],
             footer=f"Audited by Lehr {' and '.join(sorted({audit.library_version for audit in audits}))}.",
         )
     )
 
 
-_BAD = {Verdict.REFUTED: "refuted", Verdict.SUSPICIOUS: "suspicious"}
+def _roc_chart(audit: Audit, number: int) -> Chart:
+    return Chart(
+        element=f"audit-roc-{number}",
+        title="True against false positives (ROC)",
+        note=ROC if number == 0 else "",
+        x_title="false positive rate",
+        y_title="true positive rate",
+        x_format=".0%",
+        y_format=".0%",
+        from_zero=True,
+        lines=tuple(_roc_lines(audit)) if audit.roc else (),
+    )
 
 
-def _charts(audit: Audit, number: int) -> Iterator[Chart]:
-    if not audit.roc:
-        return
-    positives, found = ([point[side] for point in audit.roc] for side in (0, 1))
-    lines = [("this attack", "solid", positives, [1 - rate for rate in found]), *_references(audit)]
-    closer = GAUSSIAN if _is_gaussian(audit) else ""
-    for kind, title, y_title, text in (
-        ("roc", "True against false positives (ROC)", "true positive rate", ROC + closer),
-        ("tradeoff", "Both errors (trade-off)", "false negative rate", TRADEOFF),
-    ):
-        yield Chart(
-            element=f"audit-{kind}-{number}",
-            title=title,
-            note=text if number == 0 else "",
-            x_title="false positive rate",
-            y_title=y_title,
-            x_format=".0%",
-            y_format=".0%",
-            point="%{y:.1%}<br>at %{x:.1%} false positives",
-            from_zero=True,
-            lines=tuple(
-                Line(name=name, dash=dash, x=x, y=y if kind == "tradeoff" else [1 - rate for rate in y])
-                for name, dash, x, y in lines
-            ),
-        )
-
-
-def _references(audit: Audit) -> Iterator[tuple[str, str, list[float], list[float]]]:
-    """Lines to compare the attack with: false negative rates over false positive rates."""
-    if math.isfinite(audit.claimed_epsilon):
-        yield "the claim", "solid", *_points(allowed_tradeoff(audit.claimed_epsilon, audit.delta))
-        if _is_gaussian(audit):
-            yield "Gaussian noise of that ε", "dot", *_points(_gaussian(audit.claimed_epsilon, audit.delta))
-    yield "guessing", "dash", [0.0, 1.0], [1.0, 0.0]
-
-
-def _is_gaussian(audit: Audit) -> bool:
-    return GAUSSIAN_TRADEOFF in audit.decisive.assumes and 0 < audit.claimed_epsilon < math.inf
-
-
-def _gaussian(epsilon: float, delta: float) -> Curve:
-    """The trade-off curve of Gaussian noise with exactly this ε at δ."""
-    positives = allowed_tradeoff(epsilon, delta).false_positive_rates
-    rates = special.ndtr(-special.ndtri(positives) - mu_from_epsilon(epsilon, delta=delta))
-    return Curve(false_positive_rates=positives, rates=np.asarray(rates))
-
-
-def _points(curve: Curve) -> tuple[list[float], list[float]]:
-    return curve.false_positive_rates.tolist(), curve.rates.tolist()
+def _roc_lines(audit: Audit) -> Iterator[Line]:
+    """The attack, and what it is compared with."""
+    yield Line(name="this attack", x=[x for x, _ in audit.roc], y=[y for _, y in audit.roc])
+    epsilon, delta = audit.claimed_epsilon, audit.delta
+    if math.isfinite(epsilon):
+        claim = allowed_tradeoff(epsilon, delta)
+        positives = claim.false_positive_rates
+        yield Line(name="the claim", x=positives.tolist(), y=(1 - claim.rates).tolist())
+        if epsilon > 0 and GAUSSIAN_TRADEOFF in audit.decisive.assumes:
+            rates = special.ndtr(special.ndtri(positives) + mu_from_epsilon(epsilon, delta=delta))
+            yield Line(name="Gaussian noise of that ε", dash="dot", x=positives.tolist(), y=rates.tolist())
+    yield Line(name="guessing", dash="dash", x=[0.0, 1.0], y=[0.0, 1.0])

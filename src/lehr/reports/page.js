@@ -1,6 +1,5 @@
 "use strict";
 const charts = JSON.parse(document.getElementById("charts").textContent);
-const parallel = JSON.parse(document.getElementById("parallel-axes")?.textContent ?? "null");
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 const finger = window.matchMedia("(pointer: coarse)");
@@ -23,12 +22,13 @@ function draw(chart) {
                  fixedrange: finger.matches && !chart.zoomed, automargin: true };
   const colours = NAMES.map(colour), hidden = chart.hidden ?? new Set();
   const namesLines = chart.names_lines || chart.lines.length > 1;
+  const hover = line => (line.notes.length ? "%{text}" : (namesLines ? line.name + "<br>" : "") + chart.point) + "<extra></extra>";
   const number = (line, place) => line.colour ?? place, xTitle = inLines(chart.x_title, chart);
   return Plotly.react(chart.element, chart.lines.map((line, place) => line.is_bars ? {
     type: "bar", x: line.x, y: line.y, name: line.name, text: line.notes, textposition: "none",
     visible: hidden.has(place) ? "legendonly" : true, marker: { color: colours[number(line, place) % colours.length],
       pattern: { shape: ["", "/", ".", "x"][Math.floor(number(line, place) / colours.length) % 4] } },
-    hovertemplate: (namesLines ? line.name + "<br>" : "") + chart.point + "<extra></extra>"
+    hovertemplate: hover(line)
   } : ({
     x: line.x, y: line.y, name: line.name, text: line.notes, visible: hidden.has(place) ? "legendonly" : true,
     mode: line.is_mark || line.is_scattered ? "markers" : chart.has_markers ? "lines+markers" : "lines",
@@ -37,7 +37,7 @@ function draw(chart) {
             width: line.is_area ? 0 : line.dash === "solid" ? 2.5 : 1.5 },
     fill: line.is_area ? "toself" : "none", fillcolor: colour("--quiet") + "2e",
     marker: line.is_mark ? { size: 13, symbol: "diamond", color: colour("--ink") } : { size: line.is_scattered ? 8 : 5 },
-    ...(line.is_area ? { hoverinfo: "skip" } : { hovertemplate: (namesLines && !line.notes.length ? line.name + "<br>" : "") + chart.point + "<extra></extra>" })
+    ...(line.is_area ? { hoverinfo: "skip" } : { hovertemplate: hover(line) })
   })), {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--quiet"), size: 13 },
     margin: { l: 44, r: 12, t: 8, b: 44 + 17 * (xTitle.split("<br>").length - 1) }, hovermode: "x", showlegend: false,
@@ -45,36 +45,13 @@ function draw(chart) {
     ...size(),
     hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--rule"), font: { color: colour("--ink") } },
     xaxis: { ...axis, ...ranged(chart, "x"), type: chart.x_scale, rangemode: "tozero", title: { text: xTitle }, tickformat: chart.x_format,
-             dtick: chart.x_scale === "log" ? "D2" : undefined, tickvals: chart.x_ticks.length ? chart.x_ticks : undefined },
+             dtick: chart.x_scale === "log" ? "D2" : undefined, tickvals: chart.x_ticks.length ? chart.x_ticks : undefined,
+             ticktext: chart.x_labels.length ? chart.x_labels : undefined },
     yaxis: { ...axis, ...ranged(chart, "y"), type: chart.y_scale, rangemode: chart.from_zero ? "tozero" : "normal", title: { text: chart.y_title },
-             tickformat: chart.y_format, tickvals: chart.y_ticks.length ? chart.y_ticks : undefined }
+             tickformat: chart.y_format }
   }, { displayModeBar: false, responsive: true, showTips: false });
 }
-function mixed(share) {
-  const ends = ["--rule", "--accent"].map(name => [1, 3, 5].map(place => parseInt(colour(name).slice(place, place + 2), 16)));
-  return "rgb(" + [0, 1, 2].map(place => Math.round(ends[0][place] + (ends[1][place] - ends[0][place]) * share)).join(",") + ")";
-}
-function drawParallel() {
-  if (!parallel) return;
-  const places = parallel.axes.map((_, place) => place);
-  const words = parallel.axes.flatMap((axis, place) => axis.ticks.map(([height, text]) => (
-    { x: place, y: height, text: text, showarrow: false, xanchor: "right", xshift: -6, font: { size: 11 },
-      bgcolor: colour("--card") })));
-  const names = parallel.axes.map((axis, place) => (
-    { x: place, y: 1.09, text: axis.name, showarrow: false, yanchor: "bottom", bgcolor: colour("--card"), font: { size: 12, color: colour("--ink") } }));
-  Plotly.react("parallel", parallel.crossings.map(line => ({
-    x: places, y: line.heights, mode: "lines+markers", text: places.map(() => line.text), hovertemplate: "%{text}<extra></extra>",
-    line: { color: mixed(line.share), width: line.share === 1 ? 4 : 1.8 }, marker: { size: line.share === 1 ? 7 : 4 }
-  })), {
-    ...size(), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--quiet"), size: 13 },
-    margin: { l: 24, r: 24, t: 8, b: 8 }, hovermode: "closest", showlegend: false, annotations: [...words, ...names],
-    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--rule"), font: { color: colour("--ink") } },
-    xaxis: { fixedrange: true, tickvals: places, showticklabels: false, gridcolor: colour("--quiet"), zeroline: false,
-             range: [-0.8, places.length - 0.75], automargin: true },
-    yaxis: { fixedrange: true, visible: false, range: [-0.16, 1.32] }
-  }, { displayModeBar: false, responsive: true });
-}
-function drawAll() { charts.forEach(drawAgain); drawParallel(); }
+function drawAll() { charts.forEach(drawAgain); }
 function within(chart, by, moved) {
   const axes = document.getElementById(chart.element)._fullLayout, zoomed = {};
   for (const [name, axis] of [["x", axes.xaxis], ["y", axes.yaxis]]) {

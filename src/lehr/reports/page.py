@@ -1,7 +1,7 @@
 """One builder for all web pages: one file without network access, light and dark, readable without scripts.
 
-A ``Page`` has a heading, an introduction and blocks. A block is a ``Section``, or several side by side. A section has a
-title and parts: paragraphs, ``Facts``, ``Table``, ``Chart`` and ``Code``. All text is escaped.
+A ``Page`` has a heading, an introduction and blocks. A block is a ``Section`` with a title and parts, or a ``Chart``,
+``Table`` or ``Facts`` in a section of its own, or several of these side by side. All text is escaped.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import html
 import math
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -20,9 +21,13 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup
 
-from lehr.reports.chart import Chart, numbers
+from lehr.reports.chart import Chart, thinned
+from lehr.rounding import at_most
 
-INLINE = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+MOST_ROWS = 80  # of the numbers of one chart, all lines together
+FEWEST_OF_A_LINE = 3
+
+_NUMBER = re.compile(r"[\d\s.,%×±()+–−∞-]*s?")  # also with its spread, its sign or its unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,10 @@ class Facts:
 
     rows: Sequence[tuple[str, str | Sequence[str]]]
     title: str = ""
-    are_numbers: bool = False
     kind: ClassVar[str] = "facts"
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,17 +66,19 @@ class Table:
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
-    numeric: Sequence[bool] = ()  # by column
-    style: str = ""
-    highlighted: int | None = None  # a row
     notes: Sequence[str] = ()
-    has_heading: bool = False
-    element: str = ""
-    fields: Sequence[str] = ()  # a name for each column, as its class
+    style: str = "rows"
     links: Sequence[str] = ()  # of the first cell, by row
-    row_classes: Sequence[str] = ()
-    keys: Sequence[str] = ()  # by row, for scripts
     kind: ClassVar[str] = "table"
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    @property
+    def is_numeric(self) -> list[bool]:
+        """Whether a column has numbers, which are aligned; the first one never is."""
+        columns = [*zip(*self.rows, strict=True)] or [()] * len(self.headings)
+        return [place > 0 and all(map(_NUMBER.fullmatch, cells)) for place, cells in enumerate(columns)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +89,7 @@ class Code:
     kind: ClassVar[str] = "code"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ParallelAxes:
-    """A parallel-coordinates plot: each of the lines crosses every axis. Numbers lie between 0 and 1."""
-
-    axes: Sequence[Mapping[str, object]]  # name, ticks: pairs of height and text
-    crossings: Sequence[Mapping[str, object]]  # heights, text, share: 1 is the best line
-    label: str
-    kind: ClassVar[str] = "parallel"
-
-
-Part = Paragraph | Facts | Table | Chart | Code | ParallelAxes
+Part = Paragraph | Facts | Table | Chart | Code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,57 +109,81 @@ class Section:
         return any(isinstance(part, Chart) and part.element == self.element for part in self.parts)
 
 
-def figure(chart: Chart) -> Section:
-    """A chart in a section of its own, with its note."""
-    parts: list[Part] = [chart, *([note(chart.note)] if chart.note else [])]
-    return Section(title=chart.heading, parts=parts, element=chart.element)
+Block = Section | Chart | Table | Facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """A whole page. ``headline`` is the number that people came for, with a ``small`` text behind it."""
+    """A whole page. ``headline`` is the number that people came for, with a ``small`` text behind it.
+
+    Charts without lines, and tables and facts without rows, are left out.
+    """
 
     title: str  # of the browser's tab
     heading: str
-    blocks: Sequence[Section | Sequence[Section]] = ()
+    blocks: Sequence[Block | Iterable[Block]] = ()
     headline: str = ""
     small: str = ""
     is_bad: bool = False
     state: str = ""
-    is_open: bool = False
     introduction: Sequence[Paragraph] = ()
     footer: str = ""
     width: str = ""  # "wide" for large tables
     has_contents: bool = False
-    status: str = ""  # with a search field, for the script of the list of runs
-    closing: Sequence[Paragraph] = ()
-    link: tuple[str, str] | None = None
-    script: str = ""  # the address of one, where the page is served
-    policy: str = INLINE
-
-    @property
-    def rows(self) -> list[Sequence[Section]]:
-        return [[block] if isinstance(block, Section) else block for block in self.blocks if block]
-
-    @property
-    def parts(self) -> Iterator[Part]:
-        return (part for row in self.rows for section in row for part in section.parts)
+    reload_seconds: int = 0
 
 
 def render_page(page: Page) -> str:
     """The HTML file."""
-    charts = [_chart_json(part) for part in page.parts if isinstance(part, Chart)]
-    parallel = next((part for part in page.parts if isinstance(part, ParallelAxes)), None)
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(page=page, charts=charts, parallel=parallel, plotly=Markup(_packed_plotly() if charts else ""))
-    )
+    rows = [sections for block in page.blocks if (sections := _sections(block))]
+    parts = [part for sections in rows for section in sections for part in section.parts]
+    charts = [_chart_json(part) for part in parts if isinstance(part, Chart)]
+    template = _environment().get_template("page.html.jinja")
+    return template.render(page=page, rows=rows, charts=charts, plotly=Markup(_packed_plotly() if charts else ""))
 
 
-def resource(name: str) -> str:
-    """A text file of this package."""
-    return files("lehr.reports").joinpath(name).read_text(encoding="utf-8")
+def _sections(block: Block | Iterable[Block]) -> list[Section]:
+    blocks = [block] if isinstance(block, Block) else block
+    return [one if isinstance(one, Section) else _section_of(one) for one in blocks if one]
+
+
+def _section_of(part: Chart | Table | Facts) -> Section:
+    if isinstance(part, Chart):
+        return Section(title=part.heading, parts=[part], element=part.element)
+    return Section(title=part.title, parts=[part])
+
+
+def chart_numbers(chart: Chart) -> Table:
+    """The points of a chart as a table, evenly thinned out where they are many. An ε is rounded up."""
+    lines = [line for line in chart.lines if not line.is_area]
+    most = max(FEWEST_OF_A_LINE, MOST_ROWS // max(1, len(lines)))
+    labels = dict(zip(chart.x_ticks, chart.x_labels, strict=False))
+    rows = [
+        (
+            line.name,
+            labels.get(x) or _number_text(x, chart.x_title, chart.x_format),
+            _number_text(y, chart.y_title, chart.y_format),
+        )
+        for line in lines
+        for x, y in thinned([*zip(line.x, line.y, strict=True)], most=most)
+    ]
+    headings, first = ("line", chart.x_title, chart.y_title), 0 if len(lines) > 1 else 1
+    title = f"The numbers: {chart.heading}"
+    return Table(title=title, headings=headings[first:], rows=[row[first:] for row in rows])
+
+
+def _number_text(value: float, title: str, form: str) -> str:
+    if not math.isfinite(value):
+        return "–"
+    if title.startswith("ε"):
+        return at_most(value)
+    if form.endswith("%"):
+        return f"{value:.2%}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.5g}"
+
+
+def _capitalised(title: str) -> str:
+    return title[:1].upper() + title[1:] if title[:1].isascii() else title  # a capital ε is no ε
 
 
 @cache
@@ -172,22 +195,22 @@ def _packed_plotly() -> str:
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(resource),
+        loader=jinja2.FunctionLoader(lambda name: files("lehr.reports").joinpath(name).read_text(encoding="utf-8")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
-    environment.filters["numbers"] = numbers
+    environment.filters |= {"numbers": chart_numbers, "capitalised": _capitalised}
     return environment
 
 
 def _chart_json(chart: Chart) -> Mapping[str, object]:
+    # Plotly renders some HTML in names, and a name may come from anywhere.
     lines = [
         {
             **asdict(line),
-            # Plotly renders some HTML in names, and a name may come from anywhere.
             "name": html.escape(line.name),
             "notes": [*map(html.escape, line.notes)],
             "x": [value if math.isfinite(value) else None for value in line.x],
@@ -195,5 +218,11 @@ def _chart_json(chart: Chart) -> Mapping[str, object]:
         }
         for line in chart.lines
     ]
-    titles = {"x_title": html.escape(chart.x_title), "y_title": html.escape(chart.y_title)}
-    return {**asdict(chart), **titles, "lines": lines}
+    x_title, y_title = html.escape(chart.x_title), html.escape(chart.y_title)
+    point = f"{x_title} %{{x:{_hover_format(chart.x_format)}}}<br>{y_title} %{{y:{_hover_format(chart.y_format)}}}"
+    changed = {"x_title": x_title, "y_title": y_title, "point": chart.point or point, "lines": lines}
+    return {**asdict(chart), **changed, "x_labels": [*map(html.escape, chart.x_labels)]}
+
+
+def _hover_format(form: str) -> str:
+    return ".2%" if form.endswith("%") else form if form.endswith("d") else ".5~g"

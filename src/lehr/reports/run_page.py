@@ -1,90 +1,38 @@
-"""The page of a run, from public values only: its guarantee, its scores, its audit, its configuration and its cost.
+"""The page of a run, and one page for several runs. Both are made from public values only.
 
-It can be made while the run goes on, and says how far the run is.
+promised, is_uncertified    what a run guarantees, and whether its certificate says so
+render                      a run: its guarantee, scores, audit, configuration and cost, also while it goes on
+render_comparison           several runs: the guarantee of each, a table, and their charts in common
+ChartedRun                  a run on charts, and at the end of the file the charts
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lehr import accounting
-from lehr.accounting.claims import Claim, Standing
+from lehr.accounting.claims import Claim
 from lehr.certificates.certificate import how_chosen
-from lehr.certificates.guarantee import best_guess_text, guarantee_text, why_not_proven
+from lehr.certificates.guarantee import best_guess_text, guarantee_text, published_text
 from lehr.certificates.run_reading import RunRecord, State
-from lehr.errors import AccountantFailed, InvalidValue
-from lehr.planning.plan import SECTIONS, Plan
-from lehr.planning.simulation import Prediction
-from lehr.planning.tan import TanOutlook, analyse, eta_curves
-from lehr.reports import audit_page, prediction_page, run_charts
-from lehr.reports.chart import Chart, thinned
-from lehr.reports.page import Facts, Page, Paragraph, Section, Table, figure, note, render_page, warning
-from lehr.reports.plan_page import tan_charts, tan_facts
-from lehr.reports.run_charts import ChartedRun
-from lehr.rounding import at_most, exactly
+from lehr.errors import InvalidValue
+from lehr.planning.budget import FILTER
+from lehr.planning.plan import PRIVATE, SECTIONS
+from lehr.reports import audit_page, prediction_page
+from lehr.reports.chart import Chart, Line, thinned
+from lehr.reports.page import Block, Facts, Page, Paragraph, Section, Table, note, render_page, warning
+from lehr.reports.plan_page import claim_facts
+from lehr.reports.prediction_page import PredictionOutcome
+from lehr.rounding import at_most, exactly, rounded_up
+from lehr.run.shape import Evaluation
 
-MILESTONES = 20  # rows of the table of evaluations
-ACCURACY_MILESTONES = (0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
-MOST_MILESTONES = 4
-SIMULATED = " This is the plan that the run simulates; the run itself protects nobody."
 COST = "How many records a step drew is private: records are expected ones, and times are in whole minutes."
-
 _SAME_TO = 1e-6  # ε, computed again on another machine
 _LONG = ("trained", "frozen")  # the shapes of all weights
-
-
-class Position(NamedTuple):
-    """Where a plan stands by its total amount of noise: the chart and the numbers."""
-
-    chart: Chart
-    facts: list[tuple[str, str]]
-
-    @property
-    def section(self) -> Section:
-        return Section(title="Total amount of noise", parts=[Facts(rows=self.facts)])
-
-
-def render(record: RunRecord, *, prediction: Prediction | None = None, position: Position | None = None) -> str:
-    """The page, with a prediction and the position of the plan where these are given."""
-    claim, run = promised(record), ChartedRun(record=record)
-    believed = replace(record, certificate=None) if is_uncertified(record) else record
-    headline, small = "No privacy", ""
-    if claim is not None:
-        headline, small = f"ε = {at_most(claim.epsilon)}", f"at δ = {exactly(claim.delta)}, {claim.kind}"
-    version, begun = record.config.get("library_version", ""), record.config.get("created_on", "")
-    return render_page(
-        Page(
-            title=f"{record.run}: " + ("no privacy" if claim is None else f"{claim.kind} ε = {at_most(claim.epsilon)}"),
-            heading=f"Training run: {record.run}",
-            headline=headline,
-            small=small,
-            state=record.state.value.capitalize(),
-            is_open=record.state not in (State.COMPLETED, State.ACCEPTED, State.SPENT),
-            introduction=[*_published(record), *_guarantee(record, claim)],
-            blocks=[
-                _figures(run_charts.scores([run], by_epsilon=run.has_epsilon)),
-                Section(title="How it went", parts=[Facts(rows=[*_progress_rows(believed)], are_numbers=True)]),
-                _figures(run_charts.spent([run])),
-                _figures(run_charts.acceptance([run]), run_charts.temperature([run])),
-                _figures(run_charts.noise([run]), run_charts.clip([run])),
-                *([] if position is None else [figure(position.chart), position.section]),
-                *([] if prediction is None else [prediction_page.section(prediction, record)]),
-                *([] if record.audit is None else audit_page.sections(record.audit, title="Audit")),
-                _figures(run_charts.classes([run])),
-                _evaluations(record, run, has_spent=claim is not None and record.trial_of is None),
-                [] if claim is None else [_accounting(claim, believed)],
-                _configuration(record),
-                [Section(title="Cost", parts=[Facts(rows=costs), note(COST)])]
-                if (costs := [*cost_rows(believed)])
-                else [],
-            ],
-            footer=f"Begun on {begun} with Lehr {version}. Computed by {accounting.version()}.",
-        )
-    )
 
 
 def promised(record: RunRecord) -> Claim | None:
@@ -104,65 +52,56 @@ def is_uncertified(record: RunRecord) -> bool:
     return given.epsilon < own.epsilon * (1 - _SAME_TO)
 
 
-def duration_text(minutes: int) -> str:
-    """Minutes for people.
-
-    >>> duration_text(0), duration_text(1), duration_text(59), duration_text(150)
-    ('less than a minute', '1 minute', '59 minutes', '2 h 30 min')
-    """
-    if minutes < 1:
-        return "less than a minute"
-    if minutes < 60:
-        return f"{minutes} minute{'s' * (minutes > 1)}"
-    return f"{minutes // 60:,} h {minutes % 60} min"
+# One run.
 
 
-def position(record: RunRecord) -> Position | None:
-    """Where the plan of the run, or the one that it simulates, stands; None where that says nothing. Takes seconds."""
-    plan = record.plan
-    if plan is None or (not record.is_private and plan.simulates is None):
-        return None
-    outlook = _outlook(plan.simulates or plan)
-    chart = None if outlook is None else next(tan_charts(outlook), None)
-    if outlook is None or chart is None:
-        return None
-    text = chart.note + (SIMULATED if plan.simulates is not None else "")
-    titled = replace(chart, title="Where the plan stands: ε against noise at the same η", note=text)
-    return Position(chart=titled, facts=tan_facts(outlook.standing))
-
-
-@lru_cache(maxsize=64)  # a page that is asked for again while a run goes on has the same plan
-def _outlook(plan: Plan) -> TanOutlook | None:
-    try:
-        standing, curves = analyse(plan), tuple(eta_curves(plan, step_factors=(1.0,)))
-    except (InvalidValue, AccountantFailed):  # steps that differ, replace-one adjacency, or no ε to compare
-        return None
-    return TanOutlook(plan=plan, standing=standing, other_batches=(), other_steps=(), twice_the_data=(), curves=curves)
-
-
-def _figures(*charts: Iterator[Chart]) -> list[Section]:
-    return [figure(chart) for group in charts for chart in group]
-
-
-def _published(record: RunRecord) -> Iterator[Paragraph]:
-    claim = record.published
-    if claim is None:
-        return
-    text = f"As published: ε = {at_most(claim.epsilon)} at δ = {exactly(claim.delta)}, by {claim.theorem}."
-    if because := why_not_proven(claim):
-        yield warning(f"{text} This is not a guarantee: {because}.")
-    else:
-        yield note(f"{text} This rule is proven too, and less tight.")
+def render(record: RunRecord, *, outcome: PredictionOutcome | None = None) -> str:
+    """The page, with the outcome of a prediction where one is given."""
+    claim, run = promised(record), ChartedRun(record=record)
+    believed = replace(record, certificate=None) if is_uncertified(record) else record
+    headline, small = "No privacy", ""
+    blocks: list[Block | Sequence[Block]] = [
+        _scores([run], by_epsilon=run.has_epsilon),
+        Facts(title="How it went", rows=[*_progress_facts(believed)]),
+        _over_steps([run]),
+    ]
+    if outcome is not None:
+        blocks.append(prediction_page.section(outcome))
+    if record.audit is not None:
+        blocks += audit_page.sections(record.audit, title="Audit")
+    blocks.append(_classes([run]))
+    if claim is not None:
+        headline, small = f"ε = {at_most(claim.epsilon)}", f"at δ = {exactly(claim.delta)}, {claim.kind}"
+        facts = Facts(rows=[*claim_facts(claim), *_not_guaranteed(believed)])
+        blocks.append(Section(title="How ε was computed", parts=[facts], is_long=True))
+    blocks.append(_configuration(record))
+    if costs := [*_cost_facts(believed)]:
+        blocks.append(Section(title="Cost", parts=[Facts(rows=costs), note(COST)]))
+    version, begun = record.config.get("library_version", ""), record.config.get("created_on", "")
+    return render_page(
+        Page(
+            title=f"{record.run}: " + ("no privacy" if claim is None else f"{claim.kind} {headline}"),
+            heading=f"Training run: {record.run}",
+            headline=headline,
+            small=small,
+            state=record.state.value.capitalize(),
+            introduction=[*_guarantee(record, claim)],
+            blocks=blocks,
+            footer=f"Begun on {begun} with Lehr {version}. Computed by {accounting.version()}.",
+        )
+    )
 
 
 def _guarantee(record: RunRecord, claim: Claim | None) -> Iterator[Paragraph]:
+    if (published := record.published) is not None:
+        show = note if published.is_proven else warning
+        yield show(f"As published: ε = {published_text(published)}.")
     if claim is None:
         yield Paragraph(
             f"No privacy: {record.no_privacy_because}. The model may reveal any record that it was trained on."
         )
         return
-    stated = record.config["stated"]
-    unit = str(stated.get("unit_of_privacy", "one record"))
+    unit, public = _stated(record)
     yield Paragraph(guarantee_text(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit))
     yield note(best_guess_text(epsilon=claim.epsilon, delta=claim.delta, unit=unit))
     yield note(_kind(claim, record))
@@ -170,10 +109,16 @@ def _guarantee(record: RunRecord, claim: Claim | None) -> Iterator[Paragraph]:
     if record.trial_of is not None:
         yield note("It is for the whole search that this model was chosen by, not for this run alone.")
         yield from map(note, () if record.certificate is None else how_chosen(record.certificate))
-    public = "; ".join(map(str, stated.get("treated_as_public") or ())) or "nothing was stated"
     yield note(f"Treated as public: {public}.")
     if seen := record.config["data"].get("public_records"):
         yield note(f"Training used public records: {seen}.")
+
+
+def _stated(record: RunRecord) -> tuple[str, str]:
+    """The unit of privacy, and what is treated as public."""
+    stated = record.config["stated"]
+    public = "; ".join(map(str, stated.get("treated_as_public") or ())) or "nothing was stated"
+    return str(stated.get("unit_of_privacy", "one record")), public
 
 
 def _kind(claim: Claim, record: RunRecord) -> str:
@@ -186,77 +131,37 @@ def _kind(claim: Claim, record: RunRecord) -> str:
     return "This is proven. Check the certificate beside this page: lehr certificate check certificate.json"
 
 
-def _progress_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
-    plan, last = record.plan, record.last
-    yield "State", record.state.value
-    yield "Method", record.method
-    if plan is None:
-        yield "Steps", f"{record.steps_charged:,}"
-    else:
-        most = f"{plan.steps:,}" if plan.limit is None else f"at most {plan.steps:,}"
-        yield "Steps taken", f"{record.steps_charged:,} of {most} planned"
-    enough = None if plan is None else plan.stops_at_accepted
-    if enough is not None:
-        yield "Ends once", f"{enough:,} candidates are accepted"
+def _progress_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
+    plan, last, certificate = record.plan, record.last, record.certificate
+    yield "method", record.method
+    planned = "" if plan is None else f" of {'' if plan.limit is None else 'at most '}{plan.steps:,} planned"
+    yield "steps taken", f"{record.steps_charged:,}{planned}"
+    if plan is not None and plan.stops_at_accepted is not None:
+        yield "ends once", f"{plan.stops_at_accepted:,} candidates are accepted"
     if last is not None:
-        if last.step and (run_charts.can_reject(record) or enough is not None):
-            yield "Candidates accepted", f"{last.accepted:,} of {last.step:,} ({last.accepted / last.step:.1%})"
-        yield "Accuracy", f"{last.accuracy:.2%}"
-        yield "Loss", f"{last.loss:.4f}"
-        yield "Evaluated", f"on {last.on}, after step {last.step:,}"
-    if record.state is State.STOPPED and record.certificate is not None and record.certificate.ex_post is not None:
-        yield "ε ex post (no guarantee)", at_most(record.certificate.ex_post.epsilon)
+        if last.accepted < last.step:
+            yield "candidates accepted", f"{last.accepted:,} of {last.step:,} ({last.accepted / last.step:.1%})"
+        yield "accuracy", f"{last.accuracy:.2%}"
+        yield "loss", f"{last.loss:.4f}"
+        yield "evaluated", f"on {last.on}, after step {last.step:,}"
+    if record.state is State.STOPPED and certificate is not None and certificate.ex_post is not None:
+        yield "ε ex post (no guarantee)", at_most(certificate.ex_post.epsilon)
 
 
-def _evaluations(record: RunRecord, run: ChartedRun, *, has_spent: bool) -> list[Section]:
-    rows, several = thinned(record.evaluations, most=MILESTONES), len(run.evaluated_on) > 1
-    if not rows:
-        return []
-    title = "Evaluations" if several else f"Evaluations on {run.evaluated_on[0]}"
-    headings = ["Step", *(["ε ≤"] if has_spent else []), "Accuracy", "Loss"]
-    few = f"{len(rows)} of {len(record.evaluations):,}, evenly spread."
-    table = Table(
-        title=title,
-        headings=[*headings, *(["On"] if several else [])],
-        rows=[
-            (
-                f"{row.step:,}",
-                *((at_most(row.epsilon_spent),) if has_spent else ()),
-                f"{row.accuracy:.2%}",
-                f"{row.loss:.4f}",
-                *((row.on,) if several else ()),
-            )
-            for row in rows
-        ],
-        numeric=[True] * len(headings) + [False] * several,
-        notes=[few] if len(rows) < len(record.evaluations) else (),
-    )
-    return [Section(title=title, parts=[table])]
-
-
-def _accounting(claim: Claim, record: RunRecord) -> Section:
-    others = () if record.certificate is None else record.certificate.published_claims
-    rows: list[tuple[str, str | Sequence[str]]] = [
-        ("Claim", claim.kind),
-        ("Theorem", claim.theorem),
-        ("Accountant", claim.accountant),
-        ("Adjacency", claim.adjacency.value),
-        *([("Proof", claim.proof)] if claim.proof else []),
-        ("Assumed", [premise.statement for premise in claim.premises if premise.standing is Standing.ASSUMED]),
-    ]
-    if others:
-        listed = [f"{one.kind}: ε = {at_most(one.claim.epsilon)} by {one.claim.theorem}" for one in others]
-        rows.append(("Not a guarantee", listed))
-    return Section(title="How ε was computed", parts=[Facts(rows=rows)], is_long=True)
+def _not_guaranteed(record: RunRecord) -> Iterator[tuple[str, list[str]]]:
+    if record.certificate is not None and (others := record.certificate.published_claims):
+        yield (
+            "not a guarantee",
+            [f"{one.kind}: ε = {at_most(one.claim.epsilon)} by {one.claim.theorem}" for one in others],
+        )
 
 
 def _configuration(record: RunRecord) -> Section:
     plan = {} if record.plan is None else record.plan.to_json()
     shown = {"plan": plan} | {name: record.config[name] for name in (*SECTIONS, "stated")}
     parts = [
-        Facts(title=name.capitalize(), rows=rows)
+        Facts(title=name.capitalize(), rows=[row for row in _flat(settings) if name != "model" or row[0] not in _LONG])
         for name, settings in shown.items()
-        if (rows := [(key, value) for key, value in _flat(settings) if name != "model" or key not in _LONG])
     ]
     return Section(title="Configuration", parts=parts, is_long=True)
 
@@ -287,35 +192,280 @@ def _value_text(value: object) -> str:
             return str(value)
 
 
-def cost_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """Time, expected records, and ε for what was reached. From public values only."""
-    plan, steps, last = record.plan, record.steps_charged, record.last
+def _cost_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Time and expected records. From public values only."""
+    plan, steps = record.plan, record.steps_charged
     if record.minutes is not None:
-        yield "Time", f"{duration_text(record.minutes)}, from the first charge to the last, pauses included"
+        yield "time", f"{record.minutes:,} minutes, from the first charge to the last, pauses included"
     if plan is not None and steps:
         expected = steps * plan.expected_batch_size
-        yield "Records used", f"{expected:,.0f} expected ({steps:,} steps of {plan.expected_batch_size:,.10g})"
-        yield "Passes over the data", f"{steps * plan.sampling_probability:.4g} expected"
-        if record.minutes:
-            yield "Steps per minute", f"{steps / record.minutes:,.4g} on average"
-    parameters = record.config["model"].get("parameters")
-    if isinstance(parameters, int):
-        yield "Trained parameters", f"{parameters:,}"
-    if ChartedRun(record=record).has_epsilon and plan is not None and last is not None and last.step:
-        each = last.epsilon_spent / last.step
-        yield "ε per 100 steps", f"{at_most(100 * each)} on average"
-        yield "ε per pass over the data", f"{at_most(each / plan.sampling_probability)} on average"
-        for accuracy, epsilon in first_reached(record):
-            yield f"ε when {accuracy:.0%} was first reached", at_most(epsilon)
+        yield "records used", f"{expected:,.0f} expected ({steps:,} steps of {plan.expected_batch_size:,.10g})"
+        yield "passes over the data", f"{steps * plan.sampling_probability:.4g} expected"
     if record.certificate is not None and (budget := record.certificate.budget) is not None:
         used = f"{at_most(budget.spent_epsilon)} of {at_most(budget.epsilon)}"
-        yield "Budget of the records", f"{budget.dataset}: ε = {used} spent, this run included"
+        yield "budget of the records", f"{budget.dataset}: ε = {used} spent, this run included"
 
 
-def first_reached(record: RunRecord) -> list[tuple[float, float]]:
-    """The ε at the first evaluation with at least each accuracy, for the highest milestones that were reached."""
-    found = [
-        (accuracy, next((row.epsilon_spent for row in record.evaluations if row.accuracy >= accuracy), math.inf))
-        for accuracy in ACCURACY_MILESTONES
-    ]
-    return [pair for pair in found if math.isfinite(pair[1])][-MOST_MILESTONES:]
+# Several runs.
+
+MOST_RUNS = 20  # on one chart
+MEANING = (
+    "Because of one record, anything concluded from a model becomes at most e^ε times as likely, except with a "
+    "probability of about δ. A smaller ε protects more. Only a proven ε is a guarantee."
+)
+
+
+def render_comparison(records: Sequence[RunRecord]) -> str:
+    """The page of 2 to 20 runs."""
+    if not 2 <= len(records) <= MOST_RUNS:
+        raise InvalidValue("runs", allowed=f"2 to {MOST_RUNS} on one page", given=len(records))
+    runs = _named(records)
+    rows = [comparison_row(run) for run in runs]
+    others = [run.name for run in runs if not run.has_epsilon]
+    left_out = [note(f"Not on the charts against ε: {'; '.join(others)}.")] if others else []
+    table = Table(title="The runs", headings=[*rows[0]], rows=[[*row.values()] for row in rows], style="cards")
+    return render_page(
+        Page(
+            title=f"{len(runs)} runs compared",
+            heading=f"{len(runs)} runs compared",
+            width="wide",
+            introduction=[Paragraph(MEANING), *map(warning, _warnings(runs))],
+            blocks=[
+                Section(title="Guarantees", parts=[*(Paragraph(_guarantee_in_short(run)) for run in runs), *left_out]),
+                _scores(runs, by_epsilon=True),
+                Section(title="The runs", parts=[table], is_long=True),
+                _scores(runs, by_epsilon=False, suffix="-steps"),
+                _over_steps(runs),
+                _classes(runs),
+            ],
+            footer=f"Computed by {accounting.version()}.",
+        )
+    )
+
+
+def _named(records: Sequence[RunRecord]) -> list[ChartedRun]:
+    """The runs with distinct names; those without privacy have that in their name."""
+    counts = Counter(record.run for record in records)
+    runs = []
+    for number, record in enumerate(records):
+        name = record.run if counts[record.run] == 1 else f"{record.run} ({number + 1}: {record.directory.name})"
+        if record.plan is not None and record.plan.simulates is not None:
+            name += " [simulation: no privacy]"
+        elif promised(record) is None:
+            name += " [no privacy]"
+        runs.append(ChartedRun(record=record, name=name, colour=number))
+    return runs
+
+
+def comparison_row(run: ChartedRun) -> dict[str, str]:
+    """The row of the table, by its headings."""
+    record = run.record
+    claim, last, data = promised(record), record.last, record.config["data"]
+    accepted = f", {last.accepted:,} accepted" if last is not None and last.accepted < last.step else ""
+    return {
+        "run": run.name,
+        "method": record.method,
+        "data": str(data.get("name") or "–"),
+        "declared": str(data.get("declared", PRIVATE)),
+        "ε, proven": "none" if claim is None else f"{at_most(claim.epsilon)} at δ = {exactly(claim.delta)}",
+        "ε as published": "–" if record.published is None else published_text(record.published),
+        "accuracy": "–" if last is None else f"{last.accuracy:.2%} on {last.on}",
+        "steps taken": f"{record.steps_charged:,}{accepted}",
+        "minutes": "–" if record.minutes is None else f"{record.minutes:,}",
+        "state": record.state.value,
+    }
+
+
+def _guarantee_in_short(run: ChartedRun) -> str:
+    claim = promised(run.record)
+    if claim is None:
+        return f"{run.name}: no guarantee: {run.record.no_privacy_because}."
+    whole = " for the whole search that it was chosen by" if run.record.trial_of is not None else ""
+    unit, public = _stated(run.record)
+    certified = "of the plan, not certified" if is_uncertified(run.record) else "certified"
+    return (
+        f"{run.name}: ε = {at_most(claim.epsilon)} at δ = {exactly(claim.delta)}{whole}, {claim.kind} ({certified}), "
+        f"for {unit}, {claim.adjacency.value}. Treated as public: {public}."
+    )
+
+
+def _warnings(runs: Sequence[ChartedRun]) -> Iterator[str]:
+    """What makes the runs hard to compare."""
+    claims = [claim for run in runs if (claim := promised(run.record)) is not None]
+    for text, values in (
+        ("These runs have different δ: their ε are not comparable", {exactly(claim.delta) for claim in claims}),
+        ("These runs have different adjacency: their ε are not comparable", {one.adjacency.value for one in claims}),
+        ("These runs were trained on different data", {str(run.record.config["data"].get("name")) for run in runs}),
+        ("These runs were evaluated on different records", {on for run in runs for on in run.evaluated_on}),
+    ):
+        if len(values) > 1:
+            yield f"{text} ({', '.join(sorted(values))})."
+
+
+# Charts. A chart that has nothing to show has no lines.
+
+STEPS, EPSILON = "steps", "ε spent (proven)"
+POINTS = 300  # of one chart, all lines together: the page has to stay small
+FEWEST_OF_A_LINE = 12
+MANY_CLASSES = 30  # more cannot be told apart on a chart, and are sorted instead
+CHARGED = (
+    "Each point has the ε of a run planned to end there. A run that ended early is still charged for the whole plan: "
+    "the dotted line leads to that proven ε."
+)
+CLASSES = "Only public records are evaluated by class."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChartedRun:
+    """A run and its name on a chart, empty where it is the only one."""
+
+    record: RunRecord
+    name: str = ""
+    colour: int | None = None  # the same on every chart
+
+    @property
+    def has_epsilon(self) -> bool:
+        """Whether each evaluation has an ε that the model itself promises; a trial of a search has none."""
+        rows, record = self.record.evaluations, self.record
+        is_own = record.trial_of is None and record.is_private
+        return is_own and bool(rows) and all(math.isfinite(row.epsilon_spent) for row in rows)
+
+    @property
+    def evaluated_on(self) -> tuple[str, ...]:
+        """The names of the sets of records that the model was evaluated on."""
+        return tuple(dict.fromkeys(row.on for row in self.record.evaluations))
+
+    @property
+    def charged(self) -> float | None:
+        """The proven ε of a run that ended early, where that is more than it had spent.
+
+        Only a budget that is kept as a filter gives back what was not used.
+        """
+        record = self.record
+        is_filtered = record.certificate is not None and record.certificate.claim.claim.accountant == FILTER
+        ended_early = record.state in (State.ACCEPTED, State.STOPPED) and not is_filtered
+        if not (self.has_epsilon and ended_early) or record.proven is None:
+            return None
+        epsilon = rounded_up(record.proven.epsilon, digits=5)
+        return epsilon if epsilon > record.evaluations[-1].epsilon_spent else None
+
+    def line(self, name: str, points: Sequence[tuple[float, float]], **style: Any) -> Line:
+        """A line in the colour of the run; numbers have six digits, which keeps the page small."""
+        xs, ys = [x for x, _ in points], [float(f"{y:.6g}") for _, y in points]
+        return Line(name=name, x=xs, y=ys, **{"colour": self.colour, **style})
+
+
+def _scores(runs: Sequence[ChartedRun], *, by_epsilon: bool, suffix: str = "") -> list[Chart]:
+    """Accuracy and loss, against ε or against steps; a line for each run and set of records."""
+    charts = []
+    for name, y_format in (("accuracy", ".0%"), ("loss", "")):
+        lines, charged = [], []
+        for run in runs if not by_epsilon else [run for run in runs if run.has_epsilon]:
+            for number, on in enumerate(run.evaluated_on):
+                rows = [row for row in run.record.evaluations if row.on == on]
+                title = ", ".join(filter(None, (run.name, on if len(run.evaluated_on) > 1 or not run.name else "")))
+                points = [(_epsilon(row) if by_epsilon else row.step, getattr(row, name)) for row in rows]
+                lines.append(run.line(title, points))
+                if by_epsilon and run.charged is not None:
+                    colour = number if run.colour is None else run.colour
+                    ends = [points[-1], (run.charged, points[-1][1])]
+                    charged.append(run.line(f"{title}, charged", ends, dash="dot", colour=colour))
+        x_title = EPSILON if by_epsilon else STEPS
+        charts.append(
+            _chart(
+                name + suffix,
+                f"{name.capitalize()} against {x_title}",
+                runs,
+                [*lines, *charged],
+                y_title=name,
+                y_format=y_format,
+                x_title=x_title,
+                note=CHARGED if charged else "",
+            )
+        )
+    return charts
+
+
+def _epsilon(row: Evaluation) -> float:
+    return rounded_up(row.epsilon_spent, digits=5)  # still a bound in the digits that are shown
+
+
+_OVER_STEPS: Mapping[str, tuple[str, str, Callable[[ChartedRun, Evaluation], float | None], str]] = {
+    "spent": (
+        "ε spent against steps",
+        EPSILON,
+        lambda run, row: _epsilon(row) if run.has_epsilon else None,
+        "The ε spent after a step is that of a run planned to end there. A run that stops early because of what it saw "
+        "is still charged for all of its planned steps.",
+    ),
+    "acceptance": (
+        "Share of candidates accepted",
+        "accepted",
+        lambda run, row: row.accepted / row.step if row.step and can_reject(run.record) else None,
+        "A rejected candidate is charged like every other.",
+    ),
+    "noise": (
+        "Noise multiplier",
+        "noise multiplier",
+        lambda run, row: row.noise_multiplier,
+        "The noise over the sensitivity of a sum. It is public: planned, or computed from released values.",
+    ),
+    "clip": (
+        "Clip norm",
+        "clip norm",
+        lambda run, row: row.clip_norm,
+        "The sensitivity that the noise is scaled by. It is public: scheduled, or computed from released values.",
+    ),
+}
+
+
+def can_reject(record: RunRecord) -> bool:
+    """Whether the run rejected candidates."""
+    return any(row.accepted < row.step for row in record.evaluations)
+
+
+def _over_steps(runs: Sequence[ChartedRun]) -> list[Chart]:
+    """ε, acceptance, noise and clip norm against steps, as far as the runs have them."""
+    charts = []
+    for element, (title, y_title, value, text) in _OVER_STEPS.items():
+        lines = []
+        for run in runs:
+            by_step = {row.step: value(run, row) for row in run.record.evaluations}
+            points = [(step, number) for step, number in by_step.items() if number is not None]
+            lines += [run.line(run.name or y_title, points)] if points else []
+        form = ".0%" if element == "acceptance" else ""
+        charts.append(_chart(element, title, runs, lines, y_title=y_title, y_format=form, note=text, from_zero=True))
+    return charts
+
+
+def _classes(runs: Sequence[ChartedRun]) -> Chart:
+    """The accuracy of each class at the last evaluation that has it."""
+    found = []
+    for run in runs:
+        rows = [row.accuracy_by_class for row in run.record.evaluations if row.accuracy_by_class]
+        if rows and any(share is not None for share in rows[-1]):
+            found.append((run, [math.nan if share is None else share for share in rows[-1]]))
+    most = max((len(shares) for _, shares in found), default=0)
+    style: dict[str, Any] = {"x_title": "class", "x_ticks": tuple(map(float, range(most)))}
+    if is_sorted := most > MANY_CLASSES:
+        found = [(run, sorted(share for share in shares if math.isfinite(share))) for run, shares in found]
+        style = {"x_title": "classes, from the worst to the best"}
+    lines = [run.line(run.name or "accuracy", [*enumerate(shares)], is_bars=not is_sorted) for run, shares in found]
+    title = "Accuracy of each class"
+    return _chart(
+        "classes", title, runs, lines, y_title="accuracy", y_format=".0%", note=CLASSES, from_zero=True, **style
+    )
+
+
+def _chart(element: str, title: str, runs: Sequence[ChartedRun], lines: Sequence[Line], **style: Any) -> Chart:
+    """The chart, with thinned lines."""
+    most = max(FEWEST_OF_A_LINE, POINTS // max(1, len(lines)))
+    style = {"x_title": STEPS, "x_format": "" if style.get("x_title") == EPSILON else ",d", **style}
+    return Chart(
+        element=element,
+        title=title,
+        lines=tuple(replace(line, x=thinned(line.x, most=most), y=thinned(line.y, most=most)) for line in lines),
+        has_markers=True,
+        names_lines=len(runs) > 1,
+        **style,
+    )

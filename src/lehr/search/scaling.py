@@ -24,7 +24,7 @@ from lehr.files import atomic, strict_json
 from lehr.planning.plan import DECLARED, PRIVATE, Plan
 from lehr.planning.simulation import FEWEST_BATCHES, FEWEST_RUNS, Prediction, SimulatedRun, setting_of, simulate
 from lehr.reports import prediction_page
-from lehr.reports.progress import SimulationProgress
+from lehr.reports.progress import TrainingProgress
 from lehr.run.shape import Callback, Evaluation, RunFiles
 from lehr.training.fit import fit
 from lehr.training.prepare import method_and_plan
@@ -87,24 +87,28 @@ class Scaling:
     ) -> Prediction:
         """Make every run that is not there yet, and write down what follows. ``how`` is handed on to training."""
         self._check_folder()
-        shown = SimulationProgress(len(self.runs), quiet=quiet)
+        shown = TrainingProgress(quiet=quiet)
         how |= {"callbacks": (shown, *callbacks), "silent": True}
         # What one process has not begun yet, another would take for left behind.
         with atomic.locked(self.directory / "lock", for_what=f"the simulations in {self.directory}"):
-            records = [self._run(number, asked, shown, **how) for number, asked in enumerate(self.runs, start=1)]
+            records = []
+            for number, asked in enumerate(self.runs, start=1):
+                shown.label = f"run {number} of {len(self.runs)}, {asked}"
+                records.append(self._run(asked, shown, quiet=quiet, **how))
         prediction = self._prediction(records, confidence=confidence)
         strict_json.write(self.directory / "prediction.json", prediction.to_json(), overwrite=True)
         atomic.write(self.directory / "prediction.html", prediction_page.render(prediction), overwrite=True)
         return prediction
 
-    def _run(self, number: int, asked: RequestedRun, shown: SimulationProgress, **how: Any) -> RunRecord:
+    def _run(self, asked: RequestedRun, shown: TrainingProgress, *, quiet: bool, **how: Any) -> RunRecord:
         where = self.directory / asked.folder
         plan = simulate(self.reference, expected_batch_size=asked.batch)
         is_begun = RunFiles(where).config.exists()
         if is_begun and (record := read_run(where)).state is State.COMPLETED:
-            shown.passed_over(number, str(asked), accuracy=_last(record, plan).accuracy)
+            accuracy = _last(record, plan).accuracy
+            if not quiet:
+                shown.say(f"{shown.label}: done before, accuracy {100 * accuracy:.1f} %")
             return record
-        shown.coming(number, str(asked))
         fit(
             config=self.configuration.with_plan(plan),
             seed=asked.seed,

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from lehr.errors import InvalidValue
 from lehr.gradients.batches import LossFn
 from lehr.planning.plan import PRIVATE
 from lehr.planning.search_cost import SearchTrial
-from lehr.reports.progress import progress_for
+from lehr.reports.progress import TrainingProgress
 from lehr.run.distributed import device_of_rank, join_ranks, refuse_wrapped
 from lehr.run.folder import default_directory, read_config
 from lehr.run.mechanism import Method
@@ -167,7 +166,7 @@ def fit(
     decided.check()
     if given.declared == PRIVATE:
         earlier_fits.note(this_fit)
-    all_callbacks = tuple(callbacks) if run.silent else (*callbacks, progress_for(sys.stderr, quiet=run.quiet))
+    all_callbacks = tuple(callbacks) if run.silent else (*callbacks, TrainingProgress(quiet=run.quiet))
     return train_run(decided, where, resume=run.resume, callbacks=all_callbacks)
 
 
