@@ -1,25 +1,18 @@
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from lehr.cli import data
 from lehr.data import catalogue
+from tests.cli.conftest import Run, RunJson
 from tests.data import picture_folders, small_known
 
-Run = Callable[..., Result]
 
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command on a machine without data sets, which knows a small one and the digits."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def _small_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lehr: Run) -> None:
+    """A machine without data sets, which knows a small one and the digits."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(catalogue, "_SYSTEM", tmp_path / "usr")
@@ -28,98 +21,72 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     some = {"small": small_known.known(), "digits": catalogue.DIGITS}
     monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType(some))
 
-    def invoke(*arguments: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(data.app, list(arguments))
-        assert result.exit_code == code, f"{result.exit_code}: {result.output}{result.exception!r}"
-        return result
 
-    return invoke
-
-
-def as_json(result: Result) -> dict[str, Any]:
-    shape = json.loads(result.stdout)
-    assert isinstance(shape, dict)
-    return shape
-
-
-def test_the_list_says_what_is_here_and_where(run: Run, tmp_path: Path) -> None:
-    assert "not here" in run("list").stdout
+def test_list_says_what_is_here_and_where(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
+    assert "not here" in lehr("data", "list").stdout
     folder = small_known.write(tmp_path / "data" / "small")
-    assert str(folder) in run("list").stdout
-    small, digits = as_json(run("list", "--json"))["data_sets"]
+    assert str(folder) in lehr("data", "list").stdout
+    small, digits = lehr_json("data", "list")["data_sets"]
     assert (small["name"], small["records"], small["present"], small["folder"]) == ("small", 6, True, str(folder))
     assert (digits["present"], digits["folder"]) == (True, None)
 
 
-def test_what_is_here_is_found(run: Run, tmp_path: Path) -> None:
+def test_local_data_set_is_found(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
     folder = small_known.write(tmp_path / "mine")
-    assert f"small is in {folder}, verified" in run("get", "small", "--data-dir", "mine").stdout
-    found = as_json(run("get", "small", "--data-dir", "mine", "--json"))
+    assert f"small is in {folder}, verified" in lehr("data", "get", "small", "--data-dir", "mine").stdout
+    found = lehr_json("data", "get", "small", "--data-dir", "mine")
     assert (found["folder"], found["source"], found["put"]) == (str(folder), "this machine", None)
+    assert "one of digits, small" in lehr("data", "get", "imagenet", code=2).stderr
 
 
-def test_what_cannot_be_had_is_told_file_by_file(run: Run, tmp_path: Path) -> None:
-    said = run("get", "small", "--offline", code=1).stdout
-    missing = as_json(run("get", "small", "--offline", "--json", code=1))["put"]
+def test_missing_files_are_listed_and_found_where_they_are_put(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
+    shown = lehr("data", "get", "small", "--offline", code=1).stdout
+    missing = lehr_json("data", "get", "small", code=1)["put"]
     assert missing["folder"] == str(tmp_path / ".cache" / "lehr" / "Small" / "raw")
-    assert missing["folder"] in said
+    assert missing["folder"] in shown
     for file in small_known.FILES:
         assert {"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} in missing["files"]
-        assert file.name in said
-        assert f"{file.num_bytes} bytes, SHA-256 {file.sha256}" in said
-
-
-def test_files_put_where_it_says_are_found(run: Run) -> None:
-    missing = as_json(run("get", "small", "--json", code=1))["put"]
+        assert f"{file.num_bytes} bytes, SHA-256 {file.sha256}" in shown
     small_known.write(Path(missing["folder"]), compressed=True)
-    run("get", "small")
+    lehr("data", "get", "small")
 
 
-def test_digits_need_nothing(run: Run) -> None:
-    assert "nothing to get" in run("get", "digits").stdout
-    assert as_json(run("get", "digits", "--json"))["source"] == "shipped with Lehr"
-    assert as_json(run("check", "digits", "--json"))["checked"][0]["verdict"] == "genuine"
+def test_digits_are_shipped(lehr: Run, lehr_json: RunJson) -> None:
+    assert "nothing to get" in lehr("data", "get", "digits").stdout
+    assert lehr_json("data", "get", "digits")["source"] == "shipped with Lehr"
+    assert lehr_json("data", "check", "digits")["checked"][0]["verdict"] == "genuine"
 
 
-def test_a_changed_file_fails_the_check_by_name(run: Run, tmp_path: Path) -> None:
+def test_changed_file_fails_the_check(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
+    for name in ((), ("small",)):
+        assert "found" in lehr("data", "check", *name, code=1).stderr
     folder = small_known.write(tmp_path / "mine")
-    assert "genuine" in run("check", "--data-dir", "mine").stdout
+    assert "genuine" in lehr("data", "check", "--data-dir", "mine").stdout
     (folder / "test-images").write_bytes(bytes(28))
-    [row] = as_json(run("check", "small", "--data-dir", "mine", "--json", code=1))["checked"]
+    [row] = lehr_json("data", "check", "small", "--data-dir", "mine", code=1)["checked"]
     assert row["verdict"] == "wrong"
     assert "test-images" in row["told"]
-    run("check", "--data-dir", "mine", code=1)
 
 
-def test_a_check_of_nothing_is_no(run: Run) -> None:
-    assert "small was not found" in run("check", "small", code=1).stderr
-    assert "none of the built-in data sets" in run("check", code=1).stderr
-
-
-def test_an_unknown_name_is_not_understood(run: Run) -> None:
-    assert "one of digits, small" in run("get", "imagenet", code=2).stderr
-
-
-def test_files_without_a_known_hash_are_called_no_more_than_of_the_right_size(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_without_a_known_hash_have_only_the_right_size(
+    lehr: Run, lehr_json: RunJson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType({"cifar-100": catalogue.CIFAR_100}))
     assert catalogue.CIFAR_100.layout is not None
     for file in catalogue.CIFAR_100.layout.files:
         with open(tmp_path / file.name, "wb") as written:
             written.truncate(file.num_bytes)
-    assert as_json(run("check", "--data-dir", ".", "--json"))["checked"][0]["verdict"] == "right size"
-    said = run("get", "cifar-100", "--offline", "--data-dir", "elsewhere", code=1).stdout
-    assert "hash not known" in said
-    assert "MD5 03b5dce01913d631647c71ecec9e9cb8" in said
+    assert lehr_json("data", "check", "--data-dir", ".")["checked"][0]["verdict"] == "right size"
+    shown = lehr("data", "get", "cifar-100", "--offline", "--data-dir", "elsewhere", code=1).stdout
+    assert "hash not known" in shown
+    assert "MD5 03b5dce01913d631647c71ecec9e9cb8" in shown
 
 
-def test_every_image_of_a_folder_is_decoded_and_those_that_are_none_are_named(run: Run, tmp_path: Path) -> None:
+def test_images_that_cannot_be_decoded_are_named(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
     folder = picture_folders.write(tmp_path / "pictures", 9, seed=1)
-    [row] = as_json(run("check", "pictures", "--workers", "0", "--json"))["checked"]
+    [row] = lehr_json("data", "check", "pictures", "--workers", "0")["checked"]
     assert (row["verdict"], row["told"]) == ("decoded", "9 images of 3 classes can be decoded")
     bad = picture_folders.spoil(folder)
-    wrong, right = as_json(run("check", "pictures", "--workers", "1", "--json", code=1))["checked"]
+    wrong, right = lehr_json("data", "check", "pictures", "--workers", "1", code=1)["checked"]
     assert (wrong["verdict"], wrong["where"]) == ("wrong", str(bad))
     assert right["told"] == "9 images of 3 classes can be decoded"
-    assert "cannot be decoded" in run("check", str(folder), "--workers", "0", code=1).stdout
