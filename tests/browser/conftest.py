@@ -12,18 +12,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.browser.watching import Watch
-
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 VARIABLE = "LEHR_CHROMIUM"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE = 15_000  # milliseconds; two cores may be busy with other tests
 
 
 def chromium() -> str | None:
@@ -38,7 +39,6 @@ def chromium() -> str | None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Started for the first test that asks for it, and shared by all: what differs is in the contexts."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install lehr[test]"
     )
@@ -51,15 +51,42 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@contextmanager
+def watched(browser: Browser, *, may_reach_this_machine: bool = False) -> Iterator[tuple[Page, list[str]]]:
+    """A fresh page, and the list of what no page of Lehr may do: fail, or ask for something from elsewhere."""
+    complaints: list[str] = []
+
+    def said(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            complaints.append(f"console: {message.text}")
+
+    def check(address: str) -> None:
+        parts = urlsplit(address)
+        is_here = may_reach_this_machine and (parts.scheme, parts.hostname) == ("http", "127.0.0.1")
+        if not is_here and parts.scheme not in ("file", "data", "blob", "about"):
+            complaints.append(f"request: {address}")
+
+    context = browser.new_context(offline=not may_reach_this_machine)
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.on("console", said)
+    page.on("pageerror", lambda error: complaints.append(f"script: {error}"))
+    page.on("request", lambda request: check(request.url))
+    try:
+        yield page, complaints
+    finally:
+        context.close()
+
+
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A fresh page without a network, for files."""
-    with Watch(may_reach_this_machine=False).over(browser) as page:
+    with watched(browser) as (page, complaints):
         yield page
+        assert complaints == []
 
 
 @pytest.fixture
 def live_page(browser: Browser) -> Iterator[Page]:
-    """A fresh page that reaches this machine and no other."""
-    with Watch(may_reach_this_machine=True).over(browser) as page:
+    with watched(browser, may_reach_this_machine=True) as (page, complaints):
         yield page
+        assert complaints == []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.looking import faint_words, headings_skip_a_level, opened, sticks_out
-from tests.browser.watching import Watch
+from tests.browser.conftest import watched
+from tests.browser.looking import faint, headings_skip_a_level, opened, sticks_out
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -23,28 +23,16 @@ if TYPE_CHECKING:
         ("<script>fetch('http://127.0.0.1:9/').catch(() => 0)</script>", "request: http://127.0.0.1:9/"),
     ],
 )
-def test_what_a_page_may_not_do_fails_its_test(browser: Browser, tmp_path: Path, body: str, complaint: str) -> None:
-    watch = Watch(may_reach_this_machine=False)
-    with pytest.raises(AssertionError), watch.over(browser) as page:
+def test_forbidden_actions_are_noticed(browser: Browser, tmp_path: Path, body: str, complaint: str) -> None:
+    with watched(browser) as (page, complaints):
         opened(page, body, tmp_path).wait_for_timeout(50)
-    assert complaint in watch.complaints
+    assert complaint in complaints
 
 
-def test_a_page_that_does_nothing_of_it_passes(page: Page, tmp_path: Path) -> None:
-    fine = "<script>console.log('fine')</script><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw='>"
-    opened(page, fine, tmp_path)
-
-
-def test_what_is_hard_to_read_is_found(page: Page, tmp_path: Path) -> None:
+def test_unreadable_pages_are_noticed(page: Page, tmp_path: Path) -> None:
     body = "<h1>A</h1><h3 style='color: #999'>B</h3><p style='width: 3000px'>C</p><p hidden>D</p>"
     opened(page, body, tmp_path)
-    assert faint_words(page) == ["B: 2.85"]
-    assert headings_skip_a_level(page)
-    assert sticks_out(page)
-
-
-def test_what_is_easy_to_read_is_not(page: Page, tmp_path: Path) -> None:
-    opened(page, "<h1>A</h1><h2 style='color: #555'>B</h2><p>C</p>", tmp_path)
-    assert faint_words(page) == []
-    assert not headings_skip_a_level(page)
-    assert not sticks_out(page)
+    assert (faint(page), headings_skip_a_level(page), sticks_out(page)) == (["B: 2.85"], True, True)
+    fine = "<h1>A</h1><h2 style='color: #555'>B</h2><p>C</p><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw='>"
+    opened(page, f"{fine}<script>console.log('fine')</script>", tmp_path)
+    assert (faint(page), headings_skip_a_level(page), sticks_out(page)) == ([], False, False)

@@ -143,8 +143,8 @@ def test_options_equal_a_file_and_override_it(lehr: Run, own: Path) -> None:
     lehr("train", "run.toml", "--steps", "3", "--no-compile", "--run", "one", "-q")
     options = ("--method", "sa-dpsgd", "--clip-norm", "0.5", "--activation", "relu")
     settings = ("rejection_threshold=4", "schedule={kind='step-decay',every=2,decay=0.5}", "training.evaluate_every=2")
-    options += tuple(word for setting in settings for word in ("--set", setting))
-    lehr("train", *OWN, "--test-npz", "test.npz", *SHORT, *options, "--run", "two", "-q")
+    set_them = [word for setting in settings for word in ("--set", setting)]
+    lehr("train", *OWN, "--test-npz", "test.npz", *SHORT, *options, *set_them, "--run", "two", "-q")
     assert config(own / "one") == config(own / "two")
     assert config(own / "one")["method"]["acceptance"]["rejection_threshold"] == 4
 

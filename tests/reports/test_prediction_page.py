@@ -116,4 +116,4 @@ def test_facts_have_the_reference_its_epsilon_and_the_cost() -> None:
     assert facts["reference"] == "40 steps of batches of 16 at noise multiplier 2"
     assert "at δ = 1e-05" in facts["its ε on private records"]
     assert facts["their cost"].startswith("1.8 times")
-    assert facts["extrapolated by"].startswith("1 doubling")
+    assert facts["extrapolated to"].startswith("2 times")

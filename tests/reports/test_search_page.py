@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -45,13 +44,12 @@ def test_page_has_the_best_trial_and_all_trials() -> None:
 
 def test_score_is_drawn_against_every_setting() -> None:
     text = page(rows())
-    assert [*charts(text)] == ["best", "setting-0", "setting-1", "setting-2"]
-    optimizer, rate, momentum = (chart_lines(text, f"setting-{n}")["trials"] for n in range(3))
+    assert [*charts(text)] == ["best", "setting-0", "setting-1"]  # and not a setting with a single value
+    optimizer, rate = (chart_lines(text, f"setting-{n}")["trials"] for n in range(2))
     assert charts(text)["setting-0"]["x_labels"] == ["&lt;b&gt;adam&lt;/b&gt;", "sgd"]
     assert optimizer["x"] == [1.0, 0.0] * 6
     assert charts(text)["setting-1"]["x_scale"] == "log"
     assert (rate["x"][0], rate["y"][0]) == (1.0, 0.8)
-    assert len(momentum["x"]) == 6  # trials that had the setting
     assert "<b>" not in str(charts(text))
 
 
@@ -70,7 +68,5 @@ def test_search_without_a_score_has_no_charts(given: list[TrialRow]) -> None:
     assert f"0 of 20 trials done{', 1 running' if given else ''}" in Page(page(given)).words
 
 
-def test_equal_scores_and_a_single_trial_are_drawn() -> None:
-    for given in (rows(1), [TrialRow(number=n, state="done", score=0.5, parameters={"rate": 1.0}) for n in range(9)]):
-        line = chart_lines(page(given), "setting-1")["trials"]
-        assert all(map(math.isfinite, line["x"]))
+def test_single_trial_is_drawn() -> None:
+    assert [*charts(page(rows(1)))] == ["best"]

@@ -15,7 +15,14 @@ function inLines(title, chart) {  // a long title of an axis, on a narrow chart
   }
   return lines.join("<br>");
 }
-function ranged(chart, axis) { return chart.zoomed ? { range: chart.zoomed[axis] } : {}; }
+function ranged(chart, axis) {
+  if (chart.zoomed) return { range: chart.zoomed[axis] };
+  return axis === "x" && chart.x_labels.length ? { range: [-0.5, chart.x_labels.length - 0.5] } : {};
+}
+function decades(chart) {
+  const values = chart.lines.flatMap(line => line.x).filter(value => value > 0);
+  return Math.log10(Math.max(...values) / Math.min(...values));
+}
 function draw(chart) {
   // A finger on a chart scrolls the page, unless one has zoomed in: then it moves the chart.
   const axis = { gridcolor: colour("--rule"), linecolor: colour("--rule"), zerolinecolor: colour("--rule"),
@@ -45,7 +52,7 @@ function draw(chart) {
     ...size(),
     hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--rule"), font: { color: colour("--ink") } },
     xaxis: { ...axis, ...ranged(chart, "x"), type: chart.x_scale, rangemode: "tozero", title: { text: xTitle }, tickformat: chart.x_format,
-             dtick: chart.x_scale === "log" ? "D2" : undefined, tickvals: chart.x_ticks.length ? chart.x_ticks : undefined,
+             dtick: chart.x_scale === "log" && decades(chart) < 3 ? "D2" : undefined, tickvals: chart.x_ticks.length ? chart.x_ticks : undefined,
              ticktext: chart.x_labels.length ? chart.x_labels : undefined },
     yaxis: { ...axis, ...ranged(chart, "y"), type: chart.y_scale, rangemode: chart.from_zero ? "tozero" : "normal", title: { text: chart.y_title },
              tickformat: chart.y_format }

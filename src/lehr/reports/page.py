@@ -27,7 +27,8 @@ from lehr.rounding import at_most
 MOST_ROWS = 80  # of the numbers of one chart, all lines together
 FEWEST_OF_A_LINE = 3
 
-_NUMBER = re.compile(r"[\d\s.,%×±()+–−∞-]*s?")  # also with its spread, its sign or its unit
+# A number, also with its sign, its unit, its spread and the count of runs; or none.
+_NUMBER = re.compile(r"–?|∞|[-+−×]? ?[\d.,]+ ?[%s]?( ± [\d.,]+)?( \(\d+\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,10 @@ class Table:
 
     @property
     def is_numeric(self) -> list[bool]:
-        """Whether a column has numbers, which are aligned; the first one never is."""
+        """Whether a column has numbers, which are aligned; the first one and those of cards never are."""
         columns = [*zip(*self.rows, strict=True)] or [()] * len(self.headings)
-        return [place > 0 and all(map(_NUMBER.fullmatch, cells)) for place, cells in enumerate(columns)]
+        may_be = self.style != "cards"
+        return [may_be and place > 0 and all(map(_NUMBER.fullmatch, cells)) for place, cells in enumerate(columns)]
 
 
 @dataclass(frozen=True, slots=True)

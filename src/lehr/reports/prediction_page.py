@@ -173,7 +173,7 @@ def prediction_facts(prediction: Prediction) -> dict[str, str]:
         "its ε on private records": f"{promised}, with {reference.records:,} records",
         "simulated runs": f"{len(prediction.runs)}, evaluated on {prediction.evaluated_on}",
         "their cost": f"{prediction.cost:.2g} times the records of one run of the reference",
-        "extrapolated by": f"{prediction.doublings_beyond:.3g} doublings of the batch",
+        "extrapolated to": f"{2**prediction.doublings_beyond:.4g} times the largest simulated batch",
     }
     if prediction.setting:
         data, model, method = (prediction.setting[name] for name in ("data", "model", "method"))

@@ -24,7 +24,8 @@ def render(
     states = [row.state for row in rows]
     others = [f"{states.count(state)} {state}" for state in dict.fromkeys(states) if state != DONE]
     counts = ", ".join([f"{states.count(DONE)} of {trials} trials done", *others])
-    settings = [] if best is None else [(name, setting_text(value)) for name, value in best.parameters.items()]
+    settings = [] if best is None else [("trial", str(best.number))]
+    settings += [] if best is None else [(name, setting_text(value)) for name, value in best.parameters.items()]
     table = Table(
         title="Trials",
         headings=("trial", "settings", "state", "time", score),
@@ -88,18 +89,18 @@ def _slice_chart(rows: Sequence[TrialRow], name: str, score: str, number: int) -
         xs = [float(choices.index(value)) for value in settings]
         style = {"x_ticks": tuple(map(float, range(len(choices)))), "x_labels": tuple(map(setting_text, choices))}
     elif min(xs) > 0 and max(xs) / min(xs) > FAR_APART:
-        style = {"x_scale": "log"}
+        style = {"x_scale": "log", "x_format": "~g"}
     notes = [
         f"trial {row.number}: {score_text(value, score=score)}, {settings_text(row.parameters)}" for row, value in shown
     ]
     line = Line(name="trials", x=xs, y=[value for _, value in shown], is_scattered=True, notes=notes)
     return Chart(
         element=f"setting-{number}",
-        title=f"{score} against {name}",
+        title=f"{score.capitalize()} against {name}",
         x_title=name,
         y_title=score,
         y_format=_format(score),
-        lines=(line,) if shown else (),
+        lines=(line,) if len(set(settings)) > 1 else (),
         **style,
     )
 
