@@ -14,18 +14,6 @@ from lehr.auditing import Audit, Verdict
 from lehr.auditing.audit import NO_GUARANTEE, explanation, percent, verdict_text
 from lehr.auditing.bounds import check_confidence
 from lehr.cli import common
-from lehr.cli.common import (
-    REFUTED,
-    TRAIN,
-    Json,
-    Overwrite,
-    Quiet,
-    command_app,
-    complain,
-    config_options,
-    refuse,
-    required,
-)
 from lehr.config import DATA_FORMS, RunConfig
 from lehr.errors import InvalidValue, StoreError
 from lehr.files import atomic
@@ -45,7 +33,7 @@ PRIVATE = (
 )
 
 
-@config_options(*RECORDS, "data_dir")
+@common.config_options(*RECORDS, "data_dir")
 def audit(
     what: Annotated[
         Path | None, Argument(metavar="[RUN|CONFIG.toml]", help="Folder of a run, or a configuration file.")
@@ -63,9 +51,9 @@ def audit(
     confidence: Annotated[float, Option(help="Confidence of the lower bound.")] = 0.95,
     device: Annotated[str, Option(help="cpu or cuda: where the attacked steps run.")] = "cpu",
     report: Annotated[Path | None, Option(metavar="FILE", help="Write a web page.")] = None,
-    overwrite: Overwrite = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    overwrite: common.Overwrite = False,
+    quiet: common.Quiet = False,
+    json: common.Json = False,
     **records: Any,
 ) -> None:
     """Attack a run, a configuration or a method. The result is a lower bound on the true ε, compared with the claim.
@@ -77,7 +65,7 @@ def audit(
     validate.one_of((STEPS, MODEL), attack=attack)
     numbers = {"epsilon": epsilon, "delta": delta, "steps": steps, "sampling_probability": sampling_probability}
     if what is not None:
-        refuse("a run or a configuration", method=method, **numbers)
+        common.refuse("a run or a configuration", method=method, **numbers)
         if not what.exists():
             raise StoreError(f"cannot use {what}: there is neither the folder of a run nor a configuration")
     elif method is None:
@@ -87,12 +75,12 @@ def audit(
     run = what if what is not None and what.is_dir() else None
     if attack == MODEL:
         other_device = None if device == "cpu" else device  # the model runs where its weights are read
-        refuse("attack model", canaries=canaries, report=report, json=json or None, device=other_device)
+        common.refuse("attack model", canaries=canaries, report=report, json=json or None, device=other_device)
         if run is None:
             raise InvalidValue("attack", allowed="steps; model only with the folder of a run", given=attack)
         _attack_model(run, records, confidence=confidence)
         return
-    refuse("attack steps", **records)
+    common.refuse("attack steps", **records)
     from lehr.attacks.step_attack import FEWEST_CANARIES, NUM_CANARIES
     from lehr.training.prepare import check_device
 
@@ -122,7 +110,7 @@ def _subjects(what: Path | None, method: str | None, numbers: dict[str, Any]) ->
 
     if what is None:
         given = {name: value for name, value in numbers.items() if value is not None}
-        return subjects.subjects_named(required(method=method), **given)
+        return subjects.subjects_named(common.required(method=method), **given)
     if what.is_dir():
         return [subjects.subject_of_run(what)]
     made, plan = method_and_plan(RunConfig.read(what))
@@ -186,9 +174,9 @@ def _exit(audits: Sequence[Audit]) -> None:
     """Exit code 4, and a line on standard error, if an audit was not passed."""
     bad = [audit for audit in audits if audit.verdict is not Verdict.NOT_REFUTED]
     for one in bad:
-        complain(f"{one.subject}: {verdict_text(one)}")
+        common.complain(f"{one.subject}: {verdict_text(one)}")
     if bad:
-        raise Exit(REFUTED)
+        raise Exit(common.REFUTED)
 
 
-audit_command = command_app(audit, TRAIN, "  lehr audit first --canaries 512\n")
+audit_command = common.command_app(audit, common.TRAIN, "  lehr audit first --canaries 512\n")

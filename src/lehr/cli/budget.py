@@ -10,7 +10,6 @@ from typer import Argument, Exit, Option
 from lehr.accounting.events import NOTHING, Adjacency, Event, counted, to_json
 from lehr.accounting.ledger import Ledger
 from lehr.cli import common
-from lehr.cli.common import NO, Json, example, group_app, refuse
 from lehr.cli.plan import AdjacencyOption, Delta, read_plan, refuse_other_adjacency, steps_of
 from lehr.errors import InvalidValue
 from lehr.planning.budget import Budget, RunStatus
@@ -28,10 +27,10 @@ _SET_UP = """  lehr plan --steps 1000 --delta 1e-5 --records 60000 --expected-ba
 _RESERVE = "  lehr budget reserve mnist.budget --run first --plan plan.json\n"
 _SPEND = "  lehr budget spend mnist.budget --run first --steps 100\n"
 
-app = group_app("Manage the privacy budget of a data set, which all runs on it share.", _SET_UP, _RESERVE)
+app = common.group_app("Manage the privacy budget of a data set, which all runs on it share.", _SET_UP, _RESERVE)
 
 
-@app.command(epilog=example(_SET_UP[_SET_UP.index("  lehr budget create") :]))
+@app.command(epilog=common.example(_SET_UP[_SET_UP.index("  lehr budget create") :]))
 def create(
     file: BudgetFile,
     dataset: Annotated[str, Option(help="Your name for the data set; never a value computed from it.")],
@@ -42,7 +41,7 @@ def create(
         Path | None,
         Option(metavar="PLAN", help="The plan that will use most of the budget. More steps of it will then fit."),
     ] = None,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Create a budget in a new file."""
     expected = None if expecting is None else read_plan(expecting).event
@@ -52,14 +51,14 @@ def create(
         _show(budget, json=json)
 
 
-@app.command(epilog=example(_SET_UP, _RESERVE, "  lehr budget show mnist.budget\n"))
-def show(file: BudgetFile, continuing: Continuing = None, json: Json = False) -> None:
+@app.command(epilog=common.example(_SET_UP, _RESERVE, "  lehr budget show mnist.budget\n"))
+def show(file: BudgetFile, continuing: Continuing = None, json: common.Json = False) -> None:
     """Show what is spent, and by which runs. A reservation counts in full until it is settled."""
     with Budget.open(file, continuing=continuing) as budget:
         _show(budget, json=json)
 
 
-@app.command(epilog=example(_SET_UP, _RESERVE))
+@app.command(epilog=common.example(_SET_UP, _RESERVE))
 def reserve(
     file: BudgetFile,
     run: Run,
@@ -69,7 +68,7 @@ def reserve(
         Option("--whole-budget", help="Give the whole budget to this plan. More steps fit, but no other run."),
     ] = False,
     continuing: Continuing = None,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Reserve the cost of a plan before the run reads a record. Exit code 1 if it does not fit."""
     reserved = read_plan(plan)
@@ -80,13 +79,13 @@ def reserve(
         _show(budget, json=json)
 
 
-@app.command(epilog=example(_SET_UP, _RESERVE, _SPEND))
+@app.command(epilog=common.example(_SET_UP, _RESERVE, _SPEND))
 def spend(
     file: BudgetFile,
     run: Run,
     steps: Annotated[int, Option(help="How many steps of its reservation the run is about to take.")],
     continuing: Continuing = None,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Record that steps of a reservation are used. Do this before you use what they release."""
     with Budget.open(file, continuing=continuing) as budget:
@@ -94,14 +93,14 @@ def spend(
         _show(budget, json=json)
 
 
-@app.command(epilog=example(_SET_UP, _RESERVE, _SPEND, "  lehr budget settle mnist.budget --run first\n"))
+@app.command(epilog=common.example(_SET_UP, _RESERVE, _SPEND, "  lehr budget settle mnist.budget --run first\n"))
 def settle(
     file: BudgetFile,
     run: Run,
     steps: Annotated[int | None, Option(help="Total steps taken, if `spend` has not recorded them.")] = None,
     ledger: Annotated[Path | None, Option(metavar="LEDGER", help="The ledger that has recorded its steps.")] = None,
     continuing: Continuing = None,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """End a run and give back what it did not use."""
     with Budget.open(file, continuing=continuing) as budget:
@@ -115,7 +114,7 @@ def settle(
 
 def _settled(budget: Budget, run: str, *, steps: int | None, ledger: Path | None) -> Event:
     if ledger is not None:
-        refuse("ledger", steps=steps)
+        common.refuse("ledger", steps=steps)
         with Ledger.open(ledger) as book:
             return budget.settle(run, ledger=book)
     if steps is not None:
@@ -130,8 +129,8 @@ def _settled(budget: Budget, run: str, *, steps: int | None, ledger: Path | None
         raise InvalidValue("steps", allowed=allowed, given=None) from error
 
 
-@app.command(epilog=example(_SET_UP, "  lehr budget fits mnist.budget --plan plan.json\n"))
-def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: Json = False) -> None:
+@app.command(epilog=common.example(_SET_UP, "  lehr budget fits mnist.budget --plan plan.json\n"))
+def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: common.Json = False) -> None:
     """Show how many steps of a plan still fit. Exit code 1 if not all of its own do. Nothing is reserved."""
     wanted = read_plan(plan)
     step, steps = wanted.step_event, wanted.steps
@@ -144,7 +143,7 @@ def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: 
     else:
         common.print_line(f"{largest:,} × {step} fit; asked for: {steps:,}")
     if steps > largest:
-        raise Exit(NO)
+        raise Exit(common.NO)
 
 
 def _show(budget: Budget, *, json: bool) -> None:

@@ -24,20 +24,6 @@ from lehr.certificates.checking import mismatches
 from lehr.certificates.guarantee import claim_summary, delta_warning, published_text
 from lehr.certificates.issuing import shared_budget
 from lehr.cli import common
-from lehr.cli.common import (
-    NO,
-    RELEASE,
-    TRAIN,
-    Json,
-    Overwrite,
-    command_app,
-    complain,
-    epsilon_text,
-    example,
-    group_app,
-    refuse,
-    required,
-)
 from lehr.cli.plan import read_plan, refuse_other_adjacency, steps_of
 from lehr.errors import InvalidValue
 from lehr.files import atomic
@@ -54,10 +40,10 @@ _ISSUE = """  lehr plan --steps 4698 --delta 1e-5 --records 60000 --expected-bat
 
 _CHECK = "  lehr certificate check certificate.json\n"
 
-app = group_app("Issue, show and check the privacy certificate of a model.", _ISSUE, _CHECK)
+app = common.group_app("Issue, show and check the privacy certificate of a model.", _ISSUE, _CHECK)
 
 
-@app.command(epilog=example(_ISSUE))
+@app.command(epilog=common.example(_ISSUE))
 def issue(
     file: CertificateFile,
     plan: Annotated[Path, Option(metavar="PLAN", help="The plan of the run, fixed before it began.")],
@@ -73,8 +59,8 @@ def issue(
     ledger: Annotated[Path | None, Option(metavar="LEDGER", help="Read the steps from this ledger.")] = None,
     budget: Annotated[Path | None, Option(metavar="BUDGET", help="The budget that paid for the run.")] = None,
     run: Annotated[str | None, Option(help="The name of the run in the budget.")] = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    overwrite: common.Overwrite = False,
+    json: common.Json = False,
 ) -> None:
     """Issue a certificate for all steps that a plan allows. Only a proven, finite ε is certified."""
     atomic.refuse_to_replace(file, overwrite=overwrite)
@@ -103,7 +89,7 @@ def issue(
     if json:
         common.print_json(certificate_to_json(certificate))
     else:
-        common.print_line(f"{file}: ε = {epsilon_text(certificate)}, proven")
+        common.print_line(f"{file}: ε = {common.epsilon_text(certificate)}, proven")
 
 
 def _read_real_plan(path: Path) -> Plan:
@@ -116,7 +102,7 @@ def _read_real_plan(path: Path) -> Plan:
 
 def _charged(plan: Plan, *, run: str | None, steps_taken: int | None, ledger: Path | None) -> Event | None:
     if ledger is not None:
-        refuse("ledger", steps_taken=steps_taken)
+        common.refuse("ledger", steps_taken=steps_taken)
         with Ledger.open(ledger) as book:
             book.refuse_other(run=run, plan_event=plan.event, adjacency=plan.adjacency)
             return book.charged()
@@ -134,12 +120,12 @@ def _settings_cost(plan: Plan, path: Path | None) -> Event | None:
 def _budget(path: Path | None, run: str | None) -> SharedBudget | None:
     if path is None and run is None:
         return None
-    with Budget.open(required(budget=path)) as budget:
-        return shared_budget(budget.status(), run=required(run=run))
+    with Budget.open(common.required(budget=path)) as budget:
+        return shared_budget(budget.status(), run=common.required(run=run))
 
 
-@app.command(epilog=example(_ISSUE, "  lehr certificate show certificate.json\n"))
-def show(file: CertificateFile, json: Json = False) -> None:
+@app.command(epilog=common.example(_ISSUE, "  lehr certificate show certificate.json\n"))
+def show(file: CertificateFile, json: common.Json = False) -> None:
     """Show a certificate as text. If it does not hold, the reasons come first and the exit code is 1."""
     certificate, wrong = _recomputed(file)
     if json:
@@ -149,15 +135,15 @@ def show(file: CertificateFile, json: Json = False) -> None:
     _refuse(file, wrong)
 
 
-@app.command(epilog=example(_ISSUE, _CHECK))
-def check(file: CertificateFile, json: Json = False) -> None:
+@app.command(epilog=common.example(_ISSUE, _CHECK))
+def check(file: CertificateFile, json: common.Json = False) -> None:
     """Recompute a certificate from its events. Exit code 1 if the result differs."""
     certificate, wrong = _recomputed(file)
     if json:
         numbers = {"epsilon": certificate.epsilon, "delta": certificate.delta}
         common.print_json({"holds": not wrong, "mismatches": wrong, **numbers})
     elif not wrong:
-        common.print_line(f"The certificate holds: ε = {epsilon_text(certificate)}.")
+        common.print_line(f"The certificate holds: ε = {common.epsilon_text(certificate)}.")
         common.print_line("That its events took place, and what it states about the data, is the word of its issuer.")
         records = certificate.stated.records
         if records is not None and (caution := delta_warning(certificate.delta, records=records)) is not None:
@@ -173,9 +159,9 @@ def _recomputed(file: Path) -> tuple[Certificate, tuple[str, ...]]:
 
 def _refuse(file: Path, mismatches: tuple[str, ...]) -> None:
     for mismatch in mismatches:
-        complain(f"{file}: {mismatch}")
+        common.complain(f"{file}: {mismatch}")
     if mismatches:
-        raise Exit(NO)
+        raise Exit(common.NO)
 
 
 # lehr release
@@ -191,7 +177,7 @@ def release(
     allow_no_privacy: Annotated[
         bool, Option("--allow-no-privacy", help="Release a model without any privacy guarantee.")
     ] = False,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Write the model of a run, its certificate and its card to a new folder, and destroy the run's key.
 
@@ -217,7 +203,7 @@ def release(
         return
     promise = "no privacy guarantee"
     if certificate is not None:
-        promise = f"ε = {epsilon_text(certificate)}, {certificate.claim.kind}"
+        promise = f"ε = {common.epsilon_text(certificate)}, {certificate.claim.kind}"
     common.print_line(f"{made.directory}: {promise}")
     if made.published is not None:
         common.print_line(f"ε as published: {published_text(made.published)}")
@@ -225,5 +211,5 @@ def release(
     common.print_line("The run's key and everything else in its private folder are destroyed.")
 
 
-release_command = command_app(release, TRAIN, RELEASE)
+release_command = common.command_app(release, common.TRAIN, common.RELEASE)
 certificate_command = app

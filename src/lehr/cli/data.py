@@ -13,7 +13,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from typer import Argument, Exit, Option
 
 from lehr.cli import common
-from lehr.cli.common import NO, Json, complain, example, group_app
 
 if TYPE_CHECKING:
     from lehr.data.catalogue import DataSetInfo
@@ -25,11 +24,11 @@ _SHIPPED = "shipped with Lehr"
 _LIST = "  lehr data list\n"
 _GET = "  lehr data get digits\n"
 
-app = group_app("List, download and check the built-in data sets.", _LIST, _GET)
+app = common.group_app("List, download and check the built-in data sets.", _LIST, _GET)
 
 
-@app.command("list", epilog=example(_LIST))
-def list_built_in(data_dir: DataDir = None, json: Json = False) -> None:
+@app.command("list", epilog=common.example(_LIST))
+def list_built_in(data_dir: DataDir = None, json: common.Json = False) -> None:
     """List the built-in data sets, and which are on this machine."""
     from lehr.data import catalogue
 
@@ -53,12 +52,12 @@ def list_built_in(data_dir: DataDir = None, json: Json = False) -> None:
         common.print_table("Data sets", ("name", "records", "test", "classes", "size", "where"), rows)
 
 
-@app.command(epilog=example(_GET))
+@app.command(epilog=common.example(_GET))
 def get(
     name: Annotated[str, Argument(help="The name of a data set, as shown by `lehr data list`.")],
     data_dir: DataDir = None,
     offline: Annotated[bool, Option("--offline", help="Only look on this machine; download nothing.")] = False,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Find a data set on this machine, or download it. The content of its files is verified.
 
@@ -92,13 +91,13 @@ def get(
         )
     else:
         for failure in got.failures:
-            complain(failure)
+            common.complain(failure)
         if put is None:
             common.print_line(f"{name} is in {got.folder}, verified by content (from {got.source})")
         else:
             common.print_line("\n".join(_what_to_put(each, put)))
     if put is not None:
-        raise Exit(NO)
+        raise Exit(common.NO)
 
 
 def _download(each: DataSetInfo, data_dir: Path | None) -> FetchResult:
@@ -128,7 +127,7 @@ def _what_to_put(each: DataSetInfo, folder: Path) -> Iterator[str]:
     yield f"They are described at {each.homepage}"
 
 
-@app.command(epilog=example("  lehr data check digits\n"))
+@app.command(epilog=common.example("  lehr data check digits\n"))
 def check(
     name: Annotated[
         str | None,
@@ -136,7 +135,7 @@ def check(
     ] = None,
     data_dir: DataDir = None,
     workers: Annotated[int, Option(help="Processes that decode the images of a folder.")] = 4,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Compare the files of a data set, wherever they are found, with their published hashes.
 
@@ -151,14 +150,14 @@ def check(
         else:
             rows = [*_check_data_sets(name, data_dir)]
     if not rows:
-        complain("none of the built-in data sets was found" if name is None else f"{name} was not found")
+        common.complain("none of the built-in data sets was found" if name is None else f"{name} was not found")
     if json:
         common.print_json({"checked": rows})
     elif rows:
         cells = [[row["name"], row["where"], row["told"]] for row in rows]
         common.print_table("Checked", ["name", "where", "verdict"], cells)
     if not rows or any(row["verdict"] == "wrong" for row in rows):
-        raise Exit(NO)
+        raise Exit(common.NO)
 
 
 def _check_images(folder: Path, workers: int) -> Iterator[dict[str, str]]:

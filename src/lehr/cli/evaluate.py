@@ -12,7 +12,6 @@ import typer
 from typer import Argument, Option
 
 from lehr.cli import common
-from lehr.cli.common import RELEASE, TRAIN, Json, Overwrite, command_app, config_options
 from lehr.errors import InvalidValue
 from lehr.files import atomic
 
@@ -32,7 +31,7 @@ WARNING = "A score on private records is itself private: publish it only if thes
 COLUMNS = ("input", "record", "class", "probability")
 
 
-@config_options("npz", "folder", "data_dir")
+@common.config_options("npz", "folder", "data_dir")
 def evaluate(
     model: ModelFolder,
     dataset: DataSetName = None,
@@ -40,7 +39,7 @@ def evaluate(
     allow_seen: Annotated[bool, Option("--allow-seen", help="Allow a data set that training used in part.")] = False,
     votes: Votes = 1,
     augmentation: Views = None,
-    json: Json = False,
+    json: common.Json = False,
     **records: Any,
 ) -> None:
     """Evaluate a released model on one data set: loss, accuracy, and accuracy of each class."""
@@ -97,7 +96,7 @@ def _records(shape: Sequence[int], *, data_dir: Path | None, resize: bool, **sou
     return image_folder.read_image_folder(source, size=(height, width) if resize else None, channels=channels).records
 
 
-@config_options("data_dir")
+@common.config_options("data_dir")
 def predict(
     model: ModelFolder,
     inputs: Annotated[list[Path] | None, Argument(metavar="[INPUT]...", help="Files: npz, idx, png, jpg, ...")] = None,
@@ -106,8 +105,8 @@ def predict(
     resize: Resize = False,
     votes: Votes = 1,
     augmentation: Views = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    overwrite: common.Overwrite = False,
+    json: common.Json = False,
     **fields: Any,
 ) -> None:
     """Predict the class of each record, with its probability."""
@@ -156,5 +155,6 @@ def _batches(
         yield str(path), readers.read_inputs(path, shape=shape, resize=resize)
 
 
-evaluate_command = command_app(evaluate, TRAIN, RELEASE, "  lehr evaluate model --dataset digits\n")
-predict_command = command_app(predict, TRAIN, RELEASE, "  lehr predict model --dataset digits --to predictions.csv\n")
+_MODEL = (common.TRAIN, common.RELEASE)
+evaluate_command = common.command_app(evaluate, *_MODEL, "  lehr evaluate model --dataset digits\n")
+predict_command = common.command_app(predict, *_MODEL, "  lehr predict model --dataset digits --to predictions.csv\n")

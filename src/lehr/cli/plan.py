@@ -11,19 +11,6 @@ from lehr import validate
 from lehr.accounting import Answer, Bound, answers, smallest_of
 from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, counted, to_json
 from lehr.cli import common
-from lehr.cli.common import (
-    NO,
-    Json,
-    Overwrite,
-    Quiet,
-    Settings,
-    command_app,
-    config_options,
-    parse_settings,
-    refuse,
-    required,
-    resumable,
-)
 from lehr.config import RunConfig
 from lehr.errors import InvalidValue, StoreError, UnsupportedEvent
 from lehr.files import atomic, strict_json
@@ -68,17 +55,17 @@ def refuse_other_adjacency(given: Adjacency, *, expected: Adjacency) -> None:
 # lehr plan
 
 
-@config_options("epsilon", "noise_multiplier", "steps", "expected_batch_size")
+@common.config_options("epsilon", "noise_multiplier", "steps", "expected_batch_size")
 def plan(
     records: Annotated[int, Option(help=_RECORDS)],
     delta: Delta,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as a web page.")] = None,
     save: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as JSON.")] = None,
-    overwrite: Overwrite = False,
+    overwrite: common.Overwrite = False,
     no_chart: Annotated[bool, Option("--no-chart", help="Print no chart.")] = False,
     tan: Annotated[bool, Option("--tan", help="Also analyse the total amount of noise, and propose settings.")] = False,
-    json: Json = False,
+    json: common.Json = False,
     **numbers: Any,
 ) -> None:
     """Plan a private run: give any three of --epsilon, --noise-multiplier, --steps and --expected-batch-size.
@@ -138,7 +125,7 @@ def _print_outlook(outlook: TanOutlook, *, draws: bool) -> None:
 # lehr account
 
 
-@config_options("noise_multiplier", "expected_batch_size", "steps")
+@common.config_options("noise_multiplier", "expected_batch_size", "steps")
 def account(
     records: Annotated[int | None, Option(help=_RECORDS)] = None,
     sampling_probability: Annotated[float | None, Option(help="In place of batch size and records.")] = None,
@@ -147,7 +134,7 @@ def account(
         Adjacency | None, Option(help="Which data sets count as neighbours; add-or-remove-one by default.")
     ] = None,
     plan: Annotated[Path | None, Option(metavar="FILE", help="A plan written by `lehr plan --save`.")] = None,
-    json: Json = False,
+    json: common.Json = False,
     **fields: Any,
 ) -> None:
     """Compute the ε of a run with every accountant. An estimate is not a guarantee.
@@ -157,11 +144,11 @@ def account(
     described = {**fields, "records": records, "sampling_probability": sampling_probability}
     from_file = None if plan is None else read_plan(plan)
     if from_file is not None:
-        refuse("plan", **described, delta=delta, adjacency=adjacency)
+        common.refuse("plan", **described, delta=delta, adjacency=adjacency)
         event, delta, adjacency = from_file.event, from_file.delta, from_file.adjacency
     else:
-        delta, adjacency = required(delta=delta), adjacency or Adjacency.ADD_OR_REMOVE_ONE
-        event = _event(delta=delta, adjacency=adjacency, **described)
+        delta, adjacency = common.required(delta=delta), adjacency or Adjacency.ADD_OR_REMOVE_ONE
+        event = _event(described, delta=delta, adjacency=adjacency)
     with common.working("Counting"):
         found = answers(event, delta=delta, adjacency=adjacency)
     try:
@@ -189,20 +176,20 @@ def account(
         if from_file is not None and from_file.simulates is not None:
             common.print_line(f"This plan guarantees nothing: {simulation_words(from_file)}")
     if smallest is None:
-        raise Exit(NO)
+        raise Exit(common.NO)
 
 
-def _event(
-    *, sampling_probability: float | None, steps: int | None, noise_multiplier: float | None, **plan: Any
-) -> Event:
+def _event(described: dict[str, Any], *, delta: float, adjacency: Adjacency) -> Event:
     """The run of these options: its noise and steps, and either batch size and records or the probability."""
-    steps, noise_multiplier = required(steps=steps), required(noise_multiplier=noise_multiplier)
-    if sampling_probability is None:
-        batch, records = required(expected_batch_size=plan["expected_batch_size"]), required(records=plan["records"])
-        plan |= {"expected_batch_size": batch, "records": records}
-        return Plan(noise_multiplier=noise_multiplier, steps=steps, **plan).event
-    refuse("sampling_probability", expected_batch_size=plan["expected_batch_size"], records=plan["records"])
-    return Repeated(PoissonSampled(sampling_probability, Gaussian(noise_multiplier)), validate.count(steps=steps))
+    probability = described.pop("sampling_probability")
+    if probability is not None:
+        batch = {name: described.pop(name) for name in ("expected_batch_size", "records")}
+        common.refuse("sampling_probability", **batch)
+    numbers: dict[str, Any] = {name: common.required(**{name: value}) for name, value in described.items()}
+    if probability is None:
+        return Plan(delta=delta, adjacency=adjacency, **numbers).event
+    step = PoissonSampled(probability, Gaussian(numbers["noise_multiplier"]))
+    return Repeated(step, validate.count(steps=numbers["steps"]))
 
 
 def _answer_row(answer: Answer, smallest: Bound | None) -> tuple[str, str, str]:
@@ -219,19 +206,19 @@ def _answer_row(answer: Answer, smallest: Bound | None) -> tuple[str, str, str]:
 # lehr simulate
 
 
-@config_options("data_dir", "device", "physical_batch", "compiled")
+@common.config_options("data_dir", "device", "physical_batch", "compiled")
 def simulate(
     batches: Annotated[str, Option(help="Smaller batch sizes to simulate with, such as 64,128,256,512.")],
     config: Annotated[Path | None, Argument(metavar="[CONFIG.toml]", help="The run to predict.")] = None,
     *,
-    settings: Settings = None,
+    settings: common.Settings = None,
     seeds: Annotated[int, Option(help="Runs of each batch size, with different initial weights.")] = 3,
     to: Annotated[
         Path | None, Option(metavar="FOLDER", help="Folder for the runs; CONFIG-simulated by default.")
     ] = None,
     confidence: Annotated[float, Option(help="Confidence of the interval.")] = 0.95,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: common.Quiet = False,
+    json: common.Json = False,
     **fields: Any,
 ) -> None:
     """Predict the accuracy of a private run from cheap runs with smaller batches, and write a web page.
@@ -248,11 +235,11 @@ def simulate(
     except ValueError as error:
         raise InvalidValue("batches", allowed="numbers separated by commas: 64,128,256", given=batches) from error
     base = RunConfig() if config is None else RunConfig.read(config)
-    chosen = base.with_values(**parse_settings(settings or ()))
+    chosen = base.with_values(**common.parse_settings(settings or ()))
     where = to or Path("simulated" if config is None else f"{config.stem}-simulated")
     with common.working("Planning"):
         scaling = Scaling.of(chosen, batches=sizes, num_seeds=seeds, directory=where)
-    with resumable():
+    with common.resumable():
         prediction = scaling.predict(confidence=confidence, quiet=quiet or json, **fields)
     if json:
         common.print_json({**prediction.to_json(), "folder": where, "left_out": list(scaling.left_out)})
@@ -265,19 +252,19 @@ def simulate(
     common.print_line(f"{where / 'prediction.html'}: the same, with the line through the runs")
 
 
-plan_command = command_app(
+plan_command = common.command_app(
     plan,
     "  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 \\\n",
     "      --noise-multiplier 1.23 --html plan.html --save plan.json\n",
 )
 
-account_command = command_app(
+account_command = common.command_app(
     account,
     "  lehr account --noise-multiplier 1.23 --expected-batch-size 512 --records 60000 \\\n",
     "      --steps 4698 --delta 1e-5\n",
 )
 
-simulate_command = command_app(
+simulate_command = common.command_app(
     simulate,
     "  lehr simulate --set data.name=digits --set data.declared=public --set privacy.steps=12 \\\n",
     "      --set privacy.noise_multiplier=2 --set privacy.expected_batch_size=256 \\\n",

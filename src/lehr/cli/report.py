@@ -13,7 +13,6 @@ from typer import Argument, Option
 from lehr.certificates.guarantee import claim_summary, published_text
 from lehr.certificates.run_reading import RunRecord, read_run
 from lehr.cli import common
-from lehr.cli.common import TRAIN, Json, Overwrite, command_app, epsilon_text, refuse
 from lehr.errors import InvalidValue
 from lehr.files import atomic, strict_json
 from lehr.planning.simulation import prediction_from_json
@@ -37,8 +36,8 @@ def report(
         Path | None, Option(metavar="FILE", help="The prediction of `lehr simulate`, to compare with the run.")
     ] = None,
     open_it: Open = False,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    overwrite: common.Overwrite = False,
+    json: common.Json = False,
 ) -> None:
     """Write the report of a run, finished or not: guarantee, scores and settings on one web page that works offline.
 
@@ -46,7 +45,7 @@ def report(
     """
     _check_runs(runs, compare=compare)
     if compare:
-        refuse("--compare", prediction=prediction)
+        common.refuse("--compare", prediction=prediction)
     path = to or (Path(COMPARED) if compare else RunFiles(runs[0]).report)
     is_own = to is None and not compare  # the page in a run's own folder is always renewed
     if not is_own:
@@ -86,7 +85,7 @@ def _lines(path: Path, records: Sequence[RunRecord], outcome: PredictionOutcome 
         if claim is None:
             yield f"  no privacy: {record.no_privacy_because}"
         else:
-            yield f"  ε, proven: {epsilon_text(claim)}"
+            yield f"  ε, proven: {common.epsilon_text(claim)}"
         if record.published is not None:
             yield f"  ε as published: {published_text(record.published)}"
     if outcome is not None:
@@ -147,14 +146,14 @@ def serve(
     port: Annotated[int | None, Option(help=f"{PORT} by default; 0 for any free port.")] = None,
     open_it: Open = False,
     list_them: Annotated[bool, Option("--list", help="Print the list of runs once, and serve nothing.")] = False,
-    json: Json = False,
+    json: common.Json = False,
 ) -> None:
     """Serve a web page that lists the runs below FOLDER, follows them while they train, and links to their reports.
 
     Only this machine can connect. Only public values are served: no record, no key, no weights. Ctrl-C ends it.
     """
     if list_them:
-        refuse("list", port=port, open=open_it or None)
+        common.refuse("list", port=port, open=open_it or None)
         rows = [run.to_json() for run in list_runs(folder).values()]
         if json:
             common.print_json({"runs": [{field: row[field] for field in ("kind", *COLUMNS)} for row in rows]})
@@ -176,5 +175,5 @@ def serve(
         server.server_close()
 
 
-report_command = command_app(report, TRAIN, "  lehr report first --to first.html\n")
-serve_command = command_app(serve, TRAIN, "  lehr serve . --list\n")
+report_command = common.command_app(report, common.TRAIN, "  lehr report first --to first.html\n")
+serve_command = common.command_app(serve, common.TRAIN, "  lehr serve . --list\n")

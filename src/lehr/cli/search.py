@@ -14,38 +14,11 @@ from lehr import validate
 from lehr.certificates.certificate import read_certificate
 from lehr.certificates.run_reading import read_run
 from lehr.cli import common
-from lehr.cli.common import (
-    NO,
-    Json,
-    Quiet,
-    Settings,
-    command_app,
-    config_options,
-    epsilon_text,
-    parse_settings,
-    refuse,
-    required,
-    resumable,
-)
 from lehr.files import strict_json
-from lehr.planning.search_cost import (
-    COMPOSITION,
-    SELECTION,
-    WAYS,
-    Composition,
-    RepeatedSelection,
-    law_in_words,
-    to_json,
-)
-from lehr.reports.progress import (
-    RUNNING,
-    SearchCallback,
-    SearchProgress,
-    TrialRow,
-    best_first,
-    score_text,
-    settings_text,
-)
+from lehr.planning import search_cost
+from lehr.planning.search_cost import COMPOSITION, SELECTION, Composition, RepeatedSelection
+from lehr.reports.progress import RUNNING, SearchCallback, SearchProgress, TrialRow, settings_text
+from lehr.reports.search_page import trial_table
 
 if TYPE_CHECKING:
     from lehr.search.paid import PaidSearch
@@ -56,7 +29,7 @@ LAWS: Mapping[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poiss
 SHOWN = 10
 
 
-@config_options("device", "data_dir", "physical_batch", "compiled", "budget")
+@common.config_options("device", "data_dir", "physical_batch", "compiled", "budget")
 def search(
     config: Annotated[Path | None, Argument(metavar="[CONFIG.toml]", help="Configuration with a [search].")] = None,
     *,
@@ -70,15 +43,15 @@ def search(
     sampler: Annotated[str | None, Option(help="tpe, random, grid, qmc or gp.")] = None,
     pruner: Annotated[str | None, Option(help="none, median, hyperband or successive-halving.")] = None,
     seed: Annotated[int | None, Option(help="Seed for the sampler and the weights; DP noise is never seeded.")] = None,
-    settings: Settings = None,
+    settings: common.Settings = None,
     pay: Annotated[
         str | None, Option(help="For private records: selection (only the winner is seen) or composition.")
     ] = None,
     mean: Annotated[float | None, Option(help="Expected number of trials of a selection.")] = None,
     law: Annotated[str | None, Option(help="Its distribution: geometric, logarithmic or poisson.")] = None,
     epsilon: Annotated[float | None, Option(help="Largest ε of a whole paid search.")] = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: common.Quiet = False,
+    json: common.Json = False,
     **fields: Any,
 ) -> None:
     """Try settings of a configuration, and write the best as a configuration for `lehr train`.
@@ -89,7 +62,7 @@ def search(
     from lehr.search.request import Search, free_terms
     from lehr.search.study import Study
 
-    values = parse_settings(settings or ())
+    values = common.parse_settings(settings or ())
     if epsilon is not None:
         values = {**values, "privacy": {**values.get("privacy", {}), "epsilon": epsilon}}
     request = Search.read(config, words=values)
@@ -100,15 +73,15 @@ def search(
     callbacks = [] if quiet or json else [SearchProgress()]
     if pay is None:
         without = "a search without --pay (the ε of the run itself is --set privacy.epsilon=...)"
-        refuse(without, mean=mean, law=law, epsilon=epsilon, budget=budget)
+        common.refuse(without, mean=mean, law=law, epsilon=epsilon, budget=budget)
         name = name or folder.absolute().name
         terms = free_terms(request)
         free = Study(search=request, terms=terms, directory=folder, name=name, url=storage, options=fields)
-        with resumable():
+        with common.resumable():
             rows = free.run(callbacks)
         winner = _finish(free, rows, json=json)
     else:
-        refuse("pay", storage=storage)
+        common.refuse("pay", storage=storage)
         price = _price(pay, mean=mean, law=law, trials=trials, request=request)
         paid = {
             "paid": _planned(request, price, epsilon=epsilon, sampler=sampler),
@@ -120,7 +93,7 @@ def search(
         run = _select if isinstance(price, RepeatedSelection) else _compose
         winner = run(paid, callbacks, json=json)
     if winner is None:
-        raise Exit(NO)
+        raise Exit(common.NO)
 
 
 def _finish(
@@ -143,12 +116,9 @@ def _finish(
             }
         )
         return result.winner
-    listed = [
-        (str(row.number), score_text(row.score, score=score), row.state, row.note or settings_text(row.parameters))
-        for row in best_first(rows, score=score)[:SHOWN]
-    ]
-    title = f"The best {len(listed)} of {len(rows)} trials" if len(rows) > SHOWN else f"{len(rows)} trials"
-    common.print_table(title, ("trial", score, "state", "settings"), listed)
+    table = trial_table(rows, score=score)
+    title = f"The best {SHOWN} of {len(rows)} trials" if len(rows) > SHOWN else f"{len(rows)} trials"
+    common.print_table(title, table.headings, table.rows[:SHOWN])
     if others := sum(row.state == RUNNING for row in rows):
         common.print_line(f"{others} trials are running elsewhere; run the command again when they are done.")
     if len(rows) < study.search.trials:
@@ -157,7 +127,7 @@ def _finish(
     won = "No trial was scored: there is no winner." if result.winner is None else f"{result.winner}: the winner, {use}"
     common.print_line(f"{won}\n{result.page}: all trials, with charts")
     if paid is not None and (run := paid(result)["run"]) is not None:
-        promised = epsilon_text(read_certificate(run / "certificate.json"))
+        promised = common.epsilon_text(read_certificate(run / "certificate.json"))
         common.print_line(f"{run}: the run of the winner, ε = {promised} for all {study.search.trials} trials")
     return result.winner
 
@@ -168,13 +138,13 @@ def _finish(
 def _price(
     pay: str, *, mean: float | None, law: str | None, trials: int | None, request: Search
 ) -> RepeatedSelection | Composition:
-    if validate.one_of(WAYS, pay=pay) == COMPOSITION:
-        refuse("--pay composition", mean=mean, law=law)
+    if validate.one_of(search_cost.WAYS, pay=pay) == COMPOSITION:
+        common.refuse("--pay composition", mean=mean, law=law)
         return Composition(request.trials)
     asked = trials if trials is not None else request.trials if "trials" in request.named else None
-    refuse("--pay selection, whose number of trials is drawn: give --mean", trials=asked)
+    common.refuse("--pay selection, whose number of trials is drawn: give --mean", trials=asked)
     chosen = "geometric" if law is None else validate.one_of(LAWS, law=law)
-    return RepeatedSelection(mean=required(mean=mean), shape=LAWS[chosen])
+    return RepeatedSelection(mean=common.required(mean=mean), shape=LAWS[chosen])
 
 
 def _planned(
@@ -196,14 +166,14 @@ def _compose(paid: dict[str, Any], callbacks: Sequence[SearchCallback], *, json:
     claim, price = study.paid.claim(), study.price
     if callbacks:
         charged = f"A composition on private records: all of its {price.trials} trials are charged and shown."
-        typer.echo(f"{charged} ε = {epsilon_text(claim)} for all of it.", err=True)
-    with resumable():
+        typer.echo(f"{charged} ε = {common.epsilon_text(claim)} for all of it.", err=True)
+    with common.resumable():
         rows = study.run(callbacks)
 
     def shape(result: SearchResult) -> dict[str, Any]:
         run = None if result.best is None else study.study.trial_directory(result.best.number)
         numbers = {"epsilon": claim.epsilon, "delta": claim.delta}
-        return {"pay": COMPOSITION, "price": to_json(price), "run": run, **numbers}
+        return {"pay": COMPOSITION, "price": search_cost.to_json(price), "run": run, **numbers}
 
     return _finish(study.study, rows, json=json, paid=shape)
 
@@ -215,15 +185,20 @@ def _select(paid: dict[str, Any], callbacks: Sequence[SearchCallback], *, json: 
     selection = Selection(**paid)
     price = selection.price
     if callbacks:
+        law, epsilon = search_cost.law_in_words(price.shape), common.epsilon_text(selection.paid.claim())
         typer.echo(
-            f"A selection on private records: random settings for {price.mean:g} trials on average, by the "
-            f"{law_in_words(price.shape)} law. ε = {epsilon_text(selection.paid.claim())} for all of it. "
-            "Nothing is shown before its end.",
+            f"A selection on private records: random settings for {price.mean:g} trials on average, by the {law} law. "
+            f"ε = {epsilon} for all of it. Nothing is shown before its end.",
             err=True,
         )
-    with resumable():
+    with common.resumable():
         winner = selection.run()
-    shape: dict[str, Any] = {"search": selection.directory, "pay": SELECTION, "price": to_json(price), "winner": winner}
+    shape: dict[str, Any] = {
+        "search": selection.directory,
+        "pay": SELECTION,
+        "price": search_cost.to_json(price),
+        "winner": winner,
+    }
     facts = {
         "winner": "none: no trial was drawn, or none ended with a model. The search is charged. Try the settings on "
         "public records first."
@@ -239,14 +214,14 @@ def _select(paid: dict[str, Any], callbacks: Sequence[SearchCallback], *, json: 
             "winner": str(winner),
             "settings": settings_text(settings),
             "accuracy": f"{last.accuracy:.2%} on {last.on} (loss {last.loss:.4f})",
-            "ε of the search": epsilon_text(certificate),
+            "ε of the search": common.epsilon_text(certificate),
             "report": f"{winner}/report.html",
         }
     common.print_json(shape) if json else common.print_facts("Selected", facts)
     return winner
 
 
-search_command = command_app(
+search_command = common.command_app(
     search,
     "  lehr search --set data.declared=public --set privacy.noise_multiplier=1 --set privacy.steps=5 \\\n",
     "      --set privacy.expected_batch_size=64 --trials 2 --study found\n",

@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from lehr.certificates.guarantee import claim_summary, published_text
 from lehr.cli import common
-from lehr.cli.common import TRAIN, Json, Settings, command_app, config_options, parse_settings, refuse
 from lehr.config import RunConfig, options
 from lehr.reports.tensorboard import TensorBoard
 from lehr.rounding import at_most, exactly
@@ -23,14 +22,14 @@ _WITH_RESUME = {"budget"} | {
 }
 
 
-@config_options()
+@common.config_options()
 def train(
     config: Annotated[Path | None, Argument(metavar="[CONFIG.toml]", help="Configuration file.")] = None,
     *,
     resume: Annotated[Path | None, Option(metavar="RUN", help="Continue the run in this folder.")] = None,
-    settings: Settings = None,
+    settings: common.Settings = None,
     tensorboard: Annotated[Path | None, Option(metavar="FOLDER", help="Write TensorBoard scalars.")] = None,
-    json: Json = False,
+    json: common.Json = False,
     **fields: Any,
 ) -> None:
     """Train a network on private records. The proven ε is charged before each step, and certified at the end.
@@ -42,14 +41,14 @@ def train(
     from lehr.training.prepare import config_of_run
 
     if resume is not None:
-        refuse("resume", config=config, set=settings or None)
-        refuse("resume", **{name: value for name, value in fields.items() if name not in _WITH_RESUME})
+        common.refuse("resume", config=config, set=settings or None)
+        common.refuse("resume", **{name: value for name, value in fields.items() if name not in _WITH_RESUME})
         base = config_of_run(resume)
         fields |= {"directory": resume, "resume": True}
     else:
         base = RunConfig() if config is None else RunConfig.read(config)
     fields["quiet"] = fields["quiet"] or json or None
-    chosen = base.with_options(**fields).with_values(**parse_settings(settings or ()))
+    chosen = base.with_options(**fields).with_values(**common.parse_settings(settings or ()))
     run = fit(config=chosen, callbacks=[] if tensorboard is None else [TensorBoard(tensorboard)])
     if not is_first():  # of several processes, one prints
         return
@@ -102,4 +101,4 @@ def _rows(run: Run) -> dict[str, str]:
     return rows
 
 
-train_command = command_app(train, TRAIN)
+train_command = common.command_app(train, common.TRAIN)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lehr.certificates.run_reading import RunRecord, State
-from lehr.planning.simulation import Comparison, Interval, Prediction, plan_words, simulate
+from lehr.planning.simulation import Comparison, Interval, Prediction, plan_words
 from lehr.reports.chart import Chart, Line
-from lehr.reports.page import Facts, Page, Paragraph, Section, Table, note, render_page, warning
+from lehr.reports.page import Facts, Page, Paragraph, Section, note, render_page, warning
 from lehr.rounding import at_most, exactly
 
 POINTS = 40
@@ -83,27 +83,13 @@ def section(outcome: PredictionOutcome) -> Section:
         title="Predicted and reached accuracy",
         badge=outcome.verdict,
         element="prediction",
-        parts=[Paragraph(str(outcome)), *map(warning, outcome.warnings), chart, note(SIMULATED)],
+        parts=[Paragraph(str(outcome)), *map(warning, outcome.warnings), chart],
     )
 
 
 def render(prediction: Prediction) -> str:
     """The page of a prediction."""
     accuracy = _percent(prediction.accuracy)
-    runs = Table(
-        title="Simulated runs",
-        headings=("batch", "noise multiplier", "reached, run by run", "the line"),
-        rows=[
-            (
-                f"{batch:,.10g}",
-                f"{simulate(prediction.reference, expected_batch_size=batch).noise_multiplier:.4g}",
-                ", ".join(_percent(run.accuracy) for run in prediction.runs if run.expected_batch_size == batch),
-                _percent(prediction.law.at(batch)),
-            )
-            for batch in _batches(prediction)
-        ],
-        notes=[SIMULATED],
-    )
     return render_page(
         Page(
             title=f"Predicted at batches of {prediction.reference.expected_batch_size:,.10g}: {accuracy}",
@@ -114,7 +100,6 @@ def render(prediction: Prediction) -> str:
             blocks=[
                 _chart(prediction),
                 Facts(title="What it rests on", rows=[*prediction_facts(prediction).items()]),
-                runs,
             ],
             footer=f"Predicted on {prediction.predicted_on} with Lehr {prediction.library_version}.",
         )
@@ -222,6 +207,7 @@ def _chart(prediction: Prediction, reached: float | None = None) -> Chart:
     return Chart(
         element="prediction",
         title="Accuracy against the batch size",
+        note=SIMULATED,
         x_title="expected batch size, at the same noise for each record of a batch",
         y_title=f"accuracy on {prediction.evaluated_on}",
         x_format=",d",

@@ -62,7 +62,7 @@ def render(record: RunRecord, *, outcome: PredictionOutcome | None = None) -> st
     headline, small = "No privacy", ""
     blocks: list[Block | Sequence[Block]] = [
         _scores([run], by_epsilon=run.has_epsilon),
-        Facts(title="How it went", rows=[*_progress_facts(believed)]),
+        Section(title="How it went", parts=[Facts(rows=[*_progress_facts(believed)]), note(COST)]),
         _over_steps([run]),
     ]
     if outcome is not None:
@@ -72,11 +72,8 @@ def render(record: RunRecord, *, outcome: PredictionOutcome | None = None) -> st
     blocks.append(_classes([run]))
     if claim is not None:
         headline, small = f"ε = {at_most(claim.epsilon)}", f"at δ = {exactly(claim.delta)}, {claim.kind}"
-        facts = Facts(rows=[*claim_facts(claim), *_not_guaranteed(believed)])
-        blocks.append(Section(title="How ε was computed", parts=[facts], is_long=True))
+        blocks.append(Section(title="How ε was computed", parts=[Facts(rows=[*claim_facts(claim)])], is_long=True))
     blocks.append(_configuration(record))
-    if costs := [*_cost_facts(believed)]:
-        blocks.append(Section(title="Cost", parts=[Facts(rows=costs), note(COST)]))
     version, begun = record.config.get("library_version", ""), record.config.get("created_on", "")
     return render_page(
         Page(
@@ -146,14 +143,15 @@ def _progress_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "evaluated", f"on {last.on}, after step {last.step:,}"
     if record.state is State.STOPPED and certificate is not None and certificate.ex_post is not None:
         yield "ε ex post (no guarantee)", at_most(certificate.ex_post.epsilon)
-
-
-def _not_guaranteed(record: RunRecord) -> Iterator[tuple[str, list[str]]]:
-    if record.certificate is not None and (others := record.certificate.published_claims):
-        yield (
-            "not a guarantee",
-            [f"{one.kind}: ε = {at_most(one.claim.epsilon)} by {one.claim.theorem}" for one in others],
-        )
+    if plan is not None:
+        expected = record.steps_charged * plan.expected_batch_size
+        passes = record.steps_charged * plan.sampling_probability
+        yield "records used", f"{expected:,.0f} expected, {passes:.4g} passes over the data"
+    if record.minutes is not None:
+        yield "time", f"{record.minutes:,} minutes, from the first charge to the last, pauses included"
+    if certificate is not None and (budget := certificate.budget) is not None:
+        used = f"{at_most(budget.spent_epsilon)} of {at_most(budget.epsilon)}"
+        yield "budget of the records", f"{budget.dataset}: ε = {used} spent, this run included"
 
 
 def _configuration(record: RunRecord) -> Section:
@@ -173,37 +171,7 @@ def _flat(shape: Mapping[str, object], before: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{words}: ")
         else:
-            yield words, _value_text(value)
-
-
-def _value_text(value: object) -> str:
-    match value:
-        case None | {}:
-            return "–"
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case float():
-            return exactly(value)
-        case list() | tuple():
-            return ", ".join(map(_value_text, value)) or "–"
-        case _:
-            return str(value)
-
-
-def _cost_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
-    """Time and expected records. From public values only."""
-    plan, steps = record.plan, record.steps_charged
-    if record.minutes is not None:
-        yield "time", f"{record.minutes:,} minutes, from the first charge to the last, pauses included"
-    if plan is not None and steps:
-        expected = steps * plan.expected_batch_size
-        yield "records used", f"{expected:,.0f} expected ({steps:,} steps of {plan.expected_batch_size:,.10g})"
-        yield "passes over the data", f"{steps * plan.sampling_probability:.4g} expected"
-    if record.certificate is not None and (budget := record.certificate.budget) is not None:
-        used = f"{at_most(budget.spent_epsilon)} of {at_most(budget.epsilon)}"
-        yield "budget of the records", f"{budget.dataset}: ε = {used} spent, this run included"
+            yield words, "–" if value in (None, {}, []) else str(value)
 
 
 # Several runs.

@@ -26,7 +26,27 @@ def render(
     counts = ", ".join([f"{states.count(DONE)} of {trials} trials done", *others])
     settings = [] if best is None else [("trial", str(best.number))]
     settings += [] if best is None else [(name, setting_text(value)) for name, value in best.parameters.items()]
-    table = Table(
+    return render_page(
+        Page(
+            title=f"{title}: {reached}",
+            heading=title,
+            headline=reached,
+            small=f"{score} of the best trial",
+            introduction=[Paragraph(f"{counts}. The search was {terms}."), note(LUCK)],
+            blocks=[
+                [Facts(title="The best settings", rows=settings), _best_so_far(rows, score)],
+                [_slice_chart(rows, name, score, number) for number, name in enumerate(names)],
+                trial_table(rows, score=score),
+                [Section(title="The winning configuration", parts=[Code(winner)])] if winner else [],
+            ],
+            footer=f"Searched by Lehr {lehr.__version__}.",
+        )
+    )
+
+
+def trial_table(rows: Sequence[TrialRow], *, score: str) -> Table:
+    """All trials, the best first."""
+    return Table(
         title="Trials",
         headings=("trial", "settings", "state", "time", score),
         rows=[
@@ -39,22 +59,6 @@ def render(
             )
             for row in best_first(rows, score=score)
         ],
-    )
-    return render_page(
-        Page(
-            title=f"{title}: {reached}",
-            heading=title,
-            headline=reached,
-            small=f"{score} of the best trial",
-            introduction=[Paragraph(f"{counts}. The search was {terms}."), note(LUCK)],
-            blocks=[
-                [Facts(title="The best settings", rows=settings), _best_so_far(rows, score)],
-                [_slice_chart(rows, name, score, number) for number, name in enumerate(names)],
-                table,
-                [Section(title="The winning configuration", parts=[Code(winner)])] if winner else [],
-            ],
-            footer=f"Searched by Lehr {lehr.__version__}.",
-        )
     )
 
 
