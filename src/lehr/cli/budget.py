@@ -138,10 +138,8 @@ def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: 
         refuse_other_adjacency(wanted.adjacency, expected=budget.status().adjacency)
         with common.working("Counting"):
             largest = budget.largest_steps(step)
-    if json:
-        common.print_json({"step": to_json(step), "largest_steps": largest, "steps": steps, "fits": steps <= largest})
-    else:
-        common.print_line(f"{largest:,} × {step} fit; asked for: {steps:,}")
+    shape = {"step": to_json(step), "largest_steps": largest, "steps": steps, "fits": steps <= largest}
+    common.print_answer(shape, f"{largest:,} × {step} fit; asked for: {steps:,}", json=json)
     if steps > largest:
         raise Exit(common.NO)
 

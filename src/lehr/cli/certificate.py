@@ -86,10 +86,8 @@ def issue(
             budget=_budget(budget, run),
         )
     write_certificate(file, certificate, overwrite=overwrite)
-    if json:
-        common.print_json(certificate_to_json(certificate))
-    else:
-        common.print_line(f"{file}: ε = {common.epsilon_text(certificate)}, proven")
+    text = f"{file}: ε = {common.epsilon_text(certificate)}, proven"
+    common.print_answer(certificate_to_json(certificate), text, json=json)
 
 
 def _read_real_plan(path: Path) -> Plan:
@@ -128,10 +126,8 @@ def _budget(path: Path | None, run: str | None) -> SharedBudget | None:
 def show(file: CertificateFile, json: common.Json = False) -> None:
     """Show a certificate as text. If it does not hold, the reasons come first and the exit code is 1."""
     certificate, wrong = _recomputed(file)
-    if json:
-        common.print_json(certificate_to_json(certificate))
-    else:
-        common.print_line(certificate_text(certificate, mismatches=wrong).rstrip())
+    text = certificate_text(certificate, mismatches=wrong).rstrip()
+    common.print_answer(certificate_to_json(certificate), text, json=json)
     _refuse(file, wrong)
 
 
@@ -190,25 +186,24 @@ def release(
             run, to, settings_chosen_on=settings_chosen_on, budget=budget, allow_no_privacy=allow_no_privacy
         )
     certificate, files = made.certificate, sorted(path.name for path in made.directory.iterdir())
-    if json:
-        common.print_json(
-            {
-                "released": made.directory,
-                "files": files,
-                "epsilon": certificate and certificate.epsilon,
-                "delta": certificate and certificate.delta,
-                "published": claim_summary(made.published),
-            }
-        )
-        return
+    shape = {
+        "released": made.directory,
+        "files": files,
+        "epsilon": certificate and certificate.epsilon,
+        "delta": certificate and certificate.delta,
+        "published": claim_summary(made.published),
+    }
     promise = "no privacy guarantee"
     if certificate is not None:
         promise = f"ε = {common.epsilon_text(certificate)}, {certificate.claim.kind}"
-    common.print_line(f"{made.directory}: {promise}")
-    if made.published is not None:
-        common.print_line(f"ε as published: {published_text(made.published)}")
-    common.print_line("\n".join(f"  {name}" for name in files))
-    common.print_line("The run's key and everything else in its private folder are destroyed.")
+    common.print_answer(
+        shape,
+        f"{made.directory}: {promise}",
+        *([] if made.published is None else [f"ε as published: {published_text(made.published)}"]),
+        *(f"  {name}" for name in files),
+        "The run's key and everything else in its private folder are destroyed.",
+        json=json,
+    )
 
 
 release_command = common.command_app(release, common.TRAIN, common.RELEASE)

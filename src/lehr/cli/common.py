@@ -46,6 +46,11 @@ def print_line(text: str = "") -> None:
     typer.echo("\n".join(map(printable, text.split("\n"))))
 
 
+def print_answer(shape: Mapping[str, object], *lines: str, json: bool) -> None:
+    """The JSON object for a program, or the lines for a person."""
+    print_json(shape) if json else print_line("\n".join(lines))
+
+
 def print_facts(title: str, rows: Mapping[str, str]) -> None:
     """A table of names and values."""
     print_table(title, (), [*rows.items()])

@@ -68,10 +68,8 @@ def get(
 
     each = catalogue.data_set_info(name)
     if each.layout is None:
-        if json:
-            common.print_json({"name": name, "folder": None, "source": _SHIPPED, "failures": [], "put": None})
-        else:
-            common.print_line(f"{name} is {_SHIPPED}; there is nothing to get")
+        shape: dict[str, object] = {"name": name, "folder": None, "source": _SHIPPED, "failures": [], "put": None}
+        common.print_answer(shape, f"{name} is {_SHIPPED}; there is nothing to get", json=json)
         return
     with common.working(f"Looking for {name}"):
         got = download.get(each, data_dir, offline=True)

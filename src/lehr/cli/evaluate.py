@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from lehr.cli import common
@@ -110,16 +109,22 @@ def predict(
     **fields: Any,
 ) -> None:
     """Predict the class of each record, with its probability."""
+    from lehr import data
     from lehr.certificates import released_model
+    from lehr.data import readers
 
     if to is not None:
         atomic.refuse_to_replace(to, overwrite=overwrite)
     if not inputs and dataset is None:
         raise InvalidValue("inputs", allowed="given: files, or --dataset", given=None)
     prediction = released_model.augmented_prediction(model, augmentation=augmentation, votes=votes)
+    image = tuple(released_model.read_config(released_model.ReleasedFiles(model))["data"]["shape"])
     rows: list[tuple[str, int, int, float]] = []
     with common.working("Evaluating the model"):
-        for name, batch in _batches(model, inputs or [], dataset=dataset, resize=resize, **fields):
+        batches = [(str(path), readers.read_inputs(path, shape=image, resize=resize)) for path in inputs or ()]
+        if dataset is not None:
+            batches.append((dataset, data.load(dataset, fields["data_dir"]).test.inputs))
+        for name, batch in batches:
             predicted = released_model.predict(
                 model, batch, augmentation=prediction.augmentation, votes=prediction.votes
             )
@@ -131,28 +136,10 @@ def predict(
     writer.writerows([COLUMNS, *((*row[:3], f"{row[3]:.6f}") for row in rows)])
     if to is not None:
         atomic.write(to, text.getvalue(), overwrite=overwrite)
-    if json:
-        predictions = [dict(zip(COLUMNS, row, strict=True)) for row in rows] if to is None else None
-        common.print_json({"records": len(rows), "to": to, "predictions": predictions})
-    elif to is None:
-        typer.echo(text.getvalue(), nl=False)
-    else:
-        common.print_line(f"{to}: {len(rows):,} records")
-
-
-def _batches(
-    model: Path, inputs: Sequence[Path], *, dataset: str | None, data_dir: Path | None, resize: bool
-) -> Iterator[tuple[str, Any]]:
-    """The name and the records of each input."""
-    from lehr import data
-    from lehr.certificates import released_model
-    from lehr.data import readers
-
-    shape = tuple(released_model.read_config(released_model.ReleasedFiles(model))["data"]["shape"])
-    if dataset is not None:
-        yield dataset, data.load(dataset, data_dir).test.inputs
-    for path in inputs:
-        yield str(path), readers.read_inputs(path, shape=shape, resize=resize)
+    predictions = [dict(zip(COLUMNS, row, strict=True)) for row in rows] if to is None else None
+    shape = {"records": len(rows), "to": to, "predictions": predictions}
+    printed = text.getvalue().rstrip("\n") if to is None else f"{to}: {len(rows):,} records"
+    common.print_answer(shape, printed, json=json)
 
 
 _MODEL = (common.TRAIN, common.RELEASE)

@@ -60,11 +60,8 @@ def report(
             outcome = None if predicted is None else compare_with_run(predicted, records[0])
             page = run_page.render(records[0], outcome=outcome)
     atomic.write(path, page, overwrite=overwrite or is_own)
-    if json:
-        shape = {"runs": [*map(_summary, records)]} if compare else _shape(records[0], outcome)
-        common.print_json({"report": path, **shape})
-    else:
-        common.print_line("\n".join(_lines(path, records, outcome)))
+    shape = {"runs": [*map(_summary, records)]} if compare else _shape(records[0], outcome)
+    common.print_answer({"report": path, **shape}, *_lines(path, records, outcome), json=json)
     if open_it:
         typer.launch(path.resolve().as_uri())
 

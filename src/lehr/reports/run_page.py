@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lehr import accounting
 from lehr.accounting.claims import Claim
@@ -358,51 +358,60 @@ def _epsilon(row: Evaluation) -> float:
     return rounded_up(row.epsilon_spent, digits=5)  # still a bound in the digits that are shown
 
 
-_OVER_STEPS: Mapping[str, tuple[str, str, Callable[[ChartedRun, Evaluation], float | None], str]] = {
-    "spent": (
-        "ε spent against steps",
-        EPSILON,
-        lambda run, row: _epsilon(row) if run.has_epsilon else None,
-        "The ε spent after a step is that of a run planned to end there. A run that stops early because of what it saw "
-        "is still charged for all of its planned steps.",
+class _Series(NamedTuple):
+    """One number of each evaluation, against steps; None is left out."""
+
+    title: str
+    y_title: str
+    value: Callable[[Evaluation], float | None]
+    note: str
+    is_of: Callable[[ChartedRun], bool] = lambda run: True
+    y_format: str = ""
+
+
+_SERIES = {
+    "spent": _Series(
+        title="ε spent against steps",
+        y_title=EPSILON,
+        value=_epsilon,
+        note="The ε spent after a step is that of a run planned to end there. A run that stops early because of what "
+        "it saw is still charged for all of its planned steps.",
+        is_of=lambda run: run.has_epsilon,
     ),
-    "acceptance": (
-        "Share of candidates accepted",
-        "accepted",
-        lambda run, row: row.accepted / row.step if row.step and can_reject(run.record) else None,
-        "A rejected candidate is charged like every other.",
+    "acceptance": _Series(
+        title="Share of candidates accepted",
+        y_title="accepted",
+        value=lambda row: row.accepted / row.step if row.step else None,
+        note="A rejected candidate is charged like every other.",
+        is_of=lambda run: any(row.accepted < row.step for row in run.record.evaluations),
+        y_format=".0%",
     ),
-    "noise": (
-        "Noise multiplier",
-        "noise multiplier",
-        lambda run, row: row.noise_multiplier,
-        "The noise over the sensitivity of a sum. It is public: planned, or computed from released values.",
+    "noise": _Series(
+        title="Noise multiplier",
+        y_title="noise multiplier",
+        value=lambda row: row.noise_multiplier,
+        note="The noise over the sensitivity of a sum. It is public: planned, or computed from released values.",
     ),
-    "clip": (
-        "Clip norm",
-        "clip norm",
-        lambda run, row: row.clip_norm,
-        "The sensitivity that the noise is scaled by. It is public: scheduled, or computed from released values.",
+    "clip": _Series(
+        title="Clip norm",
+        y_title="clip norm",
+        value=lambda row: row.clip_norm,
+        note="The sensitivity that the noise is scaled by. It is public: scheduled, or computed from released values.",
     ),
 }
-
-
-def can_reject(record: RunRecord) -> bool:
-    """Whether the run rejected candidates."""
-    return any(row.accepted < row.step for row in record.evaluations)
 
 
 def _over_steps(runs: Sequence[ChartedRun]) -> list[Chart]:
     """ε, acceptance, noise and clip norm against steps, as far as the runs have them."""
     charts = []
-    for element, (title, y_title, value, text) in _OVER_STEPS.items():
+    for element, series in _SERIES.items():
         lines = []
-        for run in runs:
-            by_step = {row.step: value(run, row) for row in run.record.evaluations}
+        for run in filter(series.is_of, runs):
+            by_step = {row.step: series.value(row) for row in run.record.evaluations}
             points = [(step, number) for step, number in by_step.items() if number is not None]
-            lines += [run.line(run.name or y_title, points)] if points else []
-        form = ".0%" if element == "acceptance" else ""
-        charts.append(_chart(element, title, runs, lines, y_title=y_title, y_format=form, note=text, from_zero=True))
+            lines += [run.line(run.name or series.y_title, points)] if points else []
+        style = {"y_title": series.y_title, "y_format": series.y_format, "note": series.note, "from_zero": True}
+        charts.append(_chart(element, series.title, runs, lines, **style))
     return charts
 
 
