@@ -52,7 +52,7 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def watched(browser: Browser, *, may_reach_this_machine: bool = False) -> Iterator[tuple[Page, list[str]]]:
+def watch(browser: Browser, *, may_reach_this_machine: bool = False) -> Iterator[tuple[Page, list[str]]]:
     """A fresh page, and the list of what no page of Lehr may do: fail, or ask for something from elsewhere."""
     complaints: list[str] = []
 
@@ -80,13 +80,13 @@ def watched(browser: Browser, *, may_reach_this_machine: bool = False) -> Iterat
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    with watched(browser) as (page, complaints):
+    with watch(browser) as (page, complaints):
         yield page
         assert complaints == []
 
 
 @pytest.fixture
 def live_page(browser: Browser) -> Iterator[Page]:
-    with watched(browser, may_reach_this_machine=True) as (page, complaints):
+    with watch(browser, may_reach_this_machine=True) as (page, complaints):
         yield page
         assert complaints == []

@@ -61,15 +61,15 @@ _STICKS_OUT = "() => document.documentElement.scrollWidth > window.innerWidth"
 _HEADINGS = "() => [...document.querySelectorAll('h1,h2,h3,h4')].map(h => Number(h.tagName[1]))"
 
 
-def opened(page: Page, text: str, folder: Path) -> Page:
+def open_page(page: Page, text: str, folder: Path) -> Page:
     """The page, written to a file and opened from there, with all its charts drawn."""
     file = folder / "page.html"
     file.write_text(text, encoding="utf-8")
     page.goto(file.as_uri())
-    return drawn(page)
+    return wait_until_drawn(page)
 
 
-def drawn(page: Page) -> Page:
+def wait_until_drawn(page: Page) -> Page:
     """The page, as soon as its charts are there: a browser unpacks the drawing library first."""
     page.wait_for_function(_DRAWN)
     return page
@@ -109,7 +109,7 @@ def faint(page: Page) -> list[str]:
     return found
 
 
-def printed(page: Page, name: str) -> bytes:
+def print_page(page: Page, name: str) -> bytes:
     """The page as a PDF, as it comes out of a printer."""
     made = page.pdf(format="A4", print_background=True)
     _keep(f"{name}.pdf", made)

@@ -18,8 +18,8 @@ from tests.browser.looking import (
     check_lines_can_be_switched,
     check_readable,
     line_buttons,
-    opened,
-    printed,
+    open_page,
+    print_page,
 )
 from tests.experiments.test_page import PART
 from tests.predictions import PREDICTION
@@ -92,7 +92,7 @@ PAGES: dict[Callable[[Path], str], list[str]] = {  # with the charts that each h
 def test_page_is_readable_and_its_lines_can_be_switched(
     page: Page, tmp_path: Path, made: Callable[[Path], str]
 ) -> None:
-    opened(page, made(tmp_path), tmp_path)
+    open_page(page, made(tmp_path), tmp_path)
     assert sorted(charts(page)) == PAGES[made]
     assert page.locator("h1 b, h3 b, svg b, svg i, td b, td script").count() == 0  # a name is shown and not read
     several = next(name for name, lines in charts(page).items() if len(lines) > 1)
@@ -129,7 +129,7 @@ def check_printed_on_white(page: Page, name: str) -> None:
     page.evaluate(f"""() => {{ window.seen = []; const root = document.documentElement;
       window.addEventListener("beforeprint", () => window.seen.push(
         getComputedStyle(root).getPropertyValue("--page"), ({_WIDEST})())); }}""")
-    assert printed(page, name).startswith(b"%PDF")
+    assert print_page(page, name).startswith(b"%PDF")
     assert page.evaluate("() => window.seen") == ["#ffffff", 640]
     assert not page.evaluate("() => document.documentElement.classList.contains('printed')")
     assert page.evaluate(_WIDEST) <= 360

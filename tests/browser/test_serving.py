@@ -14,7 +14,7 @@ from lehr.reports import serving
 from lehr.reports.serving import Server
 from lehr.run.shape import Callback, Evaluation
 from lehr.training.fit import fit
-from tests.browser.looking import check_readable, drawn, empty_charts
+from tests.browser.looking import check_readable, empty_charts, wait_until_drawn
 from tests.written_runs import configuration, write_run
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_run_is_followed_while_it_trains_and_its_page_opens(live_page: Page, ser
     assert all("training" in row and (" of 8" in row or " of 7.99" in row) for row in seen.rows)
     live_page.get_by_role("link", name="live", exact=True).click()
     live_page.get_by_role("heading", level=1, name="dpsgd").wait_for()
-    assert empty_charts(drawn(live_page)) == []
+    assert empty_charts(wait_until_drawn(live_page)) == []
 
 
 def test_list_is_readable_and_shows_names_as_text(

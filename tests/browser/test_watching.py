@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.conftest import watched
-from tests.browser.looking import faint, headings_skip_a_level, opened, sticks_out
+from tests.browser.conftest import watch
+from tests.browser.looking import faint, headings_skip_a_level, open_page, sticks_out
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     ],
 )
 def test_forbidden_actions_are_noticed(browser: Browser, tmp_path: Path, body: str, complaint: str) -> None:
-    with watched(browser) as (page, complaints):
-        opened(page, body, tmp_path).wait_for_timeout(50)
+    with watch(browser) as (page, complaints):
+        open_page(page, body, tmp_path).wait_for_timeout(50)
     assert complaint in complaints
 
 
 def test_unreadable_pages_are_noticed(page: Page, tmp_path: Path) -> None:
     body = "<h1>A</h1><h3 style='color: #999'>B</h3><p style='width: 3000px'>C</p><p hidden>D</p>"
-    opened(page, body, tmp_path)
+    open_page(page, body, tmp_path)
     assert (faint(page), headings_skip_a_level(page), sticks_out(page)) == (["B: 2.85"], True, True)
     fine = "<h1>A</h1><h2 style='color: #555'>B</h2><p>C</p><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw='>"
-    opened(page, f"{fine}<script>console.log('fine')</script>", tmp_path)
+    open_page(page, f"{fine}<script>console.log('fine')</script>", tmp_path)
     assert (faint(page), headings_skip_a_level(page), sticks_out(page)) == ([], False, False)

@@ -18,7 +18,7 @@ from lehr.certificates.run_reading import RunRecord, State, read_run
 from lehr.errors import InvalidValue
 from lehr.planning.simulation import simulate
 from lehr.reports.prediction_page import compare_with_run
-from lehr.reports.run_page import FEWEST_OF_A_LINE, MOST_RUNS, POINTS, promised, render, render_comparison
+from lehr.reports.run_page import FEWEST_OF_A_LINE, MOST_RUNS, POINTS, claim_of, render, render_comparison
 from lehr.rounding import at_most, rounded_up
 from lehr.run.shape import Evaluation
 from tests.audits import HOLDING, REFUTED
@@ -121,13 +121,13 @@ def test_foreign_certificate_is_not_believed(record: RunRecord, accountant: str)
     assert certificate is not None
     assert proven is not None
     own = certificate.claim.claim
-    assert promised(record) == own
+    assert claim_of(record) == own
     for other in (
         replace(own, epsilon=proven.epsilon / 2, accountant=accountant),
         replace(own, delta=proven.delta * 2, accountant=accountant),
     ):
         foreign = replace(record, certificate=replace(certificate, claim=replace(certificate.claim, claim=other)))
-        assert promised(foreign) == proven
+        assert claim_of(foreign) == proven
         assert "it is another run's" in words_of(foreign)
 
 

@@ -25,8 +25,8 @@ from lehr.reports.serving import (
     LIVELY_SECONDS,
     POLICY,
     RUN_POLICY,
-    ListedRun,
     Pages,
+    RunRow,
     Server,
     list_runs,
     run_address,
@@ -39,7 +39,7 @@ from tests.written_runs import PLAN, configuration, evaluations, write_run
 ATTACK = "</title></script><script>alert('x')</script><b onclick=y>{{ 7 * 7 }}"
 
 
-def only(folder: Path) -> ListedRun:
+def only(folder: Path) -> RunRow:
     [listed] = list_runs(folder).values()
     return listed
 
@@ -55,7 +55,7 @@ def claiming(**sections: Any) -> dict[str, Any]:
 
 def test_training_run_shows_what_it_spent_of_its_plan(tmp_path: Path) -> None:
     files = write_run(tmp_path / "first", config=claiming(), is_over=False, rows=evaluations([10, 20]))
-    listed = ListedRun(
+    listed = RunRow(
         kind="training",
         name="first",
         state="training",
@@ -303,7 +303,7 @@ def served(folder: Path) -> Iterator[Server]:
     thread.join()
 
 
-def asked(server: Server, path: str = "/", *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+def request(server: Server, path: str = "/", *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
     connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     try:
         connection.putrequest(method, path, skip_host="Host" in headers)
@@ -316,29 +316,29 @@ def asked(server: Server, path: str = "/", *, method: str = "GET", **headers: st
         connection.close()
 
 
-def raw(server: Server, request: bytes) -> bytes:
+def send_raw(server: Server, content: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
-        connection.sendall(request)
+        connection.sendall(content)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
 def test_every_answer_keeps_other_sites_out(served: Server, folder: Path) -> None:
     for path, status in (("/", 200), (run_address(folder / "first"), 200), ("/first/private/key", 404)):
-        response, body = asked(served, path)
+        response, body = request(served, path)
         assert response.status == status
         assert HEADERS.items() <= dict(response.getheaders()).items()
         assert str(response.getheader("Content-Security-Policy")).startswith("default-src 'none'")
         assert response.getheader("Access-Control-Allow-Origin") is None
         assert response.getheader("Server") == "lehr"
         assert bytes(range(32)) not in body  # the key of the run
-        head, nothing = asked(served, path, method="HEAD")
+        head, nothing = request(served, path, method="HEAD")
         assert (head.status, nothing, head.getheader("Content-Length")) == (status, b"", str(len(body)))
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "<b>"])
 def test_only_reading_is_possible(served: Server, method: str) -> None:
-    response, body = asked(served, method=method)
+    response, body = request(served, method=method)
     assert response.status == 501
     assert HEADERS.items() <= dict(response.getheaders()).items()
     assert body == b"501 Not Implemented\n"
@@ -359,37 +359,37 @@ def test_only_reading_is_possible(served: Server, method: str) -> None:
     ],
 )
 def test_only_own_host_names_are_answered(served: Server, host: str, status: int) -> None:
-    assert asked(served, Host=host.format(port=served.server_port))[0].status == status
+    assert request(served, Host=host.format(port=served.server_port))[0].status == status
 
 
 def test_two_host_names_or_none_are_refused(served: Server) -> None:
     own = b"Host: 127.0.0.1:%d\r\n" % served.server_port
     for hosts in (b"", own + b"Host: evil.example\r\n", own + own):
-        assert b" 421 " in raw(served, b"GET / HTTP/1.1\r\n" + hosts + b"\r\n").splitlines()[0]
+        assert b" 421 " in send_raw(served, b"GET / HTTP/1.1\r\n" + hosts + b"\r\n").splitlines()[0]
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_other_sites_may_link_but_not_ask_in_the_background(served: Server, site: str) -> None:
-    assert asked(served, Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate")[0].status == 200
-    assert asked(served, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors")[0].status == 403
-    assert asked(served, Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors")[0].status == 200
+    assert request(served, Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate")[0].status == 200
+    assert request(served, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors")[0].status == 403
+    assert request(served, Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors")[0].status == 200
 
 
 def test_malformed_and_broken_off_requests_leave_the_server_running(
     served: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for request in (
+    for malformed in (
         b"\r\n\r\n",
         b"\0\xff\r\n\r\n",
         b"GET /\r\n\r\n",
         b"GET / HTTP/9\r\n\r\n",
         b"GET /" + b"a" * 70_000,
     ):
-        assert b"first" not in raw(served, request)
+        assert b"first" not in send_raw(served, malformed)
     with socket.create_connection(("127.0.0.1", served.server_port)) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
     found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(asked(served)[0].status)) for _ in range(12)]
+    threads = [threading.Thread(target=lambda: found.append(request(served)[0].status)) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -18,7 +18,7 @@ from lehr.config import DATA_FORMS, RunConfig
 from lehr.errors import InvalidValue, StoreError
 from lehr.files import atomic
 from lehr.reports import audit_file, audit_page
-from lehr.reports.audit_file import KeptAudit
+from lehr.reports.audit_file import AuditUpdate
 from lehr.reports.progress import TrainingProgress
 from lehr.rounding import exactly
 
@@ -132,7 +132,9 @@ def _attack_model(run: Path, records: dict[str, Any], *, confidence: float) -> N
     _exit([one])
 
 
-def _print_json(audits: Sequence[Audit], seconds: Sequence[float], kept: KeptAudit | None, report: Path | None) -> None:
+def _print_json(
+    audits: Sequence[Audit], seconds: Sequence[float], kept: AuditUpdate | None, report: Path | None
+) -> None:
     common.print_json(
         {
             "refuted": [one.subject for one in audits if one.verdict is Verdict.REFUTED],
@@ -145,7 +147,7 @@ def _print_json(audits: Sequence[Audit], seconds: Sequence[float], kept: KeptAud
     )
 
 
-def _print(audits: Sequence[Audit], kept: KeptAudit | None, report: Path | None) -> None:
+def _print(audits: Sequence[Audit], kept: AuditUpdate | None, report: Path | None) -> None:
     first = audits[0]
     if len(audits) == 1:
         common.print_facts(f"Audit of {first.subject}", audit_page.audit_facts(first))

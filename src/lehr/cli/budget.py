@@ -104,7 +104,7 @@ def settle(
 ) -> None:
     """End a run and give back what it did not use."""
     with Budget.open(file, continuing=continuing) as budget:
-        given_back = _settled(budget, run, steps=steps, ledger=ledger)
+        given_back = _settle(budget, run, steps=steps, ledger=ledger)
         if json:
             common.print_json({"given_back": to_json(given_back), **_shape(budget)})
         else:
@@ -112,7 +112,7 @@ def settle(
             _show(budget, json=False)
 
 
-def _settled(budget: Budget, run: str, *, steps: int | None, ledger: Path | None) -> Event:
+def _settle(budget: Budget, run: str, *, steps: int | None, ledger: Path | None) -> Event:
     if ledger is not None:
         common.refuse("ledger", steps=steps)
         with Ledger.open(ledger) as book:

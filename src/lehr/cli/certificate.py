@@ -125,7 +125,7 @@ def _budget(path: Path | None, run: str | None) -> SharedBudget | None:
 @app.command(epilog=common.example(_ISSUE, "  lehr certificate show certificate.json\n"))
 def show(file: CertificateFile, json: common.Json = False) -> None:
     """Show a certificate as text. If it does not hold, the reasons come first and the exit code is 1."""
-    certificate, wrong = _recomputed(file)
+    certificate, wrong = _read_and_check(file)
     text = certificate_text(certificate, mismatches=wrong).rstrip()
     common.print_answer(certificate_to_json(certificate), text, json=json)
     _refuse(file, wrong)
@@ -134,7 +134,7 @@ def show(file: CertificateFile, json: common.Json = False) -> None:
 @app.command(epilog=common.example(_ISSUE, _CHECK))
 def check(file: CertificateFile, json: common.Json = False) -> None:
     """Recompute a certificate from its events. Exit code 1 if the result differs."""
-    certificate, wrong = _recomputed(file)
+    certificate, wrong = _read_and_check(file)
     if json:
         numbers = {"epsilon": certificate.epsilon, "delta": certificate.delta}
         common.print_json({"holds": not wrong, "mismatches": wrong, **numbers})
@@ -147,7 +147,7 @@ def check(file: CertificateFile, json: common.Json = False) -> None:
     _refuse(file, wrong)
 
 
-def _recomputed(file: Path) -> tuple[Certificate, tuple[str, ...]]:
+def _read_and_check(file: Path) -> tuple[Certificate, tuple[str, ...]]:
     certificate = read_certificate(file)
     with common.working("Recomputing"):
         return certificate, mismatches(certificate)

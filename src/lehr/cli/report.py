@@ -78,7 +78,7 @@ def _lines(path: Path, records: Sequence[RunRecord], outcome: PredictionOutcome 
     for record in records:
         if len(records) > 1:
             yield f"{record.run} ({record.directory}): {record.state.value}"
-        claim = run_page.promised(record)
+        claim = run_page.claim_of(record)
         if claim is None:
             yield f"  no privacy: {record.no_privacy_because}"
         else:
@@ -93,7 +93,7 @@ def _lines(path: Path, records: Sequence[RunRecord], outcome: PredictionOutcome 
 def _guarantee(record: RunRecord) -> dict[str, object]:
     """The claims of a run. If nothing is proven, the reason."""
     return {
-        "proven": claim_summary(run_page.promised(record)),
+        "proven": claim_summary(run_page.claim_of(record)),
         "published": claim_summary(record.published),
         "promises_nothing": None if record.is_private else record.no_privacy_because,
     }

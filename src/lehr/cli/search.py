@@ -84,7 +84,7 @@ def search(
         common.refuse("pay", storage=storage)
         price = _price(pay, mean=mean, law=law, trials=trials, request=request)
         paid = {
-            "paid": _planned(request, price, epsilon=epsilon, sampler=sampler),
+            "paid": _plan_search(request, price, epsilon=epsilon, sampler=sampler),
             "directory": folder,
             "name": name or f"search {folder.absolute().name}",
             "budget": budget,
@@ -147,7 +147,7 @@ def _price(
     return RepeatedSelection(mean=common.required(mean=mean), shape=LAWS[chosen])
 
 
-def _planned(
+def _plan_search(
     request: Search, price: RepeatedSelection | Composition, *, epsilon: float | None, sampler: str | None
 ) -> PaidSearch:
     """The search at its price; a selection samples at random by default."""

@@ -22,7 +22,7 @@ from lehr.run.shape import RunFiles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeptAudit:
+class AuditUpdate:
     """Where an audit was written, the verdict that it replaced, and why the certificate does not have it, if so."""
 
     path: Path
@@ -41,7 +41,7 @@ def refuse_weaker(directory: str | os.PathLike[str], *, num_canaries: int, confi
         raise InvalidValue("audit", allowed=allowed, given=f"{num_canaries} canaries, confidence {confidence:g}")
 
 
-def keep(directory: str | os.PathLike[str], audit: Audit) -> KeptAudit:
+def keep(directory: str | os.PathLike[str], audit: Audit) -> AuditUpdate:
     """Write a public audit to the folder of its run, and reissue the certificate with it where that is allowed."""
     if audit.is_private:
         raise InvalidValue("audit", allowed="one of made-up records: it is kept where others can see it", given=True)
@@ -51,7 +51,7 @@ def keep(directory: str | os.PathLike[str], audit: Audit) -> KeptAudit:
     because = _certify(files, record, audit)
     atomic.write(files.report, run_page.render(read_run(directory)), overwrite=True)
     replaced = None if record.audit is None else record.audit.verdict
-    return KeptAudit(path=files.audit, replaced=replaced, not_certified_because=because)
+    return AuditUpdate(path=files.audit, replaced=replaced, not_certified_because=because)
 
 
 def keep_private(directory: str | os.PathLike[str], audit: Audit) -> Path:

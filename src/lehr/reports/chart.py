@@ -60,10 +60,10 @@ class Chart:
         return self.title or f"{self.y_title} against {self.x_title}"
 
 
-def thinned(items: Sequence[Item], *, most: int) -> list[Item]:
+def thin(items: Sequence[Item], *, most: int) -> list[Item]:
     """At most ``most`` of the items, evenly spread, including the first and the last.
 
-    >>> thinned([1, 2, 3, 4, 5, 6, 7], most=3)
+    >>> thin([1, 2, 3, 4, 5, 6, 7], most=3)
     [1, 4, 7]
     """
     if len(items) <= most:

@@ -21,7 +21,7 @@ import jinja2
 import plotly.offline
 from markupsafe import Markup
 
-from lehr.reports.chart import Chart, thinned
+from lehr.reports.chart import Chart, thin
 from lehr.rounding import at_most
 
 MOST_ROWS = 80  # of the numbers of one chart, all lines together
@@ -156,7 +156,7 @@ def _section_of(part: Chart | Table | Facts) -> Section:
 
 
 def chart_numbers(chart: Chart) -> Table:
-    """The points of a chart as a table, evenly thinned out where they are many. An ε is rounded up."""
+    """The points of a chart as a table, evenly thin out where they are many. An ε is rounded up."""
     lines = [line for line in chart.lines if not line.is_area]
     most = max(FEWEST_OF_A_LINE, MOST_ROWS // max(1, len(lines)))
     labels = dict(zip(chart.x_ticks, chart.x_labels, strict=False))
@@ -167,7 +167,7 @@ def chart_numbers(chart: Chart) -> Table:
             _number_text(y, chart.y_title, chart.y_format),
         )
         for line in lines
-        for x, y in thinned([*zip(line.x, line.y, strict=True)], most=most)
+        for x, y in thin([*zip(line.x, line.y, strict=True)], most=most)
     ]
     headings, first = ("line", chart.x_title, chart.y_title), 0 if len(lines) > 1 else 1
     title = f"The numbers: {chart.heading}"

@@ -1,9 +1,9 @@
 """The page of a run, and one page for several runs. Both are made from public values only.
 
-promised, is_uncertified    what a run guarantees, and whether its certificate says so
+claim_of, is_uncertified    what a run guarantees, and whether its certificate says so
 render                      a run: its guarantee, scores, audit, configuration and cost, also while it goes on
 render_comparison           several runs: the guarantee of each, a table, and their charts in common
-ChartedRun                  a run on charts, and at the end of the file the charts
+ChartRun                    a run on charts, and at the end of the file the charts
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lehr.errors import InvalidValue
 from lehr.planning.budget import FILTER
 from lehr.planning.plan import PRIVATE, SECTIONS
 from lehr.reports import audit_page, prediction_page
-from lehr.reports.chart import Chart, Line, thinned
+from lehr.reports.chart import Chart, Line, thin
 from lehr.reports.page import Block, Facts, Page, Paragraph, Section, Table, note, render_page, warning
 from lehr.reports.plan_page import claim_facts
 from lehr.reports.prediction_page import PredictionOutcome
@@ -35,7 +35,7 @@ _SAME_TO = 1e-6  # ε, computed again on another machine
 _LONG = ("trained", "frozen")  # the shapes of all weights
 
 
-def promised(record: RunRecord) -> Claim | None:
+def claim_of(record: RunRecord) -> Claim | None:
     """The claim of the certificate, or that of the plan while there is none; None where nothing is guaranteed."""
     if not record.is_private:  # whatever certificate lies in its folder
         return None
@@ -57,7 +57,7 @@ def is_uncertified(record: RunRecord) -> bool:
 
 def render(record: RunRecord, *, outcome: PredictionOutcome | None = None) -> str:
     """The page, with the outcome of a prediction where one is given."""
-    claim, run = promised(record), ChartedRun(record=record)
+    claim, run = claim_of(record), ChartRun(record=record)
     believed = replace(record, certificate=None) if is_uncertified(record) else record
     headline, small = "No privacy", ""
     blocks: list[Block | Sequence[Block]] = [
@@ -211,7 +211,7 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
     )
 
 
-def _named(records: Sequence[RunRecord]) -> list[ChartedRun]:
+def _named(records: Sequence[RunRecord]) -> list[ChartRun]:
     """The runs with distinct names; those without privacy have that in their name."""
     counts = Counter(record.run for record in records)
     runs = []
@@ -219,16 +219,16 @@ def _named(records: Sequence[RunRecord]) -> list[ChartedRun]:
         name = record.run if counts[record.run] == 1 else f"{record.run} ({number + 1}: {record.directory.name})"
         if record.plan is not None and record.plan.simulates is not None:
             name += " [simulation: no privacy]"
-        elif promised(record) is None:
+        elif claim_of(record) is None:
             name += " [no privacy]"
-        runs.append(ChartedRun(record=record, name=name, colour=number))
+        runs.append(ChartRun(record=record, name=name, colour=number))
     return runs
 
 
-def comparison_row(run: ChartedRun) -> dict[str, str]:
+def comparison_row(run: ChartRun) -> dict[str, str]:
     """The row of the table, by its headings."""
     record = run.record
-    claim, last, data = promised(record), record.last, record.config["data"]
+    claim, last, data = claim_of(record), record.last, record.config["data"]
     accepted = f", {last.accepted:,} accepted" if last is not None and last.accepted < last.step else ""
     return {
         "run": run.name,
@@ -244,8 +244,8 @@ def comparison_row(run: ChartedRun) -> dict[str, str]:
     }
 
 
-def _guarantee_in_short(run: ChartedRun) -> str:
-    claim = promised(run.record)
+def _guarantee_in_short(run: ChartRun) -> str:
+    claim = claim_of(run.record)
     if claim is None:
         return f"{run.name}: no guarantee: {run.record.no_privacy_because}."
     whole = " for the whole search that it was chosen by" if run.record.trial_of is not None else ""
@@ -257,9 +257,9 @@ def _guarantee_in_short(run: ChartedRun) -> str:
     )
 
 
-def _warnings(runs: Sequence[ChartedRun]) -> Iterator[str]:
+def _warnings(runs: Sequence[ChartRun]) -> Iterator[str]:
     """What makes the runs hard to compare."""
-    claims = [claim for run in runs if (claim := promised(run.record)) is not None]
+    claims = [claim for run in runs if (claim := claim_of(run.record)) is not None]
     for text, values in (
         ("These runs have different δ: their ε are not comparable", {exactly(claim.delta) for claim in claims}),
         ("These runs have different adjacency: their ε are not comparable", {one.adjacency.value for one in claims}),
@@ -284,7 +284,7 @@ CLASSES = "Only public records are evaluated by class."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChartedRun:
+class ChartRun:
     """A run and its name on a chart, empty where it is the only one."""
 
     record: RunRecord
@@ -323,7 +323,7 @@ class ChartedRun:
         return Line(name=name, x=xs, y=ys, **{"colour": self.colour, **style})
 
 
-def _scores(runs: Sequence[ChartedRun], *, by_epsilon: bool, suffix: str = "") -> list[Chart]:
+def _scores(runs: Sequence[ChartRun], *, by_epsilon: bool, suffix: str = "") -> list[Chart]:
     """Accuracy and loss, against ε or against steps; a line for each run and set of records."""
     charts = []
     for name, y_format in (("accuracy", ".0%"), ("loss", "")):
@@ -365,7 +365,7 @@ class _Series(NamedTuple):
     y_title: str
     value: Callable[[Evaluation], float | None]
     note: str
-    is_of: Callable[[ChartedRun], bool] = lambda run: True
+    is_of: Callable[[ChartRun], bool] = lambda run: True
     y_format: str = ""
 
 
@@ -401,7 +401,7 @@ _SERIES = {
 }
 
 
-def _over_steps(runs: Sequence[ChartedRun]) -> list[Chart]:
+def _over_steps(runs: Sequence[ChartRun]) -> list[Chart]:
     """ε, acceptance, noise and clip norm against steps, as far as the runs have them."""
     charts = []
     for element, series in _SERIES.items():
@@ -415,7 +415,7 @@ def _over_steps(runs: Sequence[ChartedRun]) -> list[Chart]:
     return charts
 
 
-def _classes(runs: Sequence[ChartedRun]) -> Chart:
+def _classes(runs: Sequence[ChartRun]) -> Chart:
     """The accuracy of each class at the last evaluation that has it."""
     found = []
     for run in runs:
@@ -434,14 +434,14 @@ def _classes(runs: Sequence[ChartedRun]) -> Chart:
     )
 
 
-def _chart(element: str, title: str, runs: Sequence[ChartedRun], lines: Sequence[Line], **style: Any) -> Chart:
-    """The chart, with thinned lines."""
+def _chart(element: str, title: str, runs: Sequence[ChartRun], lines: Sequence[Line], **style: Any) -> Chart:
+    """The chart, with thin lines."""
     most = max(FEWEST_OF_A_LINE, POINTS // max(1, len(lines)))
     style = {"x_title": STEPS, "x_format": "" if style.get("x_title") == EPSILON else ",d", **style}
     return Chart(
         element=element,
         title=title,
-        lines=tuple(replace(line, x=thinned(line.x, most=most), y=thinned(line.y, most=most)) for line in lines),
+        lines=tuple(replace(line, x=thin(line.x, most=most), y=thin(line.y, most=most)) for line in lines),
         has_markers=True,
         names_lines=len(runs) > 1,
         **style,

@@ -60,7 +60,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ListedRun:
+class RunRow:
     """A row of the list."""
 
     name: str
@@ -77,7 +77,7 @@ class ListedRun:
         return asdict(self)
 
 
-def list_runs(folder: Path) -> dict[Path, ListedRun]:
+def list_runs(folder: Path) -> dict[Path, RunRow]:
     """Every run below a folder by its directory, the newest first."""
     found = []
     for directory in run_directories(folder):
@@ -85,7 +85,7 @@ def list_runs(folder: Path) -> dict[Path, ListedRun]:
         config, metrics, model, ledger = map(_stat, (files.config, files.metrics, files.model, files.ledger))
         read = tuple(one and (one.st_mtime_ns, one.st_size, one.st_ino) for one in (config, metrics, model))
         name = directory.name if directory == folder.absolute() else str(directory.relative_to(folder.absolute()))
-        listed = _listed(directory, os.fsencode(name).decode(errors="replace"), read)
+        listed = _row_of(directory, os.fsencode(name).decode(errors="replace"), read)
         written = max((one.st_mtime for one in (metrics, ledger) if one is not None), default=0.0)
         if listed.kind == "open" and time.time() - written <= LIVELY_SECONDS:
             listed = replace(listed, kind="training", state="training")
@@ -132,7 +132,7 @@ def check_files(directory: Path) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _listed(directory: Path, name: str, signature: object) -> ListedRun:
+def _row_of(directory: Path, name: str, signature: object) -> RunRow:
     """The row of a run; ``signature`` changes with its files, which are then read again."""
     try:
         check_files(directory)
@@ -141,14 +141,14 @@ def _listed(directory: Path, name: str, signature: object) -> ListedRun:
         because = _without_paths(error, directory)
     except Exception:  # whatever is in one folder must not hide all others
         because = "it cannot be understood"
-    return ListedRun(kind="broken", name=name, state=f"broken: {because}")
+    return RunRow(kind="broken", name=name, state=f"broken: {because}")
 
 
 def _without_paths(error: LehrError, directory: Path) -> str:
     return str(error).replace(f"{directory}{os.sep}", "").replace(str(directory), directory.name)
 
 
-def _row(files: RunFiles, name: str) -> ListedRun:
+def _row(files: RunFiles, name: str) -> RunRow:
     config = strict_json.read(files.config, config_from_json)
     plan = None if config["plan"] is None else Plan.from_json(config["plan"])
     rows = read_evaluations(files.metrics)
@@ -157,7 +157,7 @@ def _row(files: RunFiles, name: str) -> ListedRun:
     steps = NOTHING if last is None else f"{last.step:,}"
     if plan is not None:
         steps += f" of {plan.steps:,}" if plan.limit is None else f" of at most {plan.steps:,}"
-    return ListedRun(
+    return RunRow(
         kind={State.GOING_ON: "open", State.STOPPED: "stopped"}.get(state, "finished"),
         name=name,
         state=state.value,
