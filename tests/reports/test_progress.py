@@ -169,6 +169,7 @@ def test_names_cannot_move_the_cursor(lines: TrainingProgress, stream: io.String
 
 def test_only_a_terminal_that_can_redraw_is_live(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Screen(terminal).is_live
+    monkeypatch.setenv("FORCE_COLOR", "1")
     assert not Screen(io.StringIO()).is_live
     monkeypatch.setenv("TERM", "dumb")
     assert not Screen(terminal).is_live

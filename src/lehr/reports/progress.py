@@ -53,7 +53,7 @@ class Screen:
 
     def __init__(self, stream: TextIO | None = None, *, clock: Clock = time.monotonic) -> None:
         self._console = Console(file=stream, stderr=stream is None, highlight=False)
-        self.is_live = self._console.is_interactive
+        self.is_live = self._console.is_interactive and self._console.file.isatty()  # FORCE_COLOR makes no terminal
         self.clock = clock
         self._bar: _Bar | None = None
 
