@@ -304,7 +304,7 @@ def served(folder: Path) -> Iterator[Server]:
 
 
 def request(server: Server, path: str = "/", *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
-    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
     try:
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
@@ -317,7 +317,7 @@ def request(server: Server, path: str = "/", *, method: str = "GET", **headers: 
 
 
 def send_raw(server: Server, content: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(content)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65_536), b""))
@@ -359,11 +359,11 @@ def test_only_reading_is_possible(served: Server, method: str) -> None:
     ],
 )
 def test_only_own_host_names_are_answered(served: Server, host: str, status: int) -> None:
-    assert request(served, Host=host.format(port=served.server_port))[0].status == status
+    assert request(served, Host=host.format(port=served.port))[0].status == status
 
 
 def test_two_host_names_or_none_are_refused(served: Server) -> None:
-    own = b"Host: 127.0.0.1:%d\r\n" % served.server_port
+    own = b"Host: 127.0.0.1:%d\r\n" % served.port
     for hosts in (b"", own + b"Host: evil.example\r\n", own + own):
         assert b" 421 " in send_raw(served, b"GET / HTTP/1.1\r\n" + hosts + b"\r\n").splitlines()[0]
 
@@ -386,7 +386,7 @@ def test_malformed_and_broken_off_requests_leave_the_server_running(
         b"GET /" + b"a" * 70_000,
     ):
         assert b"first" not in send_raw(served, malformed)
-    with socket.create_connection(("127.0.0.1", served.server_port)) as connection:
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(request(served)[0].status)) for _ in range(12)]
@@ -400,6 +400,6 @@ def test_malformed_and_broken_off_requests_leave_the_server_running(
 
 def test_only_a_free_port_of_this_machine_is_served(served: Server, folder: Path) -> None:
     assert served.server_address[0] == "127.0.0.1"
-    for port in (served.server_port, -1, 65_536, True):
+    for port in (served.port, -1, 65_536, True):
         with pytest.raises(InvalidValue, match="port"):
             Server(folder, port=port)

@@ -96,11 +96,11 @@ def audit(
         shown = TrainingProgress(quiet=quiet or json, label=f"attacking {subject.name}")
         audits.append(subject.attacked(num_canaries=number, confidence=confidence, device=device, callbacks=[shown]))
         seconds.append(round(time.monotonic() - began, 1))
-    kept = None if run is None else audit_file.keep(run, audits[0])
+    update = None if run is None else audit_file.keep(run, audits[0])
     if report is not None:
         title = f"Audit of {audits[0].subject}" if len(audits) == 1 else f"Audit of {len(audits)} methods"
         atomic.write(report, audit_page.render(audits, title=title), overwrite=overwrite)
-    _print_json(audits, seconds, kept, report) if json else _print(audits, kept, report)
+    _print_json(audits, seconds, update, report) if json else _print(audits, update, report)
     _exit(audits)
 
 
@@ -133,21 +133,21 @@ def _attack_model(run: Path, records: dict[str, Any], *, confidence: float) -> N
 
 
 def _print_json(
-    audits: Sequence[Audit], seconds: Sequence[float], kept: AuditUpdate | None, report: Path | None
+    audits: Sequence[Audit], seconds: Sequence[float], update: AuditUpdate | None, report: Path | None
 ) -> None:
     common.print_json(
         {
             "refuted": [one.subject for one in audits if one.verdict is Verdict.REFUTED],
             "suspicious": [one.subject for one in audits if one.verdict is Verdict.SUSPICIOUS],
             "audits": [{**one.to_json(), "seconds": took} for one, took in zip(audits, seconds, strict=True)],
-            "kept": kept and kept.path,
-            "not_certified_because": kept and kept.not_certified_because,
+            "kept": update and update.path,
+            "not_certified_because": update and update.not_certified_because,
             "report": report,
         }
     )
 
 
-def _print(audits: Sequence[Audit], kept: AuditUpdate | None, report: Path | None) -> None:
+def _print(audits: Sequence[Audit], update: AuditUpdate | None, report: Path | None) -> None:
     first = audits[0]
     if len(audits) == 1:
         common.print_facts(f"Audit of {first.subject}", audit_page.audit_facts(first))
@@ -158,11 +158,11 @@ def _print(audits: Sequence[Audit], kept: AuditUpdate | None, report: Path | Non
         common.print_table(title, table.headings, table.rows)
         bad = [one for one in audits if one.verdict is not Verdict.NOT_REFUTED]
         lines = [*(f"{one.subject}: {' '.join(explanation(one))}" for one in bad), NO_GUARANTEE]
-    if kept is not None:
-        again = "" if kept.replaced is None else f" (in place of an audit that was {kept.replaced.value})"
-        because = kept.not_certified_because
+    if update is not None:
+        again = "" if update.replaced is None else f" (in place of an audit that was {update.replaced.value})"
+        because = update.not_certified_because
         lines += [
-            f"kept in {kept.path}, and on the run's page{again}",
+            f"kept in {update.path}, and on the run's page{again}",
             "The run's certificate was issued again with this audit."
             if because is None
             else f"Not in the run's certificate: {because}.",

@@ -106,11 +106,11 @@ class _OneLineFailures:
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run a command and exit with its code."""
-        given = list(sys.argv[1:] if args is None else args) or ["--help"]
+        arguments = list(sys.argv[1:] if args is None else args) or ["--help"]
         extra |= {"prog_name": self.program, "standalone_mode": False}
-        as_json = "--json" in given
+        as_json = "--json" in arguments
         try:
-            code = super().main(args=given, **extra)  # type: ignore[misc]
+            code = super().main(args=arguments, **extra)  # type: ignore[misc]
         except (LehrError, TyperException) as error:
             code = _fail(error, as_json=as_json)
         except UnicodeError:
@@ -279,13 +279,13 @@ _SETTING = re.compile(r"(?:([a-z]+)\.)?([a-z][a-z_]*)=(.+)", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z][\w .()/,-]*")
 
 
-def parse_settings(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+def parse_settings(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The tables of ``key=value`` or ``table.key=value``, with values as TOML has them; words need no quotation marks.
 
     A key without a table is the option of that name, or else a setting of the method.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for setting in given:
+    tables: dict[str, dict[str, Any]] = {}
+    for setting in settings:
         allowed = 'key=value or table.key=value, each key once, with a value as in a file: 4, true, [1, 2] or "word"'
         refused = InvalidValue("set", allowed=allowed, given=setting)
         if (form := _SETTING.fullmatch(setting.strip())) is None:
@@ -294,7 +294,7 @@ def parse_settings(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         option = options().get(ALIASES.get(key, key)) if table is None else None
         if option is not None:
             table, key = option.table, option.key
-        keys = found.setdefault(table or "method", {})
+        keys = tables.setdefault(table or "method", {})
         try:
             read = tomllib.loads(f"value = {text}")
         except tomllib.TOMLDecodeError:
@@ -302,4 +302,4 @@ def parse_settings(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         if read.keys() != {"value"} or key in keys:
             raise refused
         keys[key] = read["value"]
-    return found
+    return tables

@@ -80,11 +80,11 @@ def _records(shape: Sequence[int], *, data_dir: Path | None, resize: bool, **sou
     from lehr import data
     from lehr.data import image_folder, readers
 
-    given = {name: value for name, value in sources.items() if value is not None}
-    if len(given) != 1:
+    chosen = {name: value for name, value in sources.items() if value is not None}
+    if len(chosen) != 1:
         allowed = "given by exactly one of --dataset, --npz and --folder"
-        raise InvalidValue("records", allowed=allowed, given=[*given])
-    [(kind, source)] = given.items()
+        raise InvalidValue("records", allowed=allowed, given=[*chosen])
+    [(kind, source)] = chosen.items()
     if kind == "dataset":
         return data.load(source, data_dir).test
     if kind == "npz":

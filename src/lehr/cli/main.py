@@ -41,9 +41,9 @@ class _Overview(Commands):
         if cmd_name not in COMMANDS:
             return None
         module, _ = COMMANDS[cmd_name]
-        found = typer.main.get_command(getattr(import_module(f"lehr.cli.{module}"), f"{cmd_name}_command"))
-        found.name = cmd_name
-        return found
+        command = typer.main.get_command(getattr(import_module(f"lehr.cli.{module}"), f"{cmd_name}_command"))
+        command.name = cmd_name
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -46,10 +46,10 @@ def read_plan(path: Path) -> Plan:
         raise
 
 
-def refuse_other_adjacency(given: Adjacency, *, expected: Adjacency) -> None:
+def refuse_other_adjacency(adjacency: Adjacency, *, expected: Adjacency) -> None:
     """An error if two files are counted by different adjacencies: their noise multipliers do not mean the same."""
-    if given is not expected:
-        raise InvalidValue("adjacency", allowed=f"{expected.value} in every file of one run", given=given.value)
+    if adjacency is not expected:
+        raise InvalidValue("adjacency", allowed=f"{expected.value} in every file of one run", given=adjacency.value)
 
 
 # lehr plan
@@ -76,27 +76,27 @@ def plan(
     for file in filter(None, (save, html)):
         atomic.refuse_to_replace(file, overwrite=overwrite)
     with common.working("Finding the plan"):
-        found = make_plan(records=records, delta=delta, adjacency=adjacency, **numbers)
-        bound, claim = found.bound(), found.claim()
+        made = make_plan(records=records, delta=delta, adjacency=adjacency, **numbers)
+        bound, claim = made.bound(), made.claim()
     draws = not (json or no_chart)
     outlook = curve = None
     if tan:
         factors = FIGURE_STEP_FACTORS if json or html is not None else (1.0,) if draws else ()
         with common.working("Counting other settings by the tight accountant: seconds, with very many steps a minute"):
-            outlook = tan_outlook(found, step_factors=factors)
+            outlook = tan_outlook(made, step_factors=factors)
     if (draws and not tan) or html is not None:
         with common.working("Counting ε against steps"):
-            curve = plan_page.epsilon_chart(found)
+            curve = plan_page.epsilon_chart(made)
     if save is not None:
-        strict_json.write(save, found.to_json(), overwrite=overwrite)
+        strict_json.write(save, made.to_json(), overwrite=overwrite)
     if html is not None and curve is not None:
-        page = plan_page.render(found, bound=bound, claim=claim, curve=curve, outlook=outlook)
+        page = plan_page.render(made, bound=bound, claim=claim, curve=curve, outlook=outlook)
         atomic.write(html, page, overwrite=overwrite)
     if json:
         common.print_json(
             {
-                "plan": found.to_json(),
-                "sampling_probability": found.sampling_probability,
+                "plan": made.to_json(),
+                "sampling_probability": made.sampling_probability,
                 "epsilon": bound.epsilon,
                 "accountant": bound.accountant,
                 "passed_over": [{"accountant": one.accountant, "reason": one.reason} for one in bound.passed_over],
@@ -107,7 +107,7 @@ def plan(
             }
         )
         return
-    common.print_facts("Plan", plan_page.plan_facts(found, bound))
+    common.print_facts("Plan", plan_page.plan_facts(made, bound))
     if outlook is not None:
         _print_outlook(outlook, draws=draws)
     elif curve is not None and draws:
@@ -150,9 +150,9 @@ def account(
         delta, adjacency = common.required(delta=delta), adjacency or Adjacency.ADD_OR_REMOVE_ONE
         event = _event(described, delta=delta, adjacency=adjacency)
     with common.working("Counting"):
-        found = answers(event, delta=delta, adjacency=adjacency)
+        results = answers(event, delta=delta, adjacency=adjacency)
     try:
-        smallest = smallest_of(found, event=event, delta=delta, adjacency=adjacency)
+        smallest = smallest_of(results, event=event, delta=delta, adjacency=adjacency)
     except UnsupportedEvent:
         smallest = None
     if json:
@@ -165,12 +165,12 @@ def account(
                 "accountant": smallest and smallest.accountant,
                 "answers": [
                     {name: getattr(answer, name) for name in ("accountant", "epsilon", "is_estimate", "reason")}
-                    for answer in found
+                    for answer in results
                 ],
             }
         )
     else:
-        rows = [_answer_row(answer, smallest) for answer in found]
+        rows = [_answer_row(answer, smallest) for answer in results]
         common.print_table(f"ε at δ = {exactly(delta)}, {adjacency.value}", ("accountant", "ε", ""), rows)
         common.print_line(f"The run: {event}")
         if from_file is not None and from_file.simulates is not None:

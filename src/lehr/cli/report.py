@@ -102,13 +102,13 @@ def _guarantee(record: RunRecord) -> dict[str, object]:
 def _shape(record: RunRecord, outcome: PredictionOutcome | None) -> dict[str, Any]:
     shape = {"run": record.run, "state": record.state.value, **_guarantee(record), "prediction": None}
     if outcome is not None:
-        found = outcome.comparison
+        comparison = outcome.comparison
         shape["prediction"] = {
             "verdict": outcome.verdict,
             "predicted": outcome.prediction.accuracy,
             "interval": [*outcome.prediction.interval()],
-            "reached": found and found.outcome,
-            "difference": found and found.difference,
+            "reached": comparison and comparison.outcome,
+            "difference": comparison and comparison.difference,
             "not_compared_because": outcome.not_compared_because or None,
             "warnings": [*outcome.warnings],
         }

@@ -66,8 +66,8 @@ def search(
     if epsilon is not None:
         values = {**values, "privacy": {**values.get("privacy", {}), "epsilon": epsilon}}
     request = Search.read(config, words=values)
-    given: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner, "seed": seed}
-    request = replace(request, **{key: value for key, value in given.items() if value is not None})
+    options: dict[str, Any] = {"trials": trials, "sampler": sampler, "pruner": pruner, "seed": seed}
+    request = replace(request, **{key: value for key, value in options.items() if value is not None})
     folder = study or Path("search" if config is None else f"{config.stem}-search")
     budget = fields.pop("budget")
     callbacks = [] if quiet or json else [SearchProgress()]

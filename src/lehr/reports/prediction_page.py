@@ -46,13 +46,14 @@ class PredictionOutcome:
 
     def __str__(self) -> str:
         """What was predicted, what was reached, and how far apart they are."""
-        found = self.comparison
-        if found is None:
+        comparison = self.comparison
+        if comparison is None:
             return f"{prediction_text(self.prediction)} It is not compared: {self.not_compared_because}."
-        interval = f"{_confidence(self.prediction)}: {interval_text(found.interval)}"
+        interval = f"{_confidence(self.prediction)}: {interval_text(comparison.interval)}"
+        predicted, reached = _percent(comparison.predicted), _percent(comparison.outcome)
         return (
-            f"{_percent(found.predicted)} was predicted ({interval}) and {_percent(found.outcome)} was reached: "
-            f"{self.verdict}, {100 * found.difference:+.2f} points off."
+            f"{predicted} was predicted ({interval}) and {reached} was reached: {self.verdict}, "
+            f"{100 * comparison.difference:+.2f} points off."
         )
 
 

@@ -46,10 +46,10 @@ def is_uncertified(record: RunRecord) -> bool:
     """Whether there is no certificate, or one that promises more than the run can: that of another run."""
     if record.certificate is None:
         return True
-    own, given = record.proven, record.certificate.claim.claim
-    if own is None or (given.delta, given.adjacency) != (own.delta, own.adjacency):
+    own, certified = record.proven, record.certificate.claim.claim
+    if own is None or (certified.delta, certified.adjacency) != (own.delta, own.adjacency):
         return True
-    return given.epsilon < own.epsilon * (1 - _SAME_TO)
+    return certified.epsilon < own.epsilon * (1 - _SAME_TO)
 
 
 # One run.
@@ -188,10 +188,10 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
     if not 2 <= len(records) <= MOST_RUNS:
         raise InvalidValue("runs", allowed=f"2 to {MOST_RUNS} on one page", given=len(records))
     runs = _named(records)
-    rows = [comparison_row(run) for run in runs]
+    rows = [_comparison_row(run) for run in runs]
+    table = Table(title="The runs", headings=[*rows[0]], rows=[[*row.values()] for row in rows], style="cards")
     others = [run.name for run in runs if not run.has_epsilon]
     left_out = [note(f"Not on the charts against ε: {'; '.join(others)}.")] if others else []
-    table = Table(title="The runs", headings=[*rows[0]], rows=[[*row.values()] for row in rows], style="cards")
     return render_page(
         Page(
             title=f"{len(runs)} runs compared",
@@ -199,9 +199,8 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
             width="wide",
             introduction=[Paragraph(MEANING), *map(warning, _warnings(runs))],
             blocks=[
-                Section(title="Guarantees", parts=[*(Paragraph(_guarantee_in_short(run)) for run in runs), *left_out]),
+                Section(title="The runs", parts=[table, *left_out], is_long=True),
                 _scores(runs, by_epsilon=True),
-                Section(title="The runs", parts=[table], is_long=True),
                 _scores(runs, by_epsilon=False, suffix="-steps"),
                 _over_steps(runs),
                 _classes(runs),
@@ -225,36 +224,32 @@ def _named(records: Sequence[RunRecord]) -> list[ChartRun]:
     return runs
 
 
-def comparison_row(run: ChartRun) -> dict[str, str]:
+def _comparison_row(run: ChartRun) -> dict[str, str]:
     """The row of the table, by its headings."""
     record = run.record
     claim, last, data = claim_of(record), record.last, record.config["data"]
+    guarantee, public = f"none: {record.no_privacy_because}", "–"
+    if claim is not None:
+        unit, public = _stated(record)
+        whole = " for the whole search that it was chosen by" if record.trial_of is not None else ""
+        certified = "of the plan, not certified" if is_uncertified(record) else "certified"
+        guarantee = (
+            f"ε = {at_most(claim.epsilon)} at δ = {exactly(claim.delta)}{whole}, {claim.kind} ({certified}), "
+            f"for {unit}, {claim.adjacency.value}"
+        )
     accepted = f", {last.accepted:,} accepted" if last is not None and last.accepted < last.step else ""
     return {
         "run": run.name,
-        "method": record.method,
-        "data": str(data.get("name") or "–"),
-        "declared": str(data.get("declared", PRIVATE)),
-        "ε, proven": "none" if claim is None else f"{at_most(claim.epsilon)} at δ = {exactly(claim.delta)}",
+        "guarantee": guarantee,
+        "treated as public": public,
         "ε as published": "–" if record.published is None else published_text(record.published),
+        "method": record.method,
+        "data": f"{data.get('name') or 'unnamed'}, declared {data.get('declared', PRIVATE)}",
         "accuracy": "–" if last is None else f"{last.accuracy:.2%} on {last.on}",
         "steps taken": f"{record.steps_charged:,}{accepted}",
         "minutes": "–" if record.minutes is None else f"{record.minutes:,}",
         "state": record.state.value,
     }
-
-
-def _guarantee_in_short(run: ChartRun) -> str:
-    claim = claim_of(run.record)
-    if claim is None:
-        return f"{run.name}: no guarantee: {run.record.no_privacy_because}."
-    whole = " for the whole search that it was chosen by" if run.record.trial_of is not None else ""
-    unit, public = _stated(run.record)
-    certified = "of the plan, not certified" if is_uncertified(run.record) else "certified"
-    return (
-        f"{run.name}: ε = {at_most(claim.epsilon)} at δ = {exactly(claim.delta)}{whole}, {claim.kind} ({certified}), "
-        f"for {unit}, {claim.adjacency.value}. Treated as public: {public}."
-    )
 
 
 def _warnings(runs: Sequence[ChartRun]) -> Iterator[str]:
@@ -417,17 +412,17 @@ def _over_steps(runs: Sequence[ChartRun]) -> list[Chart]:
 
 def _classes(runs: Sequence[ChartRun]) -> Chart:
     """The accuracy of each class at the last evaluation that has it."""
-    found = []
+    shares_of = []
     for run in runs:
         rows = [row.accuracy_by_class for row in run.record.evaluations if row.accuracy_by_class]
         if rows and any(share is not None for share in rows[-1]):
-            found.append((run, [math.nan if share is None else share for share in rows[-1]]))
-    most = max((len(shares) for _, shares in found), default=0)
+            shares_of.append((run, [math.nan if share is None else share for share in rows[-1]]))
+    most = max((len(shares) for _, shares in shares_of), default=0)
     style: dict[str, Any] = {"x_title": "class", "x_ticks": tuple(map(float, range(most)))}
     if is_sorted := most > MANY_CLASSES:
-        found = [(run, sorted(share for share in shares if math.isfinite(share))) for run, shares in found]
+        shares_of = [(run, sorted(share for share in shares if math.isfinite(share))) for run, shares in shares_of]
         style = {"x_title": "classes, from the worst to the best"}
-    lines = [run.line(run.name or "accuracy", [*enumerate(shares)], is_bars=not is_sorted) for run, shares in found]
+    lines = [run.line(run.name or "accuracy", [*enumerate(shares)], is_bars=not is_sorted) for run, shares in shares_of]
     title = "Accuracy of each class"
     return _chart(
         "classes", title, runs, lines, y_title="accuracy", y_format=".0%", note=CLASSES, from_zero=True, **style

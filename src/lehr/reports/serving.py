@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +79,20 @@ class RunRow:
 
 def list_runs(folder: Path) -> dict[Path, RunRow]:
     """Every run below a folder by its directory, the newest first."""
-    found = []
+    rows = []
     for directory in run_directories(folder):
         files = RunFiles(directory)
-        config, metrics, model, ledger = map(_stat, (files.config, files.metrics, files.model, files.ledger))
+        journal = files.ledger.with_name(f"{files.ledger.name}-wal")
+        paths = (files.config, files.metrics, files.model, files.ledger, journal)
+        config, metrics, model, *ledger = map(_stat, paths)
         read = tuple(one and (one.st_mtime_ns, one.st_size, one.st_ino) for one in (config, metrics, model))
         name = directory.name if directory == folder.absolute() else str(directory.relative_to(folder.absolute()))
         listed = _row_of(directory, os.fsencode(name).decode(errors="replace"), read)
-        written = max((one.st_mtime for one in (metrics, ledger) if one is not None), default=0.0)
+        written = max((one.st_mtime for one in (metrics, *ledger) if one and one.st_size), default=0.0)
         if listed.kind == "open" and time.time() - written <= LIVELY_SECONDS:
             listed = replace(listed, kind="training", state="training")
-        found.append((0.0 if config is None else -config.st_mtime, name, directory, listed))
-    return {directory: listed for _, _, directory, listed in sorted(found, key=lambda row: row[:2])}
+        rows.append((0.0 if config is None else -config.st_mtime, name, directory, listed))
+    return {directory: listed for _, _, directory, listed in sorted(rows, key=lambda row: row[:2])}
 
 
 def run_directories(folder: Path) -> Iterator[Path]:
@@ -124,10 +126,10 @@ def check_files(directory: Path) -> None:
     """Refuse links, which could lead anywhere, pipes, which never end, and files that are far too large."""
     files = RunFiles(directory)
     for path in (files.config, files.metrics, files.certificate, files.audit, files.ledger, files.model):
-        found = _stat(path)
-        if found is not None and not stat.S_ISREG(found.st_mode):
+        status = _stat(path)
+        if status is not None and not stat.S_ISREG(status.st_mode):
             raise StoreError("one of its files is a link, or no file")
-        if found is not None and found.st_size > LARGEST_BYTES and path not in (files.model, files.ledger):
+        if status is not None and status.st_size > LARGEST_BYTES and path not in (files.model, files.ledger):
             raise StoreError("one of its files is far too large")
 
 
@@ -302,9 +304,10 @@ HEADERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class Server(socketserver.ThreadingTCPServer):
     """Listens from its construction until ``server_close``; ``serve_forever`` answers. Port 0 is any free port."""
 
+    allow_reuse_address = True
     daemon_threads = True
     block_on_close = False  # a slow client does not delay the end
 
@@ -319,11 +322,6 @@ class Server(ThreadingHTTPServer):
             allowed = f"another one, or 0 for one that is free: {because}"
             raise InvalidValue("port", allowed=allowed, given=port) from error
 
-    def server_bind(self) -> None:
-        """Bind without a DNS query for the name of this machine."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = HOST, int(self.server_address[1])
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A closed connection is no error; anything else is one line."""
         error = sys.exception()
@@ -331,9 +329,13 @@ class Server(ThreadingHTTPServer):
             sys.stderr.write(f"lehr: a request could not be answered: {type(error).__name__}\n")
 
     @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
     def address(self) -> str:
         """The URL for a browser."""
-        return f"http://{HOST}:{self.server_port}/"
+        return f"http://{HOST}:{self.port}/"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -346,7 +348,7 @@ class Handler(BaseHTTPRequestHandler):
         """Answer with a page. Another site may link here, but not ask in the background."""
         hosts = [host.strip().lower() for host in self.headers.get_all("Host", [])]
         site, mode = self.headers.get("Sec-Fetch-Site", "none"), self.headers.get("Sec-Fetch-Mode", "navigate")
-        if hosts not in ([f"{name}:{self.server.server_port}"] for name in (HOST, "localhost")):
+        if hosts not in ([f"{name}:{self.server.port}"] for name in (HOST, "localhost")):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         elif site not in ("none", "same-origin") and mode != "navigate":
             self.send_error(HTTPStatus.FORBIDDEN)
