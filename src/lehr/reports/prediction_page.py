@@ -170,11 +170,7 @@ def prediction_facts(prediction: Prediction) -> dict[str, str]:
 
 
 def interval_text(interval: Interval) -> str:
-    """Both ends, rounded outwards.
-
-    >>> interval_text(Interval(0.6182, 0.6435))
-    '61.8–64.4 %'
-    """
+    """Both ends, rounded outwards."""
     lowest, highest = (round(1000 * end, 6) for end in (interval.lowest, interval.highest))  # tenths of a percent
     return f"{math.floor(lowest) / 10:.1f}–{math.ceil(highest) / 10:.1f} %"
 

@@ -2,17 +2,6 @@
 
 On a terminal a bar and a line stay in place; elsewhere there are plain lines. Rates use the expected batch: how many
 records a step really drew is private.
-
->>> import io
->>> from pathlib import Path
->>> lines = TrainingProgress(Screen(stream := io.StringIO()))
->>> lines.started(Start(run="first", directory=Path("first"), method="dpsgd", steps=100, first_step=0,
-...     expected_batch_size=64.0, epsilon=3.0, delta=1e-5))
->>> lines.evaluated(Evaluation(step=50, accepted=50, epsilon_spent=1.2341, loss=0.25, accuracy=0.915, on="test",
-...     learning_rate=0.1))
->>> print(stream.getvalue(), end="")
-dpsgd: 100 steps planned, proven ε = 3 at δ = 1e-05, in first
-step 50 of 100, ε 1.24 of 3, loss 0.2500, accuracy 91.5 % on test
 """
 
 from __future__ import annotations
