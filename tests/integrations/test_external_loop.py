@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset, default_collate
 
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.release import release
@@ -20,6 +21,7 @@ from lehr.integrations.external_loop import (
     check_optimizer,
     write_gradients,
 )
+from lehr.integrations.record_independence import RecordLoop
 from lehr.interfaces import ReleasedSum
 from lehr.planning.budget import Budget
 from lehr.privacy.clipping import AutomaticClip, PerCoordinateClip
@@ -43,9 +45,12 @@ def open_run(
         config(folder, **changed),
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=TensorDataset(INPUTS, TARGETS),
+        loop=RecordLoop(
+            model=model, batch_of=default_collate, loss_of=lambda batch: cross_entropy(model(batch[0]), batch[1])
+        ),
         library="a loop 1.0",
         steps=steps,
-        num_records=HELD,
         resumed_at=resumed_at,
     )
 
@@ -57,12 +62,11 @@ def backward(run: ExternalRun, indices: Tensor) -> None:
 def take(run: ExternalRun, count: int) -> dict[str, Tensor]:
     """Take steps; the last released values."""
     values: dict[str, Tensor] = {}
-    with run.engine:
-        for _ in range(count):
-            for batch in run.current_batches:
-                backward(run, batch.indices_P)
-                run.add()
-            values = run.release().values
+    for _ in range(count):
+        for batch in run.current_batches:
+            backward(run, batch.indices_P)
+            run.add()
+        values = run.release().values
     return values
 
 
@@ -95,19 +99,18 @@ def test_noise_has_the_charged_scale_and_an_empty_draw_adds_nothing(tmp_path: Pa
 def test_records_left_out_or_run_twice_are_refused_before_a_charge(tmp_path: Path) -> None:
     run = open_run(tmp_path, expected_batch_size=HELD, physical_batch=5)
     batches = run.current_batches
-    with run.engine:
-        backward(run, batches[0].indices_P)
+    backward(run, batches[0].indices_P)
+    run.add()
+    with pytest.raises(InvalidValue, match="step"):
+        run.release()  # three batches are missing
+    for batch in batches[1:]:
+        backward(run, torch.cat([batch.indices_P, batch.indices_P[:1]]))
         run.add()
-        with pytest.raises(InvalidValue, match="step"):
-            run.release()  # three batches are missing
-        for batch in batches[1:]:
-            backward(run, torch.cat([batch.indices_P, batch.indices_P[:1]]))
-            run.add()
-        with pytest.raises(InvalidValue, match="step"):
-            run.release()  # records were run twice
-        backward(run, batches[0].indices_P)
-        with pytest.raises(InvalidValue, match="backward"):
-            run.add()  # one batch too many
+    with pytest.raises(InvalidValue, match="step"):
+        run.release()  # records were run twice
+    backward(run, batches[0].indices_P)
+    with pytest.raises(InvalidValue, match="backward"):
+        run.add()  # one batch too many
     assert run.epsilon_spent == 0
     run.close()
 
@@ -232,15 +235,12 @@ def test_unsupported_clips_and_resumes_are_refused_before_a_folder_is_made(tmp_p
     bounds = {"0.weight": torch.ones(4, 3)}
     with pytest.raises(InvalidValue, match="clipping"):
         open_run(tmp_path, clipping=PerCoordinateClip(bounds))
-    with pytest.raises(InvalidValue, match="directory"):
-        open_run(tmp_path, resumed_at=1, directory=None)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_has_a_folder_of_its_own_where_none_is_named() -> None:
     own = PrivacyConfig(epsilon=1.0, delta=1e-5, records=100, name="a try")
-    assert own.run_directory().parts[0] == "runs"
-    assert (own.batch, own.steps_per_epoch) == (40, 3)
+    assert (own.batch_size, own.steps_per_epoch) == (40, 3)
 
 
 def test_frozen_parameters_get_no_gradient() -> None:

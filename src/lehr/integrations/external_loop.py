@@ -4,9 +4,8 @@ The library's loop calls forward and backward, and steps its own optimizer. ``Ex
 ``lehr.run.private_run.PrivateRun`` with a fixed plan, adds the clipped gradients of every physical batch to its step,
 and writes the released mean into ``parameter.grad``. The folder is that of any other run.
 
-    run = ExternalRun(config, model=model, optimizer=optimizer, library="mine", steps=100, num_records=len(dataset))
-    loader = DataLoader(dataset, batch_sampler=run.sampler())
-    for batch in loader:
+    run = ExternalRun(config, model=model, optimizer=optimizer, dataset=dataset, loop=loop, library="mine", steps=100)
+    for batch in DataLoader(dataset, batch_sampler=run.sampler()):
         loss_of(batch).backward()
         is_last = run.is_last_batch
         run.add()
@@ -14,15 +13,16 @@ and writes the released mean into ``parameter.grad``. The folder is that of any 
             run.release()                           # charges, adds noise, writes the gradients
             optimizer.step()
     certificate = run.finish(model.state_dict())
+    run.close()
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,7 +32,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 import lehr
 from lehr import accounting, validate
-from lehr.accounting.claims import Claim
 from lehr.certificates.certificate import Certificate, Statements
 from lehr.certificates.guarantee import check_delta, claim_to_json
 from lehr.data.records import check_count
@@ -40,6 +39,7 @@ from lehr.errors import InvalidValue
 from lehr.files.append_only import check_name
 from lehr.gradients.batches import trainable
 from lehr.gradients.hooked import HookedEngine
+from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
 from lehr.interfaces import Clipping, ReleasedSum, StepOutcome
 from lehr.planning.plan import PRIVATE, Plan
 from lehr.privacy.clipping import FlatClip
@@ -52,7 +52,7 @@ from lehr.run.replay import RunPlan
 from lehr.run.shape import FORMAT, FORMAT_VERSION
 from lehr.schedules import CONSTANT, Schedule
 from lehr.training import describing, ending
-from lehr.training.public_plan import plan_for
+from lehr.training.public_plan import plan_for, usual_batch_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +90,14 @@ class PrivacyConfig:
         check_delta(self.delta, records=self.records, is_certified=self.statements() is not None)
 
     @property
-    def batch(self) -> float:
+    def batch_size(self) -> float:
         """The expected batch size: by default 4·√records."""
-        default = min(self.records, round(4 * math.sqrt(self.records)))
-        return float(default if self.expected_batch_size is None else self.expected_batch_size)
+        return self.expected_batch_size or usual_batch_size(self.records, None)
 
     @property
     def steps_per_epoch(self) -> int:
         """The steps of one pass over the stated number of records."""
-        return max(1, math.ceil(self.records / validate.positive(expected_batch_size=self.batch)))
-
-    def run_directory(self) -> Path:
-        """The folder of the run."""
-        return Path(self.directory or default_directory(self.name))
+        return max(1, math.ceil(self.records / validate.positive(expected_batch_size=self.batch_size)))
 
     def plan(self, *, steps: int) -> Plan:
         """The plan of so many steps."""
@@ -111,7 +106,7 @@ class PrivacyConfig:
             delta=self.delta,
             epsilon=self.epsilon,
             noise_multiplier=self.noise_multiplier,
-            expected_batch_size=self.batch,
+            expected_batch_size=self.batch_size,
             steps=steps,
         )
 
@@ -132,7 +127,7 @@ def make_statements(
     return Statements(settings_chosen_on=settings_chosen_on, records=records, treated_as_public=public)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ExternalOptimizer:
     """The optimizer of the other library's loop, for the description of the run."""
 
@@ -147,7 +142,12 @@ class ExternalOptimizer:
 
 
 class ExternalRun:
-    """An open private run in another library's loop."""
+    """An open private run in another library's loop, with a plan of ``steps``. It has hooks on the model until its end.
+
+    ``loop`` is tried on a few records of the data set first, and refused if it mixes them. ``resumed_at`` is the step
+    of the checkpoint to resume from. After a resume every further step is charged: another library's loop never repeats
+    a step bit by bit.
+    """
 
     def __init__(
         self,
@@ -155,40 +155,38 @@ class ExternalRun:
         *,
         model: nn.Module,
         optimizer: optim.Optimizer,
+        dataset: Any,
+        loop: RecordLoop,
         library: str,
         steps: int,
-        num_records: int,
         resumed_at: int | None = None,
-        loss_reduction: str = "mean",
         num_passes: int = 1,
     ) -> None:
-        """``steps`` is the length of the plan; ``resumed_at`` is the step of the checkpoint to resume from.
-
-        After a resume every further step is charged: another library's loop never repeats a step bit by bit.
-        """
+        num_records = count_records(dataset)
         check_count(stated=config.records, held=num_records)
-        self.config, self.model, self.step = config, model, resumed_at or 0
+        check_optimizer(model, optimizer)
+        self.config, self.model, self.optimizer, self.step = config, model, optimizer, resumed_at or 0
         clipping = config.clipping or FlatClip(config.clip_norm)
         if clipping.needs_coordinates or clipping.unproven is not None:
             allowed = "one that needs gradient norms only: per-record gradients are not stored here"
             raise InvalidValue("clipping", allowed=allowed, given=type(clipping).__name__)
         plan = config.plan(steps=steps)
         self._plan = RunPlan(plan=plan)
-        update = ExternalOptimizer(described=f"{type(optimizer).__module__}.{type(optimizer).__qualname__}")
+        self.proven_claim = accounting.claim(plan.event, delta=plan.delta, adjacency=plan.adjacency)
+        update = ExternalOptimizer(f"{type(optimizer).__module__}.{type(optimizer).__qualname__}")
         method = Method(name="dpsgd", clipping=clipping, noise=IsotropicNoise(), update=update)
         self.mechanism = Mechanism.of(method, plan)
-        self.engine = HookedEngine(model, loss_reduction=loss_reduction, num_passes=num_passes)
-        if resumed_at is not None and config.directory is None:
-            raise InvalidValue("directory", allowed="that of the run to resume", given=None)
+        self.engine = HookedEngine(model, loss_reduction=loop.loss_reduction, num_passes=num_passes)
+        check_record_independence(loop, sample_records(dataset, num_records))
         spec = RunSpec(
             name=config.name,
             plan=self._plan,
             mechanism=self.mechanism,
-            directory=config.run_directory(),
-            config=_describe(config, method, plan, self.proven_claim, model=model, library=library),
+            directory=Path(config.directory or default_directory(config.name)),
+            config=self._describe(method, library),
             # Of their number alone: a run that is resumed draws anew, whatever the records are.
             fingerprint=lambda key: key.fingerprint(str(num_records).encode()),
-            physical_batch=config.physical_batch or max(1, math.ceil(config.batch)),
+            physical_batch=config.physical_batch or max(1, math.ceil(config.batch_size)),
             epsilon_of=epsilon_of_charges(plan, self.proven_claim.epsilon),
             budget=None if config.budget is None else Path(config.budget),
             pads_batches=False,
@@ -197,6 +195,7 @@ class ExternalRun:
         self._run = PrivateRun.open(spec, resume=resumed_at is not None)
         try:
             self._run.begin(num_records=num_records, first_step=self.step)
+            self.engine.attach()
         except BaseException:
             self._run.close()
             raise
@@ -224,12 +223,6 @@ class ExternalRun:
     def epsilon_spent(self) -> float:
         """ε of all steps that are charged so far; steps are charged in small blocks."""
         return self._run.spent
-
-    @cached_property
-    def proven_claim(self) -> Claim:
-        """The guarantee of the whole plan."""
-        plan = self._plan.plan
-        return accounting.claim(self._plan.event, delta=plan.delta, adjacency=plan.adjacency)
 
     def sampler(self) -> ExternalSampler:
         """The physical batches of one epoch, for ``DataLoader(batch_sampler=...)``."""
@@ -262,6 +255,7 @@ class ExternalRun:
 
     def release(self) -> ReleasedSum:
         """Charge the step, release its noisy sum, and write the mean into the gradients of the model."""
+        check_optimizer(self.model, self.optimizer)
         released = self._step().release(self._noise)
         outcome = StepOutcome(released=released, divisor=self.mechanism.divisor, is_accepted=True)
         self._clipping = self.mechanism.clipping.learn(self._clipping, outcome)
@@ -272,6 +266,7 @@ class ExternalRun:
 
     def finish(self, weights: Mapping[str, Tensor]) -> Certificate | None:
         """End the run: settle the budget, and write weights, report, and a certificate if there are statements."""
+        self.engine.detach()
         config, stated, folder = self.config, self.config.statements(), self._run.folder
         assert folder is not None
         self._run.finish(weights, accepted=self.step)
@@ -292,6 +287,34 @@ class ExternalRun:
         if self._current is None:
             self._current = self._run.step(self.step)
         return self._current
+
+    def _describe(self, method: Method, library: str) -> dict[str, Any]:
+        """config.json of the run."""
+        config, stated = self.config, self.config.statements()
+        described = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "run": config.name,
+            "library_version": lehr.__version__,
+            "created_on": datetime.now(UTC).date().isoformat(),
+            "method": describing.method_words(method),
+            "plan": self._plan.plan.to_json(),
+            "claims": {"proven": claim_to_json(self.proven_claim), "published": None},
+            "data": {
+                "name": config.data_name,
+                "is_known": False,
+                "declared": PRIVATE,
+                "records": config.records,
+                "shape": [],
+            },
+            "model": {**describing.model_words(self.model, nn.Identity(), None, {}), "loss": "the loop's own"},
+            "training": {"integration": library},
+            "stated": None if stated is None else asdict(stated),
+            "budget": None if config.budget is None else ending.dataset_of(Path(config.budget)),
+            "trial_of": None,
+        }
+        as_written: dict[str, Any] = json.loads(json.dumps(described))
+        return as_written
 
 
 class ExternalSampler(Sampler[list[int]]):
@@ -354,8 +377,8 @@ def check_sampler(loader: DataLoader[Any]) -> None:
 
 def loader_options(loader: DataLoader[Any]) -> dict[str, Any]:
     """The options that another loader over the same records takes over."""
-    names = "num_workers pin_memory timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
-    return {name: getattr(loader, name) for name in names.split()}
+    names = "collate_fn num_workers pin_memory timeout worker_init_fn multiprocessing_context prefetch_factor"
+    return {name: getattr(loader, name) for name in (*names.split(), "persistent_workers")}
 
 
 def write_gradients(model: nn.Module, released: ReleasedSum, *, divisor: float) -> None:
@@ -384,29 +407,3 @@ def check_optimizer(model: nn.Module, optimizer: optim.Optimizer) -> None:
     if others:
         allowed = "one over the parameters of the private model, all of them trainable from the beginning"
         raise InvalidValue("optimizer", allowed=allowed, given=f"one with {others} other trainable parameters")
-
-
-def _describe(
-    config: PrivacyConfig, method: Method, plan: Plan, proven: Claim, *, model: nn.Module, library: str
-) -> dict[str, Any]:
-    """config.json of the run."""
-    stated = config.statements()
-    words = describing.model_words(model, nn.Identity(), None, {})
-    lists = {} if stated is None else {name: list(getattr(stated, name)) for name in ("treated_as_public", "released")}
-    data = {"name": config.data_name, "is_known": False, "declared": PRIVATE, "records": config.records, "shape": []}
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "run": config.name,
-        "library_version": lehr.__version__,
-        "created_on": datetime.now(UTC).date().isoformat(),
-        "method": describing.method_words(method),
-        "plan": plan.to_json(),
-        "claims": {"proven": claim_to_json(proven), "published": None},
-        "data": data,
-        "model": {**words, "loss": "the loop's own"},
-        "training": {"integration": library},
-        "stated": None if stated is None else {**asdict(stated), **lists},
-        "budget": None if config.budget is None else ending.dataset_of(Path(config.budget)),
-        "trial_of": None,
-    }

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,15 +24,8 @@ from torch.utils.data import DataLoader
 from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra, NotPrivate
 from lehr.gradients.refusals import refuse_what_cannot_be_private
-from lehr.integrations.external_loop import (
-    ExternalRun,
-    PrivacyConfig,
-    batch_size_of,
-    check_optimizer,
-    check_sampler,
-    loader_options,
-)
-from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
+from lehr.integrations.external_loop import ExternalRun, PrivacyConfig, batch_size_of, check_sampler, loader_options
+from lehr.integrations.record_independence import RecordLoop
 
 try:
     from lightning import __version__ as lightning_version
@@ -46,12 +40,12 @@ try:
 except ImportError as error:  # pragma: no cover
     raise MissingExtra("lightning", extra="lightning") from error
 
-_PHYSICAL = "1: physical_batch bounds how many records are run at once"
+_PHYSICAL = "physical_batch bounds how many records are run at once"
 _COUNTED = "Lightning would count physical batches, whose number is private"
 _UNSUPPORTED_CALLBACKS: dict[type[Callback], str] = {
     BaseFinetuning: "the trainable parameters must be known from the beginning",
-    BatchSizeFinder: "it trains without noise; physical_batch bounds how many records are run at once",
-    GradientAccumulationScheduler: "physical_batch bounds how many records are run at once",
+    BatchSizeFinder: f"it trains without noise; {_PHYSICAL}",
+    GradientAccumulationScheduler: _PHYSICAL,
     LearningRateFinder: "it trains without noise, and no ε covers what it finds",
 }
 
@@ -93,8 +87,7 @@ class LehrCallback(Callback):
     @property
     def run(self) -> ExternalRun:
         """The open run, during ``fit``."""
-        if self._run is None:
-            raise InvalidValue("run", allowed="used during fit", given="no fit")
+        assert self._run is not None
         return self._run
 
     @property
@@ -102,47 +95,41 @@ class LehrCallback(Callback):
         """ε of all steps that are charged so far."""
         return self._epsilon_spent if self._run is None else self._run.epsilon_spent
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         """Refuse callbacks that train by themselves, before the first of them does."""
-        trainers: Any = trainer  # whose type lacks attributes that Lightning sets from outside
-        for callback in trainers.callbacks if stage == "fit" else ():
-            for kind, reason in _UNSUPPORTED_CALLBACKS.items():
-                if isinstance(callback, kind):
-                    allowed = f"without {kind.__name__}: {reason}"
-                    raise InvalidValue("callbacks", allowed=allowed, given=type(callback).__name__)
+        for callback, (kind, reason) in product(trainer.callbacks, _UNSUPPORTED_CALLBACKS.items()):
+            if stage == "fit" and isinstance(callback, kind):
+                raise InvalidValue(
+                    "callbacks", allowed=f"without {kind.__name__}: {reason}", given=type(callback).__name__
+                )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what cannot be private, open the run, and replace the loader."""
         self._refuse_unsupported(trainer, pl_module)
-        loader = _train_loader(trainer)
-        module = _hooked_module(pl_module)
-        [optimizer] = trainer.optimizers
-        check_optimizer(module, optimizer)
+        loader = trainer.fit_loop._data_source.dataloader()
+        if not isinstance(loader, DataLoader):
+            raise InvalidValue("train_dataloaders", allowed="one DataLoader", given=type(loader).__name__)
+        config = replace(self.privacy, expected_batch_size=self.privacy.expected_batch_size or batch_size_of(loader))
+        check_sampler(loader)
         refuse_what_cannot_be_private(pl_module)
-        vars(pl_module)["log"] = partial(self._log, trainer, pl_module)
-        self._check_records(trainer, pl_module, loader)
-        config = self.privacy
-        if config.expected_batch_size is None:
-            config = replace(config, expected_batch_size=batch_size_of(loader))
         if trainer.enable_validation:
             config = replace(config, treated_as_public=(*config.treated_as_public, "the validation records"))
         if self._restored and config.directory is None:
             config = replace(config, directory=self._restored["directory"])
-        steps = _planned_steps(trainer, config)
-        self._run = run = ExternalRun(
+        vars(pl_module)["log"] = partial(self._log, trainer, pl_module)
+        self._run = ExternalRun(
             config,
-            model=module,
-            optimizer=optimizer,
+            model=_hooked_module(pl_module),
+            optimizer=trainer.optimizers[0],
+            dataset=loader.dataset,
+            loop=self._record_loop(trainer, pl_module, loader),
             library=f"lightning {lightning_version}",
-            steps=steps,
-            num_records=len(loader.dataset),  # type: ignore[arg-type]
-            resumed_at=self._restored["step"] if self._restored else None,
-            loss_reduction=self._loss_reduction,
+            steps=_planned_steps(trainer, config),
+            resumed_at=self._restored.get("step"),
             num_passes=self._num_passes,
         )
-        trainer.fit_loop._data_source.instance = PrivateLoader(loader, run)
+        trainer.fit_loop._data_source.instance = PrivateLoader(loader, self._run)
         trainer.fit_loop._combined_loader = None  # it exists if somebody asked for the number of steps
-        run.engine.attach()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse batches that do not come from the run."""
@@ -168,7 +155,6 @@ class LehrCallback(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         """Charge the step, and give the optimizer the released gradients."""
-        check_optimizer(self.run.model, optimizer)
         self.run.release()
 
     def on_train_batch_end(
@@ -182,7 +168,6 @@ class LehrCallback(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finish the run: weights, report and certificate."""
-        self.run.engine.detach()
         self.certificate = self.run.finish(pl_module.state_dict())
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -218,62 +203,63 @@ class LehrCallback(Callback):
         """Resume from a checkpoint; every further step is charged."""
         self._restored = dict(state_dict)
 
-    def _log(self, trainer: Trainer, pl_module: LightningModule, name: str, *args: Any, **kwargs: Any) -> None:
+    def _log(self, trainer: Any, pl_module: LightningModule, name: str, *args: Any, **kwargs: Any) -> None:
         """Drop what is logged from private records, unless ``logs_private_values``; nothing may be selected by it."""
         is_checking = self._run is None  # the few records that are tried before the run
         if is_checking or trainer.training:
-            _refuse_monitored(trainer, name)
-        if not is_checking and (not trainer.training or self._logs_private_values):
+            schedules = [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+            monitored = {*schedules, *(getattr(callback, "monitor", None) for callback in trainer.callbacks)}
+            if monitored & {name, f"{name}_step", f"{name}_epoch"}:
+                allowed = "a value of public records: no ε covers a selection by private ones"
+                raise InvalidValue("monitor", allowed=allowed, given=name)
+        if is_checking:
+            return
+        if not trainer.training or self._logs_private_values:
             type(pl_module).log(pl_module, name, *args, **kwargs)
-        elif not is_checking and name not in self._warned:
+        elif name not in self._warned:
             self._warned.add(name)
             reason = f"{name!r} is not logged: it comes from private records without noise (logs_private_values)"
             warnings.warn(reason, stacklevel=2)
 
-    def _check_records(self, trainer: Trainer, pl_module: LightningModule, loader: DataLoader[Any]) -> None:
-        """Try collation, transfer and training step on a few records; nothing is logged."""
-        epoch: Any = trainer.fit_loop.epoch_loop
+    def _record_loop(self, trainer: Any, pl_module: LightningModule, loader: DataLoader[Any]) -> RecordLoop:
+        """Collation, transfer and training step, for records that are tried before the run."""
 
         def batch_of(records: list[Any]) -> Any:
             batch = trainer.precision_plugin.convert_input(loader.collate_fn(records))
             return trainer.strategy.batch_to_device(pl_module._on_before_batch_transfer(batch), dataloader_idx=0)
 
         def loss_of(batch: Any) -> Tensor:
+            arguments = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, 0)
             with trainer.precision_plugin.train_step_context():
-                output = pl_module.training_step(*epoch._build_kwargs(OrderedDict(), batch, 0).values())
+                output = pl_module.training_step(*arguments.values())
             loss: Any = output["loss"] if isinstance(output, dict) else output
             if not isinstance(loss, Tensor):
                 raise NotPrivate(layer="training_step", reason="it returned no loss", instead="a loss for every batch")
             return loss
 
-        loop = RecordLoop(model=pl_module, batch_of=batch_of, loss_of=loss_of, loss_reduction=self._loss_reduction)
-        dataset: Any = loader.dataset
-        check_record_independence(loop, sample_records(dataset, len(dataset)))
+        return RecordLoop(model=pl_module, batch_of=batch_of, loss_of=loss_of, loss_reduction=self._loss_reduction)
 
-    def _refuse_unsupported(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _refuse_unsupported(self, trainer: Any, pl_module: LightningModule) -> None:
         """Refuse settings that would break the guarantee, or would not do what they say."""
-        if self._epsilon_spent and not self._restored:
-            allowed = "one per LehrCallback, or with ckpt_path: another one costs its own ε"
-            raise InvalidValue("fit", allowed=allowed, given="another")
-        if trainer.enable_validation and not self._validation_is_public:
-            allowed = "True if there is validation, whose metrics have no noise; or no validation"
-            raise InvalidValue("validation_is_public", allowed=allowed, given=False)
-        trainers: Any = trainer
+        fit = "another" if self._epsilon_spent and not self._restored else "the first"
+        is_public = self._validation_is_public or not trainer.enable_validation
         by_step = {1} | {one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step"}
         takes_iterator = is_param_in_hook_signature(pl_module.training_step, "dataloader_iter", explicit=True)
-        interval = trainers.val_check_interval if trainer.enable_validation else 1.0
+        interval = trainer.val_check_interval if trainer.enable_validation else 1.0
         found: dict[str, tuple[object, object, str]] = {
+            "fit": (fit, "the first", "one per LehrCallback, or with ckpt_path: another one costs its own ε"),
+            "validation_is_public": (is_public, True, "True, or no validation: its metrics have no noise"),
             "automatic_optimization": (pl_module.automatic_optimization, True, "True"),
             "training_step": (takes_iterator, False, "one that takes a batch, not dataloader_iter"),
             "optimizers": (len(trainer.optimizers), 1, "exactly one"),
-            "fast_dev_run": (int(trainers.fast_dev_run), 0, "left out; try max_steps on public or synthetic records"),
-            "overfit_batches": (float(trainers.overfit_batches), 0.0, "left out"),
-            "accumulate_grad_batches": (trainer.accumulate_grad_batches, 1, _PHYSICAL),
+            "fast_dev_run": (int(trainer.fast_dev_run), 0, "left out; try max_steps on public or synthetic records"),
+            "overfit_batches": (float(trainer.overfit_batches), 0.0, "left out"),
+            "accumulate_grad_batches": (trainer.accumulate_grad_batches, 1, f"1: {_PHYSICAL}"),
             "gradient_clip_val": (trainer.gradient_clip_val, None, "left out: clip_norm bounds each record's gradient"),
             "precision": (trainer.precision.removeprefix("64").removeprefix("32"), "-true", "32-true or 64-true"),
             "devices": (trainer.world_size, 1, "one process"),
             "limit_train_batches": (trainer.limit_train_batches, 1.0, "1.0: every draw is used whole"),
-            "reload_dataloaders_every_n_epochs": (trainers.reload_dataloaders_every_n_epochs, 0, "left out"),
+            "reload_dataloaders_every_n_epochs": (trainer.reload_dataloaders_every_n_epochs, 0, "left out"),
             "frequency": (max(by_step), 1, f"1 for a schedule with interval='step': {_COUNTED}"),
             "val_check_interval": (interval, 1.0, f"left out, or use check_val_every_n_epoch: {_COUNTED}"),
         }
@@ -287,9 +273,7 @@ class PrivateLoader:
 
     def __init__(self, loader: DataLoader[Any], run: ExternalRun) -> None:
         self.run = run
-        self.loader: DataLoader[Any] = DataLoader(
-            loader.dataset, batch_sampler=run.sampler(), collate_fn=loader.collate_fn, **loader_options(loader)
-        )
+        self.loader: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=run.sampler(), **loader_options(loader))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.loader)
@@ -309,26 +293,8 @@ def _planned_steps(trainer: Trainer, config: PrivacyConfig) -> int:
     return steps
 
 
-def _train_loader(trainer: Trainer) -> DataLoader[Any]:
-    loader = trainer.fit_loop._data_source.dataloader()
-    if not isinstance(loader, DataLoader):
-        raise InvalidValue("train_dataloaders", allowed="one DataLoader", given=type(loader).__name__)
-    batch_size_of(loader)
-    check_sampler(loader)
-    return loader
-
-
 def _hooked_module(pl_module: LightningModule) -> nn.Module:
     """The one child that has all trainable parameters, or the module itself."""
     children = [child for child in pl_module.children() if any(p.requires_grad for p in child.parameters())]
     own = [p for p in pl_module.parameters(recurse=False) if p.requires_grad]
     return children[0] if len(children) == 1 and not own else pl_module
-
-
-def _refuse_monitored(trainer: Trainer, name: str) -> None:
-    trainers: Any = trainer
-    schedules = [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
-    monitored = {getattr(callback, "monitor", None) for callback in trainers.callbacks} | {*schedules}
-    if monitored & {name, f"{name}_step", f"{name}_epoch"}:
-        allowed = "a value of public records: no ε covers a selection by private ones"
-        raise InvalidValue("monitor", allowed=allowed, given=name)

@@ -9,6 +9,7 @@ influence of one record. ``check_record_independence`` tries the loop's own coll
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,19 +44,17 @@ class RecordLoop:
     batch_of: Collate
     loss_of: Callable[[Any], Tensor]
     loss_reduction: str = "mean"
+    layer: str = "the loss"  # in errors
 
     def run(self, records: Sequence[Any], *, seed: int = 0) -> tuple[float, Buffers]:
         """The loss of these records under this torch seed, and the buffers afterwards; everything is restored."""
-        with torch.no_grad(), _seeded(self.model, seed):
-            restore = buffers_put_back(self.model)
-            try:
+        restore = buffers_put_back(self.model)
+        try:
+            with torch.no_grad(), _seeded(self.model, seed):
                 loss = float(self.loss_of(self.batch_of(list(records))))
-                return loss, {name: value.clone() for name, value in self.model.named_buffers()}
-            finally:
-                restore()
-
-    def loss(self, records: Sequence[Any], *, seed: int = 0) -> float:
-        return self.run(records, seed=seed)[0]
+            return loss, {name: value.clone() for name, value in self.model.named_buffers()}
+        finally:
+            restore()
 
     def shapes(self, records: Sequence[Any]) -> list[torch.Size]:
         """The shapes of the tensors of a batch."""
@@ -76,7 +75,7 @@ def check_record_independence(loop: RecordLoop, records: Sequence[Any]) -> bool:
     the check, since initial weights can be too small for a dependence to show.
     """
     with _perturbed(loop.model):
-        pairs = list(combinations([(record, str(loop.shapes([record]))) for record in records], 2))
+        pairs = list(combinations([(record, loop.shapes([record])) for record in records], 2))
         pairs.sort(key=lambda pair: pair[0][1] == pair[1][1])  # pairs of different lengths first: padding may show
         shares_tried = any(_refuse_shared_loss(loop, one, other) for (one, _), (other, _) in pairs)
         mixing_tried = any(_refuse_mixing(loop, one, other) for (one, _), (other, _) in reversed(pairs))
@@ -86,10 +85,10 @@ def check_record_independence(loop: RecordLoop, records: Sequence[Any]) -> bool:
 def _refuse_shared_loss(loop: RecordLoop, first: Any, second: Any) -> bool:
     """In evaluation, the loss of two records is the mean, or the sum, of their losses."""
     with evaluating(loop.model):
-        both, again = (loop.loss([first, second], seed=seed) for seed in (0, 1))
+        both, again = (loop.run([first, second], seed=seed)[0] for seed in (0, 1))
         if not _is_close(loop, both - again, both):
             return False  # random even in evaluation, such as by masking words: only mixing can be tried
-        alone = [loop.loss([record]) for record in (first, second)]
+        alone = [loop.run([record])[0] for record in (first, second)]
     if not all(map(math.isfinite, alone)):
         return False
     expected = sum(alone) / (2 if loop.loss_reduction == "mean" else 1)
@@ -108,18 +107,20 @@ def _refuse_mixing(loop: RecordLoop, first: Any, second: Any) -> bool:
     Under one seed, dropout draws the same for a row whichever record is in it, as long as the shapes are the same.
     """
     batches = [[(first, second)[row ^ flip] for row in _ROWS] for flip in (0, 1)]
-    of_first, of_second = [first] * len(_ROWS), [second] * len(_ROWS)
-    if len({str(loop.shapes(batch)) for batch in (*batches, of_first, of_second)}) > 1:
+    alone = [[record] * len(_ROWS) for record in (first, second)]
+    if any(loop.shapes(batch) != loop.shapes(alone[0]) for batch in (*batches, alone[1])):
         return False
     with _training(loop.model):
-        for seed in (0, 1):
-            one, buffers = loop.run(of_first, seed=seed)
-            other, other_buffers = loop.run(of_second, seed=seed)
-            if not math.isfinite(one) or not math.isfinite(other):
+        for seed in _SEEDS:
+            (one, buffers), (other, other_buffers) = (loop.run(batch, seed=seed) for batch in alone)
+            if not math.isfinite(one + other):
                 return False
-            if not _is_close(loop, one - loop.loss(of_first, seed=seed), one):
+            again = sum(loop.run(batch, seed=seed)[0] for batch in alone)
+            if not _is_close(loop, one + other - again, one, other):
+                if loop.loss_of is _fingerprint:
+                    return False
                 raise NotPrivate(
-                    layer="the loss",
+                    layer=loop.layer,
                     reason="it differs between two runs with one torch seed, so mixed records cannot be detected",
                     instead="torch's randomness only, and no counters, in collation and in the training step",
                 )
@@ -130,10 +131,10 @@ def _refuse_mixing(loop: RecordLoop, first: Any, second: Any) -> bool:
                         reason="the training step writes statistics of the records into it, without noise",
                         instead="eval() for the layer that does it, or a layer without statistics",
                     )
-            mixed = sum(loop.loss(batch, seed=seed) for batch in batches)
+            mixed = sum(loop.run(batch, seed=seed)[0] for batch in batches)
             if not _is_close(loop, mixed - one - other, one, other):
                 raise NotPrivate(
-                    layer="the loss",
+                    layer=loop.layer,
                     reason="what a record adds to it depends on the other records of its batch",
                     instead="no mixup and no in-batch negatives, neither in collation nor in the training step",
                 )
@@ -209,50 +210,23 @@ def check_collation(collate: Collate, records: Sequence[Any]) -> CollationResult
     Traceback (most recent call last):
     lehr.errors.NotPrivate: collate_fn cannot be ...
     """
-    known = [(record, _collated_shapes(collate, [record] * len(_ROWS))) for record in records]
+    loop = RecordLoop(model=nn.Identity(), batch_of=collate, loss_of=_fingerprint, layer="collate_fn")
+    known = [(record, loop.shapes([record] * len(_ROWS))) for record in records]
     # Records of different lengths are padded, and only their lengths can be seen to change.
     pairs = [(first, second) for (first, one), (second, other) in combinations(known, 2) if one == other]
-    is_independent = any(_refuse_mixing_collation(collate, first, second) for first, second in pairs)
+    is_independent = any(_refuse_mixing(loop, first, second) for first, second in pairs)
     if any(shapes != known[0][1] for _, shapes in known):
         return CollationResult.PADDED
     return CollationResult.INDEPENDENT if is_independent else CollationResult.UNKNOWN
 
 
-def _refuse_mixing_collation(collate: Collate, first: Any, second: Any) -> bool:
-    """Under one seed, a row is what it is in a batch of this record alone; whether these two could show otherwise."""
-    alone = [[record] * len(_ROWS) for record in (first, second)]
-    both = [(first, second)[row] for row in _ROWS]
-    if _collated_shapes(collate, both) != _collated_shapes(collate, alone[0]):
-        return False
-    for batch in alone:
-        for seed in _SEEDS:  # randomness that is not torch's would look like mixing
-            once, again = (_collated(collate, batch, seed=seed) for _ in range(2))
-            if not all(map(_is_same, once, again)):
-                return False
-    differs = False
-    for seed in _SEEDS:
-        mixed, *singles = (_collated(collate, batch, seed=seed) for batch in (both, *alone))
-        for leaf, *unmixed in zip(mixed, *singles, strict=True):
-            if leaf.shape[:1] != (len(_ROWS),):
-                continue  # not one row per record
-            if not all(_is_same(leaf[index], unmixed[row][index]) for index, row in enumerate(_ROWS)):
-                raise NotPrivate(
-                    layer="collate_fn",
-                    reason="what it makes of a record depends on the other records of the batch",
-                    instead="no mixup in collate_fn; augment single records in the data set",
-                )
-            differs = differs or not _is_same(*unmixed)
-    return differs
-
-
-def _collated_shapes(collate: Collate, batch: list[Any]) -> list[torch.Size]:
-    return [leaf.shape for leaf in _collated(collate, batch, seed=0)]
-
-
-def _collated(collate: Collate, batch: list[Any], *, seed: int) -> list[Tensor]:
-    with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(seed)
-        return _tensors(collate(list(batch)))
+def _fingerprint(batch: Any) -> Tensor:
+    """A mean over rows, like a loss, that changes with every bit of a row."""
+    leaves = [leaf for leaf in _tensors(batch) if leaf.shape[:1] == (len(_ROWS),)]  # one row per record
+    rows = zip(*(leaf.reshape(len(_ROWS), -1).cpu().contiguous().view(torch.uint8) for leaf in leaves), strict=True)
+    return torch.tensor(
+        [zlib.crc32(torch.cat(row).numpy().tobytes()) / 2**32 for row in rows], dtype=torch.float64
+    ).mean()
 
 
 def _tensors(batch: Any) -> list[Tensor]:
@@ -261,9 +235,3 @@ def _tensors(batch: Any) -> list[Tensor]:
     if hasattr(batch, "items"):
         batch = [value for _, value in batch.items()]
     return [leaf for value in batch for leaf in _tensors(value)] if isinstance(batch, list | tuple) else []
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    if one.is_floating_point():
-        one, other = one.nan_to_num(), other.nan_to_num()
-    return torch.equal(one, other)

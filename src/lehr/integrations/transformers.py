@@ -28,8 +28,8 @@ from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra
 from lehr.gradients.batches import one_each, trainable
 from lehr.gradients.rules import bias_grads, outer_product
-from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, check_optimizer, count_records
-from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
+from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records
+from lehr.integrations.record_independence import RecordLoop
 from lehr.interfaces import Contributions, LayerRule, Site, register_layer_rule
 
 try:
@@ -44,7 +44,6 @@ __all__ = ["LehrTrainer", "PrivacyConfig"]
 
 RecordLosses: TypeAlias = Callable[[Any, Mapping[str, Tensor]], Tensor]
 IGNORED = -100  # the label of tokens without a loss
-FOLDER = "privacy"  # the run's folder is beside output_dir, which is uploaded whole: it holds the secret key
 PRIVATE_LOGS = ("loss", "train_loss", "total_flos")  # computed from private records without noise
 # Training arguments that private training does not support, and their values when unused.
 _UNSUPPORTED: dict[str, object] = {
@@ -86,20 +85,22 @@ class LehrTrainer(Trainer):
         **others: Any,
     ) -> None:
         _refuse_unsupported(args, others, eval_dataset_is_public=eval_dataset_is_public)
-        if record_losses is None and type(self).compute_loss is not Trainer.compute_loss:
-            allowed = "not overridden: use record_losses, which returns one loss per record"
-            raise InvalidValue("compute_loss", allowed=allowed, given=f"overridden in {type(self).__name__}")
-        if type(self).get_train_dataloader is not LehrTrainer.get_train_dataloader:
-            allowed = "not overridden: it samples the records"
-            raise InvalidValue("get_train_dataloader", allowed=allowed, given=f"overridden in {type(self).__name__}")
+        for name, kind in (("compute_loss", Trainer), ("get_train_dataloader", LehrTrainer)):
+            if getattr(type(self), name) is not getattr(kind, name) and (kind is LehrTrainer or record_losses is None):
+                allowed = "not overridden: records are sampled here, and record_losses returns one loss per record"
+                raise InvalidValue(name, allowed=allowed, given=f"overridden in {type(self).__name__}")
+        output, batch = Path(str(args.output_dir)).absolute(), args.per_device_train_batch_size
+        directory = Path(privacy.directory or output.with_name(f"{output.name}-privacy"))
+        if directory.resolve().is_relative_to(output.resolve()):
+            allowed = "outside of output_dir, which is uploaded whole: the run's folder holds the secret key"
+            raise InvalidValue("directory", allowed=allowed, given=str(directory))
         public = ("the evaluation records",) if others.get("eval_dataset") is not None else ()
-        batch = args.per_device_train_batch_size
         self.privacy = replace(
             privacy,
             treated_as_public=(*privacy.treated_as_public, *public),
             expected_batch_size=privacy.expected_batch_size or batch * args.gradient_accumulation_steps,
             physical_batch=privacy.physical_batch or batch,
-            directory=_run_directory(privacy.directory, Path(str(args.output_dir)).absolute()),
+            directory=directory,
         )
         self.certificate: Certificate | None = None
         self.epsilon_spent = 0.0
@@ -118,7 +119,6 @@ class LehrTrainer(Trainer):
             output = super().train(*args, **kwargs)
             if self._private_run is not None:
                 weights = {name: value.detach() for name, value in trainable(self._private_run.model).items()}
-                self._private_run.engine.detach()
                 self.certificate = self._private_run.finish(weights)
             return output._replace(training_loss=math.nan)
         finally:
@@ -143,19 +143,14 @@ class LehrTrainer(Trainer):
         run = self._open_run()
         model.train()
         inputs = self._prepare_inputs(inputs)
-        batches = run.current_batches
-        num_records = sum(len(batch.indices_P) for batch in batches)
-        if not all(isinstance(value, Tensor) and value.shape[:1] == (num_records,) for value in inputs.values()):
+        sizes = [len(batch.indices_P) for batch in run.current_batches]
+        if not all(isinstance(value, Tensor) and value.shape[:1] == (sum(sizes),) for value in inputs.values()):
             allowed = "tensors with one row for each record that was drawn"
             raise InvalidValue("batch", allowed=allowed, given=sorted(inputs))
-        first = 0
-        for batch in batches:
-            rows = slice(first, first + len(batch.indices_P))
-            losses = self.losses(model, {name: value[rows] for name, value in inputs.items()})
+        for rows in zip(*(value.split(sizes) for value in inputs.values()), strict=True):
+            losses = self.losses(model, dict(zip(inputs, rows, strict=True)))
             losses.mean().backward()  # type: ignore[no-untyped-call]
             run.add()
-            first = rows.stop
-        check_optimizer(model, _optimizer(self))
         run.release()
         if run.is_over:
             self.control.should_training_stop = True
@@ -165,15 +160,14 @@ class LehrTrainer(Trainer):
         """One loss per record. The model is not given the labels, since it would reduce its loss over the batch."""
         given = {name: value for name, value in inputs.items() if name != "labels"}
         outputs = model(**given, **_position_ids(model, given))
-        num_records = len(next(iter(inputs.values())))
         if self._record_losses is not None:
-            return one_each(self._record_losses(outputs, inputs), num_records=num_records)
-        if "logits" not in outputs:
-            allowed = "given for a model without logits"
-            raise InvalidValue("record_losses", allowed=allowed, given=sorted(outputs))
-        is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        found = record_losses(outputs["logits"], inputs.get("labels"), is_causal=is_causal)
-        return one_each(found, num_records=num_records)
+            found = self._record_losses(outputs, inputs)
+        elif "logits" in outputs:
+            is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+            found = record_losses(outputs["logits"], inputs.get("labels"), is_causal=is_causal)
+        else:
+            raise InvalidValue("record_losses", allowed="given for a model without logits", given=sorted(outputs))
+        return one_each(found, num_records=len(next(iter(inputs.values()))))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log without values of private records, and with ε."""
@@ -199,26 +193,22 @@ class LehrTrainer(Trainer):
         """The run, which is opened, or resumed, with the first step."""
         if self._private_run is None:
             model: Any = self.model
-            dataset: Any = self.train_dataset
-            optimizer = _optimizer(self)
-            check_optimizer(model, optimizer)
+            optimizer: Any = self.optimizer
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
-            loop = RecordLoop(
-                model=model,
-                batch_of=lambda records: self._prepare_inputs(collate(records)),
-                loss_of=lambda batch: self.losses(model, batch).mean(),
-            )
-            check_record_independence(loop, sample_records(dataset, len(dataset)))
             self._private_run = ExternalRun(
                 self.privacy,
                 model=model,
-                optimizer=optimizer,
+                optimizer=getattr(optimizer, "optimizer", optimizer),  # perhaps wrapped by accelerate
+                dataset=self.train_dataset,
+                loop=RecordLoop(
+                    model=model,
+                    batch_of=lambda records: self._prepare_inputs(collate(records)),
+                    loss_of=lambda batch: self.losses(model, batch).mean(),
+                ),
                 library=f"transformers {transformers_version}",
                 steps=self.args.max_steps,
-                num_records=len(dataset),
                 resumed_at=self.state.global_step or None,
             )
-            self._private_run.engine.attach()
         return self._private_run
 
 
@@ -247,12 +237,6 @@ def record_losses(logits: Tensor, labels: Tensor | None, *, is_causal: bool) -> 
     raise InvalidValue("record_losses", allowed="given for a model with an unusual loss", given=given)
 
 
-def _optimizer(trainer: Trainer) -> torch.optim.Optimizer:
-    optimizer: Any = trainer.optimizer  # perhaps wrapped by accelerate
-    found: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
-    return found
-
-
 def _base_model(model: nn.Module) -> nn.Module:
     """The model inside PEFT's wrapper, or the model itself."""
     inner = getattr(model, "get_base_model", None)
@@ -271,15 +255,6 @@ def _position_ids(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, T
     if ids is None or "position_ids" in inputs or not is_taken or follows_padding:
         return {}
     return {"position_ids": torch.arange(ids.shape[1], device=ids.device).expand(ids.shape).contiguous()}
-
-
-def _run_directory(directory: str | Path | None, output: Path) -> Path:
-    if directory is None:
-        return output.with_name(f"{output.name}-{FOLDER}")
-    if Path(directory).resolve().is_relative_to(output.resolve()):
-        allowed = "outside of output_dir, which is uploaded whole: the run's folder holds the secret key"
-        raise InvalidValue("directory", allowed=allowed, given=str(directory))
-    return Path(directory)
 
 
 def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, eval_dataset_is_public: bool) -> None:

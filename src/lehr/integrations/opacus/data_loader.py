@@ -260,7 +260,7 @@ def shuffled_loader(data_loader: DataLoader[Any]) -> PrivateLoader:
         expected_batch_size=batch_size_of(data_loader), records=count_records(data_loader.dataset)
     )
     batches = PhysicalBatchSampler(sampling, steps=len(data_loader), given=data_loader.batch_sampler)
-    return PrivateLoader(data_loader.dataset, batches, collate_fn=data_loader.collate_fn, **loader_options(data_loader))
+    return PrivateLoader(data_loader.dataset, batches, **loader_options(data_loader))
 
 
 class CollateWithEmpty:

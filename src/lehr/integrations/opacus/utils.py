@@ -47,7 +47,7 @@ class BatchMemoryManager:
 def wrap_data_loader(*, data_loader: PrivateLoader, max_batch_size: int, optimizer: DPOptimizer) -> PrivateLoader:
     """A loader over the same draws, split into physical batches."""
     batches = data_loader.batch_sampler.split(max_batch_size)
-    return PrivateLoader(data_loader.dataset, batches, collate_fn=data_loader.collate_fn, **loader_options(data_loader))
+    return PrivateLoader(data_loader.dataset, batches, **loader_options(data_loader))
 
 
 class UniformWithReplacementSampler(PhysicalBatchSampler):
