@@ -125,8 +125,7 @@ def _announcing(loader: Any) -> Callable[[], None]:
     """A draw for every step, without the time of collating it: the other sides do not collate either."""
 
     def announce() -> None:
-        step, num_records = loader.tracker.run.draw(), len(loader.dataset)
-        loader.tracker.begin(TrackedBatch(step=step, number=1, num_records=num_records, is_last=True))
+        loader.tracker.begin(TrackedBatch(loader.tracker.run.draw()))
 
     return announce
 

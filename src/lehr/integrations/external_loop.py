@@ -406,4 +406,5 @@ def check_optimizer(model: nn.Module, optimizer: optim.Optimizer) -> None:
     others = sum(id(parameter) not in known for parameter in trained)
     if others:
         allowed = "one over the parameters of the private model, all of them trainable from the beginning"
-        raise InvalidValue("optimizer", allowed=allowed, given=f"one with {others} other trainable parameters")
+        given = f"{others} others: Module parameters are different than optimizer Parameters"  # Opacus's message
+        raise InvalidValue("optimizer", allowed=allowed, given=given)

@@ -38,7 +38,10 @@ Collate: TypeAlias = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordLoop:
-    """How a loop gets from records to a loss: ``batch_of`` collates, ``loss_of`` is what ``backward`` is called on."""
+    """How a loop gets from records to a loss: ``batch_of`` collates, ``loss_of`` is what ``backward`` is called on.
+
+    The layers of the model are in the modes in which they will be trained.
+    """
 
     model: nn.Module
     batch_of: Collate
@@ -102,7 +105,7 @@ def _refuse_shared_loss(loop: RecordLoop, first: Any, second: Any) -> bool:
 
 
 def _refuse_mixing(loop: RecordLoop, first: Any, second: Any) -> bool:
-    """In training, what a row of the batch adds to the loss does not depend on the other rows.
+    """In the mode in which the model is trained, what a row adds to the loss does not depend on the other rows.
 
     Under one seed, dropout draws the same for a row whichever record is in it, as long as the shapes are the same.
     """
@@ -110,34 +113,33 @@ def _refuse_mixing(loop: RecordLoop, first: Any, second: Any) -> bool:
     alone = [[record] * len(_ROWS) for record in (first, second)]
     if any(loop.shapes(batch) != loop.shapes(alone[0]) for batch in (*batches, alone[1])):
         return False
-    with _training(loop.model):
-        for seed in _SEEDS:
-            (one, buffers), (other, other_buffers) = (loop.run(batch, seed=seed) for batch in alone)
-            if not math.isfinite(one + other):
+    for seed in _SEEDS:
+        (one, buffers), (other, other_buffers) = (loop.run(batch, seed=seed) for batch in alone)
+        if not math.isfinite(one + other):
+            return False
+        again = sum(loop.run(batch, seed=seed)[0] for batch in alone)
+        if not _is_close(loop, one + other - again, one, other):
+            if loop.loss_of is _fingerprint:
                 return False
-            again = sum(loop.run(batch, seed=seed)[0] for batch in alone)
-            if not _is_close(loop, one + other - again, one, other):
-                if loop.loss_of is _fingerprint:
-                    return False
+            raise NotPrivate(
+                layer=loop.layer,
+                reason="it differs between two runs with one torch seed, so mixed records cannot be detected",
+                instead="torch's randomness only, and no counters, in collation and in the training step",
+            )
+        for name, value in buffers.items():
+            if not torch.equal(value, other_buffers[name]):
                 raise NotPrivate(
-                    layer=loop.layer,
-                    reason="it differs between two runs with one torch seed, so mixed records cannot be detected",
-                    instead="torch's randomness only, and no counters, in collation and in the training step",
+                    layer=f"the buffer {name}",
+                    reason="the training step writes statistics of the records into it, without noise",
+                    instead="eval() for the layer that does it, or a layer without statistics",
                 )
-            for name, value in buffers.items():
-                if not torch.equal(value, other_buffers[name]):
-                    raise NotPrivate(
-                        layer=f"the buffer {name}",
-                        reason="the training step writes statistics of the records into it, without noise",
-                        instead="eval() for the layer that does it, or a layer without statistics",
-                    )
-            mixed = sum(loop.run(batch, seed=seed)[0] for batch in batches)
-            if not _is_close(loop, mixed - one - other, one, other):
-                raise NotPrivate(
-                    layer=loop.layer,
-                    reason="what a record adds to it depends on the other records of its batch",
-                    instead="no mixup and no in-batch negatives, neither in collation nor in the training step",
-                )
+        mixed = sum(loop.run(batch, seed=seed)[0] for batch in batches)
+        if not _is_close(loop, mixed - one - other, one, other):
+            raise NotPrivate(
+                layer=loop.layer,
+                reason="what a record adds to it depends on the other records of its batch",
+                instead="no mixup and no in-batch negatives, neither in collation nor in the training step",
+            )
     return one != other
 
 
@@ -175,17 +177,6 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
         torch.default_generator.manual_seed(seed)
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(seed)
-        yield
-
-
-@contextmanager
-def _training(model: nn.Module) -> Iterator[None]:
-    """Training mode; if the model is in it already, layers that the user put in eval mode stay there."""
-    if model.training:
-        yield
-        return
-    with evaluating(model):  # restores the modes of all layers
-        model.train()
         yield
 
 

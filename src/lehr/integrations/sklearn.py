@@ -1,21 +1,10 @@
-"""A private classifier with scikit-learn's interface. Install with ``pip install 'lehr[sklearn]'``.
-
->>> import numpy as np
->>> from sklearn.datasets import load_digits
->>> inputs, labels = load_digits(return_X_y=True)
->>> inputs = inputs / 16  # a constant, not computed from the records
->>> classifier = LehrClassifier(epsilon=8, delta=1e-4, records=1797, classes=range(10), steps=20, learning_rate=1.0)
->>> classifier = classifier.fit(inputs, labels)
->>> bool(classifier.epsilon_ <= 8), classifier.predict_proba(inputs[:3]).shape
-(True, (3, 10))
-"""
+"""A private classifier with scikit-learn's interface. Install with ``pip install 'lehr[sklearn]'``."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -26,11 +15,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lehr import networks
-from lehr.certificates.certificate import Statements
 from lehr.config import RunConfig
 from lehr.data import InMemory
 from lehr.data.records import sketch
 from lehr.errors import InvalidValue, MissingExtra
+from lehr.integrations.external_loop import make_statements
 from lehr.methods.dpsgd import dpsgd
 from lehr.run.mechanism import Method
 from lehr.training import earlier_fits
@@ -128,7 +117,8 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         held = InMemory(torch.from_numpy(inputs), torch.from_numpy(targets).long())
         if len(getattr(self, "_clones", ())) > 1:  # they may have been fitted in other processes
             earlier_fits.note(earlier_fits.Fit(records=sketch(held), settings="those of other clones"))
-        with _folder(self.directory) as directory:
+        public = ("the labels that there are",) if isinstance(self.classes, str) else ()
+        with tempfile.TemporaryDirectory() as temporary:  # removed with the key in it, unless there is a directory
             run = fit(
                 module,
                 held,
@@ -140,10 +130,10 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 steps=self.steps,
                 records=records,
                 num_classes=len(self.classes_),
-                directory=directory,
+                directory=Path(temporary, "run") if self.directory is None else self.directory,
                 name=self.name,
                 config=RunConfig() if network is None else RunConfig.of(model={"network": network[0], **network[1]}),
-                stated=self._statements(records),
+                stated=make_statements(self.settings_chosen_on, None, public, records=records),
                 budget=self.budget,
                 device=self.device,
                 silent=True,
@@ -166,9 +156,8 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most likely class of each row."""
-        probabilities = self.predict_proba(X)
-        found: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
-        return found
+        classes: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return classes
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -183,16 +172,6 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._clones.append(id(made))
         made._clones = self._clones
         return made
-
-    def _statements(self, records: int) -> Statements | None:
-        if self.settings_chosen_on is None:
-            return None
-        labels = ("the labels that there are",) if isinstance(self.classes, str) else ()
-        return Statements(
-            settings_chosen_on=self.settings_chosen_on,
-            records=records,
-            treated_as_public=("the number of records", *labels),
-        )
 
     def _stated_classes(self, labels: NDArray[Any]) -> NDArray[Any]:
         if self.classes is None or (isinstance(self.classes, str) and self.classes != PUBLIC):
@@ -228,13 +207,3 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _float32(values: Any) -> NDArray[np.float32]:
     return np.ascontiguousarray(values, dtype=np.float32)
-
-
-@contextmanager
-def _folder(directory: str | Path | None) -> Iterator[Path]:
-    """The folder of the run; a temporary one, with the key in it, is removed afterwards."""
-    if directory is not None:
-        yield Path(directory)
-        return
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made) / "run"

@@ -193,6 +193,7 @@ class LehrTrainer(Trainer):
         """The run, which is opened, or resumed, with the first step."""
         if self._private_run is None:
             model: Any = self.model
+            model.train()
             optimizer: Any = self.optimizer
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
             self._private_run = ExternalRun(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from lehr.integrations.opacus import PrivacyEngine
+from lehr.interfaces import RecordGradients
 
 RECORDS, FEATURES, CLASSES = 40, 6, 3
 
@@ -81,14 +83,29 @@ def take_steps(loop: Loop, count: int) -> None:
                 return
 
 
+def gradients_alone(model: nn.Module, loss_of: Callable[[slice], Tensor], *, count: int) -> list[tuple[Tensor, ...]]:
+    """The gradients of each record by itself, from torch."""
+    losses = (loss_of(slice(record, record + 1)) for record in range(count))
+    return [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
+
+
+def assert_same_gradients(found: RecordGradients, expected: Sequence[tuple[Tensor, ...]]) -> None:
+    """Norms and weighted sums are those of the gradients of each record by itself."""
+    flat = torch.stack([torch.cat([part.flatten() for part in grads]) for grads in expected])
+    torch.testing.assert_close(found.norms(), flat.norm(dim=1), rtol=1e-6, atol=0)
+    weights = torch.arange(1.0, len(flat) + 1, dtype=torch.float64)
+    sums = torch.cat([value.flatten() for value in found.weighted_sum(weights).values()])
+    torch.testing.assert_close(sums, weights @ flat, rtol=0, atol=1e-10)
+
+
 def clipped_mean(
     model: nn.Module, inputs: Tensor, targets: Tensor, *, clip_norm: float, divisor: float
 ) -> list[Tensor]:
     """Record by record, as a textbook has it."""
     sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
-    for record in range(len(inputs)):
-        loss = functional.cross_entropy(model(inputs[record : record + 1]), targets[record : record + 1])
-        grads = torch.autograd.grad(loss, list(model.parameters()))
-        norm = torch.sqrt(torch.stack([grad.square().sum() for grad in grads]).sum())
-        sums = [total + grad * min(1.0, clip_norm / float(norm)) for total, grad in zip(sums, grads, strict=True)]
+    for grads in gradients_alone(
+        model, lambda own: functional.cross_entropy(model(inputs[own]), targets[own]), count=len(inputs)
+    ):
+        norm = float(torch.cat([grad.flatten() for grad in grads]).norm())
+        sums = [total + grad * min(1.0, clip_norm / norm) for total, grad in zip(sums, grads, strict=True)]
     return [total / divisor for total in sums]

@@ -1,4 +1,4 @@
-"""Recurrent layers, attention and ``SequenceBias``."""
+"""Recurrent layers, attention, ``SequenceBias``, and ``ModuleValidator``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lehr.errors import InvalidValue, NotPrivate
+from lehr.errors import LehrError
 from lehr.gradients.hooked import HookedEngine
+from lehr.integrations.opacus import ModuleValidator, validators
 from lehr.integrations.opacus.layers import DPGRU, DPLSTM, DPRNN, DPMultiheadAttention, SequenceBias
-from tests.integrations.opacus.loops import differentiate
+from lehr.integrations.opacus.validators import (
+    IllegalModuleConfigurationError,
+    NotYetSupportedModuleError,
+    ShouldReplaceModuleError,
+    UnsupportedModuleError,
+    register_module_fixer,
+    register_module_validator,
+)
+from tests.integrations.opacus.loops import assert_same_gradients, differentiate, gradients_alone
+from tests.integrations.refusals import invalid, not_private
+
+TARGETS = torch.tensor([0, 1, 2, 0, 1])
+
+
+def assert_right(model: nn.Module, *inputs: Tensor) -> None:
+    """The gradients of a hooked model are those of each record alone."""
+
+    def loss(own: slice) -> Tensor:
+        return functional.cross_entropy(model(*(part[own] for part in inputs)), TARGETS[own])
+
+    expected = gradients_alone(model, loss, count=len(TARGETS))
+    with HookedEngine(model) as engine:
+        differentiate(loss(slice(None)))
+        assert_same_gradients(engine.gradients(), expected)
 
 
 class Attends(nn.Module):
@@ -28,43 +52,28 @@ class Attends(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         sequence = inputs if self.batch_first else inputs.transpose(0, 1)
         attended, _ = self.attention(sequence, sequence, sequence)
-        longer = self.bias(attended)
-        means: Tensor = self.out(longer.square().mean(1 if self.batch_first else 0))
+        means: Tensor = self.out(self.bias(attended).square().mean(1 if self.batch_first else 0))
         return means
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("add_bias_kv", [True, False])
-def test_gradients_are_those_of_each_record_alone(batch_first: bool, add_bias_kv: bool) -> None:
+@pytest.mark.parametrize("batch_first, add_bias_kv", [(True, True), (False, False)])
+def test_gradients_of_attention_are_right(batch_first: bool, add_bias_kv: bool) -> None:
     model = Attends(batch_first=batch_first, add_bias_kv=add_bias_kv).double()
-    inputs, targets = torch.randn(5, 6, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
-    names = list(dict(model.named_parameters()))
-    expected = []
-    for record in range(5):
-        loss = functional.cross_entropy(model(inputs[record : record + 1]), targets[record : record + 1])
-        expected.append(torch.cat([grad.flatten() for grad in torch.autograd.grad(loss, list(model.parameters()))]))
-    with HookedEngine(model) as engine:
-        differentiate(functional.cross_entropy(model(inputs), targets))
-        found = engine.gradients()
-    assert torch.allclose(found.norms(), torch.stack(expected).norm(dim=1), rtol=1e-6)
-    sums = found.weighted_sum(torch.ones(5, dtype=torch.float64))
-    assert torch.allclose(torch.cat([sums[name].flatten() for name in names]), torch.stack(expected).sum(0), atol=1e-10)
+    assert_right(model, torch.randn(5, 6, 4, dtype=torch.float64))
 
 
-def test_the_bias_stands_at_the_end() -> None:
+def test_sequence_bias_is_appended() -> None:
     layer = SequenceBias(4, batch_first=True)
     longer = layer(torch.zeros(2, 3, 4))
     assert longer.shape == (2, 4, 4)
     assert torch.equal(longer[1, 3], layer.bias)
 
 
-PAIRS = {DPRNN: nn.RNN, DPGRU: nn.GRU, DPLSTM: nn.LSTM}
-SETUPS: list[dict[str, Any]] = [{"num_layers": 2, "bidirectional": True}, {"bias": False}]
-every_layer = pytest.mark.parametrize("kind", PAIRS, ids=lambda kind: kind.__name__)
+every_layer = pytest.mark.parametrize("kind", [DPRNN, DPGRU, DPLSTM])
 
 
 class Sentences(nn.Module):
-    """Classifies sentences; where lengths are given, each by its own length."""
+    """Classifies sentences, with ``lengths`` as packed sequences."""
 
     def __init__(self, kind: Any, **options: Any) -> None:
         super().__init__()
@@ -86,64 +95,21 @@ class Sentences(nn.Module):
         return own
 
 
-def batch() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(0, 10, (5, 6), generator=generator), torch.randint(0, 3, (5,), generator=generator)
-
-
-def one_by_one(model: nn.Module, words: Tensor, targets: Tensor, *lengths: Tensor) -> list[dict[str, Tensor]]:
-    found = []
-    for record in range(len(words)):
-        own = slice(record, record + 1)
-        loss = functional.cross_entropy(model(words[own], *(part[own] for part in lengths)), targets[own])
-        grads = torch.autograd.grad(loss, list(model.parameters()))
-        found.append(dict(zip(dict(model.named_parameters()), grads, strict=True)))
-    return found
-
-
-def assert_right(model: nn.Module, *lengths: Tensor) -> None:
-    words, targets = batch()
-    expected = one_by_one(model, words, targets, *lengths)
-    with HookedEngine(model) as engine:
-        differentiate(functional.cross_entropy(model(words, *lengths), targets))
-        found = engine.gradients()
-    norms = [torch.sqrt(torch.stack([grad.square().sum() for grad in grads.values()]).sum()) for grads in expected]
-    assert torch.allclose(found.norms(), torch.stack(norms), rtol=1e-9)
-    weights = torch.arange(1.0, 6.0, dtype=torch.float64)
-    for name, value in found.weighted_sum(weights).items():
-        wanted = sum(weight * grads[name] for weight, grads in zip(weights, expected, strict=True))
-        assert torch.allclose(value, wanted, atol=1e-12)
+WORDS = torch.randint(0, 10, (5, 6), generator=torch.Generator().manual_seed(1))
 
 
 @every_layer
-@pytest.mark.parametrize("options", SETUPS, ids=str)
-def test_recurrent_gradients_are_those_of_each_record_alone(kind: Any, options: dict[str, Any]) -> None:
-    assert_right(Sentences(kind, **options).double())
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"bias": False, "num_layers": 2}], ids=str)
+def test_gradients_of_recurrent_layers_are_right(kind: Any, options: dict[str, Any]) -> None:
+    assert_right(Sentences(kind, **options).double(), WORDS)
 
 
 @every_layer
 def test_gradients_are_right_for_sequences_of_different_length(kind: Any) -> None:
-    model = Sentences(kind, num_layers=2, bidirectional=True).double()
-    assert_right(model, torch.tensor([3, 6, 1, 5, 2]))
+    assert_right(Sentences(kind, num_layers=2, bidirectional=True).double(), WORDS, torch.tensor([3, 6, 1, 5, 2]))
 
 
-@every_layer
-def test_trained_it_computes_what_it_does_evaluated(kind: Any) -> None:
-    layer = kind(5, 4, num_layers=2, bidirectional=True, batch_first=True).double()
-    inputs, num_states = torch.randn(3, 6, 5, dtype=torch.float64), 2 if kind is DPLSTM else 1
-    states = tuple(torch.randn(4, 3, 4, dtype=torch.float64) for _ in range(num_states))
-    given = states if kind is DPLSTM else states[0]
-    with torch.no_grad():
-        expected, last = layer(inputs, given)
-    with HookedEngine(_Called(layer, given)) as engine:
-        assert engine is not None
-        found, found_last = layer(inputs, given)
-    assert torch.allclose(found, expected)
-    pairs = zip(found_last, last, strict=True) if kind is DPLSTM else [(found_last, last)]
-    assert all(torch.allclose(one, other) for one, other in pairs)
-
-
-class _Called(nn.Module):
+class Called(nn.Module):
     def __init__(self, layer: nn.Module, states: Any) -> None:
         super().__init__()
         self.layer, self.states = layer, states
@@ -152,18 +118,102 @@ class _Called(nn.Module):
         return self.layer(inputs, self.states)
 
 
+@every_layer
+def test_outputs_in_training_are_those_of_torch(kind: Any) -> None:
+    layer = kind(5, 4, num_layers=2, bidirectional=True, batch_first=True).double()
+    inputs, num_states = torch.randn(3, 6, 5, dtype=torch.float64), 2 if kind is DPLSTM else 1
+    states = tuple(torch.randn(4, 3, 4, dtype=torch.float64) for _ in range(num_states))
+    given = states if kind is DPLSTM else states[0]
+    with torch.no_grad():
+        expected = layer(inputs, given)
+    with HookedEngine(Called(layer, given)):
+        torch.testing.assert_close(layer(inputs, given), expected)
+
+
 def test_an_empty_batch_adds_nothing() -> None:
     model = Sentences(DPLSTM).double()
-    words, targets = batch()
     with HookedEngine(model) as engine:
-        differentiate(functional.cross_entropy(model(words[:0]), targets[:0]))
+        differentiate(functional.cross_entropy(model(WORDS[:0]), TARGETS[:0]))
         found = engine.gradients()
     assert not any(bool(value.any()) for value in found.weighted_sum(torch.ones(0, dtype=torch.float64)).values())
 
 
-def test_what_has_no_rule_is_refused() -> None:
-    with pytest.raises(NotPrivate, match="proj_size"):
+def test_projections_and_unbatched_inputs_are_refused() -> None:
+    with not_private("DPLSTM"):
         HookedEngine(nn.Sequential(DPLSTM(5, 4, proj_size=2)))
     layer = DPLSTM(5, 4)
-    with HookedEngine(nn.Sequential(layer)), pytest.raises(InvalidValue, match="three axes"):
+    with HookedEngine(nn.Sequential(layer)), invalid("the input of DPLSTM"):
         layer(torch.ones(6, 5))
+
+
+# ModuleValidator.
+
+
+def images(channels: int = 8) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, channels, 3), nn.BatchNorm2d(channels), nn.Conv2d(channels, 4, 3))
+
+
+@pytest.mark.parametrize(
+    "layer, error",
+    [
+        (nn.BatchNorm1d(4), ShouldReplaceModuleError),
+        (nn.LSTM(3, 3), ShouldReplaceModuleError),
+        (nn.InstanceNorm1d(4, track_running_stats=True), IllegalModuleConfigurationError),
+        (nn.Embedding(4, 2, max_norm=1.0), NotYetSupportedModuleError),
+    ],
+)
+def test_unsupported_layers_are_named_once(layer: nn.Module, error: type[Exception]) -> None:
+    errors = ModuleValidator.validate(nn.Sequential(nn.Linear(3, 3), nn.Sequential(layer)))
+    assert [type(found) for found in errors] == [error]
+    assert f"1.0 ({type(layer).__name__})" in str(errors[0])
+    with pytest.raises(UnsupportedModuleError) as caught:
+        ModuleValidator.validate(nn.Sequential(layer), strict=True)
+    assert isinstance(caught.value, LehrError)
+    assert isinstance(caught.value, ValueError)
+    assert issubclass(validators.UnsupportableModuleError, UnsupportedModuleError)
+
+
+def test_attention_and_frozen_batch_norm_are_valid_and_eval_mode_is_not() -> None:
+    assert ModuleValidator.is_valid(nn.TransformerEncoderLayer(4, 2))
+    frozen = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    frozen[1].eval()
+    assert ModuleValidator.is_valid(frozen)
+    assert list(map(type, ModuleValidator.validate(nn.Linear(2, 2).eval()))) == [IllegalModuleConfigurationError]
+
+
+def test_batch_norm_is_replaced_in_a_copy() -> None:
+    model = images(channels=32)
+    fixed: Any = ModuleValidator.fix(model)
+    assert isinstance(model[1], nn.BatchNorm2d)  # type: ignore[index]
+    assert fixed[1].num_channels // fixed[1].num_groups >= 4
+    assert bool(fixed[1](torch.randn(2, 32, 1, 1)).abs().gt(1e-3).any())  # groups of one number would be all zeros
+    limited: Any = ModuleValidator.fix(model, num_groups=2)
+    assert limited[1].num_groups == 2
+    by_instance: Any = ModuleValidator.fix(model, replace_bn_with_in=True)
+    assert isinstance(by_instance[1], nn.InstanceNorm2d)
+    with invalid("num_groups"):
+        ModuleValidator.fix(model, num_groups=2, replace_bn_with_in=True)
+    without: Any = ModuleValidator.fix_and_validate(nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True)))
+    assert without[0].running_mean is None
+
+
+@pytest.mark.parametrize("kind, replacement", [(nn.LSTM, DPLSTM), (nn.GRU, DPGRU), (nn.RNN, DPRNN)])
+def test_recurrent_layers_keep_their_weights(kind: Any, replacement: type[nn.Module]) -> None:
+    model = nn.Sequential(kind(3, 4, num_layers=2, bidirectional=True, batch_first=True))
+    fixed: Any = ModuleValidator.fix_and_validate(model)
+    assert type(fixed[0]) is replacement
+    inputs = torch.randn(2, 5, 3)
+    with torch.no_grad():
+        assert torch.equal(fixed[0](inputs)[0], model[0](inputs)[0])
+
+
+class Odd(nn.Module):
+    pass
+
+
+def test_checks_and_replacements_can_be_registered() -> None:
+    register_module_validator(Odd)(lambda layer: [NotYetSupportedModuleError("odd")])
+    register_module_fixer([Odd])(lambda layer: nn.Identity())
+    model = nn.Sequential(Odd(), nn.Linear(2, 2))
+    assert [str(error) for error in ModuleValidator.validate(model)] == ["odd"]
+    assert isinstance(ModuleValidator.fix_and_validate(model)[0], nn.Identity)  # type: ignore[index]

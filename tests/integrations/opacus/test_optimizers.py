@@ -1,4 +1,4 @@
-"""The private optimizer: one charged release for each draw; schedules of its noise and clip norm."""
+"""The private optimizer: one charged release for each draw; clip rules; schedules of noise and clip norm."""
 
 from __future__ import annotations
 
@@ -14,18 +14,25 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from lehr.accounting.events import Event, Gaussian, PoissonSampled, Repeated
-from lehr.errors import BudgetExceeded, InvalidValue
+from lehr.errors import BudgetExceeded
 from lehr.integrations.opacus import BatchMemoryManager, DPOptimizer, GradSampleModule, UnprovenWarning
 from lehr.integrations.opacus.data_loader import DPDataLoader
 from lehr.integrations.opacus.grad_sample import GradSampleHooks
-from lehr.integrations.opacus.schedulers import (
+from lehr.integrations.opacus.optimizers import (
+    COUNT,
     ExponentialGradClip,
     ExponentialNoise,
     LambdaGradClip,
     LambdaNoise,
+    QuantileClip,
+    QuantileRule,
     StepGradClip,
     StepNoise,
 )
+from lehr.interfaces import Groups, ReleasedSum
+from lehr.privacy.clipping import LARGEST_CLIP_NORM, AutomaticClip, FlatClip, PerLayerClip
+from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.rng import RunKey
 from lehr.run.private_run import OpenRunSpec, PrivateRun
 from tests.integrations.opacus.loops import (
     clipped_mean,
@@ -37,113 +44,96 @@ from tests.integrations.opacus.loops import (
     take_step,
     take_steps,
 )
+from tests.integrations.refusals import invalid
 
 
 def test_noise_has_the_stated_standard_deviation() -> None:
     """Zero inputs leave the gradient of the weight to the noise alone."""
-    loop = private(noise_multiplier=2.0, max_grad_norm=0.5, batch_size=8, model=nn.Linear(6, 300).double())
+    loop = private(noise_multiplier=2.0, max_grad_norm=0.5, model=nn.Linear(6, 300).double())
     noise = []
     for inputs, targets in loop.loader:
-        loop.optimizer.zero_grad()
-        differentiate(functional.cross_entropy(loop.model(inputs * 0), targets))
-        loop.optimizer.step()
+        take_step(loop, (inputs * 0, targets))
         noise.append(loop.model.weight.grad.flatten())
     std = float(torch.cat(noise).std())
     assert std == pytest.approx(2.0 * 0.5 / 8, rel=0.06)
     assert std != pytest.approx(2.0 * 0.5 / 8 / 2, rel=0.06)
 
 
-def test_the_wrapped_optimizer_is_the_one_that_steps() -> None:
-    loop = private()
+def test_the_wrapped_optimizer_steps_and_keeps_its_state() -> None:
+    loop, later = private(), private()
     loop.optimizer.original_optimizer.param_groups[0]["momentum"] = 0.9
     take_steps(loop, 2)
     assert len(loop.optimizer.state) == 4
-    assert loop.optimizer.state_dict()["param_groups"][0]["momentum"] == 0.9
-    later = private()
     later.optimizer.load_state_dict(loop.optimizer.state_dict())
     assert later.optimizer.param_groups[0]["momentum"] == 0.9
-    assert isinstance(later.optimizer, DPOptimizer)
     assert "SGD" in repr(later.optimizer)
 
 
-def test_noise_and_clip_norm_may_change_and_are_charged_as_they_are() -> None:
+def test_changed_noise_is_charged_and_an_invalid_clip_norm_costs_nothing() -> None:
     loop = private(noise_multiplier=1.0)
     take_steps(loop, 2)
-    loop.optimizer.noise_multiplier = 0.5
-    loop.optimizer.max_grad_norm = 0.1
+    loop.optimizer.noise_multiplier, loop.optimizer.max_grad_norm = 0.5, 0.1
     take_steps(loop, 1)
-    assert loop.engine.accountant.history == [(1.0, 0.2, 2), (0.5, 0.2, 1)]
-
-
-def test_a_clip_norm_that_is_no_number_is_refused_before_anything_is_released() -> None:
-    loop = private()
-    loop.optimizer.max_grad_norm = float("nan")
-    with pytest.raises(InvalidValue, match="clip_norm"):
+    loop.optimizer.max_grad_norm = math.nan
+    with invalid("clip_norm"):
         take_steps(loop, 1)
-    assert len(loop.engine.accountant) == 0
+    assert loop.engine.accountant.history == [(1.0, 0.2, 2), (0.5, 0.2, 1)]
 
 
 def test_a_step_without_a_backward_pass_is_refused_and_costs_nothing() -> None:
     loop = private()
     next(iter(loop.loader))
-    with pytest.raises(InvalidValue, match="backward"):
+    with invalid("loop"):
         loop.optimizer.step()
     assert len(loop.engine.accountant) == 0
 
 
-def test_a_closure_is_called_once_for_the_gradients() -> None:
-    loop = private()
+def test_closures_and_step_hooks_are_called_once() -> None:
+    """The closure for the gradients, the hook between release and step."""
+    loop, calls = private(), []
     inputs, targets = next(iter(loop.loader))
-    calls = []
+    before = [parameter.detach().clone() for parameter in loop.model.parameters()]
 
     def closure() -> float:
-        calls.append(1)
+        calls.append("closure")
         loss = functional.cross_entropy(loop.model(inputs), targets)
         differentiate(loss)
         return float(loss.detach())
 
-    loop.optimizer.step(closure)
-    assert len(calls) == 1
-    assert len(loop.engine.accountant) == 1
-
-
-def test_a_hook_runs_between_release_and_step() -> None:
-    loop = private()
-    seen: list[Any] = []
-    before = [parameter.detach().clone() for parameter in loop.model.parameters()]
-
     def hook(optimizer: DPOptimizer) -> None:
-        seen.append(all(torch.equal(a, b) for a, b in zip(optimizer.params, before, strict=True)))
+        calls.append("hook")
+        assert all(map(torch.equal, optimizer.params, before))
         assert all(parameter.grad is not None for parameter in optimizer.params)
 
     loop.optimizer.attach_step_hook(hook)
-    take_step(loop, next(iter(loop.loader)))
-    assert seen == [True]
+    loop.optimizer.step(closure)
+    assert calls == ["closure", "hook"]
+    assert len(loop.engine.accountant) == 1
 
 
-def test_what_would_count_wrongly_is_refused() -> None:
+def test_unsupported_methods_are_refused() -> None:
     loop = private()
-    with pytest.raises(InvalidValue, match="BatchMemoryManager"):
+    with invalid("loop"):
         loop.optimizer.signal_skip_step()
-    with pytest.raises(InvalidValue, match="param_groups"):
+    with invalid("param_groups"):
         loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     with pytest.raises(TypeError, match="state_dict"):
         copy.deepcopy(loop.optimizer)
 
 
-def test_a_parameter_that_joins_the_optimizer_later_is_never_trained_without_noise() -> None:
+def test_a_parameter_added_later_is_never_trained_without_noise() -> None:
     loop, extra = private(), nn.Linear(3, 3).double()
     loop.optimizer.original_optimizer.add_param_group({"params": list(extra.parameters())})
     before = extra.weight.detach().clone()
     inputs, targets = next(iter(loop.loader))
     differentiate(functional.cross_entropy(extra(loop.model(inputs)), targets))
-    with pytest.raises(InvalidValue, match="2 other trainable parameters"):
+    with invalid("optimizer"):
         loop.optimizer.step()
     assert torch.equal(extra.weight, before)
     assert len(loop.engine.accountant) == 0
 
 
-def test_a_gradient_from_before_never_moves_a_frozen_parameter() -> None:
+def test_an_older_gradient_never_moves_a_frozen_parameter() -> None:
     model: Any = network()
     differentiate(functional.cross_entropy(model(records().tensors[0]), records().tensors[1]))
     model[0].requires_grad_(False)
@@ -163,13 +153,7 @@ def by_hand(model: Any = None, **options: Any) -> tuple[Any, DPOptimizer]:
         return model, DPOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), **{**settings, **options})
 
 
-def test_one_that_was_built_by_hand_needs_the_switch() -> None:
-    settings: Any = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": 4}
-    with pytest.raises(InvalidValue, match="accept_unproven"):
-        DPOptimizer(torch.optim.SGD(GradSampleModule(network()).parameters(), lr=0.1), **settings)
-
-
-def test_one_that_was_built_by_hand_clips_every_record_and_divides_by_the_batch_size() -> None:
+def test_an_optimizer_built_by_hand_clips_and_divides_and_needs_the_flag() -> None:
     model, optimizer = by_hand()
     inputs, targets = records()[:10]
     differentiate(functional.cross_entropy(model(inputs), targets))
@@ -177,9 +161,11 @@ def test_one_that_was_built_by_hand_clips_every_record_and_divides_by_the_batch_
     expected = clipped_mean(model.to_standard_module(), inputs, targets, clip_norm=0.5, divisor=10)
     for parameter, wanted in zip(model.parameters(), expected, strict=True):
         assert torch.allclose(parameter.grad, wanted, atol=1e-12)
+    with invalid("accept_unproven"):
+        DPOptimizer(sgd(network()), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4)
 
 
-def test_one_that_was_built_by_hand_adds_fresh_noise_and_repeats_it_only_with_a_generator() -> None:
+def test_an_optimizer_built_by_hand_repeats_its_noise_only_with_a_generator() -> None:
     found = []
     for seed in (1, 1, None):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -189,7 +175,7 @@ def test_one_that_was_built_by_hand_adds_fresh_noise_and_repeats_it_only_with_a_
             differentiate(model(torch.zeros(4, 6).double()).mean())
             optimizer.step()
             found.append(model.weight.grad)
-        with pytest.raises(InvalidValue, match="backward"):
+        with invalid("loop"):
             optimizer.step()
     assert float(torch.cat(found).std()) == pytest.approx(2.0 * 0.5 / 10, rel=0.06)
     assert not torch.equal(found[0], found[1])
@@ -197,20 +183,13 @@ def test_one_that_was_built_by_hand_adds_fresh_noise_and_repeats_it_only_with_a_
     assert not torch.equal(found[0], found[4])
 
 
-def test_parameters_without_hooks_are_refused() -> None:
-    model, optimizer = by_hand(network())
-    differentiate(functional.cross_entropy(model(records()[:4][0]), records()[:4][1]))
-    with pytest.raises(InvalidValue, match="GradSampleModule"):
-        optimizer.step()
-
-
-def test_none_is_built_by_hand_over_a_model_whose_steps_are_counted() -> None:
-    loop = private()
-    _, other = by_hand(loop.model)
-    inputs, targets = next(iter(loop.loader))
-    differentiate(functional.cross_entropy(loop.model(inputs), targets))
-    with pytest.raises(InvalidValue, match="make_private"):
-        other.step()
+def test_an_optimizer_built_by_hand_needs_a_hooked_model_that_no_engine_counts() -> None:
+    counted = private().model
+    for model in (network(), counted):
+        _, optimizer = by_hand(model)
+        differentiate(functional.cross_entropy(model(records()[:4][0]), records()[:4][1]))
+        with invalid("optimizer"):
+            optimizer.step()
 
 
 class Recorded:
@@ -242,21 +221,21 @@ class Recorded:
             tracker=self.loader.tracker,
         )
 
-    def batches(self, size: int | None = None) -> Iterator[Any]:
-        loader = self.loader
-        if size is not None:
-            loader = BatchMemoryManager(
-                data_loader=loader, max_physical_batch_size=size, optimizer=self.optimizer
-            ).__enter__()
-        return (inputs for (inputs,) in loader)
+    def batches(self, size: int = 4) -> Iterator[Any]:
+        manager = BatchMemoryManager(data_loader=self.loader, max_physical_batch_size=size, optimizer=self.optimizer)
+        return (inputs for (inputs,) in manager.split_loader)
 
     def run(self, inputs: Tensor) -> None:
         differentiate(self.model(inputs).sum() / max(1, len(inputs)))
 
+    def step(self, inputs: Tensor) -> None:
+        self.run(inputs)
+        self.optimizer.step()
+
     @property
     def norm(self) -> float:
         """The norm of the released sum."""
-        return float(torch.cat([value.grad.flatten() for value in self.model.parameters()]).norm())  # type: ignore[union-attr]
+        return float(torch.cat([torch.as_tensor(value.grad).flatten() for value in self.model.parameters()]).norm())
 
 
 def test_a_release_is_charged_before_its_value_is_handed_out() -> None:
@@ -267,76 +246,66 @@ def test_a_release_is_charged_before_its_value_is_handed_out() -> None:
 
     made.charge = refuse
     made.run(next(made.batches()))
-    before = [None if value.grad is None else value.grad.clone() for value in made.model.parameters()]
     with pytest.raises(RuntimeError, match="disk"):
         made.optimizer.step()
-    after = [value.grad for value in made.model.parameters()]
-    assert all(one is other or torch.equal(one, other) for one, other in zip(before, after, strict=True))  # type: ignore[arg-type]
+    assert all(value.grad is None or not value.grad.any() for value in made.model.parameters())
 
 
 def test_the_batches_of_a_draw_are_clipped_by_one_rule_and_released_once() -> None:
     made = Recorded()
     batches = made.batches(3)
-    made.run(next(batches))
-    made.optimizer.step()
+    made.step(next(batches))
     assert made.charged == []
     made.optimizer.max_grad_norm = 100.0
-    made.run(next(batches))
-    made.optimizer.step()
+    made.step(next(batches))
     assert made.norm == pytest.approx(4 * 0.5, rel=1e-3)
     assert made.charged == [PoissonSampled(1.0, Gaussian(1e-9))]
 
 
-def test_a_draw_that_was_left_is_not_released_and_a_batch_is_not_left_out() -> None:
+def test_an_unfinished_draw_is_not_released_and_no_batch_may_be_left_out() -> None:
     made = Recorded()
     batches = made.batches(2)
-    made.run(next(batches))
-    made.optimizer.step()
+    made.step(next(batches))
     next(batches)  # the second half of the first draw
     for _ in range(2):
-        made.run(next(batches))
-        made.optimizer.step()
+        made.step(next(batches))
     assert made.norm == pytest.approx(4 * 0.5, rel=1e-3)
     next(batches)
-    made.run(next(batches))
-    with pytest.raises(InvalidValue, match="BatchMemoryManager"):
-        made.optimizer.step()
+    with invalid("step"):
+        made.step(next(batches))
     assert len(made.charged) == 1
 
 
-def test_an_empty_draw_is_noise_alone_with_and_without_a_placeholder() -> None:
-    for rand_on_empty in (False, True):
-        made = Recorded(rand_on_empty=rand_on_empty, sample_rate=1e-12)
-        inputs = next(made.batches())
-        assert len(inputs) == int(rand_on_empty)
-        made.run(inputs + 1)
-        made.optimizer.step()
-        assert 0 < made.norm < 1e-6
-        assert len(made.charged) == 1
+@pytest.mark.parametrize("rand_on_empty", [True, False])
+def test_an_empty_draw_is_noise_alone(rand_on_empty: bool) -> None:
+    made = Recorded(rand_on_empty=rand_on_empty, sample_rate=1e-12)
+    inputs = next(made.batches())
+    assert len(inputs) == int(rand_on_empty)
+    made.step(inputs + 1)
+    assert 0 < made.norm < 1e-6
+    assert len(made.charged) == 1
 
 
-def test_no_more_steps_than_planned_and_no_others() -> None:
+def test_a_plan_allows_its_steps_and_no_others() -> None:
     made = Recorded(planned=Repeated(PoissonSampled(1.0, Gaussian(1e-9)), 2))
     batches = made.batches()
-    made.run(next(batches))
     made.optimizer.noise_multiplier = 1.0
-    with pytest.raises(InvalidValue, match="plan"):
-        made.optimizer.step()
+    with invalid("step"):
+        made.step(next(batches))
     made.optimizer.noise_multiplier = 1e-9
     for _ in range(2):
-        made.run(next(batches))
-        made.optimizer.step()
-    made.run(next(batches))
-    with pytest.raises(BudgetExceeded, match="2 steps"):
-        made.optimizer.step()
+        made.step(next(batches))
+    with pytest.raises(BudgetExceeded):
+        made.step(next(batches))
     assert len(made.charged) == 2
 
 
-def test_zero_grad_drops_a_backward_pass_and_keeps_a_forward_pass() -> None:
+def test_zero_grad_drops_a_backward_pass_and_a_new_batch_a_forward_pass() -> None:
     made = Recorded()
     batches = made.batches()
     made.run(next(batches))
     made.optimizer.zero_grad()
+    made.model(next(batches))
     loss = made.model(next(batches)).mean()
     made.optimizer.zero_grad()
     differentiate(loss)
@@ -344,25 +313,131 @@ def test_zero_grad_drops_a_backward_pass_and_keeps_a_forward_pass() -> None:
     assert len(made.charged) == 1
 
 
-def test_a_forward_pass_that_was_left_does_not_stop_the_next_batch() -> None:
-    made = Recorded()
-    batches = made.batches()
-    made.model(next(batches))
-    made.run(next(batches))
-    made.optimizer.step()
-    assert len(made.charged) == 1
-
-
-def test_a_model_whose_layers_the_loop_combines_is_refused() -> None:
-    """What it does between them, here a mean over the batch, is never checked."""
+def test_calling_layers_of_the_model_is_refused() -> None:
+    """What the loop does between them, here a mean over the batch, is never checked."""
     model = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3)).double()
     loop = private(model=model)
     inputs, targets = next(iter(loop.loader))
     inner = model[0](inputs)
     differentiate(functional.cross_entropy(model[1](inner - inner.mean(0)), targets))
-    with pytest.raises(InvalidValue, match="calls the model itself"):
+    with invalid("loop"):
         loop.optimizer.step()
     assert len(loop.engine.accountant) == 0
+
+
+# Clip rules.
+
+CLIP = QuantileClip(
+    target_unclipped_quantile=0.5,
+    clipbound_learning_rate=0.2,
+    max_clipbound=10.0,
+    min_clipbound=0.1,
+    unclipped_num_std=5.0,
+)
+SETTINGS = vars(CLIP)
+
+
+@pytest.mark.parametrize(
+    "clipping, given, expected",
+    [
+        ("flat", 0.5, FlatClip(0.5)),
+        ("flat", 1e20, FlatClip(LARGEST_CLIP_NORM)),
+        ("automatic", math.inf, AutomaticClip(LARGEST_CLIP_NORM)),
+        ("per_layer", 0.5, PerLayerClip(0.5)),
+        # A norm for each parameter becomes one for each layer, with the same sensitivity.
+        ("per_layer", [3.0, 4.0, 5.0, 12.0], PerLayerClip.with_norms({"0": 5.0, "2": 13.0})),
+    ],
+)
+def test_clipping_by_name(clipping: str, given: Any, expected: Any) -> None:
+    loop = private(clipping=clipping, max_grad_norm=given)
+    assert loop.optimizer.clip_rule() == expected
+    take_steps(loop, 1)
+    assert loop.engine.accountant.history == [(1.0, 0.2, 1)]
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("max_grad_norm", {"max_grad_norm": [1.0, 1.0]}),
+        ("max_grad_norm", {"clipping": "per_layer", "max_grad_norm": [1.0]}),
+        ("clipping", {"clipping": "quantile"}),
+        ("clipping", {"clipping": "adaptive"}),
+        ("clipping", {"clipping": "adaptive", "min_clipbound": 1.0}),
+        ("clipping", {"clipping": "flat", **SETTINGS}),
+        ("max_clipbound", {"clipping": "adaptive", **SETTINGS, "max_clipbound": 0.05}),
+        ("noise_multiplier", {"clipping": "adaptive", **SETTINGS, "noise_multiplier": 10.0}),
+    ],
+)
+def test_incomplete_clipping_is_refused(name: str, options: dict[str, Any]) -> None:
+    with invalid(name):
+        private(**options)
+
+
+class Lengths:
+    """Records whose gradients are numbers."""
+
+    names = ("weight",)
+    margin = 0.0
+
+    def __init__(self, *values: float) -> None:
+        self.values = torch.tensor(values, dtype=torch.float64)
+
+    def norms(self, groups: Groups | None = None) -> Tensor:
+        return self.values.abs()
+
+    def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
+        return {"weight": (weights * self.values).sum()}
+
+
+def vector(rule: QuantileRule, *values: float) -> Tensor:
+    return torch.stack(list(rule(Lengths(*values)).values.values()))
+
+
+@pytest.mark.parametrize("record", [0.0, 1e-12, 0.5, 1.0, 1.0001, 50.0])
+def test_one_record_moves_sum_and_count_by_at_most_the_sensitivity(record: float) -> None:
+    rule = CLIP.rule(clip_norm=1.0, noise_multiplier=2.0)
+    moved = float((vector(rule, 0.3, 4.0, record) - vector(rule, 0.3, 4.0)).norm())
+    assert moved <= rule.sensitivity * (1 + 1e-12)
+    assert record != 1.0 or moved == pytest.approx(rule.sensitivity)
+
+
+def test_adaptive_noise_is_that_of_theorem_1() -> None:
+    """Andrew et al. (2021): (σ⁻² - (2 σ_b)⁻²)^(-1/2) on the sum, σ_b on the count."""
+    rule = CLIP.rule(clip_norm=0.7, noise_multiplier=2.0)
+    std = 2.0 * rule.sensitivity
+    assert std == pytest.approx(0.7 * (2.0**-2 - (2 * 5.0) ** -2) ** -0.5)
+    assert std / rule.count_weight == pytest.approx(5.0)
+
+
+def test_the_count_is_released_with_noise() -> None:
+    rule = CLIP.rule(clip_norm=1.0, noise_multiplier=2.0)
+    private_sum = rule(Lengths(0.5))
+    released = [
+        IsotropicNoise().release(private_sum, noise_multiplier=2.0, randomness=RunKey.fresh().at(0, 0)).values[COUNT]
+        for _ in range(400)
+    ]
+    std = float(torch.stack(released).std()) / rule.count_weight
+    assert 4.2 < std < 5.8
+    assert not 4.2 < std / 2 < 5.8
+
+
+@pytest.mark.parametrize(
+    "clip_norm, length, expected", [(1.0, 0.1, math.exp(-0.1)), (1.0, 5.0, math.exp(0.1)), (0.1, 0.01, 0.1)]
+)
+def test_the_clip_norm_follows_the_quantile(clip_norm: float, length: float, expected: float) -> None:
+    rule = CLIP.rule(clip_norm=clip_norm, noise_multiplier=1e-6)
+    released = ReleasedSum(values=rule(Lengths(*[length] * 10)).values)
+    assert CLIP.next_clip_norm(rule, released, expected_batch_size=10) == pytest.approx(expected)
+
+
+def test_a_loop_adapts_its_clip_norm_under_one_noise_multiplier() -> None:
+    loop = private(clipping="adaptive", max_grad_norm=5.0, noise_multiplier=0.5, batch_size=20, **SETTINGS)
+    take_steps(loop, 10)
+    assert loop.optimizer.max_grad_norm < 5.0
+    assert loop.engine.accountant.history == [(0.5, 0.5, 10)]
+
+
+# Schedules.
 
 
 @pytest.mark.parametrize(
@@ -376,26 +451,15 @@ def test_a_model_whose_layers_the_loop_combines_is_refused() -> None:
         (LambdaGradClip, {"scheduler_function": lambda epoch: 1 + epoch}, [1, 2, 3, 4]),
     ],
 )
-def test_schedules_are_opacuss(kind: Any, options: dict[str, Any], expected: list[float]) -> None:
+def test_schedules_are_those_of_opacus(kind: Any, options: dict[str, Any], expected: list[float]) -> None:
     schedule, found = kind(private().optimizer, **options), []
     for _ in range(4):
-        by_clip, noise = schedule.optimizer.clip_rule().sensitivity, schedule.optimizer.noise_multiplier
-        found.append(noise if kind.attribute == "noise_multiplier" else by_clip)
+        found.append(getattr(schedule.optimizer, kind.attribute))
         schedule.step()
     assert found == expected
 
 
-def test_a_state_has_no_function_and_no_optimizer() -> None:
-    assert set(LambdaNoise(private().optimizer, noise_lambda=lambda epoch: 1.0).state_dict()) == {"last_epoch"}
-
-
-def test_an_optimizer_without_noise_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="noise_multiplier"):
-        ExponentialNoise(sgd(network()), gamma=0.9)
-
-
-def test_a_state_moves_the_value_that_was_stated() -> None:
-    """A loop that goes on has the noise of one that was never stopped, for the noise that it was told itself."""
+def test_a_loaded_schedule_moves_the_value_of_its_own_optimizer() -> None:
     schedule = StepNoise(private().optimizer, step_size=2, gamma=0.5)
     for _ in range(4):
         schedule.step()
@@ -404,9 +468,10 @@ def test_a_state_moves_the_value_that_was_stated() -> None:
         later.load_state_dict(schedule.state_dict())
         assert later.optimizer.noise_multiplier == 2.0
     assert later.state_dict() == schedule.state_dict()
+    assert set(LambdaNoise(later.optimizer, noise_lambda=lambda epoch: 1.0).state_dict()) == {"last_epoch"}
 
 
-def test_a_schedule_without_noise_runs_and_every_such_step_costs_everything() -> None:
+def test_every_step_of_a_schedule_without_noise_costs_everything() -> None:
     loop = private()
     schedule = LambdaNoise(loop.optimizer, noise_lambda=lambda epoch: float(epoch == 0))
     take_steps(loop, 1)
@@ -416,11 +481,16 @@ def test_a_schedule_without_noise_runs_and_every_such_step_costs_everything() ->
     assert loop.engine.get_epsilon(delta=1e-3) == math.inf
 
 
-def test_a_value_that_means_nothing_is_refused() -> None:
-    loop = private()
-    with pytest.raises(InvalidValue, match="noise_multiplier"):
-        LambdaNoise(loop.optimizer, noise_lambda=lambda epoch: -1.0)
-    with pytest.raises(InvalidValue, match="max_grad_norm"):
-        LambdaGradClip(loop.optimizer, scheduler_function=lambda epoch: 0.0)
-    with pytest.raises(InvalidValue, match="gamma"):
-        ExponentialNoise(loop.optimizer, gamma=float(torch.tensor(float("nan"))))
+@pytest.mark.parametrize(
+    "name, kind, options",
+    [
+        ("noise_multiplier", LambdaNoise, {"noise_lambda": lambda epoch: -1.0}),
+        ("max_grad_norm", LambdaGradClip, {"scheduler_function": lambda epoch: 0.0}),
+        ("gamma", ExponentialNoise, {"gamma": math.nan}),
+    ],
+)
+def test_undefined_values_of_a_schedule_are_refused(name: str, kind: Any, options: dict[str, Any]) -> None:
+    with invalid(name):
+        kind(private().optimizer, **options)
+    with invalid("optimizer"):
+        ExponentialNoise(sgd(network()), gamma=0.9)

@@ -8,24 +8,18 @@ Every public name of Opacus 1.6 is found at the same path below this package. Wh
 
 import sys
 
-from lehr.integrations.opacus import (
-    accountants,
-    grad_sample,
-    layers,
-    migration,
-    optimizers,
-    schedulers,
-    utils,
-    validators,
+from lehr.integrations.opacus import accountants, data_loader, grad_sample, layers, optimizers, validators
+from lehr.integrations.opacus.accountants import (
+    UnprovenWarning,
+    create_accountant,
+    get_noise_multiplier,
+    register_accountant,
 )
-from lehr.integrations.opacus.accountants import create_accountant, get_noise_multiplier, register_accountant
-from lehr.integrations.opacus.data_loader import DPDataLoader
+from lehr.integrations.opacus.data_loader import BatchMemoryManager, DPDataLoader
 from lehr.integrations.opacus.grad_sample import GradSampleHooks, GradSampleModule
 from lehr.integrations.opacus.layers import DPGRU, DPLSTM, DPRNN, DPMultiheadAttention, SequenceBias
-from lehr.integrations.opacus.migration import UnprovenWarning
 from lehr.integrations.opacus.optimizers import DPOptimizer
 from lehr.integrations.opacus.privacy_engine import PrivacyEngine
-from lehr.integrations.opacus.utils import BatchMemoryManager
 from lehr.integrations.opacus.validators import ModuleValidator
 
 __all__ = [
@@ -51,14 +45,11 @@ __all__ = [
 _PATHS = {
     accountants: "accountants.accountant accountants.gdp accountants.prv accountants.rdp accountants.registry "
     "accountants.utils",
+    data_loader: "utils utils.batch_memory_manager utils.fast_gradient_clipping_utils utils.uniform_sampler",
     grad_sample: "grad_sample.grad_sample_hooks grad_sample.grad_sample_module grad_sample.gsm_base grad_sample.utils",
     layers: "layers.dp_multihead_attention layers.dp_rnn",
-    migration: "distributed lightning",
-    optimizers: "optimizers.optimizer",
-    schedulers: "schedulers.grad_clip_scheduler schedulers.noise_scheduler",
-    utils: "utils.batch_memory_manager utils.fast_gradient_clipping_utils utils.uniform_sampler",
+    optimizers: "optimizers.optimizer schedulers schedulers.grad_clip_scheduler schedulers.noise_scheduler",
     validators: "validators.errors validators.module_validator",
 }
-for _module, _paths in _PATHS.items():
-    for _path in _paths.split():
-        sys.modules[f"{__name__}.{_path}"] = _module
+sys.modules.update({f"{__name__}.{path}": module for module, paths in _PATHS.items() for path in paths.split()})
+utils, schedulers = data_loader, optimizers

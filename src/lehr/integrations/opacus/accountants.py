@@ -13,6 +13,8 @@
 from __future__ import annotations
 
 import abc
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -21,9 +23,25 @@ from lehr.accounting import ACCOUNTANTS, bound
 from lehr.accounting.calibration import Target, smallest_noise_multiplier
 from lehr.accounting.events import NOTHING, Adjacency, Event, Gaussian, PoissonSampled, Repeated, together
 from lehr.errors import InvalidValue
-from lehr.integrations.opacus.migration import warn_unproven
 
 History = list[tuple[float, float, int]]
+
+
+class UnprovenWarning(UserWarning):
+    """The ε that is shown is not a guarantee."""
+
+
+def warn(text: str, kind: type[Warning] = UserWarning) -> None:
+    """Warn at the user's line: the first one outside of this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lehr.integrations.opacus"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, kind, stacklevel=level)
+
+
+def warn_unproven(reason: str) -> None:
+    """Warn that an ε is not a guarantee."""
+    warn(f"this is not a guarantee: {reason}", UnprovenWarning)
 
 
 class IAccountant(abc.ABC):
@@ -71,12 +89,9 @@ class IAccountant(abc.ABC):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the history of an accountant of the same name."""
-        missing = {"history", "mechanism"} - set(state_dict or {})
-        if missing:
-            raise InvalidValue("state_dict", allowed=f"one with {sorted(missing)}", given=sorted(state_dict or {}))
-        if state_dict["mechanism"] != self.mechanism():
-            allowed = f"that of the accountant {self.mechanism()!r}"
-            raise InvalidValue("state_dict", allowed=allowed, given=state_dict["mechanism"])
+        if not state_dict or "history" not in state_dict or state_dict.get("mechanism") != self.mechanism():
+            allowed = f"one with the history of the accountant {self.mechanism()!r}"
+            raise InvalidValue("state_dict", allowed=allowed, given=sorted(state_dict or {}))
         for noise_multiplier, sample_rate, steps in state_dict["history"]:
             _step_event(noise_multiplier, sample_rate)
             validate.count(steps=steps)
@@ -119,10 +134,9 @@ class GaussianAccountant(IAccountant):
 
 
 BUILT_IN: dict[str, type[IAccountant]] = {"rdp": RDPAccountant, "gdp": GaussianAccountant, "prv": PRVAccountant}
-BUILT_IN["pld"] = PRVAccountant
 _ACCOUNTANTS = dict(BUILT_IN)
 # The accountant of lehr.accounting that calibrates noise; None is the smallest bound of all.
-_CALIBRATES = {"prv": None, "pld": None, "rdp": "rdp-balle20"}
+_CALIBRATES = {"prv": None, "rdp": "rdp-balle20"}
 
 
 def register_accountant(mechanism: str, accountant: type[IAccountant], force: bool = False) -> None:
@@ -158,26 +172,20 @@ def get_noise_multiplier(
         raise InvalidValue("steps", allowed="given, or else epochs, and not both", given=(steps, epochs))
     if steps is None:
         steps = int(validate.positive(epochs=epochs) / rate)
-    return calibrate(target_epsilon, target_delta, accountant=accountant, sampling_probability=rate, steps=steps)
+    return calibrate(target_epsilon, target_delta, accountant=accountant, sample_rate=rate, steps=steps)
 
 
 def calibrate(
-    epsilon: float,
-    delta: float,
-    *,
-    accountant: str,
-    sampling_probability: float,
-    steps: int,
-    before: Event = NOTHING,
+    epsilon: float, delta: float, *, accountant: str, sample_rate: float, steps: int, before: Event = NOTHING
 ) -> float:
     """The smallest noise multiplier within the target, counting what was done to the records before."""
     if accountant not in _CALIBRATES:
-        allowed = "one of prv, pld, rdp: noise is calibrated by a bound, never by an estimate"
+        allowed = "prv or rdp: noise is calibrated by a bound, never by an estimate"
         raise InvalidValue("accountant", allowed=allowed, given=accountant)
     validate.count(steps=steps)
 
     def run_event(noise_multiplier: float) -> Event:
-        return together(before, Repeated(_step_event(noise_multiplier, sampling_probability), steps))
+        return together(before, Repeated(_step_event(noise_multiplier, sample_rate), steps))
 
     return smallest_noise_multiplier(run_event, Target(epsilon, delta, accountant=_CALIBRATES[accountant]))
 

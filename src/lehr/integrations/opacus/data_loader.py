@@ -1,4 +1,4 @@
-"""``DPDataLoader``: Poisson sampling for a loop that takes its batches from a ``DataLoader``.
+"""``DPDataLoader``: Poisson sampling for a loop that takes its batches from a ``DataLoader``; the criterion of a loop.
 
 >>> from torch.utils.data import TensorDataset
 >>> loader = DataLoader(TensorDataset(torch.zeros(100, 3)), batch_size=32)
@@ -8,6 +8,7 @@
 
 The draws come from a ``PrivateRun`` without a plan; a ``BatchTracker`` knows which physical batch of which draw the
 loop is working on, so that ``optimizer.step()`` is taken on exactly the records that were drawn.
+``lehr.integrations.opacus.utils`` is this module.
 """
 
 from __future__ import annotations
@@ -15,36 +16,28 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
-from torch.utils.data._utils.collate import default_collate
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.integrations.external_loop import batch_size_of, check_sampler, count_records, loader_options
-from lehr.integrations.opacus.migration import USE_TORCHRUN
-from lehr.privacy.rng import KEY_BYTES, RunKey
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.private_run import OpenRunSpec, PrivateRun, PrivateStep
 
+USE_TORCHRUN = "lehr.fit under torchrun, which trains on several processes"
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TrackedBatch:
-    """A physical batch of a draw, as the loop gets it. ``number`` counts the batches of the draw from 1.
 
-    ``is_placeholder`` marks the one record of zeros that stands for an empty draw and does not count.
-    """
+class TrackedBatch(NamedTuple):
+    """A physical batch of a draw, as the loop gets it."""
 
     step: PrivateStep
-    number: int
-    num_records: int
-    is_last: bool
-    is_placeholder: bool = False
+    is_last: bool = True
+    is_placeholder: bool = False  # one record of zeros, which stands for an empty draw and does not count
 
 
 class BatchTracker:
@@ -53,20 +46,15 @@ class BatchTracker:
     ``make_private`` sets the run; a loader without an engine has one of its own, which charges nothing.
     """
 
-    def __init__(self, run: PrivateRun | None = None) -> None:
+    def __init__(self, run: PrivateRun) -> None:
         self.run = run
+        self.on_begin: Callable[[], None] = lambda: None
         self._current: TrackedBatch | None = None
-        self._callbacks: list[Callable[[], None]] = []
 
     def begin(self, batch: TrackedBatch) -> None:
         """The loop gets this batch now. A batch that it got before and did not use is gone."""
         self._current = batch
-        for callback in self._callbacks:
-            callback()
-
-    def on_begin(self, callback: Callable[[], None]) -> None:
-        """Call this whenever the loop gets another batch."""
-        self._callbacks.append(callback)
+        self.on_begin()
 
     def take(self) -> TrackedBatch:
         """The batch that a step is taken on, once: a second step would release the same records again."""
@@ -75,14 +63,6 @@ class BatchTracker:
             allowed = "one that calls optimizer.step() once for each batch of the private data loader"
             raise InvalidValue("loop", allowed=allowed, given="a step without a new batch")
         return batch
-
-
-def make_run_key(generator: torch.Generator | None, *, secure: bool) -> RunKey:
-    """A key from system entropy; from a generator only for tests, since its seed may be known."""
-    if generator is None:
-        return RunKey.fresh(cryptographic_on_gpu=secure)
-    drawn = torch.randint(0, 256, (KEY_BYTES,), generator=generator, device=generator.device)
-    return RunKey(bytes(drawn.tolist()), cryptographic_on_gpu=secure)
 
 
 class PhysicalBatchSampler(Sampler[list[int]]):
@@ -96,14 +76,14 @@ class PhysicalBatchSampler(Sampler[list[int]]):
         sampling: PoissonSampling,
         *,
         steps: int,
-        run: PrivateRun | None = None,
         given: Iterable[list[int]] | None = None,
         uses_placeholder: bool = False,
     ) -> None:
-        self.tracker, self.sampling = BatchTracker(run), sampling
-        self.given, self.uses_placeholder = given, uses_placeholder
+        self.sampling, self.given, self.uses_placeholder = sampling, given, uses_placeholder
         self.steps = validate.count(steps=steps)
-        self.max_physical_batch_size = sampling.records
+        self.max_physical_batch_size = records = sampling.records
+        spec = OpenRunSpec(sampling=sampling, num_records=records, physical_batch=records)
+        self.tracker = BatchTracker(PrivateRun.open(spec))
         self.pending: deque[TrackedBatch] = deque()
 
     def split(self, max_physical_batch_size: int) -> PhysicalBatchSampler:
@@ -121,32 +101,13 @@ class PhysicalBatchSampler(Sampler[list[int]]):
         self.pending = deque()
         return self._batches(self.pending)
 
-    def _draws(self) -> Iterator[PrivateStep]:
-        if self.tracker.run is None:
-            records = self.sampling.records
-            self.tracker.run = PrivateRun.open(
-                OpenRunSpec(sampling=self.sampling, num_records=records, physical_batch=records)
-            )
-        run = self.tracker.run
-        if self.given is not None:
-            yield from (run.draw(indices) for indices in self.given)
-        else:
-            yield from (run.draw() for _ in range(self.steps))
-
     def _batches(self, pending: deque[TrackedBatch]) -> Iterator[list[int]]:
-        for step in self._draws():
+        for given in [None] * self.steps if self.given is None else self.given:
+            step = self.tracker.run.draw(given)
             batches = step.batches(self.max_physical_batch_size)
-            for number, batch in enumerate(batches, 1):
+            for batch in batches:
                 indices = batch.indices_P[batch.mask_P].tolist()
-                pending.append(
-                    TrackedBatch(
-                        step=step,
-                        number=number,
-                        num_records=len(indices),
-                        is_last=number == len(batches),
-                        is_placeholder=self.uses_placeholder and not indices,
-                    )
-                )
+                pending.append(TrackedBatch(step, batch is batches[-1], self.uses_placeholder and not indices))
                 yield indices
 
 
@@ -189,16 +150,13 @@ class DPDataLoader(PrivateLoader):
         expected_batch_size: float | None = None,
         **options: Any,
     ) -> None:
-        num_records = count_records(dataset)
-        if generator is not None:
-            allowed = "None: sampling is keyed by a secret key, and a known seed would reveal the draws"
-            raise InvalidValue("generator", allowed=allowed, given=type(generator).__name__)
+        _refuse_generator(generator)
         if distributed:
             raise InvalidValue("distributed", allowed=f"False: use {USE_TORCHRUN}", given=True)
-        self.sample_rate = validate.probability(sample_rate=sample_rate)
-        expected = self.sample_rate * num_records if expected_batch_size is None else expected_batch_size
+        records, self.sample_rate = count_records(dataset), validate.probability(sample_rate=sample_rate)
+        expected = self.sample_rate * records if expected_batch_size is None else expected_batch_size
         batches = PhysicalBatchSampler(
-            PoissonSampling(expected_batch_size=min(expected, num_records), records=num_records),
+            PoissonSampling(expected_batch_size=min(expected, records), records=records),
             steps=int(1 / self.sample_rate) if steps is None else steps,
             uses_placeholder=rand_on_empty,
         )
@@ -209,34 +167,23 @@ class DPDataLoader(PrivateLoader):
         super().__init__(dataset, batches, collate_fn=collate_fn, **options)
 
     @classmethod
-    def from_data_loader(
-        cls,
-        data_loader: DataLoader[Any],
-        *,
-        distributed: bool = False,
-        generator: torch.Generator | None = None,
-        batch_first: bool = True,
-        rand_on_empty: bool = False,
-    ) -> DPDataLoader:
+    def from_data_loader(cls, data_loader: DataLoader[Any], **options: Any) -> DPDataLoader:
         """The same records by Poisson sampling, with the batch size as expected batch size.
 
-        An epoch has as many batches as before. The loader's own generator for shuffling is not used.
+        An epoch has as many batches as before. The loader's own generator for shuffling is not used. ``options`` are
+        ``distributed``, ``generator``, ``batch_first`` and ``rand_on_empty``.
         """
         if isinstance(data_loader, DPDataLoader):
             return data_loader
-        batch_size = batch_size_of(data_loader)
+        batch_size, records = batch_size_of(data_loader), count_records(data_loader.dataset)
         check_sampler(data_loader)
         return cls(
             data_loader.dataset,
-            sample_rate=batch_size / count_records(data_loader.dataset),
+            sample_rate=batch_size / records,
             expected_batch_size=batch_size,
-            collate_fn=data_loader.collate_fn,
-            generator=generator,
-            distributed=distributed,
-            batch_first=batch_first,
-            rand_on_empty=rand_on_empty,
             steps=len(data_loader),
             **loader_options(data_loader),
+            **options,
         )
 
     def copy(self) -> DPDataLoader:
@@ -245,7 +192,6 @@ class DPDataLoader(PrivateLoader):
             self.dataset,
             sample_rate=self.sample_rate,
             expected_batch_size=self.sampling.expected_batch_size,
-            collate_fn=self.collate_fn,
             rand_on_empty=self.batch_sampler.uses_placeholder,
             steps=self.batch_sampler.steps,
             **loader_options(self),
@@ -256,11 +202,16 @@ def shuffled_loader(data_loader: DataLoader[Any]) -> PrivateLoader:
     """The loader's own batches, tracked. Nothing is proven for them."""
     if isinstance(data_loader, PrivateLoader):
         raise InvalidValue("data_loader", allowed="one that is not private yet", given=type(data_loader).__name__)
-    sampling = PoissonSampling(
-        expected_batch_size=batch_size_of(data_loader), records=count_records(data_loader.dataset)
-    )
+    records = count_records(data_loader.dataset)
+    sampling = PoissonSampling(expected_batch_size=batch_size_of(data_loader), records=records)
     batches = PhysicalBatchSampler(sampling, steps=len(data_loader), given=data_loader.batch_sampler)
     return PrivateLoader(data_loader.dataset, batches, **loader_options(data_loader))
+
+
+def _refuse_generator(generator: torch.Generator | None) -> None:
+    if generator is not None:
+        allowed = "None: sampling is keyed by a secret key, and a known seed would reveal the draws"
+        raise InvalidValue("generator", allowed=allowed, given=type(generator).__name__)
 
 
 class CollateWithEmpty:
@@ -270,12 +221,7 @@ class CollateWithEmpty:
     """
 
     def __init__(
-        self,
-        collate: Callable[[list[Any]], Any],
-        dataset: Dataset[Any],
-        *,
-        uses_placeholder: bool,
-        batch_first: bool = True,
+        self, collate: Callable[[list[Any]], Any], dataset: Any, *, uses_placeholder: bool, batch_first: bool = True
     ) -> None:
         self.collate, self.dataset = collate, dataset
         self.uses_placeholder, self.batch_first = uses_placeholder, batch_first
@@ -288,7 +234,7 @@ class CollateWithEmpty:
             shape = list(batch.shape)
             shape[0 if self.batch_first or batch.dim() < 2 else 1] = int(self.uses_placeholder)
             return torch.zeros(shape, dtype=batch.dtype)
-        if isinstance(batch, dict) or hasattr(batch, "items"):
+        if hasattr(batch, "items"):
             named = {name: self._zeros_like(value) for name, value in batch.items()}
             return named if type(batch) is dict else type(batch)(named)
         if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -298,3 +244,96 @@ class CollateWithEmpty:
             return type(batch)([] if has_strings else map(self._zeros_like, batch))
         allowed = "one of tensors, dictionaries, lists and tuples, so that it can be empty"
         raise InvalidValue("batch", allowed=allowed, given=type(batch).__name__)
+
+
+class BatchMemoryManager:
+    """Splits every draw of the loader into physical batches of at most ``max_physical_batch_size`` records.
+
+    Call ``optimizer.step()`` for every physical batch; a step is charged, and noise added, once per draw.
+    """
+
+    def __init__(self, *, data_loader: DataLoader[Any], max_physical_batch_size: int, optimizer: object) -> None:
+        if not isinstance(data_loader, PrivateLoader):
+            allowed = "the one that make_private returned"
+            raise InvalidValue("data_loader", allowed=allowed, given=type(data_loader).__name__)
+        self.split_loader = wrap_data_loader(
+            data_loader=data_loader, max_batch_size=max_physical_batch_size, optimizer=optimizer
+        )
+
+    def __enter__(self) -> DataLoader[Any]:
+        return self.split_loader
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def wrap_data_loader(*, data_loader: PrivateLoader, max_batch_size: int, optimizer: object) -> PrivateLoader:
+    """A loader over the same draws, split into physical batches."""
+    batches = data_loader.batch_sampler.split(max_batch_size)
+    return PrivateLoader(data_loader.dataset, batches, **loader_options(data_loader))
+
+
+class UniformWithReplacementSampler(PhysicalBatchSampler):
+    """Opacus's name for Poisson sampling: each record is in a batch with probability ``sample_rate``, independently.
+
+    >>> len(UniformWithReplacementSampler(num_samples=100, sample_rate=0.1))
+    10
+    """
+
+    def __init__(
+        self, *, num_samples: int, sample_rate: float, generator: None = None, steps: int | None = None
+    ) -> None:
+        _refuse_generator(generator)
+        self.sample_rate = rate = validate.probability(sample_rate=sample_rate)
+        sampling = PoissonSampling(expected_batch_size=rate * num_samples, records=num_samples)
+        super().__init__(sampling, steps=int(1 / rate) if steps is None else steps)
+
+
+class DPLossFastGradientClipping:
+    """The criterion of ``grad_sample_mode="ghost"``: its loss is an ordinary tensor, and one backward pass is enough.
+
+    ``shape`` is ``[records, positions]`` for inputs that were flattened; then every record has the same weight in the
+    loss, however many of its positions count.
+
+    >>> criterion = DPLossFastGradientClipping(None, None, nn.CrossEntropyLoss())
+    >>> logits, words = torch.zeros(2, 3, 5), torch.zeros(2, 3, dtype=torch.long)
+    >>> criterion(logits.view(-1, 5), words.view(-1), shape=(2, 3)).shape
+    torch.Size([])
+    """
+
+    def __init__(self, module: object, optimizer: object, criterion: Any, loss_reduction: str = "mean") -> None:
+        self.criterion = criterion
+        self.loss_reduction = validate.one_of(("mean", "sum"), loss_reduction=loss_reduction)
+        reduction = getattr(criterion, "reduction", loss_reduction)
+        if reduction != loss_reduction:
+            allowed = f"one with reduction={loss_reduction!r}, the loss_reduction of make_private"
+            raise InvalidValue("criterion", allowed=allowed, given=reduction)
+
+    def __call__(self, *args: Any, shape: Sequence[int] | None = None, **kwargs: Any) -> Tensor:
+        targets = kwargs["target"] if "target" in kwargs else args[1] if len(args) > 1 else None
+        if shape is None:
+            self._refuse_unequal_weights(targets)
+            loss: Tensor = self.criterion(*args, **kwargs)
+            return loss
+        criterion = copy.copy(self.criterion)
+        criterion.reduction = "none"
+        losses: Tensor = criterion(*args, **kwargs).view(shape[0], shape[1])
+        if self.loss_reduction == "sum":
+            return losses.sum()
+        ignored = getattr(criterion, "ignore_index", None)
+        if ignored is None or targets is None:
+            return losses.mean()
+        counted: Tensor = targets.view(shape[0], shape[1]) != ignored
+        return (losses.sum(1) / counted.sum(1).clamp_min(1)).mean()
+
+    def _refuse_unequal_weights(self, targets: Any) -> None:
+        """A mean by class weights, or over targets that are not ignored, weighs a record by what the others are."""
+        if self.loss_reduction != "mean" or not isinstance(self.criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+            return
+        if targets.is_floating_point():  # class probabilities, whose mean is over records
+            return
+        has_ignored = bool((targets == self.criterion.ignore_index).any())
+        if self.criterion.weight is not None or has_ignored:
+            allowed = 'one that weighs all records equally: pass shape=[records, positions], or use reduction="sum"'
+            given = "ignored targets" if has_ignored else "a mean by class weights"
+            raise InvalidValue("criterion", allowed=allowed, given=given)

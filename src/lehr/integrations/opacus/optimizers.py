@@ -4,14 +4,23 @@
 
 ``step`` clips and adds the physical batch that ``backward()`` was called for to its draw, a ``PrivateStep``. If that
 completes the draw, the step is charged and released, the mean is written into every ``.grad``, and the wrapped
-optimizer steps. Noise multiplier and clip norm may change: each step is charged with the noise that it has.
+optimizer steps.
+
+- ``QuantileClip``: the clip norm follows a quantile of the gradient norms (Andrew et al. 2021)
+- ``DPOptimizer``: noise multiplier and clip norm may change; each step is charged with the noise that it has
+- ``StepNoise``, ``StepGradClip`` and others change them by public rules; ``lehr.integrations.opacus.schedulers`` is
+  this module
+
+Axis: B records.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -19,17 +28,95 @@ from torch.optim import Optimizer
 
 from lehr import validate
 from lehr.errors import InvalidValue
+from lehr.gradients.batches import trainable
 from lehr.integrations.external_loop import check_optimizer, write_gradients
-from lehr.integrations.opacus.clipping import QuantileClip, QuantileRule, check_clipping, clip_rule
-from lehr.integrations.opacus.data_loader import BatchTracker, TrackedBatch, make_run_key
+from lehr.integrations.opacus.accountants import warn_unproven
+from lehr.integrations.opacus.data_loader import BatchTracker, TrackedBatch
 from lehr.integrations.opacus.grad_sample import ATTACHED, GradSampleHooks
-from lehr.integrations.opacus.migration import warn_unproven
-from lehr.interfaces import ClipRule
-from lehr.privacy.rng import RunKey
+from lehr.interfaces import ClipRule, PrivateSum, RecordGradients, ReleasedSum
+from lehr.privacy.clipping import LARGEST_CLIP_NORM, AutomaticClip, FlatClip, PerLayerClip
+from lehr.privacy.rng import KEY_BYTES, RunKey
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.private_run import OpenRunSpec, PrivateRun, PrivateStep
 
+COUNT = "number of records that were not clipped"
+CLIP_RULES: dict[str, Callable[[float], ClipRule]] = {
+    "flat": FlatClip,
+    "per_layer": PerLayerClip,
+    "automatic": AutomaticClip,
+}
 _UNKNOWN_BATCHES = "the batches of an optimizer that was built by hand may be drawn in any way"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileRule:
+    """A flat clip that also counts unclipped records: +½ for each of them, −½ for every other record.
+
+    ``count_weight`` scales the count within the released vector. A record of norm zero, such as one that is masked,
+    adds nothing to the count.
+    """
+
+    clip_norm: float
+    count_weight: float
+
+    def __post_init__(self) -> None:
+        FlatClip(self.clip_norm)
+        validate.positive(count_weight=self.count_weight)
+
+    @property
+    def sensitivity(self) -> float:
+        return math.hypot(self.clip_norm, self.count_weight / 2)
+
+    def __call__(self, gradients: RecordGradients) -> PrivateSum:
+        clipped = FlatClip(self.clip_norm)(gradients)
+        norms_B = gradients.norms()
+        halves_B = (norms_B <= self.clip_norm).to(norms_B.dtype) - 0.5
+        count = halves_B.where(norms_B > 0, 0).sum(dtype=torch.float64)
+        return PrivateSum(values={**clipped.values, COUNT: self.count_weight * count}, sensitivity=self.sensitivity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileClip:
+    """The settings of adaptive clipping; ``unclipped_num_std`` is the standard deviation of the count, in records."""
+
+    target_unclipped_quantile: float
+    clipbound_learning_rate: float
+    max_clipbound: float
+    min_clipbound: float
+    unclipped_num_std: float
+
+    def __post_init__(self) -> None:
+        validate.delta(target_unclipped_quantile=self.target_unclipped_quantile)
+        validate.positive(clipbound_learning_rate=self.clipbound_learning_rate)
+        validate.positive(unclipped_num_std=self.unclipped_num_std)
+        FlatClip(self.min_clipbound)
+        if not self.min_clipbound < self.max_clipbound:
+            raise InvalidValue("max_clipbound", allowed=f"more than {self.min_clipbound}", given=self.max_clipbound)
+
+    def rule(self, *, clip_norm: float, noise_multiplier: float) -> QuantileRule:
+        """The rule for a step in which sum and count together have this noise multiplier."""
+        share = noise_multiplier / (2 * self.unclipped_num_std)
+        if not 0 <= share < 1:
+            allowed = f"less than {2 * self.unclipped_num_std:g}, twice unclipped_num_std"
+            raise InvalidValue("noise_multiplier", allowed=allowed, given=noise_multiplier)
+        # This weight gives the count a noise of unclipped_num_std records; without noise any weight will do.
+        whole = clip_norm / math.sqrt(1 - share * share)
+        return QuantileRule(clip_norm=clip_norm, count_weight=2 * share * whole or clip_norm)
+
+    def next_clip_norm(self, rule: QuantileRule, released: ReleasedSum, *, expected_batch_size: float) -> float:
+        """The next clip norm, from released values and public numbers."""
+        count = float(released.values[COUNT]) / rule.count_weight
+        fraction = count / expected_batch_size + 0.5
+        factor = math.exp(-self.clipbound_learning_rate * (fraction - self.target_unclipped_quantile))
+        return min(max(rule.clip_norm * factor, self.min_clipbound), self.max_clipbound)
+
+
+def make_run_key(generator: torch.Generator | None, *, secure: bool) -> RunKey:
+    """A key from system entropy; from a generator only for tests, since its seed may be known."""
+    if generator is None:
+        return RunKey.fresh(cryptographic_on_gpu=secure)
+    drawn = torch.randint(0, 256, (KEY_BYTES,), generator=generator, device=generator.device)
+    return RunKey(bytes(drawn.tolist()), cryptographic_on_gpu=secure)
 
 
 class UntrackedBatches(BatchTracker):
@@ -45,17 +132,7 @@ class UntrackedBatches(BatchTracker):
         if self._engine.is_counted:
             allowed = "the one that make_private returned: it counts every step on this model"
             raise InvalidValue("optimizer", allowed=allowed, given="one that was built by hand")
-        assert self.run is not None
-        num_records = self._engine.num_records
-        step = self.run.draw(range(num_records))
-        return TrackedBatch(step=step, number=1, num_records=num_records, is_last=True)
-
-
-def _of_the_wrapped(name: str) -> Any:
-    return property(
-        lambda self: getattr(self.original_optimizer, name),
-        lambda self, value: setattr(self.original_optimizer, name, value),
-    )
+        return TrackedBatch(self.run.draw(range(self._engine.num_records)))
 
 
 class DPOptimizer(Optimizer):
@@ -89,15 +166,14 @@ class DPOptimizer(Optimizer):
         self.noise_multiplier = validate.non_negative(noise_multiplier=noise_multiplier)
         self.max_grad_norm = max_grad_norm
         self.expected_batch_size = validate.positive(expected_batch_size=expected_batch_size)
-        self.loss_reduction = loss_reduction
-        self.clipping = check_clipping(clipping, quantile)
+        self.loss_reduction, self.clipping, self._quantile = loss_reduction, clipping, quantile
         self.step_hook: Callable[[DPOptimizer], None] | None = None
-        self._quantile, self._generator, self._secure_mode = quantile, generator, secure_mode
+        self._generator, self._secure_mode = generator, secure_mode
         self._draw: PrivateStep | None = None  # the draw that is being collected
         self._rule: ClipRule | None = None
         if engine is not None and tracker is not None:
             self._engine, self._tracker = engine, tracker
-            tracker.on_begin(self._forget_unused_forward)
+            tracker.on_begin = self._forget_unused_forward
         elif not accept_unproven:
             allowed = f"True for an optimizer that make_private did not make: {_UNKNOWN_BATCHES}"
             raise InvalidValue("accept_unproven", allowed=allowed, given=accept_unproven)
@@ -120,19 +196,31 @@ class DPOptimizer(Optimizer):
         return UntrackedBatches(self._engine, make_run_key(self._generator, secure=self._secure_mode))
 
     @property
-    def run(self) -> PrivateRun | None:
+    def run(self) -> PrivateRun:
         """The run that charges and releases the steps."""
         return self._tracker.run
 
     def clip_rule(self) -> ClipRule:
-        """The clip rule of the next draw."""
-        return clip_rule(
-            self.clipping,
-            self.max_grad_norm,
-            model=self._engine.model if self.clipping == "per_layer" else None,
-            noise_multiplier=self.noise_multiplier,
-            quantile=self._quantile,
-        )
+        """The clip rule of the next draw. Clip norms above ``LARGEST_CLIP_NORM`` are reduced to it.
+
+        With per-layer clipping, one number is split among the layers; a list has one norm per parameter, and these are
+        combined per layer.
+        """
+        given = self.max_grad_norm
+        if isinstance(given, int | float):
+            norm = min(given, LARGEST_CLIP_NORM)
+            if self._quantile is not None:
+                return self._quantile.rule(clip_norm=norm, noise_multiplier=self.noise_multiplier)
+            return CLIP_RULES[validate.one_of(CLIP_RULES, clipping=self.clipping)](norm)
+        names = list(trainable(self._engine.model)) if self.clipping == "per_layer" else []
+        if len(given) != len(names):
+            allowed = f"one number, or with per_layer one for each of the {len(names)} parameters"
+            raise InvalidValue("max_grad_norm", allowed=allowed, given=given)
+        norms: dict[str, float] = {}
+        for name, norm in zip(names, given, strict=True):
+            layer = name.rpartition(".")[0]
+            norms[layer] = math.hypot(norms.get(layer, 0.0), min(norm, LARGEST_CLIP_NORM))
+        return PerLayerClip.with_norms(norms)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Everything but the wrapped optimizer's step; False if the draw has further physical batches."""
@@ -157,18 +245,12 @@ class DPOptimizer(Optimizer):
 
     def _add(self, batch: TrackedBatch) -> None:
         """Clip the physical batch and add it to its draw. All batches of a draw are clipped by one rule."""
-        mask_B = torch.zeros(1, dtype=torch.bool) if batch.is_placeholder else None
         self._engine.refuse_parts_of_the_model()
-        gradients = self._engine.gradients(mask_B)
-        if len(gradients.norms()) != (1 if batch.is_placeholder else batch.num_records):
-            allowed = "the one that the private data loader returned, each of its records once"
-            raise InvalidValue("batch", allowed=allowed, given="another number of records")
+        gradients = self._engine.gradients(torch.zeros(1, dtype=torch.bool) if batch.is_placeholder else None)
         if batch.step is not self._draw or self._rule is None:
             self._draw, self._rule = batch.step, self.clip_rule()  # a draw that the loop left is never released
-        if batch.number != self._draw.num_added + 1:
-            allowed = "one that calls optimizer.step() for every physical batch of BatchMemoryManager"
-            raise InvalidValue("loop", allowed=allowed, given="a batch that was left out")
-        self._draw.add(self._rule(gradients), num_records=batch.num_records)
+        num_records = 0 if batch.is_placeholder else len(gradients.norms())
+        self._draw.add(self._rule(gradients), num_records=num_records)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take the step, or wait for the rest of the draw. A closure is called once, for the gradients."""
@@ -196,18 +278,14 @@ class DPOptimizer(Optimizer):
         """Not supported: the data loader knows which physical batches make up a draw."""
         raise InvalidValue("loop", allowed="one that uses BatchMemoryManager", given="signal_skip_step")
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Not supported: all trainable parameters must be known to ``make_private``."""
+        raise InvalidValue("param_groups", allowed="those that make_private was given", given="another group")
+
     @property
     def params(self) -> list[nn.Parameter]:
         """The parameters that the wrapped optimizer trains."""
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-
-    param_groups = _of_the_wrapped("param_groups")
-    state = _of_the_wrapped("state")
-    defaults = _of_the_wrapped("defaults")
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Not supported: all trainable parameters must be known to ``make_private``."""
-        raise InvalidValue("param_groups", allowed="those that make_private was given", given="another group")
 
     def state_dict(self) -> dict[str, Any]:
         """That of the wrapped optimizer."""
@@ -228,3 +306,92 @@ class DPOptimizer(Optimizer):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.original_optimizer!r})"
+
+
+class _Schedule:
+    """Sets ``attribute`` of the optimizer at every ``step()``, which is called as often as a learning rate scheduler's.
+
+    Each step is charged with the noise that it has.
+    """
+
+    attribute: ClassVar[str] = "noise_multiplier"
+
+    def __init__(self, optimizer: Any, *, last_epoch: int = -1) -> None:
+        if not hasattr(optimizer, self.attribute):
+            allowed = f"one with {self.attribute}, as make_private returns it"
+            raise InvalidValue("optimizer", allowed=allowed, given=type(optimizer).__name__)
+        self.optimizer, self.last_epoch = optimizer, last_epoch
+        self.base: float = getattr(optimizer, self.attribute)
+        self.step()
+
+    def next_value(self, now: float) -> float:
+        """The value of this step, from the one before."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        self.last_epoch += 1
+        value = self.next_value(getattr(self.optimizer, self.attribute))
+        # A step without noise is allowed, and charged as infinitely expensive; a clip norm of zero is undefined.
+        check = validate.non_negative if self.attribute == "noise_multiplier" else validate.positive
+        setattr(self.optimizer, self.attribute, check(**{self.attribute: value}))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer, the initial value, and functions."""
+        omitted = ("optimizer", "base")
+        return {name: value for name, value in vars(self).items() if name not in omitted and not callable(value)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a schedule, and set the value that the optimizer had then."""
+        unknown = sorted(set(state_dict) - set(self.state_dict()))
+        if unknown:
+            raise InvalidValue("state_dict", allowed=f"one with {sorted(self.state_dict())}", given=unknown)
+        vars(self).update(state_dict)
+        steps, self.last_epoch = self.last_epoch + 1, -1
+        setattr(self.optimizer, self.attribute, self.base)
+        for _ in range(steps):
+            self.step()
+
+
+class StepNoise(_Schedule):
+    """Multiplies the noise multiplier by ``gamma`` at every ``step_size``-th step."""
+
+    def __init__(self, optimizer: Any, *, step_size: int = 1, gamma: float, last_epoch: int = -1) -> None:
+        self.step_size, self.gamma = validate.count(step_size=step_size), validate.positive(gamma=gamma)
+        super().__init__(optimizer, last_epoch=last_epoch)
+
+    def next_value(self, now: float) -> float:
+        return now if self.last_epoch == 0 or self.last_epoch % self.step_size else now * self.gamma
+
+
+class StepGradClip(StepNoise):
+    """Multiplies the clip norm by ``gamma`` at every ``step_size``-th step."""
+
+    attribute = "max_grad_norm"
+
+
+class ExponentialNoise(StepNoise):
+    """Multiplies the noise multiplier by ``gamma`` at every step."""
+
+
+class ExponentialGradClip(StepGradClip):
+    """Multiplies the clip norm by ``gamma`` at every step."""
+
+
+class LambdaNoise(_Schedule):
+    """Multiplies the initial noise multiplier by ``noise_lambda(step)``."""
+
+    def __init__(self, optimizer: Any, *, noise_lambda: Callable[[int], float], last_epoch: int = -1) -> None:
+        self.function = noise_lambda
+        super().__init__(optimizer, last_epoch=last_epoch)
+
+    def next_value(self, now: float) -> float:
+        return self.base * self.function(self.last_epoch)
+
+
+class LambdaGradClip(LambdaNoise):
+    """Multiplies the initial clip norm by ``scheduler_function(step)``."""
+
+    attribute = "max_grad_norm"
+
+    def __init__(self, optimizer: Any, *, scheduler_function: Callable[[int], float], last_epoch: int = -1) -> None:
+        super().__init__(optimizer, noise_lambda=scheduler_function, last_epoch=last_epoch)

@@ -1,19 +1,4 @@
-"""``PrivacyEngine``: makes a training loop private.
-
->>> import torch
->>> from torch.utils.data import TensorDataset
->>> records = TensorDataset(torch.randn(64, 5), torch.randint(0, 2, (64,)))
->>> model = nn.Linear(5, 2)
->>> engine = PrivacyEngine()
->>> model, optimizer, loader = engine.make_private(
-...     module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-...     data_loader=DataLoader(records, batch_size=8), noise_multiplier=1.0, max_grad_norm=1.0)
->>> for inputs, targets in loader:
-...     optimizer.zero_grad()
-...     nn.functional.cross_entropy(model(inputs), targets).backward()
-...     _ = optimizer.step()
->>> round(engine.get_epsilon(delta=1e-3), 2)
-1.78
+"""``PrivacyEngine``: makes a training loop private, as in ``docs/opacus.md``.
 
 Charging, sampling and releasing is done by ``lehr.run.private_run.PrivateRun``; this module translates Opacus's
 arguments, accountants and checkpoints.
@@ -21,9 +6,10 @@ arguments, accountants and checkpoints.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -43,31 +29,34 @@ from lehr.certificates.certificate import Certificate, SharedBudget, Statements,
 from lehr.certificates.guarantee import check_delta
 from lehr.errors import DamagedFile, InvalidValue, NotPrivate
 from lehr.files.append_only import check_name
-from lehr.integrations import record_independence
 from lehr.integrations.external_loop import check_optimizer, make_statements
-from lehr.integrations.opacus.accountants import BUILT_IN, History, calibrate, create_accountant
-from lehr.integrations.opacus.clipping import QuantileClip
-from lehr.integrations.opacus.data_loader import DPDataLoader, PrivateLoader, make_run_key, shuffled_loader
+from lehr.integrations.opacus.accountants import BUILT_IN, calibrate, create_accountant, warn, warn_unproven
+from lehr.integrations.opacus.data_loader import (
+    USE_TORCHRUN,
+    DPDataLoader,
+    DPLossFastGradientClipping,
+    PrivateLoader,
+    shuffled_loader,
+)
 from lehr.integrations.opacus.grad_sample import GradSampleHooks, GradSampleModule, records_first
-from lehr.integrations.opacus.migration import USE_TORCHRUN, Notes, warn_unproven
-from lehr.integrations.opacus.optimizers import DPOptimizer
-from lehr.integrations.opacus.utils import DPLossFastGradientClipping
+from lehr.integrations.opacus.optimizers import DPOptimizer, QuantileClip, make_run_key
 from lehr.integrations.opacus.validators import ModuleValidator
-from lehr.privacy.clipping import LARGEST_CLIP_NORM
+from lehr.integrations.record_independence import CollationResult, check_collation, sample_records
 from lehr.privacy.rng import RunKey
 from lehr.run.private_run import OpenRunSpec, PrivateRun
 from lehr.run.replay import OpenCharger
 from lehr.training import ending
 
-MODES = ("hooks", "functorch", "ew", "ghost")
+LOG = logging.getLogger("lehr")
+MODES = ("hooks", "functorch", "ew", "ghost")  # all modes use one engine
 _SHUFFLED = (
     "batches are shuffled, and ε is computed as if they were Poisson-sampled, which understates it by up to four times"
 )
+_SEEDED = "the randomness comes from the user's generator, whose seed may be known"
 _PADDED = (
     "collate_fn pads each record to the longest of its batch: model and loss must ignore the padding, or a record's "
     "gradient depends on the others, and ε does not hold"
 )
-_SEEDED = "the randomness comes from the user's generator, whose seed may be known"
 # Entries of a checkpoint besides Opacus's own.
 _ENGINES = "engines"  # whose steps are in the checkpoint
 _CLIP_NORM = "adaptive_clip_norm"
@@ -113,10 +102,11 @@ class Options:
     def quantile(self) -> QuantileClip | None:
         """The settings of adaptive clipping: all, or none."""
         settings = {field.name: getattr(self, field.name) for field in fields(QuantileClip)}
-        missing = sorted(name for name, value in settings.items() if value is None)
-        if missing and len(missing) < len(settings):
-            raise InvalidValue("adaptive clipping", allowed="all of its settings, or none", given=f"without {missing}")
-        return None if missing else QuantileClip(**settings)
+        num_given = sum(value is not None for value in settings.values())
+        if num_given != (len(settings) if self.clipping == "adaptive" else 0):
+            allowed = f'"adaptive" if and only if all of these are given: {", ".join(settings)}'
+            raise InvalidValue("clipping", allowed=allowed, given=self.clipping)
+        return QuantileClip(**settings) if num_given else None
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -130,7 +120,7 @@ class PrivacyEngine:
 
     ``secure_mode`` draws the noise of a GPU from the cryptographic stream that a CPU always uses, which is slower. With
     a ``directory``, every step is charged to a ledger there before it is released, and the steps of earlier processes
-    count; ``delta`` is then the δ of the ledgers. ``notes`` lists what differs from Opacus.
+    count; ``delta`` is then the δ of the ledgers. ``unproven`` lists why ε is not a guarantee; it is empty if it is.
 
     If ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or "private"), or ``stated`` says
     more, ``finish()`` returns a certificate and writes it into the directory. With a ``budget``, all planned steps are
@@ -163,19 +153,15 @@ class PrivacyEngine:
         self.certificate: Certificate | None = None
         self.accountant = create_accountant(accountant)
         self.secure_mode = validate.true_or_false(secure_mode=secure_mode)
-        self.notes = Notes()
+        self.unproven: list[str] = []
         self.charger = OpenCharger(folder=self._directory, delta=delta)
         for atom, count in counted(self.charger.before).items():
             if isinstance(atom, PoissonSampled) and isinstance(atom.event, Gaussian):
                 self.accountant.history.append((atom.event.noise_multiplier, atom.sampling_probability, count))
             else:
-                self.notes.mark_unproven(str(atom))
-        if accountant == "prv":
-            self.notes.add('accountant="prv": privacy loss distributions, which are at least as tight')
-        if accountant == "gdp":
-            self.notes.add('accountant="gdp": an estimate, never a guarantee')
+                self._mark_unproven(str(atom))
         if accountant not in BUILT_IN:
-            self.notes.mark_unproven(f"the accountant {accountant!r} is the user's own")
+            self._mark_unproven(f"the accountant {accountant!r} is the user's own")
 
     def make_private(
         self,
@@ -192,9 +178,9 @@ class PrivacyEngine:
 
         ``options`` are those of ``Options``. With ``epochs``, further steps are refused.
         """
-        chosen = Options(**options)
-        loader, steps = self._private_loader(data_loader, chosen, epochs)
-        return self._make_private(module, optimizer, criterion, loader, chosen, noise_multiplier, steps)
+        return self._make_private(
+            module, optimizer, criterion, data_loader, epochs, Options(**options), lambda *_: noise_multiplier
+        )
 
     def make_private_with_epsilon(
         self,
@@ -213,19 +199,16 @@ class PrivacyEngine:
 
         Earlier steps of this engine count. Further steps, and steps with other noise, are refused.
         """
-        chosen = Options(**options)
         validate.positive(epsilon_tolerance=epsilon_tolerance)
-        loader, steps = self._private_loader(data_loader, chosen, epochs)
-        noise_multiplier = calibrate(
-            target_epsilon,
-            target_delta,
-            accountant=self.accountant.mechanism(),
-            sampling_probability=loader.sampling.sampling_probability,
-            steps=validate.count(steps=steps),
-            before=self.accountant.event(),
-        )
-        self._delta = target_delta
-        return self._make_private(module, optimizer, criterion, loader, chosen, noise_multiplier, steps)
+
+        def least_noise(sample_rate: float, steps: int) -> float:
+            accountant, before = self.accountant.mechanism(), self.accountant.event()
+            self._delta = target_delta
+            return calibrate(
+                target_epsilon, target_delta, accountant=accountant, sample_rate=sample_rate, steps=steps, before=before
+            )
+
+        return self._make_private(module, optimizer, criterion, data_loader, epochs, Options(**options), least_noise)
 
     def finish(self) -> Certificate | None:
         """End the training: close the ledgers, settle the budget, and return a certificate if there is one.
@@ -247,16 +230,14 @@ class PrivacyEngine:
 
     def get_epsilon(self, delta: float) -> float:
         """ε of all steps so far. It warns if nothing is proven."""
-        for reason in self.notes.unproven:
+        for reason in self.unproven:
             warn_unproven(reason)
         return self.accountant.get_epsilon(delta)
 
     def claim(self, delta: float) -> Claim:
         """The claim for all steps so far, with its theorem and its premises."""
         claimed = accounting.claim(self.accountant.event(), delta=delta)
-        broken = (
-            Premise("every step is what it is counted as", Standing.BROKEN, reason) for reason in self.notes.unproven
-        )
+        broken = (Premise("every step is what it is counted as", Standing.BROKEN, reason) for reason in self.unproven)
         return replace(claimed, premises=(*claimed.premises, *broken))
 
     def is_compatible(
@@ -317,18 +298,19 @@ class PrivacyEngine:
         """
         state = _read_checkpoint(path, **(torch_load_kwargs or {}))
         module.load_state_dict(state["module_state_dict"], **(module_load_dict_kwargs or {}))
-        saved = dict(state["privacy_accountant_state_dict"])
-        history = list(saved.get("history", ()))
-        if self._id not in state.get(_ENGINES, ()):  # another engine wrote it, without the steps of this one
-            history += [(*kind, steps) for kind, steps in self._taken.items()]
-        self._checkpointed |= set(state.pop(_ENGINES, ()))
-        self.accountant.load_state_dict({**saved, "history": _no_fewer_steps(history, self.accountant.history)})
+        saved, engines = dict(state["privacy_accountant_state_dict"]), set(state.pop(_ENGINES, ()))
+        totals = _totals(saved.get("history", ()))
+        if self._id not in engines:  # another engine wrote it, without the steps of this one
+            totals += self._taken
+        self._checkpointed |= engines
+        totals |= _totals(self.accountant.history)  # of every kind of step, no fewer than are known here
+        history = [(*kind, steps) for kind, steps in totals.items()]
+        self.accountant.load_state_dict({**saved, "history": history})
         for name, part in _checkpoint_parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
             if name in state:
                 part.load_state_dict(state.pop(name))
         if optimizer is not None:
-            if optimizer.run is not None:
-                optimizer.run.count_taken(self.accountant.event())
+            optimizer.run.count_taken(self.accountant.event())
             optimizer.max_grad_norm = state.pop(_CLIP_NORM, optimizer.max_grad_norm)
         if self._training is not None:
             done = self.accountant.event()
@@ -337,37 +319,28 @@ class PrivacyEngine:
                 raise InvalidValue("checkpoint", allowed=allowed, given=str(done))
         return state
 
-    def _private_loader(
-        self, data_loader: DataLoader[Any], options: Options, epochs: int | None
-    ) -> tuple[PrivateLoader, int | None]:
-        """The loader of the draws, and the number of steps of all epochs."""
-        loader: PrivateLoader
-        if not options.poisson_sampling:
-            loader = shuffled_loader(data_loader)
-        elif isinstance(data_loader, DPDataLoader):
-            loader = data_loader.copy()
-        else:
-            if data_loader.generator is not None:
-                self.notes.add("the generator of the data loader is not used: sampling is keyed by a secret key")
-            loader = DPDataLoader.from_data_loader(
-                data_loader, batch_first=options.batch_first, rand_on_empty=options.rand_on_empty
-            )
-        return loader, None if epochs is None else validate.count(epochs=epochs) * loader.batch_sampler.steps
-
     def _make_private(
         self,
         module: nn.Module,
         optimizer: Optimizer,
         criterion: Any,
-        loader: PrivateLoader,
+        data_loader: DataLoader[Any],
+        epochs: int | None,
         options: Options,
-        noise_multiplier: float,
-        steps: int | None,
+        noise_for: Callable[[float, int], float],
     ) -> Any:
-        self._note_differences(options)
-        _check_parameters(module, optimizer)
+        """``noise_for`` returns the noise multiplier for a sampling probability and a number of steps."""
+        loader = _private_loader(data_loader, options)
+        steps = 0 if epochs is None else validate.count(epochs=epochs) * loader.batch_sampler.steps
+        noise_multiplier = noise_for(loader.sampling.sampling_probability, steps)
+        for reason in options.unproven:
+            self._mark_unproven(reason)
+        if isinstance(module, DistributedDataParallel):
+            allowed = f"the model itself; for several processes use {USE_TORCHRUN}"
+            raise InvalidValue("module", allowed=allowed, given="DistributedDataParallel")
+        check_optimizer(module, optimizer)
         self.validate(module=module, optimizer=optimizer, data_loader=loader)
-        self._check_collation(loader, batch_first=options.batch_first)
+        _check_collation(loader, batch_first=options.batch_first)
         model = _hooked_model(module, options)
         hooks = model.hooks if isinstance(model, GradSampleModule) else model
         try:
@@ -385,7 +358,7 @@ class PrivacyEngine:
             chosen = nn.CrossEntropyLoss(reduction=options.loss_reduction) if criterion is None else criterion
             loss = DPLossFastGradientClipping(model, private, chosen, options.loss_reduction)
             event = loader.sampling.event(Gaussian(noise_multiplier))
-            planned = None if steps is None else Repeated(event, steps)
+            planned = Repeated(event, steps) if steps else None
             # Last of all, so that no budget pays for a loop that cannot be made.
             loader.tracker.run = self._open_run(loader, options, planned)
         except BaseException:
@@ -405,7 +378,7 @@ class PrivacyEngine:
             if planned is None:
                 allowed = "given: a certificate and a budget cover a plan, not wherever a loop stops"
                 raise InvalidValue("epochs", allowed=allowed, given=None)
-            if options.unproven or self.notes.unproven:
+            if self.unproven:
                 raise InvalidValue("accept_unproven", allowed="False with a certificate or a budget", given=True)
             if self._training is not None:
                 raise InvalidValue("make_private", allowed="called once with a certificate or a budget", given="again")
@@ -461,57 +434,49 @@ class PrivacyEngine:
         self._taken[noise_multiplier, sample_rate] += 1
         self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
 
-    def _check_collation(self, loader: PrivateLoader, *, batch_first: bool) -> None:
-        def collate(records: list[Any]) -> Any:
-            batch = loader.collate_fn(records)
-            return batch if batch_first else records_first(batch)
+    def _mark_unproven(self, reason: str) -> None:
+        """From here on no ε of this engine is a guarantee."""
+        if reason not in self.unproven:
+            self.unproven.append(reason)
+        warn_unproven(reason)
 
-        try:
-            records = record_independence.sample_records(loader.dataset, loader.sampling.records)
-            found = record_independence.check_collation(collate, records)
-        except NotPrivate:
-            raise
-        except Exception as error:  # such as from a file that only workers open; its message may quote a record
-            self.notes.add(f"collate_fn was not checked for mixing records: {type(error).__name__}")
-            return
-        if found is record_independence.CollationResult.PADDED:
-            self.notes.warn(_PADDED)
-        if found is record_independence.CollationResult.UNKNOWN:
-            self.notes.add(f"collate_fn could not be checked for mixing records: {found.value}")
 
-    def _note_differences(self, options: Options) -> None:
-        for reason in options.unproven:
-            self.notes.mark_unproven(reason)
-        mode, norm = options.grad_sample_mode, options.max_grad_norm
-        if mode != "hooks":
-            self.notes.add(f"grad_sample_mode={mode!r}: all modes use one engine, which stores no per-record gradients")
-        if (norm if isinstance(norm, int | float) else max(norm)) > LARGEST_CLIP_NORM:
-            self.notes.add(f"max_grad_norm above {LARGEST_CLIP_NORM:g}: reduced to {LARGEST_CLIP_NORM:g}")
-        if self.secure_mode:
-            self.notes.add("secure_mode: noise always comes from SHAKE-128; now on a GPU too")
+def _private_loader(data_loader: DataLoader[Any], options: Options) -> PrivateLoader:
+    """The loader of the draws, with a run of its own."""
+    if not options.poisson_sampling:
+        return shuffled_loader(data_loader)
+    if isinstance(data_loader, DPDataLoader):
+        return data_loader.copy()
+    settings = {name: getattr(options, name) for name in ("batch_first", "rand_on_empty")}
+    return DPDataLoader.from_data_loader(data_loader, **settings)
 
 
 def _hooked_model(module: nn.Module, options: Options) -> GradSampleModule | GradSampleHooks:
     """The model with hooks, wrapped or not; a model that is wrapped already stays as it is."""
     settings = {name: getattr(options, name) for name in ("batch_first", "loss_reduction", "num_passes")}
-    if isinstance(module, GradSampleModule):
-        for name, value in settings.items():
-            if getattr(module, name) != value:
-                allowed = f"wrapped with {name}={value!r}, or not wrapped yet"
-                raise InvalidValue("module", allowed=allowed, given=getattr(module, name))
-        return module
-    return (GradSampleModule if options.wrap_model else GradSampleHooks)(module, **settings)
+    if not isinstance(module, GradSampleModule):
+        return (GradSampleModule if options.wrap_model else GradSampleHooks)(module, **settings)
+    given = {name: getattr(module, name) for name in settings}
+    if given != settings:
+        raise InvalidValue("module", allowed=f"wrapped with {settings}, or not wrapped yet", given=given)
+    return module
 
 
-def _check_parameters(module: nn.Module, optimizer: Optimizer) -> None:
-    if isinstance(module, DistributedDataParallel):
-        allowed = f"the model itself; for several processes use {USE_TORCHRUN}"
-        raise InvalidValue("module", allowed=allowed, given="DistributedDataParallel")
-    own = {id(parameter) for parameter in module.parameters()}
-    if not all(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-        given = "Module parameters are different than optimizer Parameters"  # Opacus's message
-        raise InvalidValue("optimizer", allowed="one over parameters of the module", given=given)
-    check_optimizer(module, optimizer)
+def _check_collation(loader: PrivateLoader, *, batch_first: bool) -> None:
+    def collate(records: list[Any]) -> Any:
+        return records_first(loader.collate_fn(records), batch_first=batch_first)
+
+    try:
+        found = check_collation(collate, sample_records(loader.dataset, loader.sampling.records))
+    except NotPrivate:
+        raise
+    except Exception as error:  # such as from a file that only workers open; its message may quote a record
+        LOG.warning("collate_fn was not checked for mixing records: %s", type(error).__name__)
+        return
+    if found is CollationResult.PADDED:
+        warn(_PADDED)
+    if found is CollationResult.UNKNOWN:
+        LOG.warning("collate_fn could not be checked for mixing records: %s", found.value)
 
 
 def _checkpoint_parts(optimizer: Any, noise_scheduler: Any, grad_clip_scheduler: Any) -> dict[str, Any]:
@@ -536,15 +501,9 @@ def _read_checkpoint(path: str | os.PathLike[str] | IO[bytes], **options: Any) -
     return dict(found)
 
 
-def _no_fewer_steps(saved: History, known: History) -> History:
-    """The history in which every kind of step was taken as often as in the longer of the two.
-
-    >>> _no_fewer_steps([(1.0, 0.1, 5)], [(1.0, 0.1, 7)])
-    [(1.0, 0.1, 7)]
-    """
-    totals: list[Counter[tuple[float, float]]] = []
-    for history in (saved, known):
-        totals.append(Counter())
-        for noise_multiplier, sample_rate, steps in history:
-            totals[-1][noise_multiplier, sample_rate] += steps
-    return [(*kind, steps) for kind, steps in (totals[0] | totals[1]).items()]
+def _totals(history: Iterable[tuple[float, float, int]]) -> Counter[tuple[float, float]]:
+    """How often each kind of step was taken."""
+    totals: Counter[tuple[float, float]] = Counter()
+    for noise_multiplier, sample_rate, steps in history:
+        totals[noise_multiplier, sample_rate] += steps
+    return totals

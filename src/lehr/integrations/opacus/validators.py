@@ -66,7 +66,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _RECURRENT: dict[type[nn.Module], Any] = {nn.LSTM: DPLSTM, nn.GRU: DPGRU, nn.RNN: DPRNN}
 _INSTANCE_NORMS: dict[type[nn.Module], Any] = {
-    getattr(nn, f"BatchNorm{axes}d"): getattr(nn, f"InstanceNorm{axes}d") for axes in (1, 2, 3)
+    nn.BatchNorm1d: nn.InstanceNorm1d,
+    nn.BatchNorm2d: nn.InstanceNorm2d,
+    nn.BatchNorm3d: nn.InstanceNorm3d,
 }
 
 
@@ -104,11 +106,8 @@ class ModuleValidator:
         """
         if replace_bn_with_in and num_groups is not None:
             raise InvalidValue("num_groups", allowed="none where BatchNorm becomes InstanceNorm", given=num_groups)
-        fixed = _replaced(copy.deepcopy(module), cls.FIXERS)
-        if replace_bn_with_in:
-            fixed = _replaced(
-                fixed, dict.fromkeys(_INSTANCE_NORMS, lambda old: _INSTANCE_NORMS[type(old)](old.num_features))
-            )
+        instance_norms = dict.fromkeys(_INSTANCE_NORMS, lambda old: _INSTANCE_NORMS[type(old)](old.num_features))
+        fixed = _replaced(copy.deepcopy(module), {**(instance_norms if replace_bn_with_in else {}), **cls.FIXERS})
         fixed = group_norm_instead(fixed) if num_groups is None else group_norm_instead(fixed, num_groups=num_groups)
         for layer in fixed.modules():
             if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
@@ -117,11 +116,9 @@ class ModuleValidator:
         return _replaced(fixed, dict.fromkeys(_RECURRENT, _recurrent))
 
     @classmethod
-    def fix_and_validate(
-        cls, module: nn.Module, *, num_groups: int | None = None, replace_bn_with_in: bool = False
-    ) -> nn.Module:
+    def fix_and_validate(cls, module: nn.Module, **options: Any) -> nn.Module:
         """``fix``, then ``validate``."""
-        fixed = cls.fix(module, num_groups=num_groups, replace_bn_with_in=replace_bn_with_in)
+        fixed = cls.fix(module, **options)
         cls.validate(fixed, strict=True)
         return fixed
 
