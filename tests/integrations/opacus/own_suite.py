@@ -1,9 +1,9 @@
 """Runs the tests that Opacus ships, with ``opacus`` meaning ``lehr.integrations.opacus``.
 
-The test files are read from the installed distribution. ``import opacus`` inside them gives Lehr's integration; what it
-does not have becomes a name that raises when it is used, so that only the tests that use it fail. Three things are
-adapted, because the tests cannot say them: ``accept_unproven=True``, gradients of single records (which Lehr does not
-store in ``p.grad_sample``), and torchvision's random images and networks.
+The test files are read from the installed distribution. ``import opacus`` inside them gives Lehr's integration; a name
+that it lacks raises when it is used, so that only the tests that use it fail. Three things are adapted, because the
+tests cannot say them: ``accept_unproven=True``, gradients of single records (which Lehr does not store in
+``p.grad_sample``), and torchvision's random images and networks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import itertools
 import sys
 import unittest
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import distribution
@@ -31,57 +31,49 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import Dataset
 
-from lehr.integrations.opacus import DPOptimizer, GradSampleModule, PrivacyEngine
+from lehr.integrations.opacus import DPOptimizer, GradSampleModule
+from lehr.integrations.opacus.privacy_engine import Options
 from lehr.privacy.rng import KEY_BYTES, RunKey
 
-OURS = "lehr.integrations.opacus"
 FOLDER = Path(str(distribution("opacus").locate_file("opacus")))
-# Opacus's tools for its tests: they hold nothing of what is tested.
-TOOLS = ("opacus.tests", "opacus.utils.module_utils", "opacus.utils.packed_sequences")
 GRADIENTS = "opacus.utils.per_sample_gradients_utils"
+# Opacus's tools for its tests: they contain nothing that is tested.
+TOOLS = ("opacus.tests", "opacus.utils.module_utils", "opacus.utils.packed_sequences", GRADIENTS)
 # Gradients are compared up to 1e-7, which float32 does not have where attention adds up in another order.
 IN_FLOAT64 = "PrivacyEngineText"
-# Draws of one record in expectation: 64 records, not 512, are enough to have empty draws.
-WITH_EMPTY_DRAWS = "PrivacyEngineConvNetEmptyBatchTest"
 
 
-class NotHere(Exception):
-    """Lehr's integration does not have this name."""
+class _Missing(type):
+    """A name that Lehr's integration does not have."""
 
-
-class _MissingName(type):
     def __call__(cls, *args: object, **kwargs: object) -> Any:
-        raise NotHere(cls.__name__)
+        raise NotImplementedError(cls.__name__)
 
     def __getattr__(cls, name: str) -> Any:
-        raise NotHere(f"{cls.__name__}.{name}")
+        raise NotImplementedError(f"{cls.__name__}.{name}")
 
 
 def _or_missing(module: str, name: str) -> Any:
-    """What Lehr's integration has at this place, or something that raises when it is used."""
     if name.startswith("__"):
         raise AttributeError(name)
     try:
-        ours = importlib.import_module(OURS + module.removeprefix("opacus"))
-        return getattr(ours, name)
+        return getattr(importlib.import_module("lehr.integrations." + module), name)
     except (ImportError, AttributeError):
-        return _MissingName(f"{module}.{name}", (), {})
+        return _Missing(f"{module}.{name}", (), {})
 
 
 class _Alias(MetaPathFinder, Loader):
     """Finds ``opacus`` and ``torchvision``."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name.partition(".")[0] == "torchvision":
-            return ModuleSpec(name, self, is_package=True)
-        if name.partition(".")[0] != "opacus":
+        if not _is_aliased(name):
             return None
-        if name.startswith(TOOLS) or name == GRADIENTS:
-            file = FOLDER.joinpath(*name.split(".")[1:])
-            file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
-            folder = [str(file.parent)] if file.name == "__init__.py" else None
-            return spec_from_file_location(name, file, submodule_search_locations=folder)
-        return ModuleSpec(name, self, is_package=True)
+        if not name.startswith(TOOLS):
+            return ModuleSpec(name, self, is_package=True)
+        file = FOLDER.joinpath(*name.split(".")[1:])
+        file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+        folder = [str(file.parent)] if file.name == "__init__.py" else None
+        return spec_from_file_location(name, file, submodule_search_locations=folder)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
@@ -90,25 +82,12 @@ class _Alias(MetaPathFinder, Loader):
         name = module.__name__
         if name.startswith("torchvision"):
             vars(module).update(_TORCHVISION.get(name, {}))
-            return
-        vars(module)["__getattr__"] = lambda attribute: _or_missing(name, attribute)
-        if name in ("opacus", "opacus.privacy_engine"):
-            vars(module)["PrivacyEngine"] = _accepting()
-        if name.startswith("opacus.optimizers"):
-            vars(module)["DPOptimizer"] = partial(DPOptimizer, accept_unproven=True)
+        else:
+            vars(module)["__getattr__"] = lambda attribute: _or_missing(name, attribute)
 
 
-def _accepting() -> type:
-    """The engine, told that Opacus's tests need no proof."""
-
-    class Accepting(PrivacyEngine):
-        def make_private(self, **options: Any) -> Any:
-            return super().make_private(**{"accept_unproven": True, **options})
-
-        def make_private_with_epsilon(self, **options: Any) -> Any:
-            return super().make_private_with_epsilon(**{"accept_unproven": True, **options})
-
-    return Accepting
+def _is_aliased(name: str) -> bool:
+    return name.partition(".")[0] in ("opacus", "torchvision")
 
 
 def _gradients_of_records(
@@ -117,7 +96,7 @@ def _gradients_of_records(
     """What Opacus's tests expect in ``p.grad_sample``."""
     tools: Any = sys.modules[GRADIENTS]
     if isinstance(x, Tensor) and not batch_first and not len(x):
-        x = x.transpose(0, 1)  # a batch of nobody, of which one test turns the wrong axis into the records'
+        x = x.transpose(0, 1)  # one test empties the wrong axis
     model = GradSampleModule(tools.clone_module(module), batch_first=batch_first, loss_reduction=loss_reduction)
     tools.ModelWithLoss(model, loss_reduction)(x).backward()
     gradients = model.hooks.gradients()
@@ -148,23 +127,16 @@ class _FakeData(Dataset[Any]):
         return torch.randn(self._shape, generator=generator), int(label)
 
 
-class _Network(nn.Module):
+def _network(weights: None = None) -> nn.Module:
     """A convolution, a BatchNorm and a classifier: what the tests need of torchvision's networks."""
-
-    def __init__(self, weights: None = None) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
-        self.classifier = nn.Linear(16, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.classifier(self.features(x).flatten(1))
-        return found
+    features = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(OrderedDict(features=features, classifier=nn.Linear(16, 10)))
 
 
 _TORCHVISION: dict[str, dict[str, Any]] = {
     "torchvision.transforms": {name: lambda *_, **__: None for name in ("Compose", "ToTensor", "Normalize")},
     "torchvision.datasets": {"FakeData": _FakeData},
-    "torchvision.models": dict.fromkeys(("mobilenet_v3_small", "resnet18", "densenet121"), _Network),
+    "torchvision.models": dict.fromkeys(("mobilenet_v3_small", "resnet18", "densenet121"), _network),
 }
 
 
@@ -174,39 +146,35 @@ def alias(*, max_examples: int) -> Iterator[None]:
 
     Keys are counted up, so that a test with a tolerance always has the same outcome.
     """
-    ours = {name: module for name, module in sys.modules.items() if _is_aliased(name)}
-    for name in ours:
-        del sys.modules[name]
-    finder = _Alias()
-    sys.meta_path.insert(0, finder)
-    before = settings.default
-    settings.register_profile(
-        "opacus", max_examples=max_examples, derandomize=True, database=None, phases=[Phase.generate]
-    )
-    settings.load_profile("opacus")
     number = itertools.count()
 
     def repeatable(*, cryptographic_on_gpu: bool = False) -> RunKey:
         return RunKey(next(number).to_bytes(KEY_BYTES), cryptographic_on_gpu=cryptographic_on_gpu)
 
+    before, finder = settings.default, _Alias()
+    options: Any = {"derandomize": True, "database": None, "phases": [Phase.generate]}
+    settings.register_profile("opacus", max_examples=max_examples, **options)
+    settings.load_profile("opacus")
+    # Some of the tests replace these two and do not restore them.
+    kept = {name: getattr(torch.distributed, name) for name in ("get_rank", "get_world_size")}
+    aliased = {name: sys.modules.pop(name) for name in list(filter(_is_aliased, sys.modules))}
     try:
-        tools: Any = importlib.import_module(GRADIENTS)
-        tools.compute_opacus_grad_sample = _gradients_of_records
-        kept = {name: getattr(torch.distributed, name) for name in ("get_rank", "get_world_size")}
-        # Some of the tests replace these two, and leave it at that.
-        with patch.object(RunKey, "fresh", repeatable), patch.multiple(torch.distributed, **kept):
+        with (
+            patch.object(sys, "meta_path", [finder, *sys.meta_path]),
+            patch.object(RunKey, "fresh", repeatable),
+            patch.multiple(torch.distributed, **kept),
+            patch.dict(Options.__init__.__kwdefaults__, accept_unproven=True),
+            patch.dict(DPOptimizer.__init__.__kwdefaults__, accept_unproven=True),
+        ):
+            tools: Any = importlib.import_module(GRADIENTS)
+            tools.compute_opacus_grad_sample = _gradients_of_records
             yield
     finally:
-        sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if _is_aliased(name)]:
+        for name in list(filter(_is_aliased, sys.modules)):
             del sys.modules[name]
-        sys.modules.update(ours)
+        sys.modules.update(aliased)
         settings.register_profile("lehr", before)
         settings.load_profile("lehr")
-
-
-def _is_aliased(name: str) -> bool:
-    return name.partition(".")[0] in ("opacus", "torchvision")
 
 
 def files() -> list[str]:
@@ -215,33 +183,29 @@ def files() -> list[str]:
     return sorted(".".join(("opacus", *path.relative_to(FOLDER).with_suffix("").parts)) for path in found)
 
 
-def outcomes(module: str, *, skips: Callable[[str], bool] = lambda test: False) -> dict[str, str]:
-    """The tests of a module that are not skipped, each with the empty string if it passed, or else with its error."""
-    found: dict[str, str] = {}
-    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(module))
-    for test in _flat(suite):
+def outcomes(
+    module: str, *, skips: Callable[[str], bool] = lambda test: False, data_size: int | None = None
+) -> dict[str, str]:
+    """The tests of a module that are not skipped, each with the empty string if it passed, or else with its error.
+
+    ``data_size`` is the number of records for tests that do not measure noise.
+    """
+    suites: Any = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(module))
+    found = {}
+    for test in itertools.chain(*suites):
         if type(test).__module__ == module and not skips(test.id()):  # not a base class that the module imports
-            found[test.id()] = _outcome(test)
+            found[test.id()] = _outcome(test, None if "noise" in test.id() else data_size)
     return found
 
 
-def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    for test in suite:
-        if isinstance(test, unittest.TestSuite):
-            yield from _flat(test)
-        else:
-            yield test
-
-
-def _outcome(test: unittest.TestCase) -> str:
-    result = unittest.TestResult()
-    set_up = test.setUp
+def _outcome(test: unittest.TestCase, data_size: int | None) -> str:
+    result, set_up = unittest.TestResult(), test.setUp
 
     def set_up_small() -> None:
         set_up()
-        vars(test)["DATA_SIZE"] = 64
+        vars(test)["DATA_SIZE"] = data_size
 
-    if type(test).__name__ == WITH_EMPTY_DRAWS:
+    if data_size is not None:
         vars(test)["setUp"] = set_up_small
     dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
     try:

@@ -46,7 +46,8 @@ class Named(nn.Module):
 
 
 def test_the_wrapper_has_the_attributes_and_weights_of_the_model() -> None:
-    wrapped, other = GradSampleModule(Named()), Named()
+    wrapped: Any = GradSampleModule(Named())
+    other = Named()
     assert wrapped.head is wrapped._module.head
     assert (wrapped.seen, wrapped.describe()) == (0, "0 seen")
     assert not hasattr(wrapped, "nothing")
@@ -254,7 +255,7 @@ def loop_of(collate: Any, *, positions: int) -> Loop:
 
 
 def test_a_loop_with_records_on_the_second_axis_has_draws_of_any_size() -> None:
-    loop, drawn = loop_of(columns, positions=8), []
+    loop, drawn = loop_of(columns, positions=8), list[int]()
     while 0 not in drawn or not any(drawn):
         batch = next(iter(loop.loader))
         assert batch[0].shape[0] == 8
