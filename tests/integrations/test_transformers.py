@@ -18,9 +18,10 @@ from lehr.certificates.run_reading import read_run
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.precision import margin
 from lehr.integrations.external_loop import PrivacyConfig
+from tests.integrations.refusals import invalid
 
 transformers = pytest.importorskip("transformers")
-from transformers import (  # noqa: E402  # noqa: E402
+from transformers import (  # noqa: E402
     BertConfig,
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -44,52 +45,47 @@ class Sentences(Dataset[dict[str, Tensor]]):
     def __len__(self) -> int:
         return RECORDS
 
-    def __getitem__(self, place: int) -> dict[str, Tensor]:
-        length = 3 + place % 4
-        ids = torch.tensor([(7 * place + 3 * offset) % 17 + 2 for offset in range(6)])
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        length = 3 + index % 4
+        ids = torch.tensor([(7 * index + 3 * offset) % 17 + 2 for offset in range(6)])
         mask = (torch.arange(6) < length).long()
         labels = torch.where(mask.bool(), ids, -100) if self.is_causal else (ids[0] > 10).long()
         return {"input_ids": ids * mask, "attention_mask": mask, "labels": labels}
 
 
-def a_bert() -> BertForSequenceClassification:
+class Spans(Sentences):
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        record = super().__getitem__(index)
+        record["start_positions"] = record["end_positions"] = record.pop("labels")
+        return record
+
+
+def a_bert(kind: Any = BertForSequenceClassification) -> Any:
     torch.manual_seed(0)
-    return BertForSequenceClassification(  # type: ignore[no-untyped-call]
-        BertConfig(
-            vocab_size=20,
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=8,
-            max_position_embeddings=8,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-    )
+    sizes: dict[str, Any] = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "max_position_embeddings": 8}
+    return kind(BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
 
 
-def a_gpt2() -> GPT2LMHeadModel:
+def a_gpt2() -> Any:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"vocab_size": 20, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8}
     others: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     return GPT2LMHeadModel(GPT2Config(bos_token_id=1, eos_token_id=1, **sizes, **others))  # type: ignore[no-untyped-call]
 
 
-def arguments(folder: Path, **changed: Any) -> TrainingArguments:
+def a_trainer(folder: Path, model: Any = None, dataset: Any = None, kind: Any = LehrTrainer, **changed: Any) -> Any:
     settings: dict[str, Any] = {"max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     settings |= {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "learning_rate": 0.01}
-    settings |= {"logging_steps": 1, "lr_scheduler_type": "constant"}
-    return TrainingArguments(output_dir=str(folder), **{**settings, **changed})
-
-
-def privacy(**changed: Any) -> PrivacyConfig:
-    return PrivacyConfig(**{"noise_multiplier": 1.0, "delta": 1e-3, "records": RECORDS, **changed})
-
-
-def a_trainer(folder: Path, model: Any = None, dataset: Any = None, **changed: Any) -> LehrTrainer:
-    given: dict[str, Any] = {"args": arguments(folder / "out", **changed.pop("arguments", {}))}
-    given["privacy"] = privacy(**changed.pop("privacy", {}))
-    return LehrTrainer(model=model or a_bert(), train_dataset=dataset or Sentences(), **given, **changed)
+    settings |= {"logging_steps": 1, "lr_scheduler_type": "constant", **changed.pop("arguments", {})}
+    privacy = {"noise_multiplier": 1.0, "delta": 1e-3, "records": RECORDS, **changed.pop("privacy", {})}
+    return kind(
+        model=model or a_bert(),
+        train_dataset=dataset or Sentences(),
+        args=TrainingArguments(output_dir=str(folder / "out"), **settings),
+        privacy=PrivacyConfig(**privacy),
+        **changed,
+    )
 
 
 def steps_charged(folder: Path) -> int:
@@ -97,18 +93,31 @@ def steps_charged(folder: Path) -> int:
         return ledger.count("steps")
 
 
+def changed_by_training(trainer: LehrTrainer) -> set[str]:
+    model: Any = trainer.model
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    trainer.train()
+    return {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+
+
 def test_train_takes_the_planned_steps_and_leaves_a_certified_run(tmp_path: Path) -> None:
-    settings = {"noise_multiplier": None, "epsilon": 6.0, "settings_chosen_on": "fixed"}
-    trainer = a_trainer(tmp_path, privacy=settings)
+    trainer = a_trainer(
+        tmp_path,
+        eval_dataset=Sentences(),
+        eval_dataset_is_public=True,
+        arguments={"eval_strategy": "steps", "eval_steps": 2},
+        privacy={"noise_multiplier": None, "epsilon": 6.0, "settings_chosen_on": "fixed"},
+    )
     output = trainer.train()
     assert trainer.state.global_step == steps_charged(tmp_path) == read_run(tmp_path / "out-privacy").steps_charged == 2
     assert trainer.certificate is not None
     assert 5.9 < trainer.epsilon_spent <= 6.0
     assert trainer.certificate.epsilon <= 6.001
+    assert "the evaluation records" in trainer.certificate.stated.treated_as_public
     assert trainer.privacy.expected_batch_size == 8  # four at once, accumulated twice
     # Only public values are logged.
     logged = {name for row in trainer.state.log_history for name in row}
-    assert "epsilon" in logged
+    assert {"epsilon", "eval_loss"} <= logged
     assert not (logged | output.metrics.keys()) & {"loss", "train_loss", "total_flos"}
     assert math.isnan(output.training_loss)
     assert trainer.state.total_flos == 0
@@ -118,9 +127,9 @@ def test_train_takes_the_planned_steps_and_leaves_a_certified_run(tmp_path: Path
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name == "key"]
 
 
-@pytest.mark.parametrize("model, is_causal", [(a_bert, False), (a_gpt2, True)])
-def test_a_step_is_that_of_the_clipped_gradients_of_single_records(tmp_path: Path, model: Any, is_causal: bool) -> None:
-    trained, dataset = model(), Sentences(is_causal=is_causal)
+@pytest.mark.parametrize("make, is_causal", [(a_bert, False), (a_gpt2, True)])
+def test_a_step_is_the_clipped_sum_over_the_draw(tmp_path: Path, make: Any, is_causal: bool) -> None:
+    trained, dataset = make(), Sentences(is_causal=is_causal)
     before = {name: value.detach().clone() for name, value in trained.named_parameters()}
     trainer = a_trainer(
         tmp_path,
@@ -129,25 +138,25 @@ def test_a_step_is_that_of_the_clipped_gradients_of_single_records(tmp_path: Pat
         arguments={"max_steps": 1, "optim": "sgd", "learning_rate": 1.0},
         privacy={"noise_multiplier": 1e-6, "clip_norm": 0.3},
     )
-    places: list[int] = []
-    release = trainer.training_step
+    drawn: list[int] = []
+    step = trainer.training_step
 
-    def noting(*args: Any, **kwargs: Any) -> Tensor:
-        places.extend([index for batch in trainer._open_run().batches(0) for index in batch.indices_P.tolist()])
-        return release(*args, **kwargs)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        drawn.extend([index for batch in trainer._open_run().batches(0) for index in batch.indices_P.tolist()])
+        return step(*args, **kwargs)
 
-    trainer.training_step = noting  # type: ignore[method-assign]
+    trainer.training_step = noting
     trainer.train()
-    expected = _by_hand(model(), dataset, places, clip_norm=0.3, divisor=8)
+    expected = by_hand(make(), dataset, drawn, clip_norm=0.3, divisor=8)
     for name, value in trained.named_parameters():
         torch.testing.assert_close(before[name] - value.detach(), expected[name], rtol=1e-3, atol=2e-6)
 
 
-def _by_hand(model: nn.Module, dataset: Sentences, places: list[int], *, clip_norm: float, divisor: float) -> Any:
-    """Each sentence alone and without its padding; positions and losses as the model has them by itself."""
+def by_hand(model: nn.Module, dataset: Sentences, drawn: list[int], *, clip_norm: float, divisor: float) -> Any:
+    """Each sentence alone and without its padding; positions and losses are the model's own."""
     sums = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    for place in places:
-        record = dataset[place]
+    for index in drawn:
+        record = dataset[index]
         length = int(record["attention_mask"].sum())
         labels = record["labels"][:length] if dataset.is_causal else record["labels"]
         model.zero_grad()
@@ -159,143 +168,40 @@ def _by_hand(model: nn.Module, dataset: Sentences, places: list[int], *, clip_no
     return sums
 
 
-def test_an_adapter_of_peft_is_trained_and_the_model_below_stays(tmp_path: Path) -> None:
+def test_only_a_peft_adapter_is_trained(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     settings = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
     model = peft.get_peft_model(a_bert(), settings)
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    a_trainer(tmp_path, model).train()
-    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    changed = changed_by_training(a_trainer(tmp_path, model))
     assert changed == {name for name, value in model.named_parameters() if value.requires_grad}
     assert any("lora_B" in name for name in changed)
 
 
-def test_a_head_on_a_frozen_backbone_is_trained_alone(tmp_path: Path) -> None:
+def test_only_a_head_is_trained_and_empty_draws_are_noisy_steps(tmp_path: Path) -> None:
     model = a_bert()
     model.bert.requires_grad_(False)
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    a_trainer(tmp_path, model).train()
-    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
-    assert changed == {"classifier.weight", "classifier.bias"}
-
-
-def test_draws_of_nobody_are_noisy_steps(tmp_path: Path) -> None:
-    model = a_bert()
-    before = model.classifier.weight.detach().clone()
-    trainer = a_trainer(tmp_path, model, privacy={"expected_batch_size": 0.001})
-    trainer.train()
+    trainer = a_trainer(tmp_path, model, privacy={"expected_batch_size": 0.001, "physical_batch": 1})
+    assert changed_by_training(trainer) == {"classifier.weight", "classifier.bias"}
     assert trainer.state.global_step == 2
-    assert not torch.equal(model.classifier.weight, before)
 
 
-class _Breaks(TrainerCallback):
+class Breaks(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 3:
             raise KeyboardInterrupt
 
 
-def test_a_run_goes_on_from_a_checkpoint_with_fresh_noise_that_is_charged(tmp_path: Path) -> None:
-    saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5}
+def test_a_resumed_run_charges_repeated_steps(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": -1, "num_train_epochs": 1}
+    more = {"records": 40}  # the stated number of records decides: five steps
     with pytest.raises(KeyboardInterrupt):
-        a_trainer(tmp_path, arguments=saving, callbacks=[_Breaks()]).train()
+        a_trainer(tmp_path, arguments=saving, privacy=more, callbacks=[Breaks()]).train()
     assert steps_charged(tmp_path) == 3
-    trainer = a_trainer(tmp_path, arguments=saving)
+    trainer = a_trainer(tmp_path, arguments=saving, privacy=more)
     trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
     # The third step was charged twice, so that the plan of five ends one step earlier.
     assert steps_charged(tmp_path) == 5
     assert trainer.state.global_step == 4
-
-
-def test_epochs_are_passes_over_the_stated_number_of_records(tmp_path: Path) -> None:
-    trainer = a_trainer(tmp_path, arguments={"max_steps": -1, "num_train_epochs": 2}, privacy={"records": 30})
-    trainer.train()
-    assert trainer.state.global_step == steps_charged(tmp_path) == 2 * math.ceil(30 / 8)
-
-
-def test_evaluation_is_the_trainers_own_where_its_records_are_public(tmp_path: Path) -> None:
-    trainer = a_trainer(
-        tmp_path,
-        eval_dataset=Sentences(),
-        eval_dataset_is_public=True,
-        arguments={"eval_strategy": "steps", "eval_steps": 2},
-        privacy={"settings_chosen_on": "fixed"},
-    )
-    trainer.train()
-    assert trainer.certificate is not None
-    assert "the evaluation records" in trainer.certificate.stated.treated_as_public
-    assert any("eval_loss" in row for row in trainer.state.log_history)
-
-
-@pytest.mark.parametrize(
-    "given, match",
-    [
-        ({"eval_dataset": Sentences()}, "eval_dataset_is_public"),
-        ({"compute_loss_func": cross_entropy}, "compute_loss_func"),
-        ({}, "hyperparameter_search"),
-        ({"privacy": {"directory": "out/mine"}}, "outside of output_dir"),
-        ({"arguments": {"gradient_checkpointing": True}}, "gradient_checkpointing"),
-        ({"arguments": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor"),
-        ({"arguments": {"neftune_noise_alpha": 1.0}}, "neftune_noise_alpha"),
-        ({"arguments": {"train_sampling_strategy": "group_by_length"}}, "train_sampling_strategy"),
-    ],
-)
-def test_unsafe_settings_are_refused_by_name(
-    tmp_path: Path, given: dict[str, Any], match: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidValue, match=match):
-        a_trainer(tmp_path, **given).hyperparameter_search()
-    assert not (tmp_path / "out-privacy").exists()
-
-
-def crowded(outputs: Any, inputs: Any) -> Tensor:
-    scores: Tensor = outputs["logits"][:, 0]
-    return scores + len(scores)  # which the others in its batch decide
-
-
-def pairs_of(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Words of the record before stand in each, as some ways of augmenting have it."""
-    batch: dict[str, Tensor] = default_collate(records)
-    is_other = torch.rand(batch["input_ids"].shape) < 0.5
-    batch["input_ids"] = torch.where(is_other, batch["input_ids"].roll(1, 0), batch["input_ids"])
-    return batch
-
-
-def without_mask(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Padded to the longest of its draw, which every other record then looks at."""
-    words = [record["input_ids"][record["input_ids"] > 0] for record in records]
-    labels = torch.stack([record["labels"] for record in records])
-    return {"input_ids": pad_sequence(words, batch_first=True), "labels": labels}
-
-
-@pytest.mark.parametrize(
-    "given, match",
-    [
-        ({"record_losses": lambda outputs, inputs: outputs["logits"].mean()}, "loss"),
-        ({"record_losses": crowded}, "that of two records is not the mean of their losses"),
-        ({"data_collator": pairs_of}, "depends on the other records"),
-        ({"data_collator": without_mask}, "a mask for padding"),
-    ],
-)
-def test_records_that_are_mixed_are_refused_before_anything_is_begun(
-    tmp_path: Path, given: dict[str, Any], match: str
-) -> None:
-    with pytest.raises((NotPrivate, InvalidValue), match=match):
-        a_trainer(tmp_path, **given).train()
-    assert not (tmp_path / "out-privacy").exists()
-
-
-def test_a_parameter_that_nobody_listens_to_is_refused(tmp_path: Path) -> None:
-    scale, model = nn.Parameter(torch.ones(1)), a_bert()
-    optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.1)
-
-    def scaled(outputs: Any, inputs: Any) -> Tensor:
-        return cross_entropy(outputs["logits"] * scale, inputs["labels"], reduction="none")
-
-    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    with pytest.raises(InvalidValue, match="optimizer"):
-        a_trainer(tmp_path, model, optimizers=(optimizer, schedule), record_losses=scaled).train()
-    assert scale.detach().equal(torch.ones(1))
 
 
 class OwnLoss(LehrTrainer):
@@ -308,28 +214,77 @@ class OwnBatches(LehrTrainer):
         return DataLoader(Sentences(), batch_size=8)
 
 
-@pytest.mark.parametrize("kind, match", [(OwnLoss, "compute_loss"), (OwnBatches, "get_train_dataloader")])
-def test_methods_of_a_subclass_that_would_be_ignored_are_refused(tmp_path: Path, kind: Any, match: str) -> None:
-    given: dict[str, Any] = {"model": a_bert(), "args": arguments(tmp_path / "out"), "train_dataset": Sentences()}
-    with pytest.raises(InvalidValue, match=match):
-        kind(privacy=privacy(), **given)
-    OwnLoss(privacy=privacy(), record_losses=crowded, **given)
+@pytest.mark.parametrize(
+    "name, given",
+    [
+        ("eval_dataset_is_public", {"eval_dataset": Sentences()}),
+        ("compute_loss_func", {"compute_loss_func": cross_entropy}),
+        ("hyperparameter_search", {}),
+        ("directory", {"privacy": {"directory": "out/mine"}}),
+        ("gradient_checkpointing", {"arguments": {"gradient_checkpointing": True}}),
+        ("label_smoothing_factor", {"arguments": {"label_smoothing_factor": 0.1}}),
+        ("neftune_noise_alpha", {"arguments": {"neftune_noise_alpha": 1.0}}),
+        ("train_sampling_strategy", {"arguments": {"train_sampling_strategy": "group_by_length"}}),
+        ("compute_loss", {"kind": OwnLoss}),
+        ("get_train_dataloader", {"kind": OwnBatches}),
+        ("hyperparameter_search", {"kind": OwnLoss, "record_losses": cross_entropy}),
+    ],
+)
+def test_unsafe_settings_are_refused_by_name(
+    tmp_path: Path, name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with invalid(name):
+        a_trainer(tmp_path, **given).hyperparameter_search()
+    assert not (tmp_path / "out-privacy").exists()
 
 
-class Spans(Sentences):
-    def __getitem__(self, place: int) -> dict[str, Tensor]:
-        record = super().__getitem__(place)
-        record["start_positions"] = record["end_positions"] = record.pop("labels")
-        return record
+def crowded(outputs: Any, inputs: Any) -> Tensor:
+    scores: Tensor = outputs["logits"][:, 0]
+    return scores + len(scores)  # which the others in its batch decide
 
 
-def test_outputs_without_logits_need_a_loss_of_their_own(tmp_path: Path) -> None:
-    model = BertForQuestionAnswering(a_bert().config)  # type: ignore[no-untyped-call]
-    with pytest.raises(InvalidValue, match="record_losses"):
-        a_trainer(tmp_path, model, Spans()).train()
+def with_words_of_others(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    batch: dict[str, Tensor] = default_collate(records)
+    is_other = torch.rand(batch["input_ids"].shape) < 0.5
+    batch["input_ids"] = torch.where(is_other, batch["input_ids"].roll(1, 0), batch["input_ids"])
+    return batch
 
 
-def test_each_record_has_the_mean_over_its_own_tokens() -> None:
+def without_mask(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Padded to the longest of its draw, without an attention mask."""
+    words = [record["input_ids"][record["input_ids"] > 0] for record in records]
+    labels = torch.stack([record["labels"] for record in records])
+    return {"input_ids": pad_sequence(words, batch_first=True), "labels": labels}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"record_losses": lambda outputs, inputs: outputs["logits"].mean()},
+        {"record_losses": crowded},
+        {"data_collator": with_words_of_others},
+        {"data_collator": without_mask},
+        {"model": a_bert(BertForQuestionAnswering), "dataset": Spans()},  # without logits and labels
+    ],
+    ids=["one loss", "crowded", "words of others", "without mask", "without logits"],
+)
+def test_losses_that_mix_records_are_refused_before_anything_begins(tmp_path: Path, given: dict[str, Any]) -> None:
+    with pytest.raises((NotPrivate, InvalidValue)):
+        a_trainer(tmp_path, **given).train()
+    assert not (tmp_path / "out-privacy").exists()
+
+
+def test_a_parameter_outside_the_model_is_refused(tmp_path: Path) -> None:
+    scale, model = nn.Parameter(torch.ones(1)), a_bert()
+    optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.1)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    with invalid("optimizer"):
+        a_trainer(tmp_path, model, optimizers=(optimizer, schedule)).train()
+    assert scale.detach().equal(torch.ones(1))
+
+
+def test_each_record_has_the_mean_loss_over_its_own_tokens() -> None:
     logits, labels = torch.randn(2, 4, 5), torch.tensor([[1, 2, 3, 4], [1, -100, -100, 2]])
     found = record_losses(logits, labels, is_causal=True)
     alone = [cross_entropy(logits[row, :-1], labels[row, 1:]) for row in range(2)]
@@ -344,11 +299,8 @@ def test_each_record_has_the_mean_over_its_own_tokens() -> None:
         (torch.zeros(2, 3), torch.ones(2).long()),
     ],
 )
-def test_numbers_and_classes_have_one_loss_a_record(logits: Tensor, labels: Tensor) -> None:
+def test_numbers_and_classes_have_one_loss_per_record(logits: Tensor, labels: Tensor) -> None:
     assert record_losses(logits, labels, is_causal=False).shape == (2,)
-
-
-@pytest.mark.parametrize("labels", [None, torch.zeros(2, 3, 4)])
-def test_labels_of_another_kind_need_a_loss_of_their_own(labels: Tensor | None) -> None:
-    with pytest.raises(InvalidValue):
-        record_losses(torch.zeros(2, 3), labels, is_causal=False)
+    for wrong in (None, torch.zeros(2, 3, 4)):
+        with pytest.raises(InvalidValue):
+            record_losses(logits, wrong, is_causal=False)
