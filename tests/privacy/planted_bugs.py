@@ -1442,9 +1442,7 @@ CERTIFICATES = (
         ),
         does="the classes of a model are read from its private labels",
         breaks="a label that only one person has becomes an output of the model, without noise",
-        caught_by=(
-            "integrations/test_sklearn.py::test_what_would_be_read_from_private_data_must_be_stated_or_said_to_be_public",
-        ),
+        caught_by=("integrations/test_sklearn.py::test_private_facts_must_be_stated_or_called_public",),
     ),
     Planted(
         name="search-certified-as-fixed",
@@ -1454,7 +1452,7 @@ CERTIFICATES = (
         breaks="the winning settings depend on the records, and the earlier fits cost as much each",
         caught_by=(
             "training/test_earlier_fits.py::test_a_loop_over_settings_ends_without_a_certificate",
-            "integrations/test_sklearn.py::test_what_a_grid_search_chooses_has_no_certificate",
+            "integrations/test_sklearn.py::test_a_grid_search_has_no_certificate",
         ),
     ),
 )
@@ -1467,7 +1465,7 @@ INTEGRATIONS = (
         edits=(("outputs = transpose_outputs(outputs, more, num_positions=longest)", "pass"),),
         does="with batch_first=False, outputs are not checked for mixing along the second axis",
         breaks="a record's loss depends on other records after the last layer, where clipping does not bound it",
-        caught_by=(f"{OPACUS}/test_grad_sample.py::test_records_that_meet_on_the_second_axis_are_refused",),
+        caught_by=(f"{OPACUS}/test_grad_sample.py::test_mixing_along_the_second_axis_is_refused",),
     ),
     Planted(
         name="second-optimizer-uncharged",
@@ -1475,7 +1473,9 @@ INTEGRATIONS = (
         edits=(("        if self._engine.is_counted:", "        if False:"),),
         does="a manually built optimizer steps on a model whose engine counts its own optimizer only",
         breaks="its steps are not charged, and ε covers the other steps only",
-        caught_by=(f"{OPACUS}/test_optimizers.py::test_none_is_built_by_hand_over_a_model_whose_steps_are_counted",),
+        caught_by=(
+            f"{OPACUS}/test_optimizers.py::test_an_optimizer_built_by_hand_needs_a_hooked_model_that_no_engine_counts",
+        ),
     ),
     Planted(
         name="grad-sampler-sees-the-batch",
@@ -1488,7 +1488,7 @@ INTEGRATIONS = (
         ),
         does="a custom grad sampler receives all records at once",
         breaks="what it returns for one record may depend on all of them, and clipping does not bound that",
-        caught_by=(f"{OPACUS}/test_grad_sample.py::test_a_grad_sampler_that_mixes_records_cannot",),
+        caught_by=(f"{OPACUS}/test_grad_sample.py::test_a_grad_sampler_sees_one_record_at_a_time",),
     ),
 )
 

@@ -156,7 +156,8 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most likely class of each row."""
-        classes: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        probabilities = self.predict_proba(X)
+        classes: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
         return classes
 
     def __sklearn_tags__(self) -> Any:
