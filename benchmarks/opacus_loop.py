@@ -125,7 +125,7 @@ def _announcing(loader: Any) -> Callable[[], None]:
     """A draw for every step, without the time of collating it: the other sides do not collate either."""
 
     def announce() -> None:
-        loader.tracker.begin(TrackedBatch(loader.tracker.run.draw()))
+        loader.tracker.begin(TrackedBatch(loader.tracker.run.draw(), len(loader.dataset)))
 
     return announce
 

@@ -28,9 +28,7 @@ def names_of(library: str) -> Any:
         from opacus.utils.batch_memory_manager import BatchMemoryManager
         from opacus.validators import ModuleValidator
     else:
-        from lehr.integrations.opacus.utils import BatchMemoryManager
-
-        from lehr.integrations.opacus import PrivacyEngine
+        from lehr.integrations.opacus import BatchMemoryManager, PrivacyEngine
         from lehr.integrations.opacus.validators import ModuleValidator
     return SimpleNamespace(
         PrivacyEngine=PrivacyEngine, BatchMemoryManager=BatchMemoryManager, ModuleValidator=ModuleValidator

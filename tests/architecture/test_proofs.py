@@ -22,7 +22,6 @@ MECHANISMS = (
     "auditing/one_run.py",
     "auditing/thresholds.py",
     "integrations/external_loop.py",
-    "integrations/opacus/clipping.py",
     "integrations/opacus/optimizers.py",
     "data/private_pca.py",
     "data/split.py",

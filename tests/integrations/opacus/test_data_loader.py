@@ -65,7 +65,7 @@ def test_a_batch_can_be_taken_once() -> None:
     sizes = [len(indices) for indices in sampler]
     for _ in range(2):
         sampler.tracker.begin(sampler.pending.popleft())
-    assert len(sampler.tracker.take().step.indices) == sizes[1]
+    assert sampler.tracker.take().num_records == sizes[1]
     assert begun == [1, 1]
     with invalid("loop"):
         sampler.tracker.take()

@@ -234,7 +234,7 @@ def test_a_step_on_other_records_is_refused_and_costs_nothing() -> None:
     loop = private()
     everybody = records().tensors
     next(iter(loop.loader))
-    with invalid("step"):
+    with invalid("batch"):
         take_step(loop, everybody)
     with invalid("loop"):
         take_step(loop, everybody)

@@ -36,6 +36,7 @@ class TrackedBatch(NamedTuple):
     """A physical batch of a draw, as the loop gets it."""
 
     step: PrivateStep
+    num_records: int
     is_last: bool = True
     is_placeholder: bool = False  # one record of zeros, which stands for an empty draw and does not count
 
@@ -107,7 +108,8 @@ class PhysicalBatchSampler(Sampler[list[int]]):
             batches = step.batches(self.max_physical_batch_size)
             for batch in batches:
                 indices = batch.indices_P[batch.mask_P].tolist()
-                pending.append(TrackedBatch(step, batch is batches[-1], self.uses_placeholder and not indices))
+                is_last, is_placeholder = batch is batches[-1], self.uses_placeholder and not indices
+                pending.append(TrackedBatch(step, len(indices), is_last, is_placeholder))
                 yield indices
 
 

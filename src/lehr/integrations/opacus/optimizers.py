@@ -132,7 +132,8 @@ class UntrackedBatches(BatchTracker):
         if self._engine.is_counted:
             allowed = "the one that make_private returned: it counts every step on this model"
             raise InvalidValue("optimizer", allowed=allowed, given="one that was built by hand")
-        return TrackedBatch(self.run.draw(range(self._engine.num_records)))
+        num_records = self._engine.num_records
+        return TrackedBatch(self.run.draw(range(num_records)), num_records)
 
 
 class DPOptimizer(Optimizer):
@@ -247,10 +248,12 @@ class DPOptimizer(Optimizer):
         """Clip the physical batch and add it to its draw. All batches of a draw are clipped by one rule."""
         self._engine.refuse_parts_of_the_model()
         gradients = self._engine.gradients(torch.zeros(1, dtype=torch.bool) if batch.is_placeholder else None)
+        if len(gradients.norms()) != batch.num_records + batch.is_placeholder:
+            allowed = "the one that the private data loader returned, each of its records once"
+            raise InvalidValue("batch", allowed=allowed, given="another number of records")
         if batch.step is not self._draw or self._rule is None:
             self._draw, self._rule = batch.step, self.clip_rule()  # a draw that the loop left is never released
-        num_records = 0 if batch.is_placeholder else len(gradients.norms())
-        self._draw.add(self._rule(gradients), num_records=num_records)
+        self._draw.add(self._rule(gradients), num_records=batch.num_records)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take the step, or wait for the rest of the draw. A closure is called once, for the gradients."""
