@@ -188,14 +188,6 @@ def test_a_step_is_the_clipped_sum_over_the_draw(tmp_path: Path, physical_batch:
         torch.testing.assert_close(value.detach(), before.detach() - 0.5 * mean, rtol=1e-4, atol=1e-5)
 
 
-def test_empty_draws_are_noisy_steps(tmp_path: Path) -> None:
-    trainer, module = a_trainer(tmp_path, a_callback(tmp_path, expected_batch_size=0.001), max_steps=2), Module()
-    before = next(module.parameters()).detach().clone()
-    trainer.fit(module, a_loader())
-    assert trainer.global_step == 2
-    assert not torch.equal(next(module.parameters()), before)
-
-
 def test_values_of_private_records_are_logged_only_on_request(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path / "dropped", a_callback(tmp_path / "dropped"), max_steps=2)
     with pytest.warns(UserWarning, match="'train_loss' is not logged"):

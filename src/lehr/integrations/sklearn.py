@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -37,6 +38,8 @@ PUBLIC = "public"
 _ARRAYS: dict[str, Any] = {"dtype": "numeric", "allow_nd": True}
 
 
+# A dataclass, since get_params and clone read arguments back from attributes of the same name.
+@dataclass(kw_only=True, eq=False, repr=False)
 class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A neural network classifier; the whole of ``fit`` costs at most ``epsilon`` at ``delta``.
 
@@ -58,49 +61,25 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ``plan_``, ``certificate_`` and ``n_iter_``, the number of steps.
     """
 
-    def __init__(
-        self,
-        *,
-        epsilon: float | None = 3.0,
-        delta: float = 1e-5,
-        records: int | str | None = None,
-        classes: Iterable[Any] | str | None = None,
-        network: nn.Module | str | None = None,
-        hidden_layer_sizes: tuple[int, ...] = (32,),
-        method: str | Method | None = None,
-        learning_rate: float = 0.5,
-        clip_norm: float = 1.0,
-        momentum: float = 0.0,
-        expected_batch_size: float | None = None,
-        steps: int | None = None,
-        noise_multiplier: float | None = None,
-        random_state: Any = None,
-        settings_chosen_on: str | None = None,
-        budget: str | Path | None = None,
-        directory: str | Path | None = None,
-        name: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        # scikit-learn's get_params and clone read arguments back from attributes of the same name.
-        self.epsilon = epsilon
-        self.delta = delta
-        self.records = records
-        self.classes = classes
-        self.network = network
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.method = method
-        self.learning_rate = learning_rate
-        self.clip_norm = clip_norm
-        self.momentum = momentum
-        self.expected_batch_size = expected_batch_size
-        self.steps = steps
-        self.noise_multiplier = noise_multiplier
-        self.random_state = random_state
-        self.settings_chosen_on = settings_chosen_on
-        self.budget = budget
-        self.directory = directory
-        self.name = name
-        self.device = device
+    epsilon: float | None = 3.0
+    delta: float = 1e-5
+    records: int | str | None = None
+    classes: Iterable[Any] | str | None = None
+    network: nn.Module | str | None = None
+    hidden_layer_sizes: tuple[int, ...] = (32,)
+    method: str | Method | None = None
+    learning_rate: float = 0.5
+    clip_norm: float = 1.0
+    momentum: float = 0.0
+    expected_batch_size: float | None = None
+    steps: int | None = None
+    noise_multiplier: float | None = None
+    random_state: Any = None
+    settings_chosen_on: str | None = None
+    budget: str | Path | None = None
+    directory: str | Path | None = None
+    name: str | None = None
+    device: str | None = None
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on private records from new initial weights. Every call costs ``epsilon`` again."""

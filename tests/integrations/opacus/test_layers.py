@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from lehr.errors import LehrError
 from lehr.gradients.hooked import HookedEngine
 from lehr.integrations.opacus import ModuleValidator, validators
-from lehr.integrations.opacus.layers import DPGRU, DPLSTM, DPRNN, DPMultiheadAttention, SequenceBias
+from lehr.integrations.opacus.layers import DPGRU, DPLSTM, DPRNN
 from lehr.integrations.opacus.validators import (
     IllegalModuleConfigurationError,
     NotYetSupportedModuleError,
@@ -38,35 +38,6 @@ def assert_right(model: nn.Module, *inputs: Tensor) -> None:
     with HookedEngine(model) as engine:
         differentiate(loss(slice(None)))
         assert_same_gradients(engine.gradients(), expected)
-
-
-class Attends(nn.Module):
-    def __init__(self, *, batch_first: bool, add_bias_kv: bool) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.batch_first = batch_first
-        self.attention = DPMultiheadAttention(4, 2, batch_first=batch_first, add_bias_kv=add_bias_kv)
-        self.bias = SequenceBias(4, batch_first=batch_first)
-        self.out = nn.Linear(4, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        sequence = inputs if self.batch_first else inputs.transpose(0, 1)
-        attended, _ = self.attention(sequence, sequence, sequence)
-        means: Tensor = self.out(self.bias(attended).square().mean(1 if self.batch_first else 0))
-        return means
-
-
-@pytest.mark.parametrize("batch_first, add_bias_kv", [(True, True), (False, False)])
-def test_gradients_of_attention_are_right(batch_first: bool, add_bias_kv: bool) -> None:
-    model = Attends(batch_first=batch_first, add_bias_kv=add_bias_kv).double()
-    assert_right(model, torch.randn(5, 6, 4, dtype=torch.float64))
-
-
-def test_sequence_bias_is_appended() -> None:
-    layer = SequenceBias(4, batch_first=True)
-    longer = layer(torch.zeros(2, 3, 4))
-    assert longer.shape == (2, 4, 4)
-    assert torch.equal(longer[1, 3], layer.bias)
 
 
 every_layer = pytest.mark.parametrize("kind", [DPRNN, DPGRU, DPLSTM])

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from lehr.accounting import bound
 from lehr.accounting.claims import Standing
@@ -177,43 +176,6 @@ def test_a_target_is_met_and_never_exceeded(accountant: str) -> None:
     with pytest.raises(BudgetExceeded):
         take_steps(loop, 1)
     assert engine.get_epsilon(delta=DELTA) <= 3
-
-
-def test_a_model_need_not_be_wrapped() -> None:
-    model = network()
-    loop = private(model=model, wrap_model=False)
-    take_steps(loop._replace(model=model), 2)
-    loop.model.cleanup()
-    assert all("forward" not in vars(layer) for layer in model.modules())
-
-
-class Tokens(Dataset[dict[str, Tensor]]):
-    def __len__(self) -> int:
-        return 30
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": torch.arange(4) + index % 5, "labels": torch.tensor(index % 2)}
-
-
-class TokenClassifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.out = nn.Embedding(10, 4), nn.Linear(4, 2)
-
-    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        logits = self.out(self.words(input_ids).mean(1))
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def test_batches_can_be_dictionaries_and_empty() -> None:
-    loop = private(model=TokenClassifier(), dataset=Tokens(), batch_size=1)
-    sizes = set()
-    for batch in loop.loader:
-        sizes.add(len(batch["labels"]))
-        loop.optimizer.zero_grad()
-        differentiate(loop.model(**batch)["loss"])
-        loop.optimizer.step()
-    assert {0, 1} <= sizes
 
 
 def test_unsupported_models_optimizers_and_options_are_refused() -> None:

@@ -3,15 +3,6 @@
 >>> model = nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48))
 >>> ModuleValidator.is_valid(model), ModuleValidator.is_valid(ModuleValidator.fix(model))
 (False, True)
-
-Errors (all are ``ValueError``, as in Opacus):
-
-UnsupportedError
-└── UnsupportedModuleError
-    ├── UnsupportableModuleError          no layer of this type can be private
-    ├── NotYetSupportedModuleError        Lehr has no rule for this layer
-    ├── ShouldReplaceModuleError          ``ModuleValidator.fix`` replaces it
-    └── IllegalModuleConfigurationError   the layer can be private with other settings
 """
 
 from __future__ import annotations
@@ -33,7 +24,7 @@ __all__ = ["ModuleValidator", "register_module_fixer", "register_module_validato
 
 
 class UnsupportedError(LehrError, ValueError):
-    """Something that cannot be trained privately."""
+    """Something that cannot be trained privately. Also a ``ValueError``, as in Opacus."""
 
 
 class UnsupportedModuleError(UnsupportedError):
