@@ -42,7 +42,7 @@ def agrees(refutation: Refutation) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("module", [two_tails, drawn_size, shuffled, empty_batches, accumulated])
-def test_the_mistake_is_refuted_and_the_librarys_own_form_holds(module: Any, tmp_path: Path) -> None:
+def test_mistakes_are_refuted_and_the_form_of_the_library_holds(module: Any, tmp_path: Path) -> None:
     refutation = module.refute()
     agrees(refutation)
     assert refutation.mistake.certified.assumes == ()
@@ -51,12 +51,8 @@ def test_the_mistake_is_refuted_and_the_librarys_own_form_holds(module: Any, tmp
 
 
 @pytest.mark.whole
-def test_the_papers_run_costs_more_than_it_claims_where_one_candidate_in_five_is_accepted() -> None:
-    agrees(half_space.refute())
-
-
-@pytest.mark.whole
-def test_the_planted_records_are_found_after_the_papers_number_of_steps() -> None:
+def test_the_papers_are_refuted_at_their_own_size() -> None:
+    agrees(half_space.refute())  # one candidate in five is accepted
     seen = attacked(RawPrior(), num_planted=raw_prior.NUM_PLANTED)
     assert seen.success(seen.sizes()) > 0.9
     certified = raw_prior.outcome("", seen, counted=0.0).certified
@@ -64,59 +60,56 @@ def test_the_planted_records_are_found_after_the_papers_number_of_steps() -> Non
     assert f"0.28      {down(certified.epsilon)}  Clopper-Pearson" in PAGE
 
 
-def test_noise_that_follows_raw_gradients_is_refuted_early_and_the_proven_one_holds() -> None:
+@pytest.mark.whole
+def test_noise_from_raw_gradients_is_refuted_and_the_proven_form_holds() -> None:
     refutation = raw_prior.refute(steps=250, num_planted=60)
     assert not refutation.mistake.holds
     assert refutation.own.holds
 
 
-def test_the_runs_that_are_attacked_follow_the_law_that_was_composed() -> None:
+def test_attacked_runs_follow_the_composed_law() -> None:
     accepted, num_each = 60, 4000
     # By the paper's cooling the first update of a run is accepted after one rejection, and has another law.
     floored = replace(half_space.ACCEPTANCE, cooling="floored")
     seen = half_space.attacked(num_each=num_each, accepted=accepted, candidates=200, acceptance=floored)
     for law, count, is_accepted, scores in (
         (accepted_law(half_space.MNIST, rate=half_space.RATE), accepted, True, seen.accepted),
-        (_of_candidates(), 200, False, seen.candidates),
+        (
+            candidate(sampling_probability=half_space.PROBABILITY, noise_multiplier=half_space.SIGMA),
+            200,
+            False,
+            seen.candidates,
+        ),
     ):
         std = half_space.known_std(law, count=count, is_accepted=is_accepted)
         for side in (scores.members, scores.others):
             assert side.std() / std == pytest.approx(1, abs=5 / math.sqrt(num_each))
         # The mean of a log likelihood ratio is the divergence, of one side or of the other.
-        forwards = count * float(law.present @ _log_ratio(law))
-        backwards = count * float(law.without @ _log_ratio(law))
-        assert scores.members.mean() == pytest.approx(forwards, abs=5 * std / math.sqrt(num_each))
-        assert scores.others.mean() == pytest.approx(backwards, abs=5 * std / math.sqrt(num_each))
+        log_ratio = np.log(law.present / law.without)
+        for side, weights in ((scores.members, law.present), (scores.others, law.without)):
+            mean = count * float(weights @ log_ratio)
+            assert side.mean() == pytest.approx(mean, abs=5 * std / math.sqrt(num_each))
 
 
-def _of_candidates() -> Any:
-    return candidate(sampling_probability=half_space.PROBABILITY, noise_multiplier=half_space.SIGMA)
-
-
-def _log_ratio(law: Any) -> Any:
-    return np.log(law.present / law.without)
-
-
-def test_many_runs_at_once_are_what_each_would_be_alone() -> None:
+def test_runs_made_at_once_are_independent() -> None:
     runs = Runs(num_each=300, num_others=3, others_gradient=1.0, target_gradient=-5.0)
     randomness = KEY.at(0, 0)
     everybody = runs.drawn(PoissonSampling(expected_batch_size=1, records=1).draw(len(runs.run_of), randomness))
     (sums,) = clipped(everybody).values.values()
-    assert torch.equal(
-        sums, torch.tensor([2.0] * 300 + [3.0] * 300, dtype=torch.float64)
-    )  # the target is clipped to -1
+    expected = torch.tensor([2.0] * 300 + [3.0] * 300, dtype=torch.float64)
+    assert torch.equal(sums, expected)  # the target is clipped to -1
     noise = released(clipped(everybody), noise_multiplier=2.0, randomness=randomness) - sums
     assert float(noise.std()) == pytest.approx(2.0, abs=5 * 2.0 / math.sqrt(1200))
     assert abs(float(torch.corrcoef(noise.view(2, -1))[0, 1])) < 5 / math.sqrt(300)
 
 
-def test_what_is_counted_is_rounded_up_and_what_is_certified_down() -> None:
+def test_claims_are_rounded_up_and_bounds_down() -> None:
     assert up(2.991) == "3.00"
     assert down(2.999) == "2.99"
     assert up(by_paper(half_space.MNIST, half_space.MNIST.accepted)) == "3.00"
 
 
-def test_a_loader_cuts_every_record_into_one_batch_of_an_epoch() -> None:
+def test_a_shuffled_epoch_has_every_record_in_one_batch() -> None:
     runs = Runs(num_each=5, num_others=shuffled.RECORDS - 1)
     batches = list(shuffled.shuffled(runs, KEY.at(0, 0)))
     assert len(batches) == shuffled.STEPS
