@@ -20,7 +20,6 @@ from lehr.accounting.ledger import Ledger
 from lehr.certificates.release import release
 from lehr.errors import CertificateMismatch, InvalidValue, MissingExtra
 from lehr.integrations.sklearn import LehrClassifier
-from lehr.methods.auto_s import auto_s
 from tests.integrations.refusals import invalid
 
 COMPARE_TWO_FITS = ("check_classifier_data_not_an_array", "check_fit_idempotent", "check_supervised_y_2d")
@@ -142,7 +141,7 @@ def test_networks_are_copied_or_built_by_name() -> None:
 
 
 def test_a_run_with_a_directory_is_kept(tmp_path: Path) -> None:
-    classifier = fitted(directory=tmp_path / "run", settings_chosen_on="fixed", method=auto_s(), records=100)
+    classifier = fitted(directory=tmp_path / "run", settings_chosen_on="fixed", method="auto-s", records=100)
     assert classifier.plan_.records == 100
     assert classifier.certificate_ is not None
     assert classifier.certificate_.epsilon >= classifier.epsilon_

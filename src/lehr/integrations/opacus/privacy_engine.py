@@ -62,17 +62,22 @@ _ENGINES = "engines"  # whose steps are in the checkpoint
 _CLIP_NORM = "adaptive_clip_norm"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """The options of ``make_private`` and ``make_private_with_epsilon``.
+    """The arguments of ``make_private`` and ``make_private_with_epsilon``, besides the noise.
 
-    ``clipping`` is "flat", "per_layer", "automatic" (Bu et al. 2023) or "adaptive" (Andrew et al. 2021), which needs
-    the last five. ``num_passes`` is how often the model is run on the same records for one loss, as in a GAN's
-    discriminator or a Siamese network. ``accept_unproven`` permits shuffled batches (``poisson_sampling=False``) and a
-    ``noise_generator``, without any guarantee.
+    With ``epochs``, further steps are refused. ``clipping`` is "flat", "per_layer", "automatic" (Bu et al. 2023) or
+    "adaptive" (Andrew et al. 2021), which needs the last five. ``num_passes`` is how often the model is run on the same
+    records for one loss, as in a GAN's discriminator or a Siamese network. ``accept_unproven`` permits shuffled batches
+    (``poisson_sampling=False``) and a ``noise_generator``, without any guarantee.
     """
 
+    module: nn.Module
+    optimizer: Optimizer
+    data_loader: DataLoader[Any]
     max_grad_norm: float | Sequence[float]
+    criterion: Any = None
+    epochs: int | None = None
     batch_first: bool = True
     loss_reduction: str = "mean"
     poisson_sampling: bool = True
@@ -163,32 +168,16 @@ class PrivacyEngine:
         if accountant not in BUILT_IN:
             self._mark_unproven(f"the accountant {accountant!r} is the user's own")
 
-    def make_private(
-        self,
-        *,
-        module: nn.Module,
-        optimizer: Optimizer,
-        criterion: Any = None,
-        data_loader: DataLoader[Any],
-        noise_multiplier: float,
-        epochs: int | None = None,
-        **options: Any,
-    ) -> Any:
+    def make_private(self, *, noise_multiplier: float, **options: Any) -> Any:
         """The private model, optimizer and data loader; with mode "ghost" also the criterion, before the loader.
 
-        ``options`` are those of ``Options``. With ``epochs``, further steps are refused.
+        ``options`` are the fields of ``Options``.
         """
-        return self._make_private(
-            module, optimizer, criterion, data_loader, epochs, Options(**options), lambda *_: noise_multiplier
-        )
+        return self._make_private(Options(**options), lambda *_: noise_multiplier)
 
     def make_private_with_epsilon(
         self,
         *,
-        module: nn.Module,
-        optimizer: Optimizer,
-        criterion: Any = None,
-        data_loader: DataLoader[Any],
         target_epsilon: float,
         target_delta: float,
         epochs: int,
@@ -208,7 +197,7 @@ class PrivacyEngine:
                 target_epsilon, target_delta, accountant=accountant, sample_rate=sample_rate, steps=steps, before=before
             )
 
-        return self._make_private(module, optimizer, criterion, data_loader, epochs, Options(**options), least_noise)
+        return self._make_private(Options(epochs=validate.count(epochs=epochs), **options), least_noise)
 
     def finish(self) -> Certificate | None:
         """End the training: close the ledgers, settle the budget, and return a certificate if there is one.
@@ -272,8 +261,8 @@ class PrivacyEngine:
         state["module_state_dict"] = module.state_dict(**(module_state_dict_kwargs or {}))
         state["privacy_accountant_state_dict"] = self.accountant.state_dict()
         state[_ENGINES] = sorted(self._checkpointed)
-        for name, part in _checkpoint_parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
-            state[name] = part.state_dict()
+        parts = _parts(optimizer=optimizer, noise_scheduler=noise_scheduler, grad_clip_scheduler=grad_clip_scheduler)
+        state |= {name: part.state_dict() for name, part in parts.items()}
         if optimizer is not None and optimizer.clipping == "adaptive":
             state[_CLIP_NORM] = optimizer.max_grad_norm
         torch.save(state, path, **(torch_save_kwargs or {}))
@@ -306,9 +295,9 @@ class PrivacyEngine:
         totals |= _totals(self.accountant.history)  # of every kind of step, no fewer than are known here
         history = [(*kind, steps) for kind, steps in totals.items()]
         self.accountant.load_state_dict({**saved, "history": history})
-        for name, part in _checkpoint_parts(optimizer, noise_scheduler, grad_clip_scheduler).items():
-            if name in state:
-                part.load_state_dict(state.pop(name))
+        parts = _parts(optimizer=optimizer, noise_scheduler=noise_scheduler, grad_clip_scheduler=grad_clip_scheduler)
+        for name in parts.keys() & state:
+            parts[name].load_state_dict(state.pop(name))
         if optimizer is not None:
             optimizer.run.count_taken(self.accountant.event())
             optimizer.max_grad_norm = state.pop(_CLIP_NORM, optimizer.max_grad_norm)
@@ -319,19 +308,10 @@ class PrivacyEngine:
                 raise InvalidValue("checkpoint", allowed=allowed, given=str(done))
         return state
 
-    def _make_private(
-        self,
-        module: nn.Module,
-        optimizer: Optimizer,
-        criterion: Any,
-        data_loader: DataLoader[Any],
-        epochs: int | None,
-        options: Options,
-        noise_for: Callable[[float, int], float],
-    ) -> Any:
+    def _make_private(self, options: Options, noise_for: Callable[[float, int], float]) -> Any:
         """``noise_for`` returns the noise multiplier for a sampling probability and a number of steps."""
-        loader = _private_loader(data_loader, options)
-        steps = 0 if epochs is None else validate.count(epochs=epochs) * loader.batch_sampler.steps
+        module, optimizer, loader = options.module, options.optimizer, _private_loader(options)
+        steps = 0 if options.epochs is None else validate.count(epochs=options.epochs) * loader.batch_sampler.steps
         noise_multiplier = noise_for(loader.sampling.sampling_probability, steps)
         for reason in options.unproven:
             self._mark_unproven(reason)
@@ -341,7 +321,7 @@ class PrivacyEngine:
         check_optimizer(module, optimizer)
         self.validate(module=module, optimizer=optimizer, data_loader=loader)
         _check_collation(loader, batch_first=options.batch_first)
-        model = _hooked_model(module, options)
+        model = _hooked_model(options)
         hooks = model.hooks if isinstance(model, GradSampleModule) else model
         try:
             private = DPOptimizer(
@@ -355,8 +335,9 @@ class PrivacyEngine:
                 engine=hooks,
                 tracker=loader.tracker,
             )
-            chosen = nn.CrossEntropyLoss(reduction=options.loss_reduction) if criterion is None else criterion
-            loss = DPLossFastGradientClipping(model, private, chosen, options.loss_reduction)
+            criterion, reduction = options.criterion, options.loss_reduction
+            criterion = nn.CrossEntropyLoss(reduction=reduction) if criterion is None else criterion
+            loss = DPLossFastGradientClipping(model, private, criterion, reduction)
             event = loader.sampling.event(Gaussian(noise_multiplier))
             planned = Repeated(event, steps) if steps else None
             # Last of all, so that no budget pays for a loop that cannot be made.
@@ -441,8 +422,9 @@ class PrivacyEngine:
         warn_unproven(reason)
 
 
-def _private_loader(data_loader: DataLoader[Any], options: Options) -> PrivateLoader:
+def _private_loader(options: Options) -> PrivateLoader:
     """The loader of the draws, with a run of its own."""
+    data_loader = options.data_loader
     if not options.poisson_sampling:
         return shuffled_loader(data_loader)
     if isinstance(data_loader, DPDataLoader):
@@ -451,8 +433,9 @@ def _private_loader(data_loader: DataLoader[Any], options: Options) -> PrivateLo
     return DPDataLoader.from_data_loader(data_loader, **settings)
 
 
-def _hooked_model(module: nn.Module, options: Options) -> GradSampleModule | GradSampleHooks:
+def _hooked_model(options: Options) -> GradSampleModule | GradSampleHooks:
     """The model with hooks, wrapped or not; a model that is wrapped already stays as it is."""
+    module = options.module
     settings = {name: getattr(options, name) for name in ("batch_first", "loss_reduction", "num_passes")}
     if not isinstance(module, GradSampleModule):
         return (GradSampleModule if options.wrap_model else GradSampleHooks)(module, **settings)
@@ -479,14 +462,9 @@ def _check_collation(loader: PrivateLoader, *, batch_first: bool) -> None:
         LOG.warning("collate_fn could not be checked for mixing records: %s", found.value)
 
 
-def _checkpoint_parts(optimizer: Any, noise_scheduler: Any, grad_clip_scheduler: Any) -> dict[str, Any]:
-    """The parts of a checkpoint besides the weights, by their names there."""
-    named = {
-        "optimizer_state_dict": optimizer,
-        "noise_scheduler_state_dict": noise_scheduler,
-        "grad_clip_scheduler_state_dict": grad_clip_scheduler,
-    }
-    return {name: part for name, part in named.items() if part is not None}
+def _parts(**parts: Any) -> dict[str, Any]:
+    """The parts of a checkpoint that are given, by their names there."""
+    return {f"{name}_state_dict": part for name, part in parts.items() if part is not None}
 
 
 def _read_checkpoint(path: str | os.PathLike[str] | IO[bytes], **options: Any) -> dict[str, Any]:
