@@ -166,6 +166,7 @@ class ExternalRun:
         check_count(stated=config.records, held=num_records)
         check_optimizer(model, optimizer)
         self.config, self.model, self.optimizer, self.step = config, model, optimizer, resumed_at or 0
+        self.directory = Path(config.directory or default_directory(config.name))
         clipping = config.clipping or FlatClip(config.clip_norm)
         if clipping.needs_coordinates or clipping.unproven is not None:
             allowed = "one that needs gradient norms only: per-record gradients are not stored here"
@@ -182,7 +183,7 @@ class ExternalRun:
             name=config.name,
             plan=self._plan,
             mechanism=self.mechanism,
-            directory=Path(config.directory or default_directory(config.name)),
+            directory=self.directory,
             config=self._describe(method, library),
             # Of their number alone: a run that is resumed draws anew, whatever the records are.
             fingerprint=lambda key: key.fingerprint(str(num_records).encode()),
@@ -202,12 +203,6 @@ class ExternalRun:
         weights = {name: value.detach() for name, value in trainable(model).items()}
         self._clipping, self._noise = self.mechanism.clipping.start(weights), self.mechanism.noise.start(weights)
         self._current: PrivateStep | None = None
-
-    @property
-    def directory(self) -> Path:
-        """The folder of the run."""
-        assert self._run.folder is not None
-        return self._run.folder.files.directory
 
     @property
     def end_step(self) -> int:
@@ -355,16 +350,7 @@ def batch_size_of(loader: DataLoader[Any]) -> int:
 
 
 def check_sampler(loader: DataLoader[Any]) -> None:
-    """Refuse a sampler over some of the records, or some more often than others: Poisson sampling would ignore it.
-
-    >>> from torch.utils.data import SubsetRandomSampler, TensorDataset
-    >>> records = TensorDataset(torch.zeros(100, 3))
-    >>> check_sampler(DataLoader(records, batch_size=8, shuffle=True))
-    >>> check_sampler(DataLoader(records, batch_size=8, sampler=SubsetRandomSampler(range(80))))
-    Traceback (most recent call last):
-    ...
-    lehr.errors.InvalidValue: sampler must be ...; given: 'SubsetRandomSampler'
-    """
+    """Refuse a sampler over some of the records, or some more often than others: Poisson sampling would ignore it."""
     batches: Any = loader.batch_sampler
     sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
     takes_all = type(sampler) is SequentialSampler or (
@@ -390,14 +376,7 @@ def write_gradients(model: nn.Module, released: ReleasedSum, *, divisor: float) 
 
 
 def check_optimizer(model: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Refuse an optimizer that trains parameters without noise, or that evaluates the loss more than once a step.
-
-    >>> head, backbone = nn.Linear(2, 1), nn.Linear(2, 2)
-    >>> check_optimizer(head, torch.optim.SGD(head.parameters(), lr=0.1))
-    >>> check_optimizer(head, torch.optim.SGD(backbone.parameters(), lr=0.1))
-    Traceback (most recent call last):
-    lehr.errors.InvalidValue: optimizer must be ...
-    """
+    """Refuse an optimizer that trains parameters without noise, or that evaluates the loss more than once a step."""
     if isinstance(optimizer, optim.LBFGS):
         allowed = "one that takes one gradient per step: a closure would look at the records again, uncharged"
         raise InvalidValue("optimizer", allowed=allowed, given="LBFGS")

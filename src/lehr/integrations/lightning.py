@@ -29,13 +29,7 @@ from lehr.integrations.record_independence import RecordLoop
 
 try:
     from lightning import __version__ as lightning_version
-    from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.callbacks import (
-        BaseFinetuning,
-        BatchSizeFinder,
-        GradientAccumulationScheduler,
-        LearningRateFinder,
-    )
+    from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
     from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 except ImportError as error:  # pragma: no cover
     raise MissingExtra("lightning", extra="lightning") from error
@@ -43,10 +37,10 @@ except ImportError as error:  # pragma: no cover
 _PHYSICAL = "physical_batch bounds how many records are run at once"
 _COUNTED = "Lightning would count physical batches, whose number is private"
 _UNSUPPORTED_CALLBACKS: dict[type[Callback], str] = {
-    BaseFinetuning: "the trainable parameters must be known from the beginning",
-    BatchSizeFinder: f"it trains without noise; {_PHYSICAL}",
-    GradientAccumulationScheduler: _PHYSICAL,
-    LearningRateFinder: "it trains without noise, and no ε covers what it finds",
+    callbacks.BaseFinetuning: "the trainable parameters must be known from the beginning",
+    callbacks.BatchSizeFinder: f"it trains without noise; {_PHYSICAL}",
+    callbacks.GradientAccumulationScheduler: _PHYSICAL,
+    callbacks.LearningRateFinder: "it trains without noise, and no ε covers what it finds",
 }
 
 
@@ -99,9 +93,8 @@ class LehrCallback(Callback):
         """Refuse callbacks that train by themselves, before the first of them does."""
         for callback, (kind, reason) in product(trainer.callbacks, _UNSUPPORTED_CALLBACKS.items()):
             if stage == "fit" and isinstance(callback, kind):
-                raise InvalidValue(
-                    "callbacks", allowed=f"without {kind.__name__}: {reason}", given=type(callback).__name__
-                )
+                given = type(callback).__name__
+                raise InvalidValue("callbacks", allowed=f"without {kind.__name__}: {reason}", given=given)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what cannot be private, open the run, and replace the loader."""
