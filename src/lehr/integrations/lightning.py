@@ -239,7 +239,7 @@ class LehrCallback(Callback):
         by_step = {1} | {one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step"}
         takes_iterator = is_param_in_hook_signature(pl_module.training_step, "dataloader_iter", explicit=True)
         interval = trainer.val_check_interval if trainer.enable_validation else 1.0
-        found: dict[str, tuple[object, object, str]] = {
+        settings: dict[str, tuple[object, object, str]] = {
             "fit": (fit, "the first", "one per LehrCallback, or with ckpt_path: another one costs its own ε"),
             "validation_is_public": (is_public, True, "True, or no validation: its metrics have no noise"),
             "automatic_optimization": (pl_module.automatic_optimization, True, "True"),
@@ -256,7 +256,7 @@ class LehrCallback(Callback):
             "frequency": (max(by_step), 1, f"1 for a schedule with interval='step': {_COUNTED}"),
             "val_check_interval": (interval, 1.0, f"left out, or use check_val_every_n_epoch: {_COUNTED}"),
         }
-        for name, (given, supported, allowed) in found.items():
+        for name, (given, supported, allowed) in settings.items():
             if (type(given), given) != (type(supported), supported):  # limits: 1 is one batch, 1.0 is all of them
                 raise InvalidValue(name, allowed=allowed, given=given)
 

@@ -86,21 +86,21 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         inputs, labels = validate_data(self, X, y, **_ARRAYS)
         check_classification_targets(labels)
         inputs, labels = _float32(inputs), np.asarray(labels)
-        self.classes_ = self._stated_classes(labels)
+        self.classes_ = self._resolve_classes(labels)
         targets = np.searchsorted(self.classes_, labels)
-        records = self._stated_records(len(inputs))
+        records = self._resolve_records(len(inputs))
         module, network = self._module()
         method = self.method or dpsgd(
             learning_rate=self.learning_rate, clip_norm=self.clip_norm, momentum=self.momentum
         )
-        held = InMemory(torch.from_numpy(inputs), torch.from_numpy(targets).long())
+        dataset = InMemory(torch.from_numpy(inputs), torch.from_numpy(targets).long())
         if len(getattr(self, "_clones", ())) > 1:  # they may have been fitted in other processes
-            earlier_fits.note(earlier_fits.Fit(records=sketch(held), settings="those of other clones"))
+            earlier_fits.note(earlier_fits.Fit(records=sketch(dataset), settings="those of other clones"))
         public = ("the labels that there are",) if isinstance(self.classes, str) else ()
         with tempfile.TemporaryDirectory() as temporary:  # removed with the key in it, unless there is a directory
             run = fit(
                 module,
-                held,
+                dataset,
                 epsilon=self.epsilon,
                 delta=self.delta,
                 method=method,
@@ -153,7 +153,7 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         made._clones = self._clones
         return made
 
-    def _stated_classes(self, labels: NDArray[Any]) -> NDArray[Any]:
+    def _resolve_classes(self, labels: NDArray[Any]) -> NDArray[Any]:
         if self.classes is None or (isinstance(self.classes, str) and self.classes != PUBLIC):
             allowed = f"the possible labels, or {PUBLIC!r} if those in y are not secret"
             raise InvalidValue("classes", allowed=allowed, given=self.classes)
@@ -164,7 +164,7 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidValue("y", allowed=f"labels among the stated classes {stated.tolist()}", given="another label")
         return stated
 
-    def _stated_records(self, num_records: int) -> int:
+    def _resolve_records(self, num_records: int) -> int:
         if self.records is None or (isinstance(self.records, str) and self.records != PUBLIC):
             allowed = f"the number of records, or {PUBLIC!r} if the length of X is not secret"
             raise InvalidValue("records", allowed=allowed, given=self.records)

@@ -161,13 +161,13 @@ class LehrTrainer(Trainer):
         given = {name: value for name, value in inputs.items() if name != "labels"}
         outputs = model(**given, **_position_ids(model, given))
         if self._record_losses is not None:
-            found = self._record_losses(outputs, inputs)
+            losses = self._record_losses(outputs, inputs)
         elif "logits" in outputs:
             is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-            found = record_losses(outputs["logits"], inputs.get("labels"), is_causal=is_causal)
+            losses = record_losses(outputs["logits"], inputs.get("labels"), is_causal=is_causal)
         else:
             raise InvalidValue("record_losses", allowed="given for a model without logits", given=sorted(outputs))
-        return one_each(found, num_records=len(next(iter(inputs.values()))))
+        return one_each(losses, num_records=len(next(iter(inputs.values()))))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log without values of private records, and with ε."""
@@ -241,8 +241,8 @@ def record_losses(logits: Tensor, labels: Tensor | None, *, is_causal: bool) -> 
 def _base_model(model: nn.Module) -> nn.Module:
     """The model inside PEFT's wrapper, or the model itself."""
     inner = getattr(model, "get_base_model", None)
-    found: nn.Module = model if inner is None else inner()
-    return found
+    base: nn.Module = model if inner is None else inner()
+    return base
 
 
 def _position_ids(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

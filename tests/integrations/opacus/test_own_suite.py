@@ -12,7 +12,12 @@ from tests.integrations.opacus.own_suite import alias, files, outcomes
 
 PAGE = Path(__file__).parents[3] / "docs" / "opacus.md"
 SLOW = ("accountants_test", "privacy_engine_test")
-ONLY_ANOTHER_MODE = ("TestFunctorch.", "TestExpandedWeights.")
+# Tests that differ from others by a gradient mode, and all modes are one engine; or by a model that is not wrapped,
+# which is tried with one model. They are run at full size only.
+ONLY_ANOTHER_MODE = (
+    *("TestFunctorch.", "TestExpandedWeights."),
+    *("FrozenHooksTest.", "TextHooksTest.", "CustomLayerHooksTest.", "TiedWeightsHooksTest."),
+)
 
 # Deliberate: what the test asks for would weaken the guarantee, or Lehr does better.
 DELIBERATE = {
@@ -108,7 +113,7 @@ def unexpected(found: dict[str, str]) -> dict[str, str]:
     "file", [pytest.param(file, marks=[pytest.mark.slow] if file.endswith(SLOW) else []) for file in files()]
 )
 def test_opacus_tests_pass_or_are_in_a_table(file: str) -> None:
-    """Tests in the tables are not run, nor those that differ by a gradient mode: all modes are one engine."""
+    """Tests in the tables, and those that differ only by a mode, are not run."""
 
     def skips(test: str) -> bool:
         return listed(test, DELIBERATE, INSIDES, MISSING) or any(mode in test for mode in ONLY_ANOTHER_MODE)

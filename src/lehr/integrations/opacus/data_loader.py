@@ -69,7 +69,7 @@ class BatchTracker:
 class PhysicalBatchSampler(Sampler[list[int]]):
     """The draws of an epoch, each in physical batches of at most ``max_physical_batch_size`` records.
 
-    With ``given``, the batches are those of another sampler, which only an unproven run accepts.
+    With ``sampler``, the batches are those of another sampler, which only an unproven run accepts.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class PhysicalBatchSampler(Sampler[list[int]]):
         sampling: PoissonSampling,
         *,
         steps: int,
-        given: Iterable[list[int]] | None = None,
+        sampler: Iterable[list[int]] | None = None,
         uses_placeholder: bool = False,
     ) -> None:
-        self.sampling, self.given, self.uses_placeholder = sampling, given, uses_placeholder
+        self.sampling, self.sampler, self.uses_placeholder = sampling, sampler, uses_placeholder
         self.steps = validate.count(steps=steps)
         self.max_physical_batch_size = records = sampling.records
         spec = OpenRunSpec(sampling=sampling, num_records=records, physical_batch=records)
@@ -103,14 +103,14 @@ class PhysicalBatchSampler(Sampler[list[int]]):
         return self._batches(self.pending)
 
     def _batches(self, pending: deque[TrackedBatch]) -> Iterator[list[int]]:
-        for given in [None] * self.steps if self.given is None else self.given:
-            step = self.tracker.run.draw(given)
+        for indices in [None] * self.steps if self.sampler is None else self.sampler:
+            step = self.tracker.run.draw(indices)
             batches = step.batches(self.max_physical_batch_size)
             for batch in batches:
-                indices = batch.indices_P[batch.mask_P].tolist()
-                is_last, is_placeholder = batch is batches[-1], self.uses_placeholder and not indices
-                pending.append(TrackedBatch(step, len(indices), is_last, is_placeholder))
-                yield indices
+                drawn = batch.indices_P[batch.mask_P].tolist()
+                is_last, is_placeholder = batch is batches[-1], self.uses_placeholder and not drawn
+                pending.append(TrackedBatch(step, len(drawn), is_last, is_placeholder))
+                yield drawn
 
 
 class PrivateLoader(DataLoader[Any]):
@@ -206,7 +206,7 @@ def shuffled_loader(data_loader: DataLoader[Any]) -> PrivateLoader:
         raise InvalidValue("data_loader", allowed="one that is not private yet", given=type(data_loader).__name__)
     records = count_records(data_loader.dataset)
     sampling = PoissonSampling(expected_batch_size=batch_size_of(data_loader), records=records)
-    batches = PhysicalBatchSampler(sampling, steps=len(data_loader), given=data_loader.batch_sampler)
+    batches = PhysicalBatchSampler(sampling, steps=len(data_loader), sampler=data_loader.batch_sampler)
     return PrivateLoader(data_loader.dataset, batches, **loader_options(data_loader))
 
 

@@ -48,10 +48,10 @@ class RecordsFirst(nn.Module):
         self.module, self.batch_first = module, batch_first
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        def as_given(leaf: Any) -> Any:
-            return leaf.as_given() if isinstance(leaf, _Padded) else _transposed(leaf, batch_first=self.batch_first)
+        def original(leaf: Any) -> Any:
+            return leaf.original() if isinstance(leaf, _Padded) else _transposed(leaf, batch_first=self.batch_first)
 
-        args, kwargs = _map_leaves(as_given, (args, kwargs))
+        args, kwargs = _map_leaves(original, (args, kwargs))
         if self.inner is None:
             return type(self.module).forward(self.module, *args, **kwargs)
         return self.inner(*args, **kwargs)
@@ -66,11 +66,11 @@ class RecordsFirst(nn.Module):
             return run
         trailing = count(layer)
 
-        def transposed(heard: Any, *args: Any, **kwargs: Any) -> Any:
+        def transposed(captured: Any, *args: Any, **kwargs: Any) -> Any:
             inputs = args[0] if args else next(iter(kwargs.values()))
             if inputs.dim() - trailing < 2:
-                return run(heard, inputs)
-            return run(heard, inputs.transpose(0, 1)).transpose(0, 1)
+                return run(captured, inputs)
+            return run(captured, inputs.transpose(0, 1)).transpose(0, 1)
 
         return transposed
 
@@ -105,10 +105,10 @@ class _Padded(NamedTuple):
     """A packed sequence with the records first, and a mask of the positions that each record has."""
 
     values_BTD: Tensor  # noqa: N815
-    held_BT: Tensor  # noqa: N815
+    mask_BT: Tensor  # noqa: N815
 
-    def as_given(self) -> PackedSequence:
-        lengths = self.held_BT.sum(1).clamp_min(1)  # a placeholder record may have none
+    def original(self) -> PackedSequence:
+        lengths = self.mask_BT.sum(1).clamp_min(1)  # a placeholder record may have none
         return pack_padded_sequence(self.values_BTD, lengths.cpu(), batch_first=True, enforce_sorted=False)
 
 
@@ -323,13 +323,13 @@ def _by_record(function: GradSampler) -> Callable[[nn.Module, Mapping[str, Site]
     def contributions(layer: nn.Module, sites: Mapping[str, Site]) -> Contributions:
         site = sites["output"]
         own = {name: parameter for name, parameter in layer.named_parameters(recurse=False) if parameter.requires_grad}
-        found = [
+        grads_by_view = [
             [function(layer, [inputs], grads) for inputs, grads in zip(*views, strict=True)]
             for views in zip(site.inputs.unsqueeze(2), site.output_grads.unsqueeze(2), strict=True)
         ]
         return {
-            name: torch.stack([torch.stack([one[parameter][0] for one in views]).sum(0) for views in found])
-            if found
+            name: torch.stack([torch.stack([one[parameter][0] for one in views]).sum(0) for views in grads_by_view])
+            if grads_by_view
             else parameter.new_zeros(0, *parameter.shape)
             for name, parameter in own.items()
         }

@@ -111,9 +111,9 @@ def pad_packed(packed: PackedSequence) -> tuple[Tensor, Tensor]:
 
 
 def _forward(layer: nn.RNNBase, tap: Tap, inputs: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
-    held: Tensor | None = None
+    mask: Tensor | None = None
     if isinstance(inputs, PackedSequence):
-        values, held = pad_packed(inputs)
+        values, mask = pad_packed(inputs)
     elif inputs.dim() == 3:
         values = inputs if layer.batch_first else inputs.transpose(0, 1)
     else:
@@ -132,17 +132,17 @@ def _forward(layer: nn.RNNBase, tap: Tap, inputs: Tensor | PackedSequence, hx: A
         outputs = []
         for direction in directions:
             suffix = f"_l{number}{direction}"
-            hidden, last = _run(layer, tap, suffix, values, held, before[len(after)], num_positions=num_positions)
+            hidden, last = _run(layer, tap, suffix, values, mask, before[len(after)], num_positions=num_positions)
             outputs.append(hidden)
             after.append(last)
         values = torch.cat(outputs, dim=2)
         if number < layer.num_layers - 1:
             values = functional.dropout(values, layer.dropout, training=layer.training)
     states = tuple(torch.stack(states) for states in zip(*after, strict=True))
-    return _as_given(layer, inputs, values), states if layer.mode == "LSTM" else states[0]
+    return _in_input_layout(layer, inputs, values), states if layer.mode == "LSTM" else states[0]
 
 
-def _as_given(layer: nn.RNNBase, inputs: Tensor | PackedSequence, outputs: Tensor) -> Tensor | PackedSequence:
+def _in_input_layout(layer: nn.RNNBase, inputs: Tensor | PackedSequence, outputs: Tensor) -> Tensor | PackedSequence:
     if isinstance(inputs, PackedSequence):
         _, lengths = pad_packed_sequence(inputs, batch_first=True)
         packed = pack_padded_sequence(outputs, lengths, batch_first=True, enforce_sorted=False)
@@ -151,7 +151,7 @@ def _as_given(layer: nn.RNNBase, inputs: Tensor | PackedSequence, outputs: Tenso
 
 
 def _run(
-    layer: nn.RNNBase, tap: Tap, suffix: str, inputs: Tensor, held: Tensor | None, first: State, *, num_positions: int
+    layer: nn.RNNBase, tap: Tap, suffix: str, inputs: Tensor, mask: Tensor | None, first: State, *, num_positions: int
 ) -> tuple[Tensor, State]:
     """One direction of one layer: its hidden states at every position, and its state at the end."""
     cell, is_reversed = _CELLS[layer.mode], suffix.endswith("_reverse")
@@ -167,8 +167,8 @@ def _run(
             if probes is not None:
                 from_hidden = from_hidden + probes[step]
             new = cell(inputs[step], from_hidden, state)
-            if held is not None:
-                now = held[:, step, None]
+            if mask is not None:
+                now = mask[:, step, None]
                 new = tuple(torch.where(now, after, before) for after, before in zip(new, state, strict=True))
             state = new
             hidden[step] = state[0]
@@ -176,10 +176,10 @@ def _run(
 
     def padded(hidden: Tensor) -> Tensor:
         """Zeros where a record has no position, so that nothing there depends on other records."""
-        if held is None:
+        if mask is None:
             return hidden
-        longer = functional.pad(hidden, (0, 0, 0, held.shape[1] - num_positions))
-        return longer.masked_fill(~held.unsqueeze(2), 0)
+        longer = functional.pad(hidden, (0, 0, 0, mask.shape[1] - num_positions))
+        return longer.masked_fill(~mask.unsqueeze(2), 0)
 
     from_input = functional.linear(inputs, weight_ih, bias_ih)
     with torch.no_grad():
@@ -196,14 +196,14 @@ def _run(
 
 
 def _contributions(layer: nn.RNNBase, sites: Mapping[str, Site]) -> Contributions:
-    found: dict[str, Contribution | Tensor] = {}
+    contributions: dict[str, Contribution | Tensor] = {}
     for site_name, site in sites.items():
         kind, suffix = site_name.split("_", 1)
         part = "ih" if kind == "input" else "hh"
-        found[f"weight_{part}_{suffix}"] = outer_product(site)
+        contributions[f"weight_{part}_{suffix}"] = outer_product(site)
         if layer.bias:
-            found[f"bias_{part}_{suffix}"] = bias_grads(site)
-    return found
+            contributions[f"bias_{part}_{suffix}"] = bias_grads(site)
+    return contributions
 
 
 def _refuses(layer: nn.RNNBase) -> str | None:

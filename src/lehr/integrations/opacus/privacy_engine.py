@@ -154,7 +154,7 @@ class PrivacyEngine:
         self._training: tuple[PrivateRun, Repeated, Event] | None = None
         self._id = RunKey.fresh().fingerprint(b"engine")  # by which it knows its own checkpoints
         self._checkpointed = {self._id}
-        self._taken: Counter[tuple[float, float]] = Counter()
+        self._steps_taken: Counter[tuple[float, float]] = Counter()
         self.certificate: Certificate | None = None
         self.accountant = create_accountant(accountant)
         self.secure_mode = validate.true_or_false(secure_mode=secure_mode)
@@ -290,7 +290,7 @@ class PrivacyEngine:
         saved, engines = dict(state["privacy_accountant_state_dict"]), set(state.pop(_ENGINES, ()))
         totals = _totals(saved.get("history", ()))
         if self._id not in engines:  # another engine wrote it, without the steps of this one
-            totals += self._taken
+            totals += self._steps_taken
         self._checkpointed |= engines
         totals |= _totals(self.accountant.history)  # of every kind of step, no fewer than are known here
         history = [(*kind, steps) for kind, steps in totals.items()]
@@ -412,7 +412,7 @@ class PrivacyEngine:
         assert isinstance(event, PoissonSampled)
         assert isinstance(event.event, Gaussian)
         noise_multiplier, sample_rate = event.event.noise_multiplier, event.sampling_probability
-        self._taken[noise_multiplier, sample_rate] += 1
+        self._steps_taken[noise_multiplier, sample_rate] += 1
         self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
 
     def _mark_unproven(self, reason: str) -> None:
@@ -450,16 +450,16 @@ def _check_collation(loader: PrivateLoader, *, batch_first: bool) -> None:
         return records_first(loader.collate_fn(records), batch_first=batch_first)
 
     try:
-        found = check_collation(collate, sample_records(loader.dataset, loader.sampling.records))
+        result = check_collation(collate, sample_records(loader.dataset, loader.sampling.records))
     except NotPrivate:
         raise
     except Exception as error:  # such as from a file that only workers open; its message may quote a record
         LOG.warning("collate_fn was not checked for mixing records: %s", type(error).__name__)
         return
-    if found is CollationResult.PADDED:
+    if result is CollationResult.PADDED:
         warn(_PADDED)
-    if found is CollationResult.UNKNOWN:
-        LOG.warning("collate_fn could not be checked for mixing records: %s", found.value)
+    if result is CollationResult.UNKNOWN:
+        LOG.warning("collate_fn could not be checked for mixing records: %s", result.value)
 
 
 def _parts(**parts: Any) -> dict[str, Any]:
@@ -472,11 +472,11 @@ def _read_checkpoint(path: str | os.PathLike[str] | IO[bytes], **options: Any) -
     if options.get("weights_only", True) is not True:
         allowed = "without weights_only=False: a file may hold code"
         raise InvalidValue("torch_load_kwargs", allowed=allowed, given=options)
-    found = torch.load(path, **{**options, "weights_only": True})
-    missing = {"module_state_dict", "privacy_accountant_state_dict"} - set(found)
+    state = torch.load(path, **{**options, "weights_only": True})
+    missing = {"module_state_dict", "privacy_accountant_state_dict"} - set(state)
     if missing:
         raise DamagedFile(f"{path} is not a checkpoint of a private loop: it has no {', '.join(sorted(missing))}")
-    return dict(found)
+    return dict(state)
 
 
 def _totals(history: Iterable[tuple[float, float, int]]) -> Counter[tuple[float, float]]:

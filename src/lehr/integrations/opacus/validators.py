@@ -51,8 +51,8 @@ class NotSupported(NotPrivate, NotImplementedError):
     """Raised by ``GradSampleModule`` for a model that cannot be trained privately."""
 
 
-Validates: TypeAlias = Callable[[Any], list[UnsupportedModuleError]]
-Fixes: TypeAlias = Callable[[Any], nn.Module]
+Validator: TypeAlias = Callable[[Any], list[UnsupportedModuleError]]
+Fixer: TypeAlias = Callable[[Any], nn.Module]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _RECURRENT: dict[type[nn.Module], Any] = {nn.LSTM: DPLSTM, nn.GRU: DPGRU, nn.RNN: DPRNN}
@@ -66,8 +66,8 @@ _INSTANCE_NORMS: dict[type[nn.Module], Any] = {
 class ModuleValidator:
     """Checks and repairs a model. Checks and replacements for your own layers can be registered."""
 
-    VALIDATORS: ClassVar[dict[type[nn.Module], Validates]] = {}
-    FIXERS: ClassVar[dict[type[nn.Module], Fixes]] = {}
+    VALIDATORS: ClassVar[dict[type[nn.Module], Validator]] = {}
+    FIXERS: ClassVar[dict[type[nn.Module], Fixer]] = {}
 
     @classmethod
     def validate(cls, module: nn.Module, *, strict: bool = False) -> list[UnsupportedModuleError]:
@@ -155,13 +155,13 @@ def _errors_of(path: str, layer: nn.Module) -> list[UnsupportedModuleError]:
 def _replaced(model: nn.Module, fixes: dict[Any, Any]) -> nn.Module:
     """The model with layers replaced in place; a layer that is used twice is replaced by one layer."""
     root = nn.ModuleList([model])
-    made: dict[nn.Module, nn.Module] = {}
+    replacements: dict[nn.Module, nn.Module] = {}
     for parent in list(root.modules()):
         for name, child in list(parent._modules.items()):
             if child is not None and type(child) in fixes:
-                if child not in made:
-                    made[child] = fixes[type(child)](child).train(child.training)
-                parent._modules[name] = made[child]
+                if child not in replacements:
+                    replacements[child] = fixes[type(child)](child).train(child.training)
+                parent._modules[name] = replacements[child]
     return root[0]
 
 
