@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from lehr.accounting.events import Event, Gaussian, PoissonSampled, Repeated
-from lehr.errors import BudgetExceeded
+from lehr.accounting.events import Event, Gaussian, PoissonSampled
 from lehr.integrations.opacus import BatchMemoryManager, DPOptimizer, GradSampleModule, UnprovenWarning
 from lehr.integrations.opacus.data_loader import DPDataLoader
 from lehr.integrations.opacus.grad_sample import GradSampleHooks
@@ -152,9 +151,7 @@ def test_an_optimizer_built_by_hand_needs_a_hooked_model_that_no_engine_counts()
 class Recorded:
     """A model with an optimizer whose run records what is charged."""
 
-    def __init__(
-        self, *, rand_on_empty: bool = False, sample_rate: float = 1.0, planned: Repeated | None = None
-    ) -> None:
+    def __init__(self, *, rand_on_empty: bool = False, sample_rate: float = 1.0) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(3, 1).double()
         self.charged: list[Event] = []
@@ -165,7 +162,6 @@ class Recorded:
             sampling=self.loader.sampling,
             num_records=4,
             physical_batch=4,
-            planned=planned,
             on_charge=lambda event: self.charge(event),
         )
         self.loader.tracker.run = PrivateRun.open(spec)
@@ -241,20 +237,6 @@ def test_an_empty_draw_is_noise_alone(rand_on_empty: bool) -> None:
     made.step(inputs + 1)
     assert 0 < made.norm < 1e-6
     assert len(made.charged) == 1
-
-
-def test_a_plan_allows_its_steps_and_no_others() -> None:
-    made = Recorded(planned=Repeated(PoissonSampled(1.0, Gaussian(1e-9)), 2))
-    batches = made.batches()
-    made.optimizer.noise_multiplier = 1.0
-    with invalid("step"):
-        made.step(next(batches))
-    made.optimizer.noise_multiplier = 1e-9
-    for _ in range(2):
-        made.step(next(batches))
-    with pytest.raises(BudgetExceeded):
-        made.step(next(batches))
-    assert len(made.charged) == 2
 
 
 def test_zero_grad_drops_a_backward_pass_and_a_new_batch_a_forward_pass() -> None:

@@ -1,4 +1,4 @@
-"""Opacus's own tests against Lehr's integration: every one passes, or stands here under the reason why it does not."""
+"""Opacus's own tests against Lehr's integration: every test passes or is listed here with a reason."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ONLY_ANOTHER_MODE = (
     *("FrozenHooksTest.", "TextHooksTest.", "CustomLayerHooksTest.", "TiedWeightsHooksTest."),
 )
 
-# Deliberate: what the test asks for would weaken the guarantee, or Lehr does better.
+# Deliberate: the test asks for something that would weaken the guarantee, or that Lehr does better.
 DELIBERATE = {
-    "draws and noise are keyed by the system's entropy, and no seed repeats them": (
+    "sampling and noise use a secret key, and no seed repeats them": (
         "privacy_engine_test.*.test_deterministic_run",
         "privacy_engine_test.PrivacyEngineCustomLayer*.test_noise_level",  # 160 numbers: 15 % hold for one seed
         "randomness_test.DataLoaderRandomnessTest.test_*global_seed",
@@ -47,39 +47,39 @@ DELIBERATE = {
         "mixed_precision_test.*",
     ),
     "a step is one draw": ("gradient_accumulation_test.*.test_privacy_engine_no_poisson_accumulation",),
-    "an estimate chooses no noise": ("accountants_test.*.test_get_noise_multiplier_gdp",),
-    "several processes and several GPUs are lehr.fit's, under torchrun": (
+    "noise is never calibrated by an estimate": ("accountants_test.*.test_get_noise_multiplier_gdp",),
+    "several processes and GPUs need lehr.fit under torchrun": (
         "distributed_poisson_test.*",
         "multi*_test.*",
         "grad_sample_module_fast_gradient_clipping_test.*.test_multidevice_*",
     ),
-    "the loop says that the records come first and they come second: Opacus clips positions in the place of records": (
+    "the records are on the second axis and the test says they are first: Opacus clips positions, not records": (
         "privacy_engine_test.PrivacyEngineText*.test_make_private_with_epsilon",
     ),
     "a BatchNorm mixes records, trained or not": ("module_validator_test.*.test_is_valid_non_learnable_bn",),
-    "a group of one channel is normalised to nothing": ("module_validator_test.*.test_fix_bn_with_args",),
+    "GroupNorm with one channel per group outputs zeros": ("module_validator_test.*.test_fix_bn_with_args",),
     "nn.MultiheadAttention needs no replacement": ("validators.multihead_attention_test.*",),
-    "bounds that count rounding in, or are tighter, have other digits": (
+    "tighter bounds, and bounds that include rounding, have other digits": (
         "accountants_test.*.test_*_accountant",
         "accountants_test.*.test_accountant_load_state_dict",
         "accountants_test.*.test_get_noise_multiplier_prv_*",
         "accountants_test.*.test_get_noise_multiplier_rdp_steps",
     ),
-    "what the test expects to fail works here": (
+    "it works here, and the test expects an error": (
         "gradient_accumulation_test.*.test_*_zero_grad",
         "privacy_engine_validation_test.*.test_unsupported_ew",
         "privacy_engine_validation_test.*.test_extra_param_ew",
     ),
 }
-# Insides of Opacus, which are not here, or not so; what they do for a user is tested elsewhere in the suite.
-INSIDES = {
-    "classes of engines and optimizers, of which there is one": (
+# Internals of Opacus, which are missing or different here; what they do for a user is tested elsewhere in the suite.
+INTERNALS = {
+    "several classes of engines and optimizers, which are one class here": (
         "accounting_noise_multiplier_test.*",
         "grad_sample_hooks_fast_gradient_clipping_test.*",
         "grad_sample_module_fast_gradient_clipping_test.*",
         "grad_sample_module_test.EWGradSampleModuleTest.*",
     ),
-    "functions that compute gradients for one kind of layer": (
+    "functions that compute the gradients of one kind of layer": (
         "grad_samples.conv2d_test.*.test_conv2d",
         "grad_samples.conv2d_test.*.test_unfold2d",
         "grad_samples.embedding_norm_sample_test.*",
@@ -106,7 +106,7 @@ def listed(test: str, *tables: Mapping[str, tuple[str, ...]]) -> bool:
 def unexpected(found: dict[str, str]) -> dict[str, str]:
     """Tests that fail and are in no table, with the end of their output."""
     failed = {test: outcome[-1500:] for test, outcome in found.items() if outcome and not outcome.startswith("skipped")}
-    return {test: outcome for test, outcome in failed.items() if not listed(test, DELIBERATE, INSIDES, MISSING)}
+    return {test: outcome for test, outcome in failed.items() if not listed(test, DELIBERATE, INTERNALS, MISSING)}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_opacus_tests_pass_or_are_in_a_table(file: str) -> None:
     """Tests in the tables, and those that differ only by a mode, are not run."""
 
     def skips(test: str) -> bool:
-        return listed(test, DELIBERATE, INSIDES, MISSING) or any(mode in test for mode in ONLY_ANOTHER_MODE)
+        return listed(test, DELIBERATE, INTERNALS, MISSING) or any(mode in test for mode in ONLY_ANOTHER_MODE)
 
     with alias(max_examples=2):
         assert unexpected(outcomes(file, skips=skips, data_size=128)) == {}
@@ -130,7 +130,7 @@ def test_95_percent_of_applicable_tests_pass() -> None:
             found |= outcomes(file)
     assert unexpected(found) == {}
     tried = {test: not outcome for test, outcome in found.items() if not outcome.startswith("skipped")}
-    applicable = {test: passed for test, passed in tried.items() if passed or not listed(test, DELIBERATE, INSIDES)}
+    applicable = {test: passed for test, passed in tried.items() if passed or not listed(test, DELIBERATE, INTERNALS)}
     assert sum(applicable.values()) >= 0.95 * len(applicable)
     counts = f"{sum(applicable.values())} of {len(applicable)}"
     assert counts in PAGE.read_text(encoding="utf-8"), counts
