@@ -78,8 +78,8 @@ def collate(given: list[Any]) -> Any:
 def test_batches_read_ahead_by_workers_are_tracked_when_the_loop_gets_them() -> None:
     loader = PrivateLoader(TensorDataset(torch.arange(30)), batches(), num_workers=1, collate_fn=collate)
     for _ in range(2):
-        for number, (places,) in enumerate(loader):
-            assert loader.tracker.take().step.indices.tolist() == places.tolist()
+        for number, (indices,) in enumerate(loader):
+            assert loader.tracker.take().step.indices.tolist() == indices.tolist()
             if number == 3:
                 break  # what was drawn ahead must not reach the next pass
 
@@ -106,9 +106,9 @@ def test_the_probability_is_exactly_batch_size_over_records() -> None:
 
 def test_every_record_is_drawn_independently() -> None:
     counts, sizes = torch.zeros(100), []
-    for (places,) in DPDataLoader(RECORDS, sample_rate=0.3, steps=400):
-        counts[places.long().flatten()] += 1
-        sizes.append(len(places))
+    for (indices,) in DPDataLoader(RECORDS, sample_rate=0.3, steps=400):
+        counts[indices.long().flatten()] += 1
+        sizes.append(len(indices))
     assert abs(float(counts.mean()) / 400 - 0.3) < 0.01
     assert bool(((counts / 400 - 0.3).abs() < 0.12).all())
     assert 14 < float(torch.tensor(sizes).double().var()) < 30  # 100 · 0.3 · 0.7 = 21; batches of one size have 0
