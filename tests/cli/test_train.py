@@ -77,9 +77,9 @@ def test_a_run_by_a_papers_rule_shows_both_numbers_and_which_of_them_holds(
     shown = " ".join(lehr("train", "--dataset", "digits", *PUBLISHED, "--run", "run", "-q").stdout.split())
     certificate = read_certificate(tmp_path / "run" / "certificate.json")
     [published] = certificate.published_claims
-    assert published.claim.epsilon != certificate.epsilon
+    assert published.epsilon != certificate.epsilon
     assert f"ε, proven {at_most(certificate.epsilon)} at δ" in shown
-    assert f"ε as published {at_most(published.claim.epsilon)} — not a guarantee: " in shown
+    assert f"ε as published {at_most(published.epsilon)} — not a guarantee: " in shown
     assert "shown in docs/published_claims.md" in shown
     assert re.search(r"accepted 3 of \d+ candidates; 33 were planned", shown)
     said = lehr_json("train", "--resume", "run", "--no-compile")  # it is over, and says the same again

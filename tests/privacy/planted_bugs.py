@@ -1407,9 +1407,7 @@ CERTIFICATES = (
         edits=(("        if not reached <= budget.epsilon:\n", "        if False:\n"),),
         does="where a certificate's ε is a budget's limit, the event is not checked against that limit",
         breaks="a million steps are certified with the ε of one",
-        caught_by=(
-            "certificates/test_checking.py::test_where_the_guarantee_is_a_limit_the_event_is_what_was_reserved_within_it",
-        ),
+        caught_by=("certificates/test_checking.py::test_under_a_limit_the_event_is_what_the_budget_reserved",),
     ),
     Planted(
         name="reservation-not-compared",
@@ -1417,14 +1415,12 @@ CERTIFICATES = (
         edits=(("    if counted(own) != counted(budget.reserved):\n", "    if False:\n"),),
         does="a certificate can be for an event other than the reserved one",
         breaks="the budget admitted a different event, so its limit says nothing about this one",
-        caught_by=(
-            "certificates/test_checking.py::test_where_the_guarantee_is_a_limit_the_event_is_what_was_reserved_within_it",
-        ),
+        caught_by=("certificates/test_checking.py::test_under_a_limit_the_event_is_what_the_budget_reserved",),
     ),
     Planted(
         name="certificate-in-the-folder-believed",
         where="certificates/release.py",
-        edits=(("        _refuse_another_promise(found, made, files.certificate)\n", "        return found\n"),),
+        edits=(("        _refuse_other_promise(found, made, files.certificate)\n", "        return found\n"),),
         does="a release trusts the certificate file in the run folder",
         breaks="anyone who writes a smaller ε there gets it onto the model card",
         caught_by=("certificates/test_release.py::test_a_certificate_in_the_folder_is_not_believed",),
@@ -1435,9 +1431,7 @@ CERTIFICATES = (
         edits=(("    if delta <= largest_delta(records):\n", "    if True:\n"),),
         does="a certificate is issued for any δ",
         breaks="with δ = 0.1, every tenth record could be published, and ε would not show it",
-        caught_by=(
-            "certificates/test_checking.py::test_a_delta_that_would_allow_many_records_to_be_published_is_refused",
-        ),
+        caught_by=("certificates/test_checking.py::test_a_large_delta_is_not_certified",),
     ),
     Planted(
         name="labels-read-from-the-records",

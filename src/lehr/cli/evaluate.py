@@ -49,7 +49,7 @@ def evaluate(
     """Evaluate a released model on one data set: loss, accuracy, and accuracy of each class."""
     from lehr.certificates import released_model
 
-    data = released_model.read_config(released_model.ReleasedFiles(model))["data"]
+    data = released_model.read_config(model)["data"]
     if data.get("public_records") and data.get("name") == dataset and not allow_seen:
         allowed = f"one that training did not use; it used {data['public_records']!r} (or give --allow-seen)"
         raise InvalidValue("dataset", allowed=allowed, given=dataset)
@@ -160,7 +160,7 @@ def _batches(
     from lehr.certificates import released_model
     from lehr.data import readers
 
-    shape = tuple(released_model.read_config(released_model.ReleasedFiles(model))["data"]["shape"])
+    shape = tuple(released_model.read_config(model)["data"]["shape"])
     if not inputs and dataset is None:
         raise InvalidValue("inputs", allowed="given: files, or --dataset", given=None)
     if dataset is not None:

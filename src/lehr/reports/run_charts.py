@@ -65,7 +65,7 @@ class ChartedRun:
         Only a budget that is kept as a filter gives back what was not used.
         """
         record = self.record
-        is_filtered = record.certificate is not None and record.certificate.claim.claim.accountant == FILTER
+        is_filtered = record.certificate is not None and record.certificate.claim.accountant == FILTER
         ended_early = record.state in (State.ACCEPTED, State.STOPPED) and not is_filtered
         if not (self.has_epsilon and ended_early) or record.proven is None:
             return None

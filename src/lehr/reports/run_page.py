@@ -91,14 +91,14 @@ def promised(record: RunRecord) -> Claim | None:
     """The claim of the certificate, or that of the plan while there is none; None where nothing is guaranteed."""
     if not record.is_private:  # whatever certificate lies in its folder
         return None
-    return record.proven if is_uncertified(record) or record.certificate is None else record.certificate.claim.claim
+    return record.proven if is_uncertified(record) or record.certificate is None else record.certificate.claim
 
 
 def is_uncertified(record: RunRecord) -> bool:
     """Whether there is no certificate, or one that promises more than the run can: that of another run."""
     if record.certificate is None:
         return True
-    own, given = record.proven, record.certificate.claim.claim
+    own, given = record.proven, record.certificate.claim
     if own is None or (given.delta, given.adjacency) != (own.delta, own.adjacency):
         return True
     return given.epsilon < own.epsilon * (1 - _SAME_TO)
@@ -245,7 +245,7 @@ def _accounting(claim: Claim, record: RunRecord) -> Section:
         ("Assumed", [premise.statement for premise in claim.premises if premise.standing is Standing.ASSUMED]),
     ]
     if others:
-        listed = [f"{one.kind}: ε = {at_most(one.claim.epsilon)} by {one.claim.theorem}" for one in others]
+        listed = [f"{one.kind}: ε = {at_most(one.epsilon)} by {one.theorem}" for one in others]
         rows.append(("Not a guarantee", listed))
     return Section(title="How ε was computed", parts=[Facts(rows=rows)], is_long=True)
 
