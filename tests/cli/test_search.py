@@ -15,8 +15,7 @@ from lehr.config import RunConfig
 from lehr.planning.budget import Budget
 from lehr.training.prepare import method_and_plan
 from tests.cli.conftest import Run, RunJson
-from tests.search.paid_searches import written
-from tests.search.synthetic import a_search, as_toml
+from tests.search.searches import as_toml, free_search, write_records
 from tests.training.tiny import new_budget
 
 
@@ -24,7 +23,7 @@ from tests.training.tiny import new_budget
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "run.toml"
-    path.write_text(as_toml(a_search(tmp_path, trials=2)))
+    path.write_text(as_toml(free_search(tmp_path, trials=2)))
     return path
 
 
@@ -100,7 +99,7 @@ ON_CPU = ("--device", "cpu", "--no-compile")
 @pytest.fixture
 def asked(tmp_path: Path) -> str:
     path = tmp_path / "asked.toml"
-    path.write_text(ASKED.format(**written(tmp_path)), encoding="utf-8")
+    path.write_text(ASKED.format(**write_records(tmp_path)), encoding="utf-8")
     return str(path)
 
 

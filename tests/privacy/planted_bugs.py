@@ -759,7 +759,7 @@ RESUME = (
         edits=(("if status.charged != entries[run]:", "if status.reserved != entries[run]:"),),
         does="a search continues after its reservation was given back",
         breaks="its trials are not charged",
-        caught_by=("search/test_paid.py::test_a_search_whose_reservation_was_given_back_does_not_go_on",),
+        caught_by=("search/test_paid.py::test_a_search_whose_reservation_was_given_back_is_not_resumed",),
     ),
     Planted(
         name="attempt-not-renewed",

@@ -126,10 +126,9 @@ def _search(
     request: Search, where: dict[str, Any], options: dict[str, Any], callbacks: Sequence[SearchCallback], *, json: bool
 ) -> Path | None:
     """Search on public records."""
-    from lehr.search.request import free_terms
     from lehr.search.study import Study, finish
 
-    study = Study(search=request, terms=free_terms(request), options=options, **where)
+    study = Study(search=request, options=options, **where)
     with resumable():
         rows = study.run(callbacks)
     result = finish(study, rows)
