@@ -998,7 +998,7 @@ ACCOUNTING = (
         ),
         does="a paper's refuted rule is reported as proven",
         breaks="the number is not an upper bound on ε",
-        caught_by=("planning/test_plan.py::test_a_broken_rule_gives_a_number_with_its_reason_and_where_it_is_shown",),
+        caught_by=("planning/test_plan.py::test_a_broken_rule_gives_a_number_with_its_reason",),
     ),
     Planted(
         name="early-end-scored-for-free",
