@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import multiprocessing
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -461,28 +459,26 @@ def test_trials_may_be_scored_on_held_out_records_with_noise_that_is_charged(
 
 # Selections: crashes.
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from tests.search.searches import selection_in
-selection_in(Path(sys.argv[1])).run()
-"""
+
+def run_selection(folder: Path) -> None:
+    """What a process does that is killed."""
+    selection_in(folder).run()
 
 
-@pytest.mark.slow
 def test_a_killed_search_is_resumed_with_the_same_number_of_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     selection = begin(selection_in(tmp_path), 3)
     before = selection.files.key.read_bytes()
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], cwd=Path(__file__).parents[2])
-    try:
-        while selection._progress().trials < 1 or not RunFiles(selection.files.trial).ledger.exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    # A fork has loaded everything already; on a GPU torch cannot differentiate in one.
+    processes: Any = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
+    process = processes.Process(target=run_selection, args=(tmp_path,))
+    process.start()
+    while selection._progress().trials < 1 or not RunFiles(selection.files.trial).ledger.exists():
+        assert process.is_alive()
+        time.sleep(0.01)
+    process.kill()
+    process.join()
     assert selection.files.private.stat().st_mode & 0o777 == 0o700
     assert selection.files.key.read_bytes() == before
     assert 1 <= selection._progress().trials < 3
