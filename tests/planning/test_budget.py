@@ -156,6 +156,20 @@ def test_a_run_reserves_once(budget: Budget) -> None:
         budget.reserve(STEP, run="a")
 
 
+def test_several_runs_are_charged_in_full_or_not_at_all(budget: Budget) -> None:
+    most = budget.largest_steps(STEP)
+    with pytest.raises(BudgetExceeded):
+        budget.charge({"a": Repeated(STEP, most), "b": STEP}, run_id="ours")
+    with pytest.raises(InvalidValue, match="event"):
+        budget.charge({"a": STEP, "b": NOTHING}, run_id="ours")
+    assert budget.status().runs == ()
+    budget.charge({"a": Repeated(STEP, most - 1), "b": STEP}, run_id="ours")
+    assert budget.largest_steps(STEP) == 0
+    assert all(run.is_settled and run.charged == run.reserved for run in budget.status().runs)
+    with pytest.raises(InvalidValue, match="run"):
+        budget.charge({"c": STEP, "b": STEP}, run_id="ours")
+
+
 @pytest.mark.parametrize("event", [NOTHING, Composed((Composed(()),)), "a step", None])
 def test_nothing_and_what_is_no_event_cannot_be_reserved(budget: Budget, event: Event) -> None:
     with pytest.raises(InvalidValue, match="event"):

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -133,22 +134,42 @@ class Budget(FileBacked):
         ``whole_budget`` the tight accountant decides and admits more, but the budget must be unused, and this run is
         the last that it pays for.
         """
-        check_name(run=run)
-        _check_nonempty(event=event)
+        self._reserve({run: event}, run_id=run_id, whole_budget=whole_budget)
+
+    def charge(self, events: Mapping[str, Event], *, run_id: str) -> None:
+        """Reserve for several runs, all or none, and settle them in full at once: nothing of it is ever given back."""
+        self._reserve(events, run_id=run_id, is_settled=True)
+
+    def _reserve(
+        self,
+        events: Mapping[str, Event],
+        *,
+        run_id: str | None,
+        whole_budget: bool = False,
+        is_settled: bool = False,
+    ) -> None:
+        for run, each in events.items():
+            check_name(run=run)
+            _check_nonempty(event=each)
         if run_id is not None:
             validate.text(run_id=run_id)
         # The first look at an event is slow and the second is not; the file is not locked during the first.
+        event = together(*events.values())
         epsilon = self._tight_epsilon(event) if whole_budget else None
         if not whole_budget:
             self._filter.admits(event)
         with self._file.transaction() as transaction:
             books = self._books(transaction.rows)
-            books.refuse_taken(run)
+            for run in events:
+                books.refuse_taken(run)
             if self._admits(event, books, epsilon):
-                body = {"run": run, "event": to_json(event), "whole_budget_epsilon": epsilon, "run_id": run_id}
-                transaction.append("reserved", body)
+                for run, each in events.items():
+                    body = {"run": run, "event": to_json(each), "whole_budget_epsilon": epsilon, "run_id": run_id}
+                    transaction.append("reserved", body)
+                    if is_settled:
+                        transaction.append("settled", {"run": run, "used": to_json(each)})
                 return
-        raise BudgetExceeded(self._refusal(event, run, books, epsilon))
+        raise BudgetExceeded(self._refusal(event, next(iter(events)), books, epsilon))
 
     def reservation(self, run: str) -> Event:
         """What a run has reserved."""

@@ -36,12 +36,12 @@ import torch
 
 from lehr import accounting, validate
 from lehr.accounting.claims import Claim
-from lehr.accounting.events import NOTHING, Event, counted
+from lehr.accounting.events import Event, counted
 from lehr.accounting.ledger import LEDGER_FORMAT
 from lehr.certificates import issuing, run_reading
 from lehr.certificates.certificate import read_certificate, write_certificate
 from lehr.config import as_json
-from lehr.errors import BudgetExceeded, InvalidValue, StoreError
+from lehr.errors import InvalidValue, StoreError
 from lehr.files import atomic, strict_json
 from lehr.files.append_only import AppendOnlyFile, check_name
 from lehr.planning import search_cost
@@ -201,27 +201,19 @@ class _PaidRun:
         return {self.name: event} | ({} if cost is None else {f"{self.name}, the other trials": cost})
 
     def reserve(self, run_id: str | None) -> None:
-        """Reserve the whole search, unless that is done. Nothing is given back: that would reveal how much was used.
+        """Charge the whole search, unless that is done. Nothing is given back: that would reveal how much was used.
 
-        It is for a search of which no trial began: a process may be killed at any point of this, and does it again.
+        It is for a search of which no trial began: a process may be killed before or after this, and does it again.
         """
         if self.budget is None or run_id is None:
             return
         with Budget.open(self.budget) as account:
-            reserved = self._reserved(account, run_id)
-            if not reserved:
-                self._check_fits(account)
-            try:
-                for run, event in self.entries.items():
-                    if run not in reserved:
-                        account.reserve(event, run=run, run_id=run_id)
-            except BudgetExceeded:  # another process has reserved since the check
-                for run in self._reserved(account, run_id):
-                    account.settle(run, used=NOTHING)
-                raise
-            for run, status in self._reserved(account, run_id).items():
-                if not status.is_settled:
-                    account.settle(run, used=self.entries[run])
+            adjacency = account.status().adjacency
+            if adjacency is not self.paid.plan.adjacency:
+                allowed, given = f"that of the budget, {adjacency.value}", self.paid.plan.adjacency.value
+                raise InvalidValue("adjacency", allowed=allowed, given=given)
+            if not self._reserved(account, run_id):
+                account.charge(self.entries, run_id=run_id)
 
     def check_reserved(self, run_id: str | None) -> None:
         """Refuse to resume a search that the budget has not reserved, or has given back."""
@@ -244,21 +236,6 @@ class _PaidRun:
                 allowed = f"one that has reserved {entries[run]} for {run!r}"
                 raise InvalidValue("budget", allowed=allowed, given=f"one that has {status.charged}")
         return found
-
-    def _check_fits(self, account: Budget) -> None:
-        status, paid = account.status(), self.paid
-        if status.adjacency is not paid.plan.adjacency:
-            allowed = f"that of the budget, {status.adjacency.value}"
-            raise InvalidValue("adjacency", allowed=allowed, given=paid.plan.adjacency.value)
-        if account.largest_steps(paid.event) == 0:
-            advice = "a smaller mean or a smaller ε may fit"
-            if isinstance(paid.price, Composition):
-                advice = f"of its {paid.price.trials} trials {account.largest_steps(paid.trial_event)} would fit"
-            raise BudgetExceeded(
-                f"the search {self.name!r} is refused: the budget of {status.dataset!r} is ε = {status.epsilon:g} at "
-                f"δ = {status.delta:g}, of which ε = {status.epsilon_spent:.4g} is spent, and {paid.event} does not "
-                f"fit into the rest; {advice}"
-            )
 
     def certify(self, run: RunFiles, *, created_on: str | None = None) -> None:
         """Issue a certificate again: with the budget if there is one, and of the day ``created_on`` if it is given.
