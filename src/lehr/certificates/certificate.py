@@ -305,7 +305,7 @@ def certificate_text(certificate: Certificate, *, mismatches: Sequence[str] = ()
         is_limit=certificate.accountant == FILTER,
         settings=[SETTINGS_CHOSEN_ON[stated.settings_chosen_on], *how_chosen(certificate)],
     )
-    return "\n".join(map(_wrapped, text.splitlines())) + "\n"
+    return "\n".join(map(_wrap, text.splitlines())) + "\n"
 
 
 def how_chosen(certificate: Certificate) -> Iterator[str]:
@@ -338,7 +338,7 @@ def _environment(finalize: Callable[[object], object] | None) -> jinja2.Environm
     return environment
 
 
-def _wrapped(line: str) -> str:
+def _wrap(line: str) -> str:
     if not line.startswith("- "):
         return line
     text = line.removeprefix("- ")

@@ -159,7 +159,7 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
         config=config,
         plan=plan,
         planned=planned,
-        evaluations=_evaluations(files.metrics),
+        evaluations=read_evaluations(files.metrics),
         certificate=read_certificate(files.certificate) if files.certificate.is_file() else None,
         charged=charged,
         accepted=accepted,
@@ -217,7 +217,8 @@ def _trial_of(config: Mapping[str, Any]) -> SearchPrice | None:
     return None if shape is None else search_cost.from_json(shape)
 
 
-def _evaluations(path: Path) -> tuple[Evaluation, ...]:
+def read_evaluations(path: Path) -> tuple[Evaluation, ...]:
+    """The rows of metrics by their steps; one that is half written is left out."""
     rows: dict[tuple[int, str], Evaluation] = {}
     for number, line in enumerate(strict_json.read_lines(path), start=1):
         try:

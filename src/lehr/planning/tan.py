@@ -274,9 +274,9 @@ def other_batches(plan: Plan, *, epsilon: float) -> Iterator[Proposal]:
     batches = {_whole(plan.expected_batch_size * factor) for factor in BATCH_FACTORS if factor != 1}
     for batch in sorted({plan.expected_batch_size, *batches}):
         if batch == plan.expected_batch_size:
-            yield _compared(plan, plan, epsilon)
+            yield _proposal(plan, plan, epsilon)
         elif batch <= plan.records:
-            yield from _calibrated(plan, epsilon, batch=batch, steps=plan.steps)
+            yield from _proposals(plan, epsilon, batch=batch, steps=plan.steps)
 
 
 def other_steps(plan: Plan, *, epsilon: float) -> Iterator[Proposal]:
@@ -284,7 +284,7 @@ def other_steps(plan: Plan, *, epsilon: float) -> Iterator[Proposal]:
     for steps in sorted({max(1, round(plan.steps * factor)) for factor in STEP_FACTORS}):
         batch = _whole(plan.expected_batch_size * math.sqrt(plan.steps / steps))
         if steps != plan.steps and batch <= plan.records:
-            yield from _calibrated(plan, epsilon, batch=batch, steps=steps)
+            yield from _proposals(plan, epsilon, batch=batch, steps=steps)
 
 
 def twice_the_data(plan: Plan, *, epsilon: float) -> Iterator[MoreData]:
@@ -293,7 +293,7 @@ def twice_the_data(plan: Plan, *, epsilon: float) -> Iterator[MoreData]:
     found = {
         "batch, noise and steps": more,
         "sampling probability, noise and steps": replace(more, expected_batch_size=2 * plan.expected_batch_size),
-        "batch, steps and ε": _within(more, epsilon),
+        "batch, steps and ε": _calibrate(more, epsilon),
     }
     for keeps, each in found.items():
         if each is not None:
@@ -325,13 +325,13 @@ def _whole(batch: float) -> float:
     return float(max(1, round(batch)))
 
 
-def _calibrated(plan: Plan, epsilon: float, *, batch: float, steps: int) -> Iterator[Proposal]:
-    found = _within(replace(plan, expected_batch_size=batch, steps=steps), epsilon)
+def _proposals(plan: Plan, epsilon: float, *, batch: float, steps: int) -> Iterator[Proposal]:
+    found = _calibrate(replace(plan, expected_batch_size=batch, steps=steps), epsilon)
     if found is not None:
-        yield _compared(plan, found, tight_epsilon(found.event, delta=found.delta))
+        yield _proposal(plan, found, tight_epsilon(found.event, delta=found.delta))
 
 
-def _within(plan: Plan, epsilon: float) -> Plan | None:
+def _calibrate(plan: Plan, epsilon: float) -> Plan | None:
     """The plan with the least noise that ε allows; None where no noise is found that does."""
     batch, steps = plan.expected_batch_size, plan.steps
     how = {"records": plan.records, "expected_batch_size": batch, "steps": steps, "accountant": TIGHT}
@@ -341,7 +341,7 @@ def _within(plan: Plan, epsilon: float) -> Plan | None:
         return None
 
 
-def _compared(plan: Plan, found: Plan, epsilon: float) -> Proposal:
+def _proposal(plan: Plan, found: Plan, epsilon: float) -> Proposal:
     signal, before = total_noise(found).signal, total_noise(plan).signal
     cost = found.expected_batch_size * found.steps
     return Proposal(

@@ -414,7 +414,7 @@ class Selection(_PaidRun):
         return {**own, **super()._request()}
 
     def _run_trials(self, key: RunKey) -> None:
-        while (progress := self._tidied()).trials < number_of_trials(self.price, key):
+        while (progress := self._tidy()).trials < number_of_trials(self.price, key):
             self._save(progress.after(self._run_trial(key, progress.trials), self.paid.search.score))
         self._save(replace(progress, last=OVER))
 
@@ -435,7 +435,7 @@ class Selection(_PaidRun):
                 return outcome
             _destroy(trial)
 
-    def _tidied(self) -> SelectionProgress:
+    def _tidy(self) -> SelectionProgress:
         """The progress, with the last trial kept as the best one or destroyed."""
         files, progress = self.files, self._progress()
         if progress.last == WON and files.trial.exists():

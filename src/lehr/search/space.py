@@ -131,7 +131,7 @@ class Space:
         """The space of ``[search.space]``. A dotted key may be quoted or not."""
         if not isinstance(shape, Mapping) or not shape:
             raise InvalidValue("[search.space]", allowed="a table of settings with their choices", given=shape)
-        found = {name: read_distribution(name, value) for name, value in _flattened(shape)}
+        found = {name: read_distribution(name, value) for name, value in _flatten(shape)}
         for name in found:
             table, dot, key = name.partition(".")
             if name.startswith(FIXED) or not (name in WORDS or (dot and is_known(table, key))):
@@ -189,11 +189,11 @@ class Space:
         return True
 
 
-def _flattened(shape: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(shape: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """TOML reads ``method.clip_norm`` without quotation marks as a table in a table."""
     for key, value in shape.items():
         if isinstance(value, Mapping) and not value.keys() & {"low", "high"}:
-            yield from _flattened(value, f"{before}{key}.")
+            yield from _flatten(value, f"{before}{key}.")
         else:
             yield before + key, value
 
