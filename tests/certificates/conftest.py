@@ -11,9 +11,7 @@ from lehr.certificates.certificate import (
     Certificate,
     ExPost,
     PaidFor,
-    PassedOverAccountant,
     SharedBudget,
-    StatedClaim,
     Statements,
 )
 
@@ -53,11 +51,14 @@ def filled_certificate() -> Certificate:
         delta=1e-5,
         adjacency=ADD,
         event=Composed((RUN, Gaussian(4.0))),
-        claim=StatedClaim(kind="proven", claim=PROVEN, proof_sha256="ab" * 32),
+        accountant="pld",
+        theorem="a theorem",
+        premises=PROVEN.premises,
+        proof="accounting/pld.proof.md",
+        proof_sha256="ab" * 32,
         accounting_version="lehr 0.1.0",
-        passed_over=(PassedOverAccountant(accountant="gdp", reason="an estimate"),),
         ex_post=ExPost(event=Repeated(STEP, 100), epsilon=0.5),
-        published_claims=(StatedClaim(kind="published", claim=PUBLISHED, proof_sha256=None),),
+        published_claims=(PUBLISHED,),
         settings_cost=Gaussian(4.0),
         budget=SharedBudget(
             dataset="MNIST, training half",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -21,7 +20,6 @@ import lehr
 from lehr import data, networks
 from lehr.accounting.events import Gaussian, NonPrivate, Repeated
 from lehr.accounting.ledger import Ledger
-from lehr.auditing import Audit
 from lehr.certificates.certificate import (
     AuditResult,
     Certificate,
@@ -35,11 +33,11 @@ from lehr.certificates.release import markdown_text, model_card_text, release
 from lehr.certificates.released_model import evaluate
 from lehr.certificates.run_reading import RunRecord, read_run
 from lehr.config import RunConfig
-from lehr.errors import BudgetExceeded, CertificateMismatch, DamagedFile, InvalidValue, StoreError
+from lehr.errors import BudgetExceeded, CertificateMismatch, DamagedFile, InvalidValue, LehrError, StoreError
+from lehr.files import atomic
 from lehr.methods.by_name import named
 from lehr.optim.averaging import ExponentialAverage
 from lehr.planning.budget import Budget
-from lehr.planning.plan import Plan
 from lehr.privacy.rng import RunKey
 from lehr.reports.audit_file import keep
 from lehr.run.mechanism import Method
@@ -67,25 +65,27 @@ def private_files(files: RunFiles) -> list[Path]:
     return list(files.private.iterdir()) if files.private.is_dir() else []
 
 
+def certified(run: Path, to: Path, **how: Any) -> Certificate:
+    """Release a run and return the certificate."""
+    certificate = release(run, to, **how).certificate
+    assert certificate is not None
+    return certificate
+
+
 def test_weights_certificate_card_and_configuration_are_released_and_nothing_else(run: RunFiles, to: Path) -> None:
     released = release(run.directory, to)
-    assert sorted(path.name for path in to.iterdir()) == [
-        "certificate.json",
-        "config.json",
-        "model.safetensors",
-        "model_card.md",
-    ]
+    names = ["certificate.json", "config.json", "model.safetensors", "model_card.md"]
+    assert sorted(path.name for path in to.iterdir()) == names
     weights = load_file(to / "model.safetensors")
     assert weights.keys() == small_model().state_dict().keys()
     assert all(weights[name].equal(value) for name, value in small_model().state_dict().items())
     assert read_certificate(to / "certificate.json") == certificate(steps_taken=40) == released.certificate
 
 
-def test_what_was_trained_is_released_and_scores_as_it_did_in_its_run(tmp_path: Path, to: Path) -> None:
-    digits = data.load("digits")
-    network = ("small_cnn", {"image_side": 8, "num_classes": 10})
+def test_a_released_model_scores_as_it_did_in_its_run(tmp_path: Path, to: Path) -> None:
+    digits, arguments = data.load("digits"), {"image_side": 8, "num_classes": 10}
     run = lehr.fit(
-        networks.build(network[0], **network[1]),
+        networks.build("small_cnn", **arguments),
         digits,
         epsilon=8,
         delta=1e-4,
@@ -93,7 +93,7 @@ def test_what_was_trained_is_released_and_scores_as_it_did_in_its_run(tmp_path: 
         expected_batch_size=64,
         averaging=ExponentialAverage(decay=0.5),
         settings_chosen_on="fixed",
-        config=RunConfig.of(model={"network": network[0], **network[1]}),
+        config=RunConfig.of(model={"network": "small_cnn", **arguments}),
         directory=tmp_path / "run",
         quiet=True,
     )
@@ -104,16 +104,16 @@ def test_what_was_trained_is_released_and_scores_as_it_did_in_its_run(tmp_path: 
     assert private_files(RunFiles(run.directory)) == []
 
 
-def test_the_key_and_all_that_is_private_are_gone_and_the_ledger_is_closed(run: RunFiles, to: Path) -> None:
+def test_the_key_and_all_that_is_private_are_destroyed_and_the_ledger_is_closed(run: RunFiles, to: Path) -> None:
     run.split.write_bytes(b"which record is where")
     run.diagnostics.write_text("{}\n")
     release(run.directory, to)
     assert private_files(run) == []
-    with Ledger.open(run.ledger) as ledger, pytest.raises(BudgetExceeded, match="finished"):
+    with Ledger.open(run.ledger) as ledger, pytest.raises(BudgetExceeded):
         ledger.accepted(0)
 
 
-def test_nothing_of_the_key_the_fingerprint_or_the_home_folder_is_in_the_release(tmp_path: Path, to: Path) -> None:
+def test_no_key_fingerprint_or_home_folder_is_released(tmp_path: Path, to: Path) -> None:
     config = configuration(
         run=f"of {HOME}/secret/photos",
         data={"name": f"{HOME}/secret/photos", "folder": r"C:\Users\lovelace\photos"},
@@ -125,13 +125,10 @@ def test_nothing_of_the_key_the_fingerprint_or_the_home_folder_is_in_the_release
     )
     files = write_run(tmp_path / "run", config=config)
     save_file(small_model().state_dict(), files.model, metadata={"written_by": "lovelace"})
-    key, fingerprint = files.key.read_bytes(), files.fingerprint.read_text()
+    secrets = (files.key.read_bytes(), files.fingerprint.read_bytes(), b"lovelace")
     release(files.directory, to)
     for path in to.iterdir():
-        content = path.read_bytes()
-        assert key not in content
-        assert fingerprint.encode() not in content
-        assert b"lovelace" not in content
+        assert not any(secret in path.read_bytes() for secret in secrets)
     written = json.loads((to / "config.json").read_text())
     assert (written["run"], written["data"]["name"]) == ("of photos", "photos")
     assert written["training"]["command"] == ["python", "x", "b c"]
@@ -139,176 +136,152 @@ def test_nothing_of_the_key_the_fingerprint_or_the_home_folder_is_in_the_release
 
 
 def test_a_run_that_stopped_early_is_released_with_the_epsilon_of_its_whole_plan(tmp_path: Path, to: Path) -> None:
-    files = write_run(tmp_path / "run", steps_taken=20)
-    released = release(files.directory, to)
-    assert released.certificate is not None
-    assert released.certificate.event == PLAN.event
-    assert "stopped before the plan's end" in (to / "model_card.md").read_text()
+    assert certified(write_run(tmp_path / "run", steps_taken=20).directory, to).event == PLAN.event
+    assert "stopped before the plan's end; 20 steps were charged" in (to / "model_card.md").read_text()
 
 
-def test_a_run_that_is_not_over_is_refused(tmp_path: Path, to: Path) -> None:
-    files = write_run(tmp_path / "run", is_over=False)
-    with pytest.raises(StoreError, match="not over"):
-        release(files.directory, to)
-    assert files.key.exists()
+def forge(**changes: Any) -> Callable[[RunFiles], None]:
+    """A certificate in the folder that holds, but not for this run."""
+
+    def write(run: RunFiles) -> None:
+        given = {"event": PLAN.event, "delta": PLAN.delta, "stated": STATEMENTS, **changes}
+        write_certificate(run.certificate, issue(given.pop("event"), **given), overwrite=True)
+
+    return write
+
+
+def shrink_epsilon(run: RunFiles) -> None:
+    run.certificate.write_text(json.dumps({**json.loads(run.certificate.read_text()), "epsilon": 0.01}))
+
+
+def change_plan(**changes: Any) -> Callable[[RunFiles], None]:
+    def write(run: RunFiles) -> None:
+        run.certificate.unlink()
+        run.config.write_text(json.dumps(configuration(plan=replace(PLAN, **changes).to_json())))
+
+    return write
+
+
+def put_something_in_the_way(run: RunFiles) -> None:
+    (run.directory.parent / "model").mkdir()
+    (run.directory.parent / "model/thesis.tex").write_text("years of work")
+
+
+Prepare = Callable[[RunFiles], object]
+UNRELEASABLE: dict[str, tuple[Prepare, type[LehrError]]] = {
+    "not over": (lambda run: run.model.unlink(), StoreError),
+    "weights that are no numbers": (
+        lambda run: save_file({"1.weight": torch.full((3, 64), float("nan"))}, run.model),
+        DamagedFile,
+    ),
+    "no ledger": (lambda run: run.ledger.unlink(), StoreError),
+    "another plan than the ledger's": (change_plan(noise_multiplier=9.0), CertificateMismatch),
+    "another delta than the ledger's": (change_plan(delta=1e-3), CertificateMismatch),
+    "refuted": (lambda run: keep(run.directory, REFUTED), CertificateMismatch),
+    "suspicious": (lambda run: keep(run.directory, SUSPICIOUS), CertificateMismatch),
+    "a folder in the way": (put_something_in_the_way, StoreError),
+    "a loop of links in the way": (
+        lambda run: (run.directory.parent / "model").symlink_to("model"),
+        StoreError,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNRELEASABLE)
+def test_an_unreleasable_run_keeps_its_key_and_nothing_is_written(name: str, run: RunFiles, to: Path) -> None:
+    prepare, error = UNRELEASABLE[name]
+    prepare(run)
+    before = {*to.parent.iterdir(), *to.glob("*")}
+    with pytest.raises(error):
+        release(run.directory, to)
+    assert run.key.exists()
+    assert {*to.parent.iterdir(), *to.glob("*")} == before
+
+
+OTHER_CERTIFICATES = {
+    "event": forge(event=Repeated(PLAN.step_event, 10)),
+    "delta": forge(delta=1e-3),
+    "stated": forge(stated=replace(STATEMENTS, unit_of_privacy="one person")),
+    "epsilon": shrink_epsilon,
+}
+
+
+@pytest.mark.parametrize("differing", OTHER_CERTIFICATES)
+def test_a_certificate_in_the_folder_is_not_believed(differing: str, run: RunFiles, to: Path) -> None:
+    OTHER_CERTIFICATES[differing](run)
+    with pytest.raises(CertificateMismatch, match=differing):
+        release(run.directory, to)
+    assert run.key.exists()
     assert not to.exists()
 
 
-def test_a_run_that_is_being_trained_is_refused(run: RunFiles, to: Path) -> None:
-    descriptor = os.open(run.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with pytest.raises(StoreError, match="another process has it"):
+def test_a_run_that_is_training_is_refused(run: RunFiles, to: Path) -> None:
+    with atomic.locked(run.lock, for_what="training"), pytest.raises(StoreError):
         release(run.directory, to)
-    os.close(descriptor)
     assert run.key.exists()
 
 
-def test_where_nothing_was_stated_before_the_choice_of_settings_must_be_stated_now(tmp_path: Path, to: Path) -> None:
-    run = write_run(tmp_path / "run", config=configuration(stated=None))
+def test_a_model_is_not_released_into_its_run(run: RunFiles) -> None:
+    with pytest.raises(InvalidValue, match="to must be"):
+        release(run.directory, run.directory / "model")
+
+
+def test_the_choice_of_settings_is_stated_once(run: RunFiles, to: Path) -> None:
+    with pytest.raises(InvalidValue, match="settings_chosen_on"):
+        release(run.directory, to, settings_chosen_on="fixed")  # it was stated as public
+    run.config.write_text(json.dumps(configuration(stated=None)))
     run.certificate.unlink()
     with pytest.raises(InvalidValue, match="settings_chosen_on"):
         release(run.directory, to)
-    assert run.key.exists()
-    released = release(run.directory, to, settings_chosen_on="fixed")
-    assert released.certificate is not None
-    assert released.certificate.epsilon == certificate(steps_taken=40).epsilon
-    assert released.certificate.stated.settings_chosen_on == "fixed"
-    assert released.certificate.stated.treated_as_public == ("the number of records", "test")
-
-
-def test_what_was_stated_is_not_contradicted(run: RunFiles, to: Path) -> None:
-    with pytest.raises(InvalidValue, match=r"what was stated for the run \(public\)"):
-        release(run.directory, to, settings_chosen_on="fixed")
+    promised = certified(run.directory, to, settings_chosen_on="fixed")
+    assert promised.epsilon == certificate(steps_taken=40).epsilon
+    assert promised.stated.settings_chosen_on == "fixed"
+    assert promised.stated.treated_as_public == ("the number of records", "test")
 
 
 def test_without_its_certificate_a_run_is_released_with_the_same_one(run: RunFiles, to: Path) -> None:
     run.certificate.unlink()
-    promised = release(run.directory, to).certificate
-    assert promised is not None
+    promised = certified(run.directory, to)
     assert replace(promised, issued_on="2026-01-31") == replace(certificate(steps_taken=40), issued_on="2026-01-31")
 
 
-OTHERS: dict[str, Callable[[], Certificate]] = {
-    "event": lambda: issue(Repeated(PLAN.step_event, 10), delta=PLAN.delta, stated=STATEMENTS),
-    "delta": lambda: issue(PLAN.event, delta=1e-3, stated=STATEMENTS),
-    "stated": lambda: issue(PLAN.event, delta=PLAN.delta, stated=replace(STATEMENTS, unit_of_privacy="one person")),
-}
-
-
-@pytest.mark.parametrize("differing", OTHERS)
-def test_a_certificate_in_the_folder_is_not_believed(differing: str, run: RunFiles, to: Path) -> None:
-    write_certificate(run.certificate, OTHERS[differing](), overwrite=True)
-    with pytest.raises(CertificateMismatch, match=f"is not the certificate of this run: its .*{differing}"):
-        release(run.directory, to)
-    assert run.key.exists()
-    assert not to.exists()
-
-
-def test_what_a_run_without_a_ledger_did_is_not_known(run: RunFiles, to: Path) -> None:
-    run.ledger.unlink()
-    with pytest.raises(StoreError, match=r"it has no ledger\.db"):
-        release(run.directory, to)
-
-
-@pytest.mark.parametrize("plan", [replace(PLAN, noise_multiplier=9.0), replace(PLAN, delta=1e-3)])
-def test_a_plan_that_is_not_the_ledgers_is_refused(plan: Plan, tmp_path: Path, to: Path) -> None:
-    run = write_run(tmp_path / "run", config=configuration(plan=plan.to_json()))
-    run.certificate.unlink()
-    with pytest.raises(CertificateMismatch, match="the ledger of another plan"):
-        release(run.directory, to)
-
-
-@pytest.fixture(scope="module")
-def chosen_privately(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was chosen after another one, which the same budget paid for."""
-    folder = tmp_path_factory.mktemp("chosen")
-    budget = new_budget(folder / "b", epsilon=30.0)
-    how: dict[str, Any] = {"budget": budget, "steps": 2, "settings_chosen_on": "private"}
-    fit_tiny(folder / "search", name="search", **{**how, "settings_chosen_on": None})
-    fit_tiny(folder / "final", name="final", **how)
-    return folder
-
-
-def test_a_run_that_a_budget_paid_for_is_released_with_what_the_budget_says(chosen_privately: Path, to: Path) -> None:
-    folder = shutil.copytree(chosen_privately, to.parent / "copy")
-    with pytest.raises(InvalidValue, match="budget must be given: the budget of 'tiny images'"):
-        release(folder / "final", to)
-    Budget.create(folder / "other", dataset="others", epsilon=0.5, delta=1e-3).close()
+def test_a_run_paid_by_a_budget_is_released_with_what_the_budget_says(tmp_path: Path, to: Path) -> None:
+    budget = new_budget(tmp_path / "b", epsilon=30.0)
+    fit_tiny(tmp_path / "search", name="search", budget=budget, steps=2)
+    fit_tiny(tmp_path / "final", name="final", budget=budget, steps=2, settings_chosen_on="private")
+    with pytest.raises(InvalidValue, match="budget must be given"):
+        release(tmp_path / "final", to)
+    Budget.create(tmp_path / "other", dataset="others", epsilon=0.5, delta=1e-3).close()
     with pytest.raises(InvalidValue, match="that of 'tiny images'"):
-        release(folder / "final", to, budget=folder / "other")
-    with Budget.open(folder / "b") as budget:
-        budget.reserve(Gaussian(9.0), run="later")  # since the certificate was issued
-    promised = release(folder / "final", to, budget=folder / "b").certificate
-    assert promised is not None
-    assert promised.budget is not None
-    assert (promised.epsilon, promised.claim.claim.accountant) == (30.0, "filter")
-    assert [paid.run for paid in promised.budget.paid_for] == ["search", "final", "later"]
-
-
-def test_a_certificate_with_another_budget_is_not_believed(chosen_privately: Path, to: Path) -> None:
-    folder = shutil.copytree(chosen_privately, to.parent / "copy")
-    found = read_certificate(folder / "final/certificate.json")
+        release(tmp_path / "final", to, budget=tmp_path / "other")
+    path = tmp_path / "final/certificate.json"
+    found = read_certificate(path)
     assert found.budget is not None
     cheap = issue(found.event, delta=found.delta, stated=found.stated, budget=replace(found.budget, epsilon=29.0))
-    assert cheap.epsilon == 29.0
-    write_certificate(folder / "final/certificate.json", cheap, overwrite=True)
-    with pytest.raises(CertificateMismatch, match="its epsilon is not"):
-        release(folder / "final", to, budget=folder / "b")
-
-
-def test_a_certificate_beside_a_model_without_privacy_is_not_released(tmp_path: Path, to: Path) -> None:
-    files = write_run(tmp_path / "run", config=configuration(plan={"noise_multiplier": 0.0}))
-    assert files.certificate.exists()
-    assert release(files.directory, to, allow_no_privacy=True).certificate is None
-    assert not (to / "certificate.json").exists()
-
-
-def test_a_certificate_that_was_made_smaller_is_refused(run: RunFiles, to: Path) -> None:
-    shape = json.loads(run.certificate.read_text())
-    shape["epsilon"] = shape["claim"]["epsilon"] = 0.01
-    run.certificate.write_text(json.dumps(shape))
-    with pytest.raises(CertificateMismatch):
-        release(run.directory, to)
-    assert run.key.exists()
-
-
-def test_weights_that_are_no_numbers_are_refused(run: RunFiles, to: Path) -> None:
-    save_file({"1.weight": torch.full((3, 64), float("nan"))}, run.model)
-    with pytest.raises(DamagedFile, match="not finite"):
-        release(run.directory, to)
-    assert run.key.exists()
-
-
-def test_a_folder_with_something_in_it_is_refused_and_stays(run: RunFiles, to: Path) -> None:
-    to.mkdir()
-    (to / "thesis.tex").write_text("years of work")
-    with pytest.raises(StoreError, match="not an empty folder"):
-        release(run.directory, to)
-    assert [path.name for path in to.iterdir()] == ["thesis.tex"]
-    assert run.key.exists()
-    assert [path.name for path in to.parent.iterdir() if path.name.endswith(".part")] == []
+    write_certificate(path, cheap, overwrite=True)
+    with pytest.raises(CertificateMismatch, match="epsilon"):
+        release(tmp_path / "final", to, budget=budget)
+    write_certificate(path, found, overwrite=True)
+    with Budget.open(budget) as account:
+        account.reserve(Gaussian(9.0), run="later")  # since the certificate was issued
+    promised = certified(tmp_path / "final", to, budget=budget)
+    assert promised.budget is not None
+    assert (promised.epsilon, promised.accountant) == (30.0, "filter")
+    assert [paid.run for paid in promised.budget.paid_for] == ["search", "final", "later"]
 
 
 def test_an_empty_folder_is_filled_and_missing_parents_are_made(run: RunFiles, to: Path, tmp_path: Path) -> None:
     to.mkdir()
     release(run.directory, to)
     assert (to / "model.safetensors").is_file()
-    other = write_run(tmp_path / "other")
-    release(other.directory, tmp_path / "a" / "b" / "c")
-    assert (tmp_path / "a" / "b" / "c" / "model_card.md").is_file()
+    release(write_run(tmp_path / "other").directory, tmp_path / "a/b/c")
+    assert (tmp_path / "a/b/c/model_card.md").is_file()
 
 
-def test_a_model_is_not_released_into_its_run(run: RunFiles) -> None:
-    with pytest.raises(InvalidValue, match="outside the run's own"):
-        release(run.directory, run.directory / "model")
-
-
-@pytest.mark.parametrize("part", ["finish", "destroy", "unlink"])
-def test_a_release_that_broke_off_is_completed_by_releasing_again(
-    run: RunFiles, to: Path, monkeypatch: pytest.MonkeyPatch, part: str
+@pytest.mark.parametrize("place", [(Ledger, "finish"), (RunKey, "destroy"), (Path, "unlink")])
+def test_an_interrupted_release_is_completed_by_releasing_again(
+    run: RunFiles, to: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
 ) -> None:
-    place = {"finish": (Ledger, "finish"), "destroy": (RunKey, "destroy"), "unlink": (Path, "unlink")}[part]
-
     def breaks(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -319,16 +292,10 @@ def test_a_release_that_broke_off_is_completed_by_releasing_again(
     before = {path: path.read_bytes() for path in to.iterdir()}
     assert len(before) == 4
     release(run.directory, to)
-    assert {path: path.read_bytes() for path in to.iterdir()} == before
     assert private_files(run) == []
-
-
-def test_releasing_twice_does_no_harm(run: RunFiles, to: Path) -> None:
-    release(run.directory, to)
-    release(run.directory, to)
     shutil.rmtree(run.private)
     release(run.directory, to)
-    assert len(list(to.iterdir())) == 4
+    assert {path: path.read_bytes() for path in to.iterdir()} == before
 
 
 def test_a_full_disk_leaves_no_half_a_release_and_the_key(
@@ -345,11 +312,10 @@ def test_a_full_disk_leaves_no_half_a_release_and_the_key(
 
 
 @pytest.mark.parametrize("plan", [None, {"noise_multiplier": 0.0}])
-def test_a_model_without_privacy_is_released_only_where_that_is_said(
+def test_a_model_without_privacy_is_released_only_if_that_is_allowed(
     tmp_path: Path, to: Path, plan: dict[str, float] | None
 ) -> None:
     files = write_run(tmp_path / "run", config=configuration(plan=plan))
-    files.certificate.unlink(missing_ok=True)
     with pytest.raises(InvalidValue, match="allow_no_privacy"):
         release(files.directory, to)
     assert release(files.directory, to, allow_no_privacy=True).certificate is None
@@ -366,31 +332,18 @@ def test_a_run_by_a_papers_rule_is_released_with_the_proven_epsilon_and_lists_th
     assert released.certificate is not None
     assert released.certificate.epsilon == pytest.approx(run.proven.epsilon)
     [listed] = released.certificate.published_claims
-    assert listed.claim == released.published
+    assert listed == released.published
     assert run.published is not None
-    assert listed.claim.epsilon == pytest.approx(run.published.epsilon, rel=1e-7)
-    assert (listed.kind, listed.claim.broken) == ("published", run.published.broken)
+    assert listed.epsilon == pytest.approx(run.published.epsilon, rel=1e-7)
+    assert (listed.kind, listed.broken) == ("published", run.published.broken)
 
 
 def test_a_run_under_a_limit_is_released_with_the_epsilon_of_the_limit(tmp_path: Path, to: Path) -> None:
     method = named("agd", choice_batch_size=8, step_sizes=2)
     run = fit_tiny(tmp_path / "run", method=method, steps=2, epsilon=9.0, noise_multiplier=None)
-    released = release(run.directory, to, settings_chosen_on="fixed")
-    assert released.certificate is not None
-    assert released.certificate.epsilon == pytest.approx(9.0, rel=1e-6)
-    assert released.certificate.ex_post is None
-
-
-def test_records_that_are_scored_on_are_public_also_where_a_pca_was_paid_for(tmp_path: Path, to: Path) -> None:
-    model = networks.build("projected_mlp", inputs=16, dimensions=2, hidden=4, num_classes=3)
-    pca = {"dimensions": 2, "noise_multiplier": 3.0}
-    run = fit_tiny(tmp_path / "run", model=model, private_pca=pca, steps=2)
-    released = release(run.directory, to, settings_chosen_on="fixed")
-    assert released.certificate is not None
-    assert released.certificate.stated.treated_as_public == (
-        "the number of records",
-        "test records, declared public",
-    )
+    promised = certified(run.directory, to, settings_chosen_on="fixed")
+    assert promised.epsilon == pytest.approx(9.0, rel=1e-6)
+    assert promised.ex_post is None
 
 
 @pytest.mark.parametrize(
@@ -401,7 +354,7 @@ def test_records_that_are_scored_on_are_public_also_where_a_pca_was_paid_for(tmp
     ],
     ids=["adadp", "plain-sgd"],
 )
-def test_where_nothing_is_proven_there_is_no_certificate_whatever_a_paper_says(
+def test_without_a_proof_there_is_no_certificate_whatever_a_paper_says(
     method: Method, how: dict[str, None], because: str, tmp_path: Path, to: Path
 ) -> None:
     run = fit_tiny(tmp_path / "run", method=method, steps=2, settings_chosen_on="fixed", **how)
@@ -410,6 +363,42 @@ def test_where_nothing_is_proven_there_is_no_certificate_whatever_a_paper_says(
         release(run.directory, to, settings_chosen_on="fixed")
     assert release(run.directory, to, allow_no_privacy=True).certificate is None
     assert because in (to / "model_card.md").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("is_issued", [True, False])
+def test_the_audit_of_a_run_is_in_the_certificate_and_on_the_card(run: RunFiles, to: Path, is_issued: bool) -> None:
+    if not is_issued:
+        run.certificate.unlink()
+    keep(run.directory, showing(0.1, claimed_epsilon=certificate(steps_taken=40).epsilon))
+    assert certified(run.directory, to).audit is not None
+    assert "shows ε of at least 0.1 with confidence 0.95" in (to / "model_card.md").read_text(encoding="utf-8")
+
+
+# The model card.
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> RunRecord:
+    write_run(tmp_path / "run")
+    return read_run(tmp_path / "run")
+
+
+def test_the_card_begins_with_the_guarantee_and_ends_with_the_certificate(record: RunRecord) -> None:
+    promised = certificate(steps_taken=40)
+    sentence = guarantee_text(
+        epsilon=promised.epsilon, delta=promised.delta, adjacency=promised.adjacency, unit="one image"
+    )
+    card = model_card_text(record)
+    title, promise, *_ = card.split("\n\n")
+    assert title == "# first try: a model trained with differential privacy"
+    assert promise == f"> {markdown_text(sentence)}"
+    assert certificate_text(promised).rstrip() in card
+    for words in ("95.00%", "On these records: test", "sa-dpsgd", "clip norm 0.1", "noise multiplier 2", "40 steps"):
+        assert words in card
+    published = {**record.config, "claims": {"published": claim_to_json(PUBLISHED)}}
+    card = model_card_text(replace(record, evaluations=(), config=published))
+    assert "None was made" in card
+    assert card.index("is proven:") < card.index("ε as published: 1 — not a guarantee")
 
 
 def test_the_example_on_the_card_runs_as_it_stands(
@@ -426,102 +415,8 @@ def test_the_example_on_the_card_runs_as_it_stands(
     assert capsys.readouterr().out.startswith("tensor([")
 
 
-def test_the_audit_of_a_run_is_in_the_certificate_and_on_the_card(run: RunFiles, to: Path) -> None:
-    keep(run.directory, showing(0.1, claimed_epsilon=certificate(steps_taken=40).epsilon))
-    released = release(run.directory, to)
-    assert released.certificate is not None
-    assert released.certificate.audit is not None
-    assert "shows ε of at least 0.1 with confidence 0.95" in (to / "model_card.md").read_text(encoding="utf-8")
-
-
-def test_a_certificate_that_is_issued_at_the_release_has_the_audit(run: RunFiles, to: Path) -> None:
-    run.certificate.unlink()
-    keep(run.directory, showing(0.1, claimed_epsilon=certificate(steps_taken=40).epsilon))
-    released = release(run.directory, to)
-    assert released.certificate is not None
-    assert released.certificate.audit is not None
-
-
-@pytest.mark.parametrize("audit", [REFUTED, SUSPICIOUS], ids=["refuted", "suspicious"])
-def test_what_an_attack_has_found_is_not_passed_over(audit: Audit, run: RunFiles, to: Path) -> None:
-    keep(run.directory, audit)
-    with pytest.raises(CertificateMismatch, match=r"its audit \(audit\.json\) found the claim"):
-        release(run.directory, to)
-    assert not to.exists()
-    assert run.key.exists()
-
-
-def test_a_target_that_is_a_loop_of_links_is_refused_and_the_run_stays(run: RunFiles, to: Path) -> None:
-    to.symlink_to(to.name)
-    with pytest.raises(StoreError, match=to.name):
-        release(run.directory, to)
-    assert run.key.exists()
-
-
-@pytest.fixture
-def record(tmp_path: Path) -> RunRecord:
-    write_run(tmp_path / "run")
-    return read_run(tmp_path / "run")
-
-
-def test_the_promise_stands_under_the_title_and_the_whole_certificate_at_the_end(record: RunRecord) -> None:
-    promised = certificate(steps_taken=40)
-    sentence = guarantee_text(
-        epsilon=promised.epsilon, delta=promised.delta, adjacency=promised.adjacency, unit="one image"
-    )
-    card = model_card_text(record)
-    title, promise, *_ = card.split("\n\n")
-    assert title == "# first try: a model trained with differential privacy"
-    assert promise == f"> {markdown_text(sentence)}"
-    assert certificate_text(promised).rstrip() in card
-
-
-def test_the_card_says_what_was_evaluated_and_how_it_was_trained(record: RunRecord) -> None:
-    card = model_card_text(record)
-    for words in ("95.00%", "On these records: test", "sa-dpsgd", "clip norm 0.1", "noise multiplier 2", "40 steps"):
-        assert words in card
-
-
-def test_the_card_of_a_loop_that_has_records_of_its_own_kind_says_nothing_about_them(record: RunRecord) -> None:
-    data = {**record.config["data"], "shape": [], "num_classes": None}
-    model = {**record.config["model"], "network": None}
-    card = model_card_text(replace(record, config={**record.config, "data": data, "model": model}))
-    assert "Takes:" not in card
-    assert "Gives:" not in card
-    assert 'released_model.load(".", model=your_network())' in card
-    assert "released_model.predict" not in card
-
-
-def test_a_card_without_evaluations_says_so(record: RunRecord) -> None:
-    assert "None was made" in model_card_text(replace(record, evaluations=()))
-
-
-def test_a_run_that_stopped_early_says_so(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", steps_taken=20)
-    assert "stopped before the plan's end; 20 steps were charged" in model_card_text(read_run(tmp_path / "run"))
-
-
-def test_without_privacy_the_first_line_says_that_there_is_no_guarantee(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", config=configuration(plan=None))
-    card = model_card_text(read_run(tmp_path / "run"))
-    assert card.splitlines()[0].startswith("# No privacy guarantee")
-    assert "certificate.json" not in card
-
-
-def test_the_number_of_a_papers_rule_stands_behind_the_proven_one_with_what_it_is(record: RunRecord) -> None:
-    published = replace(record, config={**record.config, "claims": {"published": claim_to_json(PUBLISHED)}})
-    card = model_card_text(published)
-    assert "ε as published: 1 — not a guarantee: the choice looks at the records." in card
-    assert card.index("is proven:") < card.index("ε as published")
-
-
-def test_where_nothing_is_proven_the_title_says_why(record: RunRecord) -> None:
-    looked = replace(record, certificate=None, planned=NonPrivate("raw <gradients>"))
-    assert model_card_text(looked).startswith("# No privacy guarantee: raw &lt;gradients&gt;, and this model may")
-
-
 def test_text_of_the_run_is_no_mark_up(tmp_path: Path) -> None:
-    attack = "x\n# y <script>alert(1)</script> [a](javascript:b) ![c](d) `e` ``` | f"
+    attack = "x\n# y <script>alert(1)</script> [a](javascript:b) ![c](d) `e` ``` | f {{ record }}"
     config = configuration(
         run=attack.replace("\n", " "),
         method={"name": attack, attack: attack},
@@ -530,16 +425,16 @@ def test_text_of_the_run_is_no_mark_up(tmp_path: Path) -> None:
         stated={"data_collection": attack},
     )
     write_run(tmp_path / "run", config=config, rows=evaluations(on=attack))
-    card = model_card_text(read_run(tmp_path / "run"))
-    assert "<script" not in card
-    assert re.search(r"(?<!\\)\]\(", card) is None
-    assert "\n# y" not in card
-    assert sum(line.startswith("```") for line in card.splitlines()) == 4  # the two blocks of the card itself
-
-
-def test_the_card_says_whether_and_how_the_guarantee_was_attacked(record: RunRecord) -> None:
-    assert "- Attacked: no audit is reported." in model_card_text(record)
+    record = read_run(tmp_path / "run")
     assert record.certificate is not None
-    audit = AuditResult(method="canaries <in> one run", epsilon_lower_bound=0.125, confidence=0.95)
-    card = model_card_text(replace(record, certificate=replace(record.certificate, audit=audit)))
-    assert "Attacked: canaries &lt;in&gt; one run; this shows ε of at least 0.125 with confidence 0.95" in card
+    audit = AuditResult(method="canaries <script>", epsilon_lower_bound=0.125, confidence=0.95)
+    audited = replace(record, certificate=replace(record.certificate, audit=audit))
+    for card in (
+        model_card_text(audited),
+        model_card_text(replace(record, certificate=None, planned=NonPrivate(attack))),
+    ):
+        text = card.split("## The certificate in words")[0]
+        assert "<script" not in text
+        assert re.search(r"(?<!\\)\]\(", card) is None
+        assert "\n# y" not in card
+        assert sum(line.startswith("```") for line in text.splitlines()) == 2  # the example

@@ -67,27 +67,24 @@ def rewrite(folder: Path, **sections: Any) -> None:
     path.write_text(json.dumps(shape))
 
 
-def test_a_network_of_ones_own_is_filled(folder: Path) -> None:
+def test_a_network_of_ones_own_is_needed_and_filled(folder: Path) -> None:
+    with pytest.raises(InvalidValue, match="model"):
+        load(folder)
     model = small_model(seed=9)
     assert load(folder, model) is model
     assert all(value.equal(small_model().state_dict()[name]) for name, value in model.state_dict().items())
 
 
-def test_a_network_of_ones_own_is_asked_for_by_name(folder: Path) -> None:
-    with pytest.raises(InvalidValue, match="trainer's own"):
-        load(folder)
-
-
 @pytest.mark.parametrize(
-    "other, words",
+    "other, name",
     [
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), r"1\.bias of the shape \(3,\) for \(4,\)"),
-        (nn.Sequential(nn.Linear(64, 3)), r"no weights for 0\.bias"),
-        (nn.Sequential(nn.Flatten()), r"weights for 1\.bias, which it has not"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "1.bias"),
+        (nn.Sequential(nn.Linear(64, 3)), "0.bias"),
+        (nn.Sequential(nn.Flatten()), "1.bias"),
     ],
 )
-def test_another_network_is_refused_with_what_differs(folder: Path, other: nn.Module, words: str) -> None:
-    with pytest.raises(InvalidValue, match=words):
+def test_another_network_is_refused_with_what_differs(folder: Path, other: nn.Module, name: str) -> None:
+    with pytest.raises(InvalidValue, match=name):
         load(folder, other)
 
 
@@ -114,9 +111,9 @@ def test_predictions_are_classes_and_probabilities(folder: Path, records: InMemo
     assert as_numbers.probabilities.allclose(predicted.probabilities)
 
 
-def test_no_inputs_give_no_predictions(folder: Path) -> None:
-    predicted = predict(folder, torch.zeros(0, 1, 8, 8), small_model())
-    assert predicted.probabilities.shape == (0, 3)
+@pytest.mark.parametrize("said", [{}, {"augmentation": "flip_crop", "votes": 3}])
+def test_no_inputs_give_no_predictions(folder: Path, said: dict[str, Any]) -> None:
+    assert predict(folder, torch.zeros(0, 1, 8, 8), small_model(), **said).probabilities.shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -129,17 +126,6 @@ def test_other_inputs_are_refused(folder: Path, inputs: Any) -> None:
 
 def trained_with(augmentation: str) -> dict[str, Any]:
     return {"training": {"augmentation": augmentation_by_name(augmentation).to_json(), "views": 4}}
-
-
-@pytest.mark.parametrize("votes", [1, 5])
-def test_votes_of_views_that_are_the_record_itself_are_the_answer_of_the_model(
-    folder: Path, records: InMemory, votes: int
-) -> None:
-    model, vote = small_model(), {"augmentation": "none", "votes": votes}
-    assert evaluate(folder, records, model, augmentation="none", votes=votes) == evaluate(folder, records, model)
-    voted, plain = (predict(folder, records.inputs, model, **said) for said in (vote, {}))  # type: ignore[arg-type]
-    assert voted.classes.equal(plain.classes)
-    assert voted.probabilities.equal(plain.probabilities)
 
 
 def test_a_vote_is_the_majority_of_a_plain_loop_over_views(folder: Path, records: InMemory) -> None:
@@ -162,34 +148,22 @@ def test_a_vote_is_the_majority_of_a_plain_loop_over_views(folder: Path, records
     assert scores.loss == pytest.approx(nn.functional.nll_loss(mean.log(), labels).item())
 
 
-def test_a_vote_about_a_record_is_the_same_wherever_it_stands(folder: Path, records: InMemory) -> None:
-    model = small_model()
-    whole = predict(folder, records.inputs[:300], model, augmentation="simclr", votes=4)
-    as_numbers = predict(folder, records.inputs[:300] / 255, model, augmentation="simclr", votes=4)
-    assert as_numbers.probabilities.allclose(whole.probabilities)
-    parts = [
-        predict(folder, records.inputs[place : place + 1], model, augmentation="simclr", votes=4) for place in (7, 299)
-    ]
-    for place, part in zip((7, 299), parts, strict=True):
-        assert part.probabilities.allclose(whole.probabilities[place])
-
-
 def test_several_votes_are_by_the_augmentation_of_training(tmp_path: Path, records: InMemory) -> None:
     folder, model = released(tmp_path, **trained_with("flip_crop")), small_model()
-    assert augmented_prediction(folder, votes=3) == AugmentedPrediction(
-        augmentation=augmentation_by_name("flip_crop"), votes=3
-    )
-    assert augmented_prediction(folder, votes=3, augmentation="ours") == AugmentedPrediction(
-        augmentation=augmentation_by_name("ours"), votes=3
-    )
-    assert augmented_prediction(folder) == AugmentedPrediction(augmentation=augmentation_by_name("none"), votes=1)
-    as_trained = predict(folder, records.inputs[:20], model, votes=3)
-    assert as_trained.probabilities.equal(
-        predict(
-            folder, records.inputs[:20], model, augmentation=augmentation_by_name("flip_crop"), votes=3
-        ).probabilities
-    )
-    assert not as_trained.probabilities.equal(predict(folder, records.inputs[:20], model).probabilities)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"votes": 3}, "flip_crop"),
+        ({"votes": 3, "augmentation": "ours"}, "ours"),
+        ({"votes": 1}, "none"),
+    ]
+    for said, name in cases:
+        expected = AugmentedPrediction(augmentation=augmentation_by_name(name), votes=said["votes"])
+        assert augmented_prediction(folder, **said) == expected
+    trained = predict(folder, records.inputs[:20], model, votes=3).probabilities
+    by_name = predict(folder, records.inputs[:20], model, votes=3, augmentation="flip_crop").probabilities
+    assert trained.equal(by_name)
+    alone = predict(folder, records.inputs[:20], model).probabilities
+    assert not trained.equal(alone)
+    assert predict(folder, records.inputs[:20], model, augmentation="none", votes=3).probabilities.equal(alone)
 
 
 def test_votes_of_a_model_that_saw_no_views_need_an_augmentation(folder: Path, tmp_path: Path) -> None:
@@ -213,17 +187,6 @@ def test_other_votes_are_refused_by_name(folder: Path, said: dict[str, Any], nam
         predict(folder, torch.zeros(1, 1, 8, 8), small_model(), **said)
 
 
-def test_records_that_are_no_images_have_no_views(tmp_path: Path) -> None:
-    folder = released(tmp_path, model=nn.Sequential(nn.Linear(6, 3)), data={"shape": [6]})
-    with pytest.raises(InvalidValue, match="images must be"):
-        predict(folder, torch.rand(2, 6), nn.Sequential(nn.Linear(6, 3)), augmentation="flip_crop", votes=2)
-
-
-def test_no_inputs_give_no_votes(folder: Path) -> None:
-    predicted = predict(folder, torch.zeros(0, 1, 8, 8), small_model(), augmentation="flip_crop", votes=3)
-    assert predicted.probabilities.shape == (0, 3)
-
-
 def test_a_label_out_of_range_is_named(folder: Path, records: InMemory) -> None:
     records.targets[700] = 3
     with pytest.raises(BadRecord, match="record 700"):
@@ -231,13 +194,10 @@ def test_a_label_out_of_range_is_named(folder: Path, records: InMemory) -> None:
 
 
 def test_a_folder_that_is_no_released_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="not a released model"):
+    with pytest.raises(StoreError):
         load(tmp_path)
-    files = write_run(tmp_path / "run")
-    with pytest.raises(
-        StoreError, match=r"config\.json: model must be a released one; given: 'a run, which `lehr release`"
-    ):
-        load(files.directory, small_model())
+    with pytest.raises(StoreError, match="a run, which `lehr release`"):
+        load(write_run(tmp_path / "run").directory, small_model())
 
 
 @pytest.mark.parametrize(
@@ -264,15 +224,10 @@ def test_a_configuration_that_was_changed_is_refused_and_runs_nothing(folder: Pa
         load(folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"\xff" * 64])
-def test_weights_that_are_no_safetensors_are_refused(folder: Path, content: bytes) -> None:
-    (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(DamagedFile, match=r"model\.safetensors"):
-        load(folder, small_model())
-
-
-def test_missing_weights_are_named(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+@pytest.mark.parametrize("content", [None, b"", b"\x80\x04.", b"\xff" * 64])
+def test_weights_that_cannot_be_read_are_refused(folder: Path, content: bytes | None) -> None:
+    path = folder / "model.safetensors"
+    path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(StoreError, match=r"model\.safetensors"):
         load(folder, small_model())
 

@@ -121,7 +121,7 @@ def test_forged_certificate_is_shown_with_a_warning(lehr: Run, lehr_json: RunJso
 @pytest.mark.parametrize("path", [("proof",), ("premises", 0, "because"), ("theorem",)])
 def test_text_of_a_certificate_cannot_move_the_cursor(lehr: Run, issued: Path, path: tuple[str | int, ...]) -> None:
     shape = json.loads(issued.read_text(encoding="utf-8"))
-    part = shape["claim"]
+    part = shape
     for key in path[:-1]:
         part = part[key]
     part[path[-1]] = "\x1b[2Jall is well"

@@ -12,12 +12,12 @@ from lehr.config import RunConfig
 from lehr.planning.budget import Budget
 from lehr.training.prepare import method_and_plan
 from tests.cli.conftest import Run, RunJson
-from tests.search.synthetic import a_search, as_toml
+from tests.search.searches import as_toml, free_search
 from tests.training.tiny import new_budget
 
 
 def test_search_ends_with_a_table_a_winner_and_a_page(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(as_toml(a_search(tmp_path, trials=2)))
+    (tmp_path / "run.toml").write_text(as_toml(free_search(tmp_path, trials=2)))
     assert "2 trials" in lehr("search", "run.toml").stdout
     folder = tmp_path / "run-search"
     _, plan = method_and_plan(RunConfig.read(folder / "winner.toml"))
@@ -30,7 +30,7 @@ def test_search_ends_with_a_table_a_winner_and_a_page(lehr: Run, lehr_json: RunJ
 
 
 def test_search_without_a_winner_says_why_and_fails(lehr: Run, tmp_path: Path) -> None:
-    words, _, _ = as_toml(a_search(tmp_path, trials=2)).partition("[search]")
+    words, _, _ = as_toml(free_search(tmp_path, trials=2)).partition("[search]")
     diverging = words.replace("clip_norm = 1.0", "clip_norm = 1e9") + "[search.space]\nlearning_rate = [1e38]\n"
     (tmp_path / "run.toml").write_text(diverging)
     shown = lehr("search", "run.toml", "--trials", "2", code=1).output

@@ -59,9 +59,9 @@ def test_papers_rule_is_shown_beside_the_proven_one(lehr: Run, lehr_json: RunJso
     shown = words(lehr("train", "--dataset", "digits", *rule, "--run", "run", "-q").stdout)
     certificate = read_certificate(tmp_path / "run" / "certificate.json")
     [published] = certificate.published_claims
-    assert published.claim.epsilon != certificate.epsilon
+    assert published.epsilon != certificate.epsilon
     assert f"ε, proven {at_most(certificate.epsilon)} at δ" in shown
-    assert f"ε as published {at_most(published.claim.epsilon)} — not a guarantee: " in shown
+    assert f"ε as published {at_most(published.epsilon)} — not a guarantee: " in shown
     assert re.search(r"accepted 3 of \d+ candidates; 33 were planned", shown)
     answer = lehr_json("train", "--resume", "run", "--no-compile")  # it is over, and says the same again
     assert (answer["proven"]["kind"], answer["published"]["kind"]) == ("proven", "published")

@@ -25,7 +25,7 @@ from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
 from lehr.run.folder import read_config
 from lehr.run.shape import Callback, Progress, RunFiles
-from lehr.search.request import Search, free_terms
+from lehr.search.request import Search
 from lehr.search.study import Study
 from lehr.training.fit import fit
 from tests import audits, predictions
@@ -72,8 +72,7 @@ def write(folder: Path) -> None:
     predicted = replace(predictions.PREDICTION, reference=plan, runs=predictions.simulated(b2=0.9, b4=0.8, b6=0.85))
     strict_json.write(folder / "prediction.json", replace(predicted, setting={}).to_json())
     asked = Search.read(folder / "search.toml")
-    terms, name = free_terms(asked), "search-search"
-    Study(search=asked, terms=terms, directory=folder / name, name=name, options={"compiled": False}).run()
+    Study(search=asked, directory=folder / "search-search", name="search-search", options={"compiled": False}).run()
     ResultFile(what="what", paper="paper", name="name", entries={}).write(folder / "kept.json")
 
 

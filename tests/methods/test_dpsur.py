@@ -53,7 +53,7 @@ def test_as_published_accepted_candidates_are_counted_and_all_are_charged(tmp_pa
     assert run.certificate is not None
     assert run.certificate.epsilon == pytest.approx(run.proven.epsilon, rel=1e-6)
     [published] = run.certificate.published_claims
-    assert published.claim == run.published
+    assert published == run.published
     assert published.kind == "published"
 
 

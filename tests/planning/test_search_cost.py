@@ -16,14 +16,7 @@ from lehr.accounting.events import Gaussian, PoissonSampled, RenyiLimit, Repeate
 from lehr.accounting.rdp import FRACTIONAL_ORDERS
 from lehr.errors import InvalidValue
 from lehr.planning.plan import Plan
-from lehr.planning.search_cost import (
-    Composition,
-    RepeatedSelection,
-    SearchPrice,
-    from_json,
-    plan_for,
-    to_json,
-)
+from lehr.planning.search_cost import Composition, RepeatedSelection, SearchPrice, from_json, plan_for, to_json
 from lehr.planning.simulation import simulate
 
 PLAN = Plan(noise_multiplier=2.0, expected_batch_size=64, records=1438, steps=20, delta=1e-4)
@@ -61,7 +54,7 @@ def test_the_number_of_trials_follows_its_law(shape: float | None) -> None:
         assert found[number] / DRAWS == pytest.approx(law(shape, 4, number), abs=3e-4)
 
 
-@pytest.mark.parametrize("mean,shape", [(4.2, 1.0), (4, 0.9), (4, 0.0), (4, None)])
+@pytest.mark.parametrize("mean, shape", [(4.2, 1.0), (4, 0.9), (4, 0.0), (4, None)])
 def test_that_comparison_tells_another_law_from_it(mean: float, shape: float | None) -> None:
     found = spread(RepeatedSelection(mean=mean, shape=shape))
     assert any(abs(found[number] / DRAWS - law(1.0, 4, number)) > 2e-3 for number in range(12))
@@ -70,9 +63,8 @@ def test_that_comparison_tells_another_law_from_it(mean: float, shape: float | N
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 3.0])
 @pytest.mark.parametrize("mean", [1, 1.001, 2, 50])
 def test_the_mean_is_never_above_the_stated_one_and_the_law_adds_up_to_one(shape: float, mean: float) -> None:
-    price = RepeatedSelection(mean=mean, shape=shape)
     total = found = 0.0
-    for number, probability in price._law():
+    for number, probability in RepeatedSelection(mean=mean, shape=shape)._law():
         total, found = total + probability, found + number * probability
         if number > mean and probability < 1e-20:
             break
@@ -80,16 +72,12 @@ def test_the_mean_is_never_above_the_stated_one_and_the_law_adds_up_to_one(shape
     assert mean * (1 - 1e-9) <= found <= mean * (1 + 1e-14)
 
 
-def test_only_the_poisson_law_may_draw_no_trial() -> None:
-    least = 2.0**-53
-    assert RepeatedSelection(mean=2, shape=None).trials(least) == 0
-    assert [RepeatedSelection(mean=2, shape=shape).trials(least) for shape in (0.0, 0.5, 1.0)] == [1, 1, 1]
-    assert RepeatedSelection(mean=1).trials(1 - 2.0**-53) == 1
-
-
-@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, None])
-def test_the_largest_draw_is_a_number_all_the_same(shape: float | None) -> None:
-    assert 50 < RepeatedSelection(mean=10, shape=shape).trials(1 - 2.0**-53) + 20 < 10**5
+def test_only_the_poisson_law_may_draw_no_trial_and_every_draw_is_a_number() -> None:
+    least, largest = 2.0**-53, 1 - 2.0**-53
+    for shape in (0.0, 0.5, 1.0, None):
+        assert RepeatedSelection(mean=2, shape=shape).trials(least) == (0 if shape is None else 1)
+        assert 30 < RepeatedSelection(mean=10, shape=shape).trials(largest) < 10**5
+    assert RepeatedSelection(mean=1).trials(largest) == 1
 
 
 @pytest.mark.parametrize("shape", [1.0, 0.0, 0.5, None])
@@ -102,25 +90,18 @@ def test_epsilon_of_a_selection_is_that_of_dp_accounting(shape: float | None) ->
     assert found == pytest.approx(reference.get_epsilon(1e-4), rel=1e-6)
 
 
-@pytest.mark.parametrize("price", WAYS, ids=str)
-def test_a_search_costs_more_than_one_run_and_a_larger_one_more(price: SearchPrice) -> None:
-    larger = Composition(8) if isinstance(price, Composition) else replace(price, mean=8)
-    one, few, many = (
-        accounting.bound(event, delta=1e-4).epsilon
-        for event in (PLAN.event, price.event(PLAN.event), larger.event(PLAN.event))
-    )
-    assert one < few < many
-
-
 def test_a_composition_is_all_of_its_trials() -> None:
-    assert Composition(4).event(PLAN.event) == Repeated(PoissonSampled(64 / 1438, Gaussian(2.0)), 80)
-    chosen, others = Composition(4).certified(PLAN.event)
-    assert chosen == PLAN.event
-    assert others == Repeated(PoissonSampled(64 / 1438, Gaussian(2.0)), 60)
+    step = PoissonSampled(64 / 1438, Gaussian(2.0))
+    assert Composition(4).event(PLAN.event) == Repeated(step, 80)
+    assert Composition(4).certified(PLAN.event) == (PLAN.event, Repeated(step, 60))
 
 
 @pytest.mark.parametrize("price", WAYS, ids=str)
-def test_noise_is_found_with_which_the_whole_search_stays_within_epsilon(price: SearchPrice) -> None:
+def test_a_search_costs_more_than_one_run_and_its_noise_keeps_it_within_epsilon(price: SearchPrice) -> None:
+    larger = Composition(8) if isinstance(price, Composition) else replace(price, mean=8)
+    events = (PLAN.event, price.event(PLAN.event), larger.event(PLAN.event))
+    one, few, many = (accounting.bound(event, delta=1e-4).epsilon for event in events)
+    assert one < few < many
     beside = Repeated(Gaussian(20.0), 3)
     plan = plan_for(price, PLAN, epsilon=3.0, beside=beside)
     whole = price.event(together(plan.event, beside))
@@ -138,28 +119,28 @@ def test_noise_is_found_with_which_the_whole_search_stays_within_epsilon(price: 
     ],
     ids=["simulation", "no noise", "stops", "limit"],
 )
-def test_what_is_no_full_private_run_with_known_events_is_no_trial(plan: Plan) -> None:
-    with pytest.raises(InvalidValue, match=r"plan must be|noise_multiplier must be"):
+def test_only_a_full_private_run_with_known_events_is_a_trial(plan: Plan) -> None:
+    with pytest.raises(InvalidValue):
         plan_for(RepeatedSelection(mean=2), plan, epsilon=3.0)
 
 
 @pytest.mark.parametrize("price", WAYS, ids=str)
 def test_a_price_survives_its_json_form(price: SearchPrice) -> None:
-    shape = to_json(price)
-    assert from_json(shape) == price
-    assert from_json(shape) == price  # reading leaves it as it is
+    assert from_json(to_json(price)) == price
 
 
 @pytest.mark.parametrize(
     "shape",
-    [None, {}, {"kind": "free"}, {"kind": "selection", "mean": 3}, {"kind": "composition", "trials": 3, "mean": 2}],
+    [
+        None,
+        {},
+        {"kind": "free"},
+        {"kind": ["selection"]},
+        {"kind": "selection", "mean": 3},
+        {"kind": "composition", "trials": 3, "mean": 2},
+        *({"kind": "selection", "mean": mean, "shape": 1.0} for mean in (0.5, math.nan, math.inf, 10_001, "3")),
+    ],
 )
 def test_another_json_form_is_refused(shape: object) -> None:
-    with pytest.raises(InvalidValue, match="price"):
+    with pytest.raises(InvalidValue):
         from_json(shape)
-
-
-@pytest.mark.parametrize("mean", [0.5, math.nan, math.inf, 10_001, "3"])
-def test_a_mean_that_no_law_has_is_refused(mean: float) -> None:
-    with pytest.raises(InvalidValue, match="mean must be"):
-        RepeatedSelection(mean=mean)

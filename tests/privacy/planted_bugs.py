@@ -755,7 +755,7 @@ RESUME = (
         edits=(("if status.charged != entries[run]:", "if status.reserved != entries[run]:"),),
         does="a search continues after its reservation was given back",
         breaks="its trials are not charged",
-        caught_by=("search/test_paid.py::test_a_search_whose_reservation_was_given_back_does_not_go_on",),
+        caught_by=("search/test_paid.py::test_a_search_whose_reservation_was_given_back_is_not_resumed",),
     ),
     Planted(
         name="attempt-not-renewed",
@@ -989,7 +989,7 @@ ACCOUNTING = (
         ),
         does="a paper's refuted rule is reported as proven",
         breaks="the number is not an upper bound on ε",
-        caught_by=("planning/test_plan.py::test_a_broken_rule_gives_a_number_with_its_reason_and_where_it_is_shown",),
+        caught_by=("planning/test_plan.py::test_a_broken_rule_gives_a_number_with_its_reason",),
     ),
     Planted(
         name="early-end-scored-for-free",
@@ -1394,9 +1394,7 @@ CERTIFICATES = (
         edits=(("        if not reached <= budget.epsilon:\n", "        if False:\n"),),
         does="where a certificate's ε is a budget's limit, the event is not checked against that limit",
         breaks="a million steps are certified with the ε of one",
-        caught_by=(
-            "certificates/test_checking.py::test_where_the_guarantee_is_a_limit_the_event_is_what_was_reserved_within_it",
-        ),
+        caught_by=("certificates/test_checking.py::test_under_a_limit_the_event_is_what_the_budget_reserved",),
     ),
     Planted(
         name="reservation-not-compared",
@@ -1404,14 +1402,12 @@ CERTIFICATES = (
         edits=(("    if counted(own) != counted(budget.reserved):\n", "    if False:\n"),),
         does="a certificate can be for an event other than the reserved one",
         breaks="the budget admitted a different event, so its limit says nothing about this one",
-        caught_by=(
-            "certificates/test_checking.py::test_where_the_guarantee_is_a_limit_the_event_is_what_was_reserved_within_it",
-        ),
+        caught_by=("certificates/test_checking.py::test_under_a_limit_the_event_is_what_the_budget_reserved",),
     ),
     Planted(
         name="certificate-in-the-folder-believed",
         where="certificates/release.py",
-        edits=(("        _refuse_another_promise(found, made, files.certificate)\n", "        return found\n"),),
+        edits=(("        _refuse_other_promise(found, made, files.certificate)\n", "        return found\n"),),
         does="a release trusts the certificate file in the run folder",
         breaks="anyone who writes a smaller ε there gets it onto the model card",
         caught_by=("certificates/test_release.py::test_a_certificate_in_the_folder_is_not_believed",),
@@ -1422,9 +1418,7 @@ CERTIFICATES = (
         edits=(("    if delta <= largest_delta(records):\n", "    if True:\n"),),
         does="a certificate is issued for any δ",
         breaks="with δ = 0.1, every tenth record could be published, and ε would not show it",
-        caught_by=(
-            "certificates/test_checking.py::test_a_delta_that_would_allow_many_records_to_be_published_is_refused",
-        ),
+        caught_by=("certificates/test_checking.py::test_a_large_delta_is_not_certified",),
     ),
     Planted(
         name="labels-read-from-the-records",

@@ -23,7 +23,7 @@ from lehr.search.paid import PaidStudy
 from lehr.training.training_run import TrainingRun, train_run
 from tests.integrations.test_external_loop import open_run, take
 from tests.privacy.faults import Story
-from tests.search.paid_searches import HOW, paid_in, selection_in
+from tests.search.searches import HOW, paid_in, selection_in
 from tests.training.tiny import fit_tiny, new_budget
 
 HERE = Path()

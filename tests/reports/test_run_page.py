@@ -71,7 +71,7 @@ def test_guarantee_comes_first_and_in_words(text: str) -> None:
         "the number of records",
     ):
         assert words.index(expected) < words.index("How it went")
-    assert own.claim.claim.theorem in words
+    assert own.claim.theorem in words
 
 
 def test_guarantee_before_the_end_is_that_of_the_whole_plan(tmp_path: Path, record: RunRecord) -> None:
@@ -120,13 +120,13 @@ def test_foreign_certificate_is_not_believed(record: RunRecord, accountant: str)
     certificate, proven = record.certificate, record.proven
     assert certificate is not None
     assert proven is not None
-    own = certificate.claim.claim
+    own = certificate.claim
     assert claim_of(record) == own
     for other in (
-        replace(own, epsilon=proven.epsilon / 2, accountant=accountant),
-        replace(own, delta=proven.delta * 2, accountant=accountant),
+        replace(certificate, epsilon=proven.epsilon / 2, accountant=accountant),
+        replace(certificate, delta=proven.delta * 2, accountant=accountant),
     ):
-        foreign = replace(record, certificate=replace(certificate, claim=replace(certificate.claim, claim=other)))
+        foreign = replace(record, certificate=other)
         assert claim_of(foreign) == proven
         assert "it is another run's" in words_of(foreign)
 

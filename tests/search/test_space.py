@@ -1,4 +1,4 @@
-"""TODO."""
+"""What a search varies, and how settings are put into a configuration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from lehr.optim.optimizers import Update
 from lehr.search.request import Search, check_space
 from lehr.search.space import (
     WORDS,
-    Choices,
-    Range,
     Space,
+    all_values,
     apply_settings,
-    read_dimension,
+    draw,
+    extremes,
+    read_distribution,
     takes_update,
     usual_space,
     why_not_scaled,
@@ -41,45 +42,39 @@ GENERATOR = torch.Generator().manual_seed(0)
         {"low": 0, "high": math.inf},
         {"low": 0, "high": 1, "log": True},
         {"low": 1, "high": 2, "log": True, "step": 1},
+        {"low": 1.0, "high": 2, "log": True, "step": 1},
         {"low": 1, "high": 2, "log": "yes"},
         {"low": 1, "high": 2, "step": 0},
+        {"low": 1, "high": 2, "step": "x"},
         {"low": 1, "high": 2, "steps": 1},
     ],
 )
-def test_what_is_neither_choices_nor_a_range_is_refused_by_its_name(shape: Any) -> None:
+def test_what_is_neither_choices_nor_a_range_is_refused(shape: Any) -> None:
     with pytest.raises(InvalidValue, match="views"):
-        read_dimension("views", shape)
+        read_distribution("views", shape)
 
 
-def test_a_table_is_kept_as_text_and_meant_as_a_table() -> None:
-    tables = [{"network": "wide_resnet", "depth": 16}, "small_cnn"]
-    choices = read_dimension("network", tables)
-    assert all(isinstance(text, str) for text in choices.tried)
-    assert [choices.meant(text) for text in choices.tried] == tables
-
-
-def test_a_range_of_whole_steps_is_of_whole_numbers() -> None:
-    views = read_dimension("views", {"low": 1, "high": 8, "step": 3})
-    assert views.listed == (1, 4, 7)
-    assert all(isinstance(value, int) for value in views.listed)
+def test_a_range_of_whole_steps_has_whole_numbers() -> None:
+    values = all_values(read_distribution("views", {"low": 1, "high": 8, "step": 3}))
+    assert values == (1, 4, 7)
+    assert all(isinstance(value, int) for value in values)
 
 
 def test_draws_lie_within_the_range_and_are_uniform() -> None:
-    draws = [float(Range("x", 1.0, 3.0).drawn(GENERATOR)) for _ in range(2000)]
+    straight = read_distribution("x", {"low": 1.0, "high": 3.0})
+    draws = [float(draw(straight, GENERATOR)) for _ in range(2000)]
     assert min(draws) >= 1
     assert max(draws) <= 3
     assert abs(sum(draws) / 2000 - 2) < 0.06  # four and a half standard deviations
+    logarithmic = read_distribution("x", {"low": 0.01, "high": 1.0, "log": True})
+    assert abs(sum(math.log10(float(draw(logarithmic, GENERATOR))) for _ in range(2000)) / 2000 + 1) < 0.06
 
 
-def test_draws_of_a_logarithmic_range_are_uniform_in_their_ratios() -> None:
-    draws = [math.log10(float(Range("x", 0.01, 1.0, log=True).drawn(GENERATOR))) for _ in range(2000)]
-    assert abs(sum(draws) / 2000 + 1) < 0.06
-
-
-def test_each_choice_and_each_step_is_as_likely_as_the_others() -> None:
-    for dimension in (Choices("x", ("a", "b", "c")), Range("x", 1, 3, step=1, is_whole=True)):
-        draws = [dimension.drawn(GENERATOR) for _ in range(1500)]
-        assert all(abs(draws.count(value) - 500) < 90 for value in dimension.listed or ())  # five standard deviations
+@pytest.mark.parametrize("shape", [["a", "b", "c"], {"low": 1, "high": 3, "step": 1}])
+def test_each_choice_and_each_step_is_as_likely_as_the_others(shape: Any) -> None:
+    distribution = read_distribution("x", shape)
+    draws = [draw(distribution, GENERATOR) for _ in range(1500)]
+    assert all(abs(draws.count(value) - 500) < 90 for value in all_values(distribution) or ())  # five std
 
 
 ALL = {
@@ -96,6 +91,10 @@ ALL = {
 }
 
 
+def pick(space: Space, place: int) -> dict[str, Any]:
+    return space.choose(lambda name: extremes(space.distributions[name])[place])
+
+
 @pytest.mark.parametrize(
     "name",
     ["momentun", "data.name", "privacy.epsilon", "privacy.delta", "privacy.stated", "training.view", "search.trials"],
@@ -109,45 +108,38 @@ def test_dotted_keys_may_be_quoted_or_not() -> None:
     assert Space.read({"method": {"clip_norm": [1, 2]}}) == Space.read({"method.clip_norm": [1, 2]})
 
 
-def test_what_decides_is_asked_for_first_whatever_the_order_of_the_file() -> None:
-    names = [dimension.name for dimension in Space.read(dict(reversed(ALL.items()))).dimensions]
-    assert names == list(WORDS)
+def test_settings_are_varied_only_where_they_mean_something() -> None:
+    space = Space.read(dict(reversed(ALL.items())))
+    assert list(space.distributions) == list(WORDS)  # what decides comes first, whatever the order of the file
+    assert {"adaptive_learning_rate", "dampening", "views"} & pick(space, 0).keys() == set()
+    assert {"learning_rate", "momentum", "dampening"} & pick(space, -1).keys() == set()
+    alone = Space.read({"optimizer": ["adam"], "learning_rate": [0.1]})  # serves every optimizer
+    assert pick(alone, 0) == {"optimizer": "adam", "learning_rate": 0.1}
 
 
-def test_settings_are_asked_for_only_where_they_mean_something() -> None:
-    space = Space.read(ALL)
-    first, last = (space.chosen(lambda d, place=place: d.tried[place]) for place in (0, -1))  # type: ignore[misc]
-    assert {"adaptive_learning_rate", "dampening", "views"} & first.keys() == set()
-    assert {"learning_rate", "momentum", "dampening"} & last.keys() == set()
-
-
-def test_one_learning_rate_serves_every_optimizer_where_it_stands_alone() -> None:
-    space = Space.read({"optimizer": ["adam"], "learning_rate": [0.1]})
-    assert space.chosen(lambda d: d.tried[0]) == {"optimizer": "adam", "learning_rate": 0.1}
-
-
-def test_every_combination_is_listed_once_and_none_that_is_not_asked_for() -> None:
+def test_every_combination_is_listed_once() -> None:
     space = Space.read({key: ALL[key] for key in ("optimizer", "momentum", "dampening", "augmentation", "views")})
     found = space.combinations()
     # three of SGD (no momentum; momentum with either dampening) and one of Adam, each with three kinds of views
     assert len(found) == 12
     assert len({str(sorted(one.items())) for one in found}) == 12
-
-
-def test_a_range_without_steps_has_no_combinations() -> None:
-    with pytest.raises(InvalidValue, match="learning_rate"):
+    with pytest.raises(InvalidValue, match="learning_rate"):  # a range without steps
         Space.read(ALL).combinations()
 
 
-def test_what_a_study_keeps_is_read_back() -> None:
-    space = Space.read({"network": [{"network": "small_cnn", "image_side": 8}], "momentum": [0.5]})
-    parameters = space.chosen(lambda d: d.tried[0])
-    assert space.meant(parameters) == {"network": {"network": "small_cnn", "image_side": 8}, "momentum": 0.5}
+def test_tables_are_stored_as_text_and_read_back() -> None:
+    table = {"network": "small_cnn", "image_side": 8}
+    space = Space.read({"network": [table, "small_cnn"], "momentum": [0.5, 0.6]})
+    first, last = pick(space, 0), pick(space, -1)
+    assert isinstance(first["network"], str)
+    assert space.settings(first) == {"network": table, "momentum": 0.5}
+    assert space.settings(last) == {"network": "small_cnn", "momentum": 0.6}
 
 
 PRIVACY = {"noise_multiplier": 2.0, "expected_batch_size": 64, "steps": 400, "delta": 1e-4}
 BASE = RunConfig.of(privacy=PRIVACY, method={"learning_rate": 0.5, "clip_norm": 0.3})
-_, PLAN = method_and_plan(BASE)
+METHOD, PLAN = method_and_plan(BASE)
+SCHEDULE = {"kind": "cosine", "total_steps": 400, "final_fraction": 0.1}
 
 
 def with_settings(configuration: RunConfig = BASE, **settings: Any) -> RunConfig:
@@ -163,47 +155,38 @@ def test_another_optimizer_has_its_own_arguments_and_rate() -> None:
     assert method.settings["clip_norm"] == 0.3
 
 
-def test_dampening_goes_with_momentum() -> None:
+def test_dampening_belongs_to_momentum_and_a_schedule_is_kept() -> None:
     update = with_settings(momentum=0.9, dampening=0.9).method["update"]
     assert update["arguments"]["momentum"] == update["arguments"]["dampening"] == 0.9
     assert "update" not in with_settings(momentum=0.0).method
-
-
-def test_a_schedule_of_the_learning_rate_is_kept() -> None:
-    schedule = {"kind": "cosine", "total_steps": 400, "final_fraction": 0.1}
-    base = BASE.with_values(method={"schedule": schedule})
-    assert with_settings(base, learning_rate=1.0).method["schedule"] == schedule
-    assert with_settings(base, optimizer="adam").method["update"]["schedule"] == schedule
+    base = BASE.with_values(method={"schedule": SCHEDULE})
+    assert with_settings(base, learning_rate=1.0).method["schedule"] == SCHEDULE
+    assert with_settings(base, optimizer="adam").method["update"]["schedule"] == SCHEDULE
 
 
 @pytest.mark.parametrize("factor", [0.5, 2, 4])
-def test_a_larger_batch_keeps_the_total_noise_and_the_rate_follows_the_steps(factor: float) -> None:
-    changed = with_settings(batch_factor=factor, learning_rate=0.1)
+def test_a_batch_factor_keeps_the_total_noise_and_the_rate_follows_the_steps(factor: float) -> None:
+    base = BASE.with_values(training={"evaluate_every": 40})
+    changed = with_settings(base, batch_factor=factor, learning_rate=0.1)
     method, plan = method_and_plan(changed)
     assert plan.noise_multiplier == PLAN.noise_multiplier
     total = [p.sampling_probability * math.sqrt(p.steps) / p.noise_multiplier for p in (PLAN, plan)]
     assert total[0] == pytest.approx(total[1], rel=1e-12)
     assert isinstance(method.update, Update)
     assert method.update.learning_rate * plan.steps == pytest.approx(0.1 * PLAN.steps)
+    assert changed.training["evaluate_every"] == max(1, round(40 / factor**2))
 
 
-def test_there_are_as_many_scores_whatever_the_steps() -> None:
-    base = BASE.with_values(training={"evaluate_every": 40})
-    assert with_settings(base, batch_factor=2).training["evaluate_every"] == 10
-    assert with_settings(base, batch_factor=100).training["evaluate_every"] == 1
-
-
-def test_where_an_epsilon_is_asked_for_the_noise_is_found_so_that_it_is_kept() -> None:
+def test_with_an_epsilon_a_batch_factor_calibrates_the_noise_again() -> None:
     base = RunConfig.of(privacy={"epsilon": 3.0, "expected_batch_size": 64, "steps": 16, "delta": 1e-4})
     _, before = method_and_plan(base)
-    changed = apply_settings(base, {"batch_factor": 2}, plan=before)
-    _, plan = method_and_plan(changed)
+    _, plan = method_and_plan(apply_settings(base, {"batch_factor": 2}, plan=before))
     assert (plan.expected_batch_size, plan.steps) == (128, 4)
     assert plan.bound().epsilon <= 3.0
     assert plan.noise_multiplier == pytest.approx(before.noise_multiplier, rel=0.2)
 
 
-def test_averages_augmentations_networks_and_any_other_key_are_put_in_their_tables() -> None:
+def test_other_settings_are_put_into_their_tables() -> None:
     settings = {"ema_decay": 0.99, "augmentation": "flip_crop", "views": 4, "training.patience": 3}
     settings |= {"network": {"network": "wide_resnet", "depth": 16}, "method.clip_norm": 1.0}
     changed = apply_settings(BASE, settings, plan=PLAN)
@@ -214,16 +197,13 @@ def test_averages_augmentations_networks_and_any_other_key_are_put_in_their_tabl
     assert changed.method["clip_norm"] == 1.0
 
 
-def test_no_average_and_no_augmentation_undo_what_the_configuration_says() -> None:
-    base = BASE.with_values(training={"averaging": {"kind": "exponential", "decay": 0.9}, "views": 8})
-    changed = with_settings(base, ema_decay=0.0, augmentation="none")
+def test_settings_undo_what_the_configuration_says() -> None:
+    training = {"averaging": {"kind": "exponential", "decay": 0.9}, "views": 8}
+    base = BASE.with_values(training=training, model={"network": "small_cnn", "activation": "tanh"})
+    changed = with_settings(base, ema_decay=0.0, augmentation="none", network="small_cnn")
     assert changed.training["averaging"] == {"kind": "none"}
     assert changed.training.views == 1
-
-
-def test_arguments_of_a_network_stay_with_that_network() -> None:
-    base = BASE.with_values(model={"network": "small_cnn", "activation": "tanh"})
-    assert with_settings(base, network="small_cnn").model == {"network": "small_cnn", "activation": "tanh"}
+    assert changed.model == {"network": "small_cnn", "activation": "tanh"}
     assert with_settings(base, network="paper_cnn").model == {"network": "paper_cnn"}
 
 
@@ -235,52 +215,36 @@ def test_a_method_with_its_own_optimizer_has_a_learning_rate_alone() -> None:
         with_settings(base, batch_factor=2)
 
 
-def test_a_plan_whose_steps_are_not_alike_is_not_scaled() -> None:
-    method, _ = method_and_plan(BASE)
-    assert why_not_scaled(PLAN, method) is None
-    scheduled, _ = method_and_plan(
-        BASE.with_values(method={"schedule": {"kind": "cosine", "total_steps": 400, "final_fraction": 0.1}})
-    )
-    assert "constant" in (why_not_scaled(PLAN, scheduled) or "")
+def test_only_a_plan_of_equal_noisy_steps_is_scaled() -> None:
+    assert why_not_scaled(PLAN, METHOD) is None
+    scheduled, _ = method_and_plan(BASE.with_values(method={"schedule": SCHEDULE}))
+    assert why_not_scaled(PLAN, scheduled) is not None
     plain, without_noise = method_and_plan(RunConfig.of(method={"name": "plain-sgd"}, privacy={"steps": 5}))
     assert why_not_scaled(without_noise, plain) is not None
 
 
-PRIVACY_defaults = {"noise_multiplier": 1.0, "expected_batch_size": 64, "steps": 16, "delta": 1e-4}
+SMALL = {"noise_multiplier": 1.0, "expected_batch_size": 64, "steps": 16, "delta": 1e-4}
 
 
-def names(**words: Any) -> list[str]:
-    configuration = RunConfig.of(privacy=PRIVACY_defaults).with_values(**words)
-    _, plan = method_and_plan(configuration)
-    return [d.name for d in usual_space(configuration, plan, searched_on=configuration.data).dimensions]
+def usual(privacy: dict[str, Any] = SMALL, **tables: Any) -> Search:
+    configuration = RunConfig.of(privacy=privacy, data={"declared": "public"}).with_values(**tables)
+    plan = Search(configuration=configuration, space=Space({})).plan
+    return Search(configuration=configuration, space=usual_space(configuration, plan, searched_on=configuration.data))
 
 
-def test_all_that_the_paper_varies_is_varied() -> None:
-    assert names() == [
-        "optimizer", "learning_rate", "adaptive_learning_rate", "momentum", "dampening", "ema_decay", "augmentation",
-        "views", "batch_factor",
-    ]  # fmt: skip
-
-
-def test_what_a_configuration_cannot_vary_is_left_out() -> None:
-    assert "optimizer" not in names(method={"name": "adadp"})
-    assert "batch_factor" not in names(method={"name": "sa-dpsgd", "accounting": "published"})
-    assert "augmentation" not in names(data={"npz": "records.npz", "records": 1000, "num_classes": 2})
-
-
-def test_every_usual_setting_can_be_tried() -> None:
-    configuration = RunConfig.of(privacy=PRIVACY_defaults, data={"declared": "public"})
-    search = Search(configuration=configuration, space=Space(()))
-    space = usual_space(configuration, search.plan, searched_on=configuration.data)
-    check_space(Search(configuration=configuration, space=space))
+def test_the_usual_space_varies_what_the_configuration_can_vary_and_every_value_can_be_tried() -> None:
+    search = usual()
+    assert set(search.space.distributions) == {*WORDS} - {"network"}
+    check_space(search)
+    assert "optimizer" not in usual(method={"name": "adadp"}).space.distributions
+    assert "batch_factor" not in usual(method={"name": "sa-dpsgd", "accounting": "published"}).space.distributions
+    own = {"npz": "records.npz", "records": 1000, "num_classes": 2}
+    assert "augmentation" not in usual(data=own).space.distributions
 
 
 @pytest.mark.parametrize("numbers", [{"expected_batch_size": 1000}, {"steps": 3}])
 def test_no_batch_is_tried_that_there_are_no_records_or_no_steps_for(numbers: dict[str, int]) -> None:
-    configuration = RunConfig.of(privacy={**PRIVACY_defaults, **numbers}, data={"declared": "public"})
-    search = Search(configuration=configuration, space=Space(()))
-    [factor] = [
-        d for d in usual_space(configuration, search.plan, searched_on={}).dimensions if d.name == "batch_factor"
-    ]
-    assert factor.tried == (0.5, 1)
-    check_space(Search(configuration=configuration, space=Space((factor,))))
+    search = usual({**SMALL, **numbers})
+    factors = search.space.distributions["batch_factor"]
+    assert extremes(factors) == (0.5, 1)
+    check_space(Search(configuration=search.configuration, space=Space({"batch_factor": factors})))

@@ -1,12 +1,12 @@
-"""What a released model promises to the people in its data, as one file that a stranger can check.
+"""The guarantee of a released model, as one file that a stranger can check.
 
-The fields answer the questions that NIST SP 800-226 tells a reader to ask of a privacy guarantee: who is protected
-(``stated.unit_of_privacy``, ``adjacency``), how well (``epsilon``, ``delta``), why that follows (``event``, ``claim``),
+The fields answer the questions that NIST SP 800-226 asks of a privacy guarantee: who is protected (``adjacency``,
+``stated.unit_of_privacy``), how well (``epsilon``, ``delta``), why that follows (``event``, ``theorem``, ``premises``),
 on what it rests (``assumptions``), who must be trusted with the raw data, and what else was done with the same records.
 
 Three kinds of content are kept apart: what Lehr computed and can compute again, what the issuer stated and nobody can
-check (``stated``), and numbers that are no guarantee (``ex_post``, ``published_claims``). It holds public numbers only:
-no fingerprint of the data, and no count of records but the one that the issuer states.
+check (``stated``), and numbers that are no guarantee (``ex_post``, ``published_claims``). All numbers are public: there
+is no fingerprint of the data, and no count of records but the one that the issuer states.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import os
 import re
 import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from datetime import date
-from enum import Enum
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
+import jinja2
+
 from lehr import validate
-from lehr.accounting import events
-from lehr.accounting.claims import Claim, Standing
+from lehr.accounting.claims import Claim, Premise
 from lehr.accounting.events import (
     EVENT_TYPES,
     Adjacency,
@@ -34,6 +35,7 @@ from lehr.accounting.events import (
     rest,
     together,
 )
+from lehr.certificates import dataclass_json
 from lehr.certificates.guarantee import delta_warning, guarantee_text
 from lehr.errors import InvalidValue
 from lehr.files import strict_json
@@ -43,10 +45,15 @@ from lehr.rounding import at_most, exactly
 
 NOT_STATED = "not stated"
 EX_POST_MEANING = "ex post: what was done would have cost this had it been the plan; not a guarantee"
-SETTINGS_CHOSEN_ON = ("fixed", "public", "private")
-KINDS = ("proven", "published", "estimate")
+SETTINGS_CHOSEN_ON = {
+    "fixed": "They were fixed before any data was seen.",
+    "public": "They were chosen on public data.",
+    "private": "They were chosen on the private data; the guarantee above includes the cost of that.",
+}
 BUDGET_MODES = (FILTER, SINGLE_PLAN)
 MOST_EVENTS, MOST_ORDERS = 100, 20  # a stranger's file must not keep its checker busy for hours
+FORMAT, FORMAT_VERSION = "lehr-certificate", 3
+WIDTH = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,24 +81,6 @@ class Statements:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StatedClaim:
-    """A claim as the certificate words it. ``kind`` and ``proof_sha256`` are statements, for ``check`` to verify."""
-
-    kind: str
-    claim: Claim
-    proof_sha256: str | None
-
-    def __post_init__(self) -> None:
-        validate.one_of(KINDS, kind=self.kind)
-        _check_fields(self.claim)  # a claim may be infinite, a certificate's may not
-        for premise in self.claim.premises:
-            one_line("premise", premise.statement)
-            one_line("because", premise.because or "none")
-        if self.proof_sha256 is not None and not re.fullmatch("[0-9a-f]{64}", self.proof_sha256):
-            raise InvalidValue("proof_sha256", allowed="64 hexadecimal digits", given=self.proof_sha256)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ExPost:
     """What was done in the end, and its ε had that been the plan. Never a guarantee: a stop may depend on the data."""
 
@@ -111,9 +100,6 @@ class PaidFor:
 
     run: str
     event: Event
-
-    def __post_init__(self) -> None:
-        _check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,49 +152,48 @@ class AuditResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PassedOverAccountant:
-    """An accountant whose number was not used, and why."""
-
-    accountant: str
-    reason: str
-
-    def __post_init__(self) -> None:
-        _check_fields(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
-    """One released model's guarantee. Build it with ``issuing``; trust no file that ``checking`` has not passed."""
+    """The guarantee of a released model. Build it with ``issuing``; trust no file that ``checking`` has not passed."""
 
     issued_on: str
     library_version: str
+    accounting_version: str
     epsilon: float
     delta: float
     adjacency: Adjacency
     event: Event  # all that the plan allowed, at its largest number of steps, and what choosing the settings cost
-    claim: StatedClaim
-    accounting_version: str
-    passed_over: tuple[PassedOverAccountant, ...]
+    accountant: str
+    theorem: str
+    premises: tuple[Premise, ...]
+    proof: str
+    proof_sha256: str
+    assumptions: tuple[str, ...]
     ex_post: ExPost | None
-    published_claims: tuple[StatedClaim, ...]
+    published_claims: tuple[Claim, ...]
     settings_cost: Event | None
     budget: SharedBudget | None
-    assumptions: tuple[str, ...]
     audit: AuditResult | None
     stated: Statements
 
     def __post_init__(self) -> None:
         _check_fields(self)
         validate.delta(delta=self.delta)
-        _calendar_day("issued_on", self.issued_on)
-        events = [self.event]
-        if self.ex_post is not None:
-            events.append(self.ex_post.event)
+        if not re.fullmatch("[0-9a-f]{64}", self.proof_sha256):
+            raise InvalidValue("proof_sha256", allowed="64 hexadecimal digits", given=self.proof_sha256)
+        if not _is_day(self.issued_on):
+            raise InvalidValue("issued_on", allowed="a day such as 2026-01-31", given=self.issued_on)
+        events = [self.event, *([] if self.ex_post is None else [self.ex_post.event])]
         if self.budget is not None:
             events += [self.budget.reserved, self.budget.total]
         given = len(distinct_events(events))
         if given > MOST_EVENTS:
             raise InvalidValue("events", allowed=f"at most {MOST_EVENTS} distinct ones in one certificate", given=given)
+
+    @property
+    def claim(self) -> Claim:
+        """The guarantee with its theorem and premises. Unless a premise is broken, it is proven."""
+        names = ("epsilon", "delta", "adjacency", "accountant", "theorem", "premises", "proof")
+        return Claim(**{name: getattr(self, name) for name in names})
 
 
 def distinct_events(events: Iterable[Event]) -> set[Event]:
@@ -247,29 +232,25 @@ def _check_value(kinds: set[Any], name: str, value: object) -> None:
             raise InvalidValue(name, allowed="an event", given=value)
         one_line(name, str(value))  # an event may carry a reason in words
     elif str in kinds:
-        one_line(name, value)
+        if value != "" or name != "because":  # a premise that holds needs no reason
+            one_line(name, value)
     elif float in kinds:
         validate.non_negative(**{name: value})
     elif int in kinds:
         validate.count(minimum=1, **{name: value})
+    elif is_dataclass(value):
+        _check_fields(value)
 
 
-def _calendar_day(name: str, value: object) -> None:
-    allowed = "a day such as 2026-01-31"
+def _is_day(text: str) -> bool:
     try:
-        day = date.fromisoformat(validate.text(**{name: value}))
-    except ValueError as error:
-        raise InvalidValue(name, allowed=allowed, given=value) from error
-    if day.isoformat() != value:  # Python reads other spellings too; a certificate has one
-        raise InvalidValue(name, allowed=allowed, given=value)
+        return date.fromisoformat(text).isoformat() == text  # Python reads other spellings too; a certificate has one
+    except ValueError:
+        return False
 
 
-# The JSON form. Keys are the fields' names, and values are read by the fields' types: an unknown, missing or doubled
-# key, a wrong type, NaN and a newer format are each refused by name. Whether a file is true is for ``checking``.
-
-FORMAT = "lehr-certificate"
-FORMAT_VERSION = 2  # since 2, a budget says what it reserved for the run
-_CLAIM_FIELDS = ("epsilon", "delta", "adjacency", "accountant", "theorem", "premises", "proof")
+# The JSON form. An unknown, missing or doubled key, a wrong type, NaN and another format are each refused by name.
+# Whether a file is true is for ``checking``.
 
 
 def write_certificate(path: str | os.PathLike[str], certificate: Certificate, *, overwrite: bool = False) -> None:
@@ -283,7 +264,7 @@ def read_certificate(path: str | os.PathLike[str]) -> Certificate:
 
 
 def certificate_to_json(certificate: Certificate) -> dict[str, object]:
-    return {"format": FORMAT, "format_version": FORMAT_VERSION, **_object(certificate)}
+    return {"format": FORMAT, "format_version": FORMAT_VERSION, **dataclass_json.to_json(certificate)}
 
 
 def certificate_from_json(shape: object) -> Certificate:
@@ -293,255 +274,72 @@ def certificate_from_json(shape: object) -> Certificate:
     version = shape.get("format_version")
     if type(version) is not int or version != FORMAT_VERSION:  # neither true nor 1.0
         raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
-    rest = {name: value for name, value in shape.items() if name not in ("format", "format_version")}
-    certificate: Certificate = _read(Certificate, "certificate", rest)
+    content = {name: value for name, value in shape.items() if name not in ("format", "format_version")}
+    certificate: Certificate = dataclass_json.from_json(Certificate, "certificate", content)
     return certificate
 
 
 def statements_from_json(shape: object) -> Statements:
     """The statements of a JSON form, as a run's configuration has them too."""
-    stated: Statements = _read(Statements, "stated", shape)
+    stated: Statements = dataclass_json.from_json(Statements, "stated", shape)
     return stated
-
-
-def _object(value: object) -> dict[str, object]:
-    if isinstance(value, StatedClaim):
-        claim = {name: _value(getattr(value.claim, name)) for name in _CLAIM_FIELDS}
-        return {"kind": value.kind, **claim, "proof_sha256": value.proof_sha256}
-    assert is_dataclass(value)
-    return {field.name: _value(getattr(value, field.name)) for field in fields(value)}
-
-
-def _value(value: object) -> object:
-    match value:
-        case Enum():
-            return value.value
-        case tuple():
-            return [_value(item) for item in value]
-        case _ if isinstance(value, EVENT_TYPES):
-            return events.to_json(value)  # type: ignore[arg-type]
-        case _ if is_dataclass(value):
-            return _object(value)
-        case _:
-            return value
-
-
-def _read(kind: Any, name: str, shape: object) -> Any:
-    """A dataclass from a JSON object with exactly its fields."""
-    if kind is StatedClaim:
-        given = strict_json.fields(name, shape, ("kind", *_CLAIM_FIELDS, "proof_sha256"))
-        stated = validate.one_of(KINDS, kind=given["kind"])
-        hints = get_type_hints(Claim)
-        values = {field: _read_value(hints[field], field, given[field]) for field in _CLAIM_FIELDS}
-        sha256 = _read_value(str | None, "proof_sha256", given["proof_sha256"])
-        return StatedClaim(kind=stated, claim=Claim(**values, is_estimate=stated == "estimate"), proof_sha256=sha256)
-    hints = get_type_hints(kind)
-    given = strict_json.fields(name, shape, hints)
-    return kind(**{field: _read_value(hint, field, given[field]) for field, hint in hints.items()})
-
-
-def _read_value(hint: Any, name: str, value: object) -> Any:
-    """A value of a field's type."""
-    options = set(get_args(hint))
-    if get_origin(hint) is tuple:
-        item = get_args(hint)[0]
-        return strict_json.list_of(name, value, lambda one: _read_value(item, name, one))
-    if type(None) in options:
-        rest = options - {type(None)}
-        return None if value is None else _read_value(Event if len(rest) > 1 else rest.pop(), name, value)
-    if hint == Event:
-        return events.from_json(value)
-    if is_dataclass(hint):
-        return _read(hint, name, value)
-    if issubclass(hint, Enum):
-        words = {member.value: member for member in hint}
-        return words[validate.one_of(words, **{name: value})]
-    if hint is float:
-        return validate.non_negative(**{name: value})
-    if hint is int:
-        return validate.count(minimum=1, **{name: value})
-    if not isinstance(value, str):
-        raise InvalidValue(name, allowed="a string", given=value)
-    return value
 
 
 # The text. Its headings are the questions that NIST SP 800-226 tells a reader to ask.
 
-WIDTH = 80
-
-SETTINGS_IN_WORDS = {
-    "fixed": "They were fixed before any data was seen.",
-    "public": "They were chosen on public data.",
-    "private": "They were chosen on the private data; the guarantee above includes the cost of that.",
-}
-
 
 def certificate_text(certificate: Certificate, *, mismatches: Sequence[str] = ()) -> str:
     """The certificate as text, in lines of at most 80 characters; ``mismatches`` that ``checking`` found come first."""
-    heading = "PRIVACY CERTIFICATE"
-    if mismatches:
-        heading = f"THIS PRIVACY CERTIFICATE DOES NOT HOLD\n{_body(mismatches)}\n\nDo not believe what it says:"
-    sections = (f"{question}\n{_body(answer(certificate))}" for question, answer in _QUESTIONS.items())
-    return "\n\n".join((heading, *sections)) + "\n"
-
-
-def _who_is_protected(certificate: Certificate) -> Iterable[str]:
     stated = certificate.stated
-    yield f"The unit of privacy is {stated.unit_of_privacy}; data sets are neighbours by {certificate.adjacency.value}."
-    if stated.records_per_person is None:
-        yield "The number of records per person is not stated. A person with several records is protected less."
-    elif stated.records_per_person > 1:
-        yield f"One person may have {stated.records_per_person} records and is then protected less than one record."
-    else:
-        yield "Each person has at most one record."
-
-
-def _how_well(certificate: Certificate) -> Iterable[str]:
-    yield guarantee_text(
-        epsilon=certificate.epsilon,
-        delta=certificate.delta,
-        adjacency=certificate.adjacency,
-        unit=certificate.stated.unit_of_privacy,
+    text = render_template(
+        "certificate.txt.jinja",
+        certificate=certificate,
+        mismatches=[" ".join(mismatch.split()) for mismatch in mismatches],
+        guarantee=guarantee_text(
+            epsilon=certificate.epsilon,
+            delta=certificate.delta,
+            adjacency=certificate.adjacency,
+            unit=stated.unit_of_privacy,
+        ),
+        caution=None if stated.records is None else delta_warning(certificate.delta, records=stated.records),
+        is_limit=certificate.accountant == FILTER,
+        settings=[SETTINGS_CHOSEN_ON[stated.settings_chosen_on], *how_chosen(certificate)],
     )
-    records = certificate.stated.records
-    if records is not None and (caution := delta_warning(certificate.delta, records=records)) is not None:
-        yield f"Caution: {caution}."
-    if certificate.claim.claim.accountant == FILTER:
-        yield "This is the limit of the budget below, for everything that it paid for together."
-    else:
-        yield "It holds for the largest number of steps that the plan allowed, however many were taken."
-    if certificate.ex_post is not None:
-        yield (
-            f"Ex post, not a guarantee: the steps that were charged ({certificate.ex_post.event}) would have cost "
-            f"ε = {at_most(certificate.ex_post.epsilon)} as a plan of their own."
-        )
+    return "\n".join(map(_wrap, text.splitlines())) + "\n"
 
 
-def _why(certificate: Certificate) -> Iterable[str]:
-    claim = certificate.claim.claim
-    yield f"What was done to the records: {certificate.event}."
-    yield f"Theorem: {claim.theorem}."
-    yield f"Proof: {claim.proof}, SHA-256 {certificate.claim.proof_sha256}."
-    for premise in claim.premises:
-        if premise.standing is Standing.MET:
-            yield f"Met by the code: {premise.statement}."
-    yield f"Accountant: {claim.accountant} ({certificate.accounting_version})."
-    for other in certificate.passed_over:
-        yield f"Not used: {other.accountant}, {other.reason}."
-
-
-def _assumed(certificate: Certificate) -> Iterable[str]:
-    return (f"Assumed: {statement}." for statement in certificate.assumptions)
-
-
-def _trusted(certificate: Certificate) -> Iterable[str]:
-    yield f"Who sees the raw data: {certificate.stated.raw_data_seen_by}."
-    yield f"How the data was collected: {certificate.stated.data_collection}."
-
-
-def _public(certificate: Certificate) -> Iterable[str]:
-    stated = certificate.stated
-    yield "Released: " + "; ".join(stated.released) + "."
-    yield "Treated as public: " + ("; ".join(stated.treated_as_public) or "nothing was stated") + "."
-    if stated.records is not None:
-        yield f"Number of records, stated as public: {stated.records:,}."
-
-
-def _settings(certificate: Certificate) -> Iterable[str]:
-    yield SETTINGS_IN_WORDS[certificate.stated.settings_chosen_on]
-    yield from how_chosen(certificate)
-
-
-def how_chosen(certificate: Certificate) -> Iterable[str]:
+def how_chosen(certificate: Certificate) -> Iterator[str]:
     """How the choice of settings on private data was paid for."""
     if certificate.settings_cost is not None:
         yield f"Choosing them cost: {certificate.settings_cost}."
-        if (trials := _equal_trials(certificate)) is not None:
-            yield composition_in_words(trials)
-    for atom in counted(certificate.event):
-        if isinstance(atom, RepeatAndSelect):
-            yield selection_in_words(atom)
+        cost, own = counted(certificate.settings_cost), counted(rest(certificate.event, certificate.settings_cost))
+        others = {cost.get(atom, 0) / count for atom, count in own.items()}
+        if own.keys() == cost.keys() and len(others) == 1 and (trials := others.pop() + 1).is_integer():
+            yield composition_in_words(int(trials))
+    yield from (selection_in_words(atom) for atom in counted(certificate.event) if isinstance(atom, RepeatAndSelect))
 
 
-def _equal_trials(certificate: Certificate) -> int | None:
-    """The number of equal trials that the model was chosen from; None where they were not equal."""
-    assert certificate.settings_cost is not None
-    cost = counted(certificate.settings_cost)
-    own = counted(rest(certificate.event, certificate.settings_cost))
-    times = {cost.get(atom, 0) / count for atom, count in own.items()}
-    if own.keys() != cost.keys() or len(times) != 1:
-        return None
-    [others] = times
-    return int(others) + 1 if others.is_integer() else None
+def render_template(name: str, *, finalize: Callable[[object], object] | None = None, **values: object) -> str:
+    """A text file of this package, filled. ``finalize`` turns each value into text, to escape it."""
+    return _environment(finalize).get_template(name).render(**values)
 
 
-def _what_else(certificate: Certificate) -> Iterable[str]:
-    budget = certificate.budget
-    if budget is None:
-        yield "No budget was kept: this certificate does not say what else was done with the same records."
-        return
-    yield (
-        f"The budget of {budget.dataset!r} is ε = {exactly(budget.epsilon)} at δ = {exactly(budget.delta)}; "
-        f"ε = {at_most(budget.spent_epsilon)} of it is spent (mode: {budget.mode})."
+@cache
+def _environment(finalize: Callable[[object], object] | None) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("lehr.certificates", "."),
+        undefined=jinja2.StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    yield from (_payment(payment, this_run=budget.run) for payment in budget.paid_for)
+    environment.filters |= {"at_most": at_most, "exactly": exactly}
+    return environment
 
 
-def _payment(payment: PaidFor, *, this_run: str) -> str:
-    mark = " (this model)" if payment.run == this_run else ""
-    return f"Paid for {payment.run!r}{mark}: {payment.event}."
-
-
-def _published(certificate: Certificate) -> Iterable[str]:
-    if not certificate.published_claims:
-        yield "None."
-    yield from map(_no_guarantee, certificate.published_claims)
-
-
-def _no_guarantee(stated: StatedClaim) -> str:
-    reasons = "; ".join(f"{premise.statement}: {premise.because}" for premise in stated.claim.broken)
-    why = f" Does not hold here: {reasons}." if reasons else ""
-    return f"NOT A GUARANTEE ({stated.kind}): ε = {at_most(stated.claim.epsilon)} by {stated.claim.theorem}.{why}"
-
-
-def _tested(certificate: Certificate) -> Iterable[str]:
-    audit = certificate.audit
-    if audit is None:
-        yield "No audit is reported."
-        return
-    yield (
-        f"An attack ({audit.method}) shows ε of at least {exactly(audit.epsilon_lower_bound)} with confidence "
-        f"{exactly(audit.confidence)}. An audit can refute a guarantee but never prove one."
-    )
-
-
-def _checkable(certificate: Certificate) -> Iterable[str]:
-    yield f"Issued on {certificate.issued_on} by Lehr {certificate.library_version}."
-    yield "`lehr certificate check FILE` recomputes every ε from the events."
-    yield (
-        "The issuer alone vouches for this: that the events took place, the statements about the data, the audit, and "
-        "other published numbers."
-    )
-
-
-_QUESTIONS: dict[str, Callable[[Certificate], Iterable[str]]] = {
-    "Who is protected?": _who_is_protected,
-    "How well?": _how_well,
-    "Why does that follow?": _why,
-    "What does it assume?": _assumed,
-    "Who must be trusted with the raw data?": _trusted,
-    "What was released, and what was treated as public?": _public,
-    "On which data were the settings chosen?": _settings,
-    "What else was done with the same records?": _what_else,
-    "Which other published numbers do not hold here?": _published,
-    "Was it attacked?": _tested,
-    "How can this be checked?": _checkable,
-}
-
-
-def _body(lines: Iterable[str]) -> str:
-    return "\n".join(map(_wrapped, lines))
-
-
-def _wrapped(line: str) -> str:
-    return textwrap.fill(line, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
+def _wrap(line: str) -> str:
+    if not line.startswith("- "):
+        return line
+    text = line.removeprefix("- ")
+    return textwrap.fill(text, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
+from functools import partial
 from importlib.resources import files
 from itertools import takewhile
 from pathlib import PurePosixPath
@@ -37,14 +38,7 @@ from lehr.accounting.events import (
     together,
 )
 from lehr.accounting.filter import RenyiFilter
-from lehr.certificates.certificate import (
-    Certificate,
-    PassedOverAccountant,
-    SharedBudget,
-    StatedClaim,
-    Statements,
-    distinct_events,
-)
+from lehr.certificates.certificate import Certificate, SharedBudget, Statements, distinct_events
 from lehr.certificates.guarantee import why_delta_is_too_large
 from lehr.errors import CertificateMismatch, InvalidValue, LehrError
 from lehr.planning.budget import FILTER, SINGLE_PLAN
@@ -56,36 +50,50 @@ PREMISES_OF_A_BUDGET = (
     Premise("the budget paid for everything that the settings were chosen on", Standing.ASSUMED),
     Premise("each run reserved what it did before it touched a record", Standing.ASSUMED),
 )
+_RESTATED = ("delta", "adjacency", "accountant", "theorem", "premises", "proof")
 TOLERANCE = 1e-6  # how far above the recomputed ε a stated one may lie; below it may not lie at all
 
 
 def check(certificate: Certificate) -> None:
     """Return if every number follows from the events; otherwise raise ``CertificateMismatch`` with all that do not."""
-    found = mismatches(certificate)
-    if found:
+    if found := mismatches(certificate):
         raise CertificateMismatch("the certificate does not hold: " + "; ".join(found))
 
 
 def mismatches(certificate: Certificate) -> tuple[str, ...]:
     """Everything about a certificate that does not follow from its events; empty where it holds."""
-    parts: tuple[Callable[[Certificate], Iterable[str]], ...] = (
-        _claim_is_restated,
+    parts: list[Callable[[Certificate], Iterable[str]]] = [
         _claim_follows,
-        _assumptions_follow,
-        _passed_over_follows,
         _ex_post_follows,
         _published_claims_are_set_apart,
         _choice_of_settings_is_paid,
         _everything_is_noised,
-        _delta_is_small,
-        _budget_follows,
-        _run_is_paid,
-        _reservation_is_admitted,
-        _records_agree,
-        _audit_agrees,
-        _day_has_come,
-    )
-    return tuple(mismatch for part in parts for mismatch in _failing_by_name(part, certificate))
+        _statements_agree,
+    ]
+    if (budget := certificate.budget) is not None:
+        parts += [partial(part, budget=budget) for part in (_budget_follows, _run_is_paid, _reservation_is_admitted)]
+    found: list[str] = []
+    for part in parts:
+        try:
+            found += part(certificate)
+        except (LehrError, ArithmeticError, ValueError) as error:
+            # A stranger's numbers may be ones that no arithmetic survives.
+            found.append(f"it cannot be recomputed: {error}")
+    return tuple(found)
+
+
+def recompute(
+    event: Event,
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    stated: Statements,
+    settings_cost: Event | None,
+    budget: SharedBudget | None,
+) -> Claim:
+    """The claim about an event, by the accountants or by the limit of a budget."""
+    limit = budget_of_the_choice(event, stated=stated, settings_cost=settings_cost, budget=budget)
+    return accounting.claim(event, delta=delta, adjacency=adjacency) if limit is None else claim_of(limit)
 
 
 def assumed_in(claim: Claim) -> tuple[str, ...]:
@@ -93,12 +101,6 @@ def assumed_in(claim: Claim) -> tuple[str, ...]:
     own = [premise for premise in claim.premises if premise.standing is Standing.ASSUMED]
     always = (IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, RECORDS_APART)
     return tuple(dict.fromkeys(premise.statement for premise in (*own, *always)))
-
-
-def passed_over_for(event: Event, *, delta: float, adjacency: Adjacency) -> tuple[PassedOverAccountant, ...]:
-    """The accountants whose numbers a certificate of this event does not use, and why."""
-    others = accounting.bound(event, delta=delta, adjacency=adjacency).passed_over
-    return tuple(PassedOverAccountant(accountant=other.accountant, reason=other.reason) for other in others)
 
 
 def budget_of_the_choice(
@@ -135,108 +137,93 @@ def spent_epsilon(budget: SharedBudget) -> float:
     return _filter_of(budget).epsilon_spent(budget.total)
 
 
-def _filter_of(budget: SharedBudget) -> RenyiFilter:
-    return RenyiFilter(epsilon=budget.epsilon, delta=budget.delta, adjacency=budget.adjacency, orders=budget.orders)
+def sha256_of_proof(proof: str) -> str:
+    """The SHA-256 of a proof file, named by its path below the package ``lehr``."""
+    path = PurePosixPath(proof)
+    if path.is_absolute() or ".." in path.parts or not proof.endswith(".proof.md"):
+        raise InvalidValue("proof", allowed="the path of a .proof.md file inside the package", given=proof)
+    file = files("lehr").joinpath(*path.parts)
+    if not file.is_file():
+        raise InvalidValue("proof", allowed="the path of a proof file that this version of Lehr has", given=proof)
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _limit(certificate: Certificate) -> SharedBudget | None:
-    return budget_of_the_choice(
+def _claim_follows(certificate: Certificate) -> Iterator[str]:
+    claim = recompute(
         certificate.event,
+        delta=certificate.delta,
+        adjacency=certificate.adjacency,
         stated=certificate.stated,
         settings_cost=certificate.settings_cost,
         budget=certificate.budget,
     )
-
-
-def _failing_by_name(part: Callable[[Certificate], Iterable[str]], certificate: Certificate) -> Iterator[str]:
-    try:
-        yield from part(certificate)
-    except (LehrError, ArithmeticError, ValueError) as error:
-        # What cannot be recomputed does not follow, and a stranger's numbers may be ones that no arithmetic survives.
-        yield f"it cannot be recomputed: {error}"
-
-
-def _claim_is_restated(certificate: Certificate) -> Iterator[str]:
-    claim = certificate.claim.claim
-    for name in ("epsilon", "delta", "adjacency"):
-        if getattr(certificate, name) != getattr(claim, name):
-            yield f"{name} is {getattr(certificate, name)} at the top and {getattr(claim, name)} in the claim"
-
-
-def _claim_follows(certificate: Certificate) -> Iterator[str]:
-    stated = certificate.claim
-    limit = _limit(certificate)
-    if limit is None:
-        recomputed = accounting.claim(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
-    else:
-        recomputed = claim_of(limit)
-    yield from _epsilon_follows("epsilon", stated.claim.epsilon, recomputed.epsilon)
-    for name in ("delta", "accountant", "theorem", "premises", "proof"):
-        if getattr(stated.claim, name) != getattr(recomputed, name):
-            yield f"the claim's {name} is not the one that this version of Lehr finds for the events"
-    yield from _kind_follows(stated)
-    if stated.kind != "proven":
-        yield f"the claim is {stated.kind}, and only a proven one can be certified"
-    if recomputed.proof is not None and stated.proof_sha256 != sha256_of_proof(recomputed.proof):
-        yield _another_proof(recomputed.proof, issued_by=certificate.library_version)
-
-
-def _another_proof(proof: str, *, issued_by: str) -> str:
-    if issued_by != lehr.__version__:
-        return f"it was issued by Lehr {issued_by} with another text of the proof {proof}; check it with that version"
-    return f"the proof {proof} of this version of Lehr is not the one that the certificate relied on"
-
-
-def _assumptions_follow(certificate: Certificate) -> Iterator[str]:
-    follow = assumed_in(certificate.claim.claim)  # whose premises are recomputed above
-    yield from (f"the assumptions leave out: {one}" for one in follow if one not in certificate.assumptions)
-    yield from (f"nothing here rests on the assumption: {one}" for one in certificate.assumptions if one not in follow)
-    if set(certificate.assumptions) == set(follow) and certificate.assumptions != follow:
-        yield "the assumptions are listed another way than this version of Lehr lists them"
-
-
-def _passed_over_follows(certificate: Certificate) -> Iterator[str]:
-    follow: tuple[PassedOverAccountant, ...] = ()
-    if _limit(certificate) is None:
-        follow = passed_over_for(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
-    if certificate.passed_over != follow:
-        yield "the accountants that were passed over, and why, are not those that this version of Lehr finds"
+    yield from _epsilon_follows("epsilon", certificate.epsilon, claim.epsilon)
+    expected = {name: getattr(claim, name) for name in _RESTATED} | {"assumptions": assumed_in(claim)}
+    for name, value in expected.items():
+        if getattr(certificate, name) != value:
+            yield f"{name} is not what this version of Lehr finds for the events"
+    if claim.proof is not None and certificate.proof_sha256 != sha256_of_proof(claim.proof):
+        if certificate.library_version == lehr.__version__:
+            yield f"the proof {claim.proof} of this version of Lehr is not the one that the certificate relied on"
+        else:
+            issuer = f"Lehr {certificate.library_version}"
+            yield f"it was issued by {issuer} with another text of the proof {claim.proof}; check it with that version"
 
 
 def _ex_post_follows(certificate: Certificate) -> Iterator[str]:
-    ex_post = certificate.ex_post
+    ex_post, cost = certificate.ex_post, certificate.settings_cost
     if ex_post is None:
         return
     if not is_part(ex_post.event, of=certificate.event):
         yield f"what was done, {ex_post.event}, is not part of what the plan allowed"
-    if certificate.settings_cost is not None and not is_part(certificate.settings_cost, of=ex_post.event):
+    if cost is not None and not is_part(cost, of=ex_post.event):
         yield f"what was done, {ex_post.event}, leaves out the cost of choosing the settings"
     taken = accounting.bound(ex_post.event, delta=certificate.delta, adjacency=certificate.adjacency)
     yield from _epsilon_follows("the ex-post epsilon", ex_post.epsilon, taken.epsilon)
 
 
 def _published_claims_are_set_apart(certificate: Certificate) -> Iterator[str]:
-    for published in certificate.published_claims:
-        yield from _kind_follows(published)
-        if published.kind == "proven" or published.claim.is_proven:
-            yield f"a proven claim stands among the published ones: {published.claim.theorem}"
+    for claim in certificate.published_claims:
+        if claim.is_proven:
+            yield f"a proven claim stands among the published ones: {claim.theorem}"
 
 
 def _choice_of_settings_is_paid(certificate: Certificate) -> Iterator[str]:
-    chosen_on, cost = certificate.stated.settings_chosen_on, certificate.settings_cost
-    if cost is not None and chosen_on != "private":
-        yield f"the settings were chosen on {chosen_on!r} and yet have a privacy cost"
-    if cost is not None and not is_part(cost, of=certificate.event):
+    event, stated, cost = certificate.event, certificate.stated, certificate.settings_cost
+    if cost is not None and stated.settings_chosen_on != "private":
+        yield f"the settings were chosen on {stated.settings_chosen_on!r} and yet have a privacy cost"
+    if cost is not None and not is_part(cost, of=event):
         yield f"the cost of choosing the settings, {cost}, is not part of the events"
-    unpaid = cost is None and not _selects(certificate.event) and _limit(certificate) is None
-    if chosen_on == "private" and unpaid:
+    limit = budget_of_the_choice(event, stated=stated, settings_cost=cost, budget=certificate.budget)
+    if stated.settings_chosen_on == "private" and cost is None and limit is None and not _selects(event):
         yield "the settings were chosen on private data, and neither an event nor a budget pays for that"
 
 
-def _budget_follows(certificate: Certificate) -> Iterator[str]:
+def _everything_is_noised(certificate: Certificate) -> Iterator[str]:
     budget = certificate.budget
-    if budget is None:
-        return
+    others = () if budget is None else (budget.reserved, budget.total)
+    for event in distinct_events([certificate.event, *others]):
+        if isinstance(event, NonPrivate):
+            yield f"something was released without noise: {event.reason}"
+
+
+def _statements_agree(certificate: Certificate) -> Iterator[str]:
+    records, audit = certificate.stated.records, certificate.audit
+    if records is None:
+        yield "the number of records is not stated, without which nobody can tell whether delta is small enough"
+    else:
+        if (reason := why_delta_is_too_large(certificate.delta, records=records)) is not None:
+            yield reason
+        for event in distinct_events([certificate.event]):
+            if isinstance(event, SampledWithoutReplacement) and event.records != records:
+                yield f"{records} records are stated, and batches were sampled of {event.records}"
+    if date.fromisoformat(certificate.issued_on) > datetime.now(UTC).date():
+        yield f"it was issued on {certificate.issued_on}, which is yet to come"
+    if audit is not None and not audit.epsilon_lower_bound <= certificate.epsilon:
+        yield f"the audit shows epsilon {audit.epsilon_lower_bound:g}, above the {certificate.epsilon:g} claimed"
+
+
+def _budget_follows(certificate: Certificate, budget: SharedBudget) -> Iterator[str]:
     if budget.adjacency is not certificate.adjacency:
         yield f"the budget counts by {budget.adjacency.value} and the claim by {certificate.adjacency.value}"
     runs = [payment.run for payment in budget.paid_for]
@@ -251,10 +238,7 @@ def _budget_follows(certificate: Certificate) -> Iterator[str]:
         yield f"the budget of epsilon {budget.epsilon:g} is overspent: {spent:g}"
 
 
-def _run_is_paid(certificate: Certificate) -> Iterator[str]:
-    budget = certificate.budget
-    if budget is None:
-        return
+def _run_is_paid(certificate: Certificate, budget: SharedBudget) -> Iterator[str]:
     charged, cost = budget.charged, certificate.settings_cost or NOTHING
     if charged == NOTHING:
         yield f"the budget has paid for no run {budget.run!r}"
@@ -274,15 +258,12 @@ def _run_is_paid(certificate: Certificate) -> Iterator[str]:
         )
 
 
-def _reservation_is_admitted(certificate: Certificate) -> Iterator[str]:
+def _reservation_is_admitted(certificate: Certificate, budget: SharedBudget) -> Iterator[str]:
     """The event is what the budget reserved, and its filter admits that.
 
     Where ε is the budget's limit, nothing else ties it to the event. What a run gave back may have been reserved by a
     later one: what was charged to the runs before it, and its whole reservation, were admitted together.
     """
-    budget = certificate.budget
-    if budget is None:
-        return
     own = rest(certificate.event, certificate.settings_cost or NOTHING)
     if counted(own) != counted(budget.reserved):
         yield f"the budget reserved {budget.reserved} for the run, and the certificate is for {own}"
@@ -293,45 +274,8 @@ def _reservation_is_admitted(certificate: Certificate) -> Iterator[str]:
             yield f"the filter of the budget of epsilon {budget.epsilon:g} does not admit the reservation: {reached:g}"
 
 
-def _everything_is_noised(certificate: Certificate) -> Iterator[str]:
-    budget = certificate.budget
-    others = () if budget is None else (budget.reserved, budget.total)
-    for event in distinct_events([certificate.event, *others]):
-        if isinstance(event, NonPrivate):
-            yield f"something was released without noise: {event.reason}"
-
-
-def _delta_is_small(certificate: Certificate) -> Iterator[str]:
-    records = certificate.stated.records
-    if records is None:
-        yield "the number of records is not stated, without which nobody can tell whether delta is small enough"
-    elif (reason := why_delta_is_too_large(certificate.delta, records=records)) is not None:
-        yield reason
-
-
-def _records_agree(certificate: Certificate) -> Iterator[str]:
-    stated = certificate.stated.records
-    sampled = {
-        event.records for event in distinct_events([certificate.event]) if isinstance(event, SampledWithoutReplacement)
-    }
-    for records in sorted(sampled - {stated}) if stated is not None else ():
-        yield f"{stated} records are stated, and batches were sampled of {records}"
-
-
-def _day_has_come(certificate: Certificate) -> Iterator[str]:
-    if date.fromisoformat(certificate.issued_on) > datetime.now(UTC).date():
-        yield f"it was issued on {certificate.issued_on}, which is yet to come"
-
-
-def _audit_agrees(certificate: Certificate) -> Iterator[str]:
-    audit = certificate.audit
-    if audit is not None and not audit.epsilon_lower_bound <= certificate.epsilon:
-        yield f"the audit shows epsilon {audit.epsilon_lower_bound:g}, above the {certificate.epsilon:g} claimed"
-
-
-def _kind_follows(stated: StatedClaim) -> Iterator[str]:
-    if stated.kind != stated.claim.kind:
-        yield f"the claim calls itself {stated.kind}, and by its premises it is {stated.claim.kind}"
+def _filter_of(budget: SharedBudget) -> RenyiFilter:
+    return RenyiFilter(epsilon=budget.epsilon, delta=budget.delta, adjacency=budget.adjacency, orders=budget.orders)
 
 
 def _epsilon_follows(name: str, stated: float, recomputed: float) -> Iterator[str]:
@@ -343,14 +287,3 @@ def _selects(event: Event) -> bool:
     """Whether all of it is a selection. One beside other events chose nothing about those."""
     atoms = counted(event)
     return bool(atoms) and all(isinstance(atom, RepeatAndSelect) for atom in atoms)
-
-
-def sha256_of_proof(proof: str) -> str:
-    """The SHA-256 of a proof file, named by its path below the package ``lehr``."""
-    path = PurePosixPath(proof)
-    if path.is_absolute() or ".." in path.parts or not proof.endswith(".proof.md"):
-        raise InvalidValue("proof", allowed="the path of a .proof.md file inside the package", given=proof)
-    file = files("lehr").joinpath(*path.parts)
-    if not file.is_file():
-        raise InvalidValue("proof", allowed="the path of a proof file that this version of Lehr has", given=proof)
-    return hashlib.sha256(file.read_bytes()).hexdigest()

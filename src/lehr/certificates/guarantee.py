@@ -14,9 +14,9 @@ import math
 import warnings
 from functools import lru_cache
 
-from lehr import validate
-from lehr.accounting.claims import Claim, Premise, Standing
+from lehr.accounting.claims import Claim
 from lehr.accounting.events import Adjacency
+from lehr.certificates import dataclass_json
 from lehr.errors import InvalidValue
 from lehr.files import strict_json
 from lehr.planning.plan import PRIVATE, Plan
@@ -31,7 +31,6 @@ ADJACENCY_IN_WORDS = {
 MOST_DELTA = 0.01
 MOST_RECORDS_EXPOSED = 10  # δ · records is how many records δ alone allows to be published, on average
 DIGITS = 8  # coarser than what two machines may differ by: a run resumes only with the same configuration
-_CLAIM_FIELDS = ("kind", "epsilon", "delta", "adjacency", "accountant", "theorem", "premises", "proof")
 
 
 def guarantee_text(*, epsilon: float, delta: float, adjacency: Adjacency, unit: str = "one record") -> str:
@@ -143,44 +142,15 @@ def claim_summary(claim: Claim | None) -> dict[str, object] | None:
 def claim_to_json(claim: Claim) -> dict[str, object]:
     """The JSON form, for ``config.json``. An infinite ε is a word."""
     epsilon = rounded_up(claim.epsilon, digits=DIGITS)
-    return {
-        "kind": claim.kind,
-        "epsilon": INFINITY if epsilon == math.inf else epsilon,
-        "delta": claim.delta,
-        "adjacency": claim.adjacency.value,
-        "accountant": claim.accountant,
-        "theorem": claim.theorem,
-        "premises": [
-            {"statement": premise.statement, "standing": premise.standing.value, "because": premise.because}
-            for premise in claim.premises
-        ],
-        "proof": claim.proof,
-    }
+    written = {**dataclass_json.to_json(claim), "epsilon": INFINITY if epsilon == math.inf else epsilon}
+    return {"kind": claim.kind, **written}
 
 
 def claim_from_json(name: str, shape: object) -> Claim:
     """The claim of a JSON form. Its kind must follow from its premises."""
-    given = strict_json.fields(name, shape, _CLAIM_FIELDS)
-    adjacencies = {member.value: member for member in Adjacency}
-    epsilon = math.inf if given["epsilon"] == INFINITY else validate.non_negative(epsilon=given["epsilon"])
-    claim = Claim(
-        epsilon=epsilon,
-        delta=validate.delta(delta=given["delta"]),
-        adjacency=adjacencies[validate.one_of(adjacencies, adjacency=given["adjacency"])],
-        accountant=validate.text(accountant=given["accountant"]),
-        theorem=validate.text(theorem=given["theorem"]),
-        premises=tuple(strict_json.list_of("premises", given["premises"], _premise)),
-        proof=None if given["proof"] is None else validate.text(proof=given["proof"]),
-    )
-    if given["kind"] != claim.kind:
-        raise InvalidValue("kind", allowed=f"{claim.kind}, by its premises", given=given["kind"])
+    given = dict(strict_json.check_object(name, shape))
+    kind, epsilon = given.pop("kind", None), given.get("epsilon")
+    claim: Claim = dataclass_json.from_json(Claim, name, given | ({"epsilon": math.inf} if epsilon == INFINITY else {}))
+    if kind != claim.kind:
+        raise InvalidValue("kind", allowed=f"{claim.kind}, by its premises", given=kind)
     return claim
-
-
-def _premise(shape: object) -> Premise:
-    given = strict_json.fields("premise", shape, ("statement", "standing", "because"))
-    standings = {member.value: member for member in Standing}
-    if not isinstance(given["because"], str):
-        raise InvalidValue("because", allowed="a string", given=given["because"])
-    standing = standings[validate.one_of(standings, standing=given["standing"])]
-    return Premise(validate.text(statement=given["statement"]), standing, because=given["because"])

@@ -3,8 +3,8 @@
 >>> from lehr.accounting.events import Gaussian, PoissonSampled, Repeated
 >>> run = Repeated(PoissonSampled(512 / 60_000, Gaussian(1.23)), 4698)
 >>> certificate = issue(run, delta=1e-5, stated=Statements(settings_chosen_on="fixed", records=60_000))
->>> round(certificate.epsilon, 3), certificate.claim.kind
-(2.366, 'proven')
+>>> round(certificate.epsilon, 3), certificate.accountant
+(2.366, 'pld')
 """
 
 from __future__ import annotations
@@ -20,30 +20,14 @@ from lehr.accounting.claims import Claim
 from lehr.accounting.events import Adjacency, Composed, Event
 from lehr.auditing import Audit, Verdict
 from lehr.auditing.audit import assumptions_text, runs_text
-from lehr.certificates.certificate import (
-    AuditResult,
-    Certificate,
-    ExPost,
-    PaidFor,
-    SharedBudget,
-    StatedClaim,
-    Statements,
-)
-from lehr.certificates.checking import (
-    assumed_in,
-    budget_of_the_choice,
-    check,
-    claim_of,
-    passed_over_for,
-    sha256_of_proof,
-    spent_epsilon,
-)
+from lehr.certificates.certificate import AuditResult, Certificate, ExPost, PaidFor, SharedBudget, Statements
+from lehr.certificates.checking import assumed_in, check, recompute, sha256_of_proof, spent_epsilon
+from lehr.certificates.guarantee import DIGITS
 from lehr.errors import CertificateMismatch, InvalidValue
 from lehr.planning.budget import BudgetStatus
 from lehr.rounding import exactly, rounded_down, rounded_up
 
 AUDIT_DIGITS = 5  # of an audited lower bound
-DIGITS = 8  # of a stated ε: within the check's tolerance, and coarser than what two machines may differ by
 
 
 def issue(
@@ -69,26 +53,31 @@ def issue(
     whole = _with(event, settings_cost)
     if charged is None and budget is not None:
         charged = budget.charged
-    limit = budget_of_the_choice(whole, stated=stated, settings_cost=settings_cost, budget=budget)
-    if limit is not None:
-        delta = limit.delta
-    counted = accounting.claim(whole, delta=delta, adjacency=adjacency) if limit is None else claim_of(limit)
-    claim = _certifiable(counted)
+    claim = recompute(
+        whole, delta=delta, adjacency=adjacency, stated=stated, settings_cost=settings_cost, budget=budget
+    )
+    if not claim.is_proven or claim.proof is None:
+        raise CertificateMismatch(f"only a proven claim can be certified; this one is {claim.kind}")
+    if not math.isfinite(claim.epsilon):
+        raise InvalidValue("epsilon", allowed="finite where it is certified", given=claim.epsilon)
     certificate = Certificate(
         issued_on=datetime.now(UTC).date().isoformat(),
         library_version=lehr.__version__,
-        epsilon=claim.epsilon,
-        delta=delta,
+        accounting_version=accounting.version(),
+        epsilon=_stated(claim.epsilon),
+        delta=claim.delta,
         adjacency=adjacency,
         event=whole,
-        claim=_stated_claim(claim),
-        accounting_version=accounting.version(),
-        passed_over=() if limit is not None else passed_over_for(whole, delta=delta, adjacency=adjacency),
-        ex_post=None if charged is None else _ex_post(_with(charged, settings_cost), delta, adjacency),
-        published_claims=tuple(map(_stated_claim, published_claims)),
+        accountant=claim.accountant,
+        theorem=claim.theorem,
+        premises=claim.premises,
+        proof=claim.proof,
+        proof_sha256=sha256_of_proof(claim.proof),
+        assumptions=assumed_in(claim),
+        ex_post=None if charged is None else _ex_post(_with(charged, settings_cost), claim.delta, adjacency),
+        published_claims=tuple(published_claims),
         settings_cost=settings_cost,
         budget=budget,
-        assumptions=assumed_in(claim),
         audit=audit,
         stated=stated,
     )
@@ -111,6 +100,9 @@ def reissue(certificate: Certificate, *, audit: AuditResult | None) -> Certifica
 
 def shared_budget(status: BudgetStatus, *, run: str) -> SharedBudget:
     """A budget as a certificate tells it: its limit, and everything that it paid for, this ``run`` included."""
+    reserved = {paid.run: paid.reserved for paid in status.runs}
+    if run not in reserved:
+        raise InvalidValue("run", allowed=f"one of {sorted(reserved)}", given=run)
     budget = SharedBudget(
         dataset=status.dataset,
         run=run,
@@ -120,10 +112,10 @@ def shared_budget(status: BudgetStatus, *, run: str) -> SharedBudget:
         spent_epsilon=0.0,
         mode=status.mode,
         orders=status.orders,
-        reserved=_reserved(status, run),
+        reserved=reserved[run],
         paid_for=tuple(PaidFor(run=paid.run, event=paid.charged) for paid in status.runs),
     )
-    return replace(budget, spent_epsilon=rounded_up(spent_epsilon(budget), digits=DIGITS))
+    return replace(budget, spent_epsilon=_stated(spent_epsilon(budget)))
 
 
 def audit_result(audit: Audit) -> AuditResult | None:
@@ -146,31 +138,13 @@ def why_not_certified(audit: Audit) -> str | None:
     return None if audit.verdict is Verdict.NOT_REFUTED else "it does not bear the claim out"
 
 
-def _reserved(status: BudgetStatus, run: str) -> Event:
-    for paid in status.runs:
-        if paid.run == run:
-            return paid.reserved
-    raise InvalidValue("run", allowed=f"one of {sorted(paid.run for paid in status.runs)}", given=run)
-
-
 def _with(event: Event, settings_cost: Event | None) -> Event:
     return event if settings_cost is None else Composed((event, settings_cost))
 
 
-def _certifiable(claim: Claim) -> Claim:
-    if not claim.is_proven:
-        raise CertificateMismatch(f"only a proven claim can be certified; this one is {claim.kind}")
-    if not math.isfinite(claim.epsilon):
-        raise InvalidValue("epsilon", allowed="finite where it is certified", given=claim.epsilon)
-    return replace(claim, epsilon=rounded_up(claim.epsilon, digits=DIGITS))
-
-
-def _stated_claim(claim: Claim) -> StatedClaim:
-    return StatedClaim(
-        kind=claim.kind, claim=claim, proof_sha256=None if claim.proof is None else sha256_of_proof(claim.proof)
-    )
+def _stated(epsilon: float) -> float:
+    return rounded_up(epsilon, digits=DIGITS)
 
 
 def _ex_post(done: Event, delta: float, adjacency: Adjacency) -> ExPost:
-    taken = accounting.bound(done, delta=delta, adjacency=adjacency)
-    return ExPost(event=done, epsilon=rounded_up(taken.epsilon, digits=DIGITS))
+    return ExPost(event=done, epsilon=_stated(accounting.bound(done, delta=delta, adjacency=adjacency).epsilon))

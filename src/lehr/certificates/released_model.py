@@ -1,4 +1,4 @@
-"""A released model: read strictly from its folder, scored and predictor. No code in the folder is ever run.
+"""A released model: read strictly from its folder, evaluated and used. No code in the folder is ever run.
 
     MODEL/
         config.json         which network, what it takes, how it was trained
@@ -31,33 +31,10 @@ from lehr.files import atomic, strict_json
 from lehr.interfaces import Records
 from lehr.run import shape
 
-FORMAT = "lehr-model"
-FORMAT_VERSION = 1
+CONFIG, MODEL, CERTIFICATE, CARD = "config.json", "model.safetensors", "certificate.json", "model_card.md"
+FORMAT, FORMAT_VERSION = "lehr-model", 1
 FIELDS = ("format", "format_version", "run", "library_version", "method", "plan", "data", "model", "training")
 RECORDS_AT_ONCE = 500
-
-
-@dataclass(frozen=True)
-class ReleasedFiles:
-    """Where the files of a released model are."""
-
-    directory: Path
-
-    @property
-    def config(self) -> Path:
-        return self.directory / "config.json"
-
-    @property
-    def model(self) -> Path:
-        return self.directory / "model.safetensors"
-
-    @property
-    def certificate(self) -> Path:
-        return self.directory / "certificate.json"
-
-    @property
-    def card(self) -> Path:
-        return self.directory / "model_card.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +61,12 @@ class Predictions(NamedTuple):
 
 
 def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
-    """The model with its weights, ready to be predictor.
+    """The model with its weights, in evaluation mode.
 
     ``model`` is needed where it is a network of the trainer's own: the folder has its weights and not its code. It is
     filled and returned.
     """
-    files = _files(directory)
-    described, weights = read_config(files)["model"], read_weights(files.model)
+    described, weights = read_config(directory)["model"], read_weights(Path(directory) / MODEL)
     if model is None:
         with torch.device("meta"):  # which takes no memory: a network is made only where the weights are its own
             _refuse_other_weights(_network(described), weights)
@@ -113,17 +89,22 @@ def evaluate(
     With ``votes``, so many augmented views of each record vote on its class, and the loss is that of their mean
     probability; see ``augmented_prediction``.
     """
-    num_classes = validate.count(num_classes=read_config(_files(directory))["data"]["num_classes"])
-    check_trainable(records, num_classes=num_classes)
-    predictor = _Predictor.open(directory, model, augmentation, votes)
-    indices = torch.arange(len(records))
-    results = [_losses_of(predictor, *records.batch(indices[part])) for part in predictor.parts(len(records))]
-    losses, right, targets = (torch.cat(parts) for parts in zip(*results, strict=True))
+    predictor = _Predictor(directory, model, augmentation, votes)
+    check_trainable(records, num_classes=predictor.num_classes)
+    losses, is_right, labels = [], [], []
+    for indices in torch.split(torch.arange(len(records)), RECORDS_AT_ONCE):
+        inputs, targets = records.batch(indices)
+        answer, labels_B = predictor(inputs), targets.cpu().long()
+        losses.append(nn.functional.cross_entropy(answer.scores, labels_B, reduction="none"))
+        is_right.append((answer.classes == labels_B).double())
+        labels.append(labels_B)
+    loss_B, right_B, label_B = (torch.cat(parts) for parts in (losses, is_right, labels))
+    by_class = [right_B[label_B == label] for label in range(predictor.num_classes)]
     return Scores(
-        records=len(targets),
-        loss=float(losses.mean()),
-        accuracy=float(right.mean()),
-        accuracy_by_class=tuple(_share(right[targets == label]) for label in range(num_classes)),
+        records=len(label_B),
+        loss=float(loss_B.mean()),
+        accuracy=float(right_B.mean()),
+        accuracy_by_class=tuple(float(right.mean()) if len(right) else None for right in by_class),
     )
 
 
@@ -139,11 +120,8 @@ def predict(
 
     With ``votes``, so many augmented views of each input vote on its class; see ``augmented_prediction``.
     """
-    predictor = _Predictor.open(directory, model, augmentation, votes)
-    predictor.refuse_other_inputs(inputs)
-    answers = [predictor.answers(inputs[part]) for part in predictor.parts(len(inputs))]
-    classes, scores = (torch.cat(parts) for parts in zip(*answers, strict=True))
-    return Predictions(classes, scores.softmax(dim=1))
+    answer = _Predictor(directory, model, augmentation, votes)(inputs)
+    return Predictions(answer.classes, answer.scores.softmax(dim=1))
 
 
 def augmented_prediction(
@@ -154,17 +132,44 @@ def augmented_prediction(
     One vote without an augmentation is the model's own answer.
     """
     if augmentation is None and validate.count(votes=votes) > 1:
-        augmentation = _trained_with(read_config(_files(directory)))
+        described = (read_config(directory)["training"] or {}).get("augmentation")
+        augmentation = None if described is None else Augmentation.from_json(described)
+        if augmentation is None or not augmentation.operations:
+            allowed = "named where there are several votes and the model was trained without one"
+            raise InvalidValue("augmentation", allowed=allowed, given=None)
     if not isinstance(augmentation, Augmentation):
         augmentation = augmentation_by_name("none" if augmentation is None else augmentation)
     return AugmentedPrediction(augmentation=augmentation, votes=votes)
 
 
-def read_config(files: ReleasedFiles) -> dict[str, Any]:
+def read_config(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """The configuration of a released model; ``StoreError`` where it is not one."""
-    if not files.config.is_file():
-        raise StoreError(f"cannot use {files.directory}: it is not a released model (there is no {files.config.name})")
-    return strict_json.read(files.config, config_from_json)
+    path = Path(directory) / CONFIG
+    if not path.is_file():
+        raise StoreError(f"cannot use {directory}: it is not a released model (there is no {CONFIG})")
+    return strict_json.read(path, config_from_json)
+
+
+def config_from_json(value: object) -> dict[str, Any]:
+    """The configuration of a released model, checked as far as the model is built and fed by it."""
+    if isinstance(value, dict) and value.get("format") == shape.FORMAT:
+        raise InvalidValue("model", allowed="a released one", given="a run, which `lehr release` makes a model of")
+    given = strict_json.fields("configuration", value, FIELDS)
+    if given["format"] != FORMAT:
+        raise InvalidValue("format", allowed=FORMAT, given=given["format"])
+    version = given["format_version"]
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
+    data, model = strict_json.check_object("data", given["data"]), strict_json.check_object("model", given["model"])
+    validate.count(num_classes=data.get("num_classes"))
+    strict_json.list_of("shape", data.get("shape"), lambda length: validate.count(length=length))
+    Preparation.from_json(data.get("preparation"))
+    if given["training"] is not None:
+        strict_json.check_object("training", given["training"])
+    if model.get("network") is not None:
+        validate.text(network=model["network"])
+        strict_json.check_object("arguments", model.get("arguments"))
+    return given
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -182,116 +187,49 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Predictor:
-    """A loaded model, and what to do with records before it sees them."""
+    """A loaded model, and what is done with records before it sees them."""
 
-    model: nn.Module
-    preparation: Preparation
-    shape: tuple[int, ...]
-    num_classes: int
-    test_time: AugmentedPrediction
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         directory: str | os.PathLike[str],
         model: nn.Module | None,
         augmentation: str | Augmentation | None,
         votes: int,
-    ) -> _Predictor:
-        test_time = augmented_prediction(directory, augmentation=augmentation, votes=votes)
-        data = read_config(_files(directory))["data"]
-        return cls(
-            model=load(directory, model),
-            preparation=Preparation.from_json(data["preparation"]),
-            shape=tuple(data["shape"]),
-            num_classes=data["num_classes"],
-            test_time=test_time,
-        )
+    ) -> None:
+        data = read_config(directory)["data"]
+        self.num_classes: int = data["num_classes"]
+        self._shape = tuple(data["shape"])
+        self._preparation = Preparation.from_json(data["preparation"])
+        self._test_time = augmented_prediction(directory, augmentation=augmentation, votes=votes)
+        self._model = load(directory, model)
+        parameters = list(self._model.parameters())
+        self._device = parameters[0].device if parameters else torch.device("cpu")
+        self._dtype = next((value.dtype for value in parameters if value.is_floating_point()), torch.float32)
 
-    def parts(self, records: int) -> list[slice]:
-        """As many records at a time as have so many views together; no record at all is one part."""
-        at_once = RECORDS_AT_ONCE if self.test_time.is_identity else max(1, RECORDS_AT_ONCE // self.test_time.votes)
-        return [slice(first, first + at_once) for first in range(0, max(records, 1), at_once)]
-
-    def refuse_other_inputs(self, inputs: object) -> None:
-        """An error for what the model cannot be asked about."""
-        if not isinstance(inputs, Tensor) or inputs.ndim == 0 or tuple(inputs.shape[1:]) != self.shape:
+    def __call__(self, inputs: object) -> VoteResult:
+        """The class of each record and its scores, in double precision."""
+        if not isinstance(inputs, Tensor) or inputs.ndim == 0 or tuple(inputs.shape[1:]) != self._shape:
             given = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs)
-            raise InvalidValue("inputs", allowed=f"records of the shape {self.shape}, one after another", given=given)
+            raise InvalidValue("inputs", allowed=f"records of the shape {self._shape}, one after another", given=given)
         if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
             raise InvalidValue("inputs", allowed="bytes, or floating point numbers", given=inputs.dtype)
-
-    def answers(self, inputs: Tensor) -> VoteResult:
-        """The class of each record and its scores, in double precision."""
-        self.refuse_other_inputs(inputs)
-        device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-        if self.test_time.is_identity:
-            return majority_vote(self._scores(self.preparation.prepared(inputs.to(device))).unsqueeze(1))
-        views = self.test_time.views(self.preparation.unit(inputs.cpu()))
-        scores = self._scores(self.preparation.normalised(views.flatten(0, 1).to(device)))
-        return majority_vote(scores.view(*views.shape[:2], self.num_classes))
+        views = 1 if self._test_time.is_identity else self._test_time.votes
+        answers = [self._vote(part, views) for part in torch.split(inputs, max(1, RECORDS_AT_ONCE // views))]
+        return VoteResult(*(torch.cat(parts) for parts in zip(*answers, strict=True)))
 
     @torch.no_grad()
-    def _scores(self, prepared: Tensor) -> Tensor:
-        """The model's output for each view and class."""
-        outputs = self.model(prepared.to(_kind(self.model)))
+    def _vote(self, inputs: Tensor, num_views: int) -> VoteResult:
+        if self._test_time.is_identity:
+            prepared = self._preparation.prepared(inputs.to(self._device))
+        else:
+            views = self._test_time.views(self._preparation.unit(inputs.cpu()))
+            prepared = self._preparation.normalised(views.flatten(0, 1).to(self._device))
+        outputs = self._model(prepared.to(self._dtype))
         if tuple(outputs.shape) != (len(prepared), self.num_classes):
             allowed = f"one with a score for each of the {self.num_classes} classes"
             raise InvalidValue("model", allowed=allowed, given=tuple(outputs.shape))
-        scores: Tensor = outputs.double().cpu()
-        return scores
-
-
-def _losses_of(predictor: _Predictor, inputs: Any, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of each record, whether it is classified rightly, and its class."""
-    answer, labels = predictor.answers(inputs), targets.cpu().long()
-    losses = nn.functional.cross_entropy(answer.scores, labels, reduction="none")
-    return losses, (answer.classes == labels).double(), labels
-
-
-def _trained_with(config: Mapping[str, Any]) -> Augmentation:
-    """The augmentation that the model was trained with; an error where there was none."""
-    training = config["training"] if isinstance(config["training"], dict) else {}
-    shape = training.get("augmentation")
-    found = augmentation_by_name("none") if shape is None else Augmentation.from_json(shape)
-    if not found.operations:
-        allowed = "named where there are several votes and the model was trained without one"
-        raise InvalidValue("augmentation", allowed=allowed, given=None)
-    return found
-
-
-def _share(right: Tensor) -> float | None:
-    return float(right.mean()) if len(right) else None
-
-
-def _kind(model: nn.Module) -> torch.dtype:
-    return next((value.dtype for value in model.parameters() if value.is_floating_point()), torch.float32)
-
-
-def _files(directory: str | os.PathLike[str]) -> ReleasedFiles:
-    return ReleasedFiles(Path(directory))
-
-
-def config_from_json(value: object) -> dict[str, Any]:
-    """What config.json of a released model holds, checked as far as the model is built and fed by it."""
-    if isinstance(value, dict) and value.get("format") == shape.FORMAT:
-        raise InvalidValue("model", allowed="a released one", given="a run, which `lehr release` makes a model of")
-    given = strict_json.fields("configuration", value, FIELDS)
-    if given["format"] != FORMAT:
-        raise InvalidValue("format", allowed=FORMAT, given=given["format"])
-    version = given["format_version"]
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise InvalidValue("format_version", allowed=f"{FORMAT_VERSION}; another one needs another Lehr", given=version)
-    data, model = strict_json.check_object("data", given["data"]), strict_json.check_object("model", given["model"])
-    validate.count(num_classes=data.get("num_classes"))
-    strict_json.list_of("shape", data.get("shape"), lambda length: validate.count(length=length))
-    Preparation.from_json(data.get("preparation"))
-    if model.get("network") is not None:
-        validate.text(network=model["network"])
-        strict_json.check_object("arguments", model.get("arguments"))
-    return given
+        return majority_vote(outputs.double().cpu().view(len(inputs), num_views, self.num_classes))
 
 
 def _network(described: Mapping[str, Any]) -> nn.Module:

@@ -1,7 +1,7 @@
-"""A run's directory, read: what was planned, what was charged, how the model did. Nothing is added to any file.
+"""The public content of a run's folder: what was planned, what was charged, how the model did. No file is changed.
 
-A run may go on meanwhile: what is read is what was on the disk at some moment. Its last row of metrics may then be half
-written, as after a crash, and is left out; a row that is broken elsewhere is an error.
+The run may be training meanwhile: what is read is what was on the disk at some moment. Its last row of metrics may then
+be half written, as after a crash, and is left out; a row that is broken elsewhere is an error.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from datetime import datetime
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from lehr import accounting, validate
+from lehr import accounting
 from lehr.accounting.claims import Claim
 from lehr.accounting.events import NOTHING, Adjacency, Event, NonPrivate, counted
 from lehr.accounting.ledger import Ledger
@@ -31,9 +31,6 @@ from lehr.planning.plan import PRIVATE, Plan
 from lehr.planning.search_cost import SearchPrice
 from lehr.run import shape
 from lehr.run.shape import Evaluation, RunFiles
-
-_NUMBERS = ("epsilon_spent", "loss", "accuracy", "learning_rate")
-_WORDS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
 
 
 class State(Enum):
@@ -79,8 +76,7 @@ class RunRecord:
     @property
     def proven(self) -> Claim | None:
         """What holds for all that was planned; infinite where nothing does, and None where nothing was planned."""
-        plan = self.plan
-        return None if plan is None else _claim(self.counted_for, plan.delta, plan.adjacency)
+        return None if self.plan is None else _claim(self.counted_for, self.plan.delta, self.plan.adjacency)
 
     @property
     def trial_of(self) -> SearchPrice | None:
@@ -101,28 +97,25 @@ class RunRecord:
     def is_private(self) -> bool:
         """Whether anything is promised to anybody."""
         plan, proven = self.plan, self.proven
-        if self.promises_nothing is not None:
+        if plan is None or proven is None or self.promises_nothing is not None:
             return False
-        return plan is not None and plan.noise_multiplier > 0 and proven is not None and math.isfinite(proven.epsilon)
+        return plan.noise_multiplier > 0 and math.isfinite(proven.epsilon)
 
     @property
     def promises_nothing(self) -> str | None:
         """Why no run of this kind is ever certified, where that is so."""
-        if self.plan is None:
-            return None
         declared = self.config["data"].get("declared", PRIVATE)
-        return why_no_guarantee(self.plan, declared=str(declared))
+        return None if self.plan is None else why_no_guarantee(self.plan, declared=str(declared))
 
     @property
     def no_privacy_because(self) -> str:
         """Why nothing is promised, where that is so."""
-        reasons = {atom.reason: None for atom in counted(self.planned) if isinstance(atom, NonPrivate)}
         if self.promises_nothing is not None:
             return self.promises_nothing
-        if reasons:
-            return "; ".join(reasons)
+        reasons = dict.fromkeys(atom.reason for atom in counted(self.planned) if isinstance(atom, NonPrivate))
         has_noise = self.plan is not None and self.plan.noise_multiplier > 0
-        return "its noise is not enough for any ε" if has_noise else "it was trained without noise"
+        without = "its noise is not enough for any ε" if has_noise else "it was trained without noise"
+        return "; ".join(reasons) or without
 
     @property
     def steps_charged(self) -> int:
@@ -145,21 +138,35 @@ def read_run(directory: str | os.PathLike[str]) -> RunRecord:
         raise StoreError(f"cannot use {directory}: it is not the directory of a run (there is no {files.config.name})")
     config = strict_json.read(files.config, config_from_json)
     plan = None if config["plan"] is None else Plan.from_json(config["plan"])
-    nothing_yet = _Charges(planned=NOTHING if plan is None else plan.event, charged=NOTHING, accepted=0)
-    charges = _charges(files.ledger) if files.ledger.is_file() else nothing_yet
+    planned: Event = NOTHING if plan is None else plan.event
+    charged: Event = NOTHING
+    accepted, noted, minutes = 0, 0, None
+    if files.ledger.is_file():
+        with Ledger.open(files.ledger) as ledger:
+            planned, charged, accepted = ledger.plan_event, ledger.charged(), ledger.accepted_count()
+            noted, minutes = ledger.count("steps"), _minutes([entry.at for entry in ledger.entries()])
+    state = State.STOPPED
+    if not files.model.is_file():
+        state = State.GOING_ON
+    elif counted(charged) == counted(planned):
+        state = State.COMPLETED
+    elif plan is not None and plan.limit is not None:  # how many steps it admits is not known beforehand
+        state = State.SPENT
+    elif plan is not None and plan.stops_at_accepted is not None and accepted >= plan.stops_at_accepted:
+        state = State.ACCEPTED
     return RunRecord(
         directory=files.directory,
         config=config,
         plan=plan,
-        planned=charges.planned,
+        planned=planned,
         evaluations=read_evaluations(files.metrics),
         certificate=read_certificate(files.certificate) if files.certificate.is_file() else None,
-        charged=charges.charged,
-        accepted=charges.accepted,
+        charged=charged,
+        accepted=accepted,
         audit=strict_json.read(files.audit, _public_audit) if files.audit.is_file() else None,
-        state=_state(charges, plan, has_model=files.model.is_file()),
-        steps_noted=charges.steps,
-        minutes=charges.minutes,
+        state=state,
+        steps_noted=noted,
+        minutes=minutes,
     )
 
 
@@ -184,44 +191,12 @@ def _public_audit(shape: object) -> Audit:
     return audit
 
 
-class _Charges(NamedTuple):
-    """What a ledger says."""
-
-    planned: Event
-    charged: Event
-    accepted: int
-    steps: int = 0
-    minutes: int | None = None
-
-
-def _charges(path: Path) -> _Charges:
-    with Ledger.open(path) as ledger:
-        return _Charges(
-            planned=ledger.plan_event,
-            charged=ledger.charged(),
-            accepted=ledger.accepted_count(),
-            steps=ledger.count("steps"),
-            minutes=_minutes([entry.at for entry in ledger.entries()]),
-        )
-
-
 def _minutes(times: Sequence[str]) -> int | None:
     """Between the first and the last of them. A ledger tells them to the minute, and they are public as such."""
     if not times:
         return None
     first, last = (datetime.fromisoformat(at) for at in (times[0], times[-1]))
     return max(0, round((last - first).total_seconds() / 60))
-
-
-def _state(charges: _Charges, plan: Plan | None, *, has_model: bool) -> State:
-    if not has_model:
-        return State.GOING_ON
-    if counted(charges.charged) == counted(charges.planned):
-        return State.COMPLETED
-    if plan is not None and plan.limit is not None:  # how many steps it admits is not known beforehand
-        return State.SPENT
-    enough = None if plan is None else plan.stops_at_accepted
-    return State.STOPPED if enough is None or charges.accepted < enough else State.ACCEPTED
 
 
 @lru_cache(maxsize=16)  # counting takes its time, and a page, a card and a release ask for the same
@@ -246,25 +221,9 @@ def read_evaluations(path: Path) -> tuple[Evaluation, ...]:
     """The rows of metrics by their steps; one that is half written is left out."""
     rows: dict[tuple[int, str], Evaluation] = {}
     for number, line in enumerate(strict_json.read_lines(path), start=1):
-        row = _evaluation(path, number, line)
-        rows[row.step, row.on] = row  # a resumed run says again what it had said
+        try:
+            row = Evaluation.from_json(line)
+        except InvalidValue as error:
+            raise DamagedFile(f"line {number} of {path} cannot be understood: {error}") from error
+        rows[row.step, row.on] = row  # a resumed run writes some rows again
     return tuple(sorted(rows.values(), key=lambda row: row.step))
-
-
-def _evaluation(path: Path, number: int, shape: object) -> Evaluation:
-    try:
-        if isinstance(shape, dict):
-            shape |= {name: _number(name, shape[name]) for name in _NUMBERS if name in shape}
-            validate.text(on=shape.get("on"))
-        return Evaluation.from_json(shape)
-    except InvalidValue as error:
-        raise DamagedFile(f"line {number} of {path} cannot be understood: {error}") from error
-
-
-def _number(name: str, value: object) -> float:
-    """A number, or a word for one that JSON cannot write."""
-    if isinstance(value, str) and value in _WORDS:
-        return _WORDS[value]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidValue(name, allowed="a number", given=value)
-    return float(value)

@@ -44,7 +44,7 @@ def evaluate(
     """Evaluate a released model on one data set: loss, accuracy, and accuracy of each class."""
     from lehr.certificates import released_model
 
-    data = released_model.read_config(released_model.ReleasedFiles(model))["data"]
+    data = released_model.read_config(model)["data"]
     if data.get("public_records") and data.get("name") == dataset and not allow_seen:
         allowed = f"one that training did not use; it used {data['public_records']!r} (or give --allow-seen)"
         raise InvalidValue("dataset", allowed=allowed, given=dataset)
@@ -118,7 +118,7 @@ def predict(
     if not inputs and dataset is None:
         raise InvalidValue("inputs", allowed="given: files, or --dataset", given=None)
     prediction = released_model.augmented_prediction(model, augmentation=augmentation, votes=votes)
-    image = tuple(released_model.read_config(released_model.ReleasedFiles(model))["data"]["shape"])
+    image = tuple(released_model.read_config(model)["data"]["shape"])
     rows: list[tuple[str, int, int, float]] = []
     with common.working("Evaluating the model"):
         batches = [(str(path), readers.read_inputs(path, shape=image, resize=resize)) for path in inputs or ()]

@@ -59,7 +59,7 @@ def search(
     The search uses the records of [search.data], or of [data]. Either they are declared public or synthetic, or they
     are private and the search itself is charged (--pay). The same command continues a study that was stopped.
     """
-    from lehr.search.request import Search, free_terms
+    from lehr.search.request import Search
     from lehr.search.study import Study
 
     values = common.parse_settings(settings or ())
@@ -75,8 +75,7 @@ def search(
         without = "a search without --pay (the ε of the run itself is --set privacy.epsilon=...)"
         common.refuse(without, mean=mean, law=law, epsilon=epsilon, budget=budget)
         name = name or folder.absolute().name
-        terms = free_terms(request)
-        free = Study(search=request, terms=terms, directory=folder, name=name, url=storage, options=fields)
+        free = Study(search=request, directory=folder, name=name, url=storage, options=fields)
         with common.resumable():
             rows = free.run(callbacks)
         winner = _finish(free, rows, json=json)

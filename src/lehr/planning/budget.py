@@ -21,6 +21,9 @@ else is admitted and nothing is given back (``mode`` "single plan"). Why both ho
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
@@ -92,7 +95,7 @@ class Budget(FileBacked):
         super().__init__(file)
         rows = file.rows()
         with reading(file.path, rows[0]):
-            self.dataset, self._filter = _opened(rows[0])
+            self.dataset, self._filter = _read_limit(rows[0])
         self._known = _Books(limit=self._filter.epsilon)
         self._books(rows)
 
@@ -131,22 +134,42 @@ class Budget(FileBacked):
         ``whole_budget`` the tight accountant decides and admits more, but the budget must be unused, and this run is
         the last that it pays for.
         """
-        check_name(run=run)
-        _something(event=event)
+        self._reserve({run: event}, run_id=run_id, whole_budget=whole_budget)
+
+    def charge(self, events: Mapping[str, Event], *, run_id: str) -> None:
+        """Reserve for several runs, all or none, and settle them in full at once: nothing of it is ever given back."""
+        self._reserve(events, run_id=run_id, is_settled=True)
+
+    def _reserve(
+        self,
+        events: Mapping[str, Event],
+        *,
+        run_id: str | None,
+        whole_budget: bool = False,
+        is_settled: bool = False,
+    ) -> None:
+        for run, each in events.items():
+            check_name(run=run)
+            _check_nonempty(event=each)
         if run_id is not None:
             validate.text(run_id=run_id)
         # The first look at an event is slow and the second is not; the file is not locked during the first.
+        event = together(*events.values())
         epsilon = self._tight_epsilon(event) if whole_budget else None
         if not whole_budget:
             self._filter.admits(event)
         with self._file.transaction() as transaction:
             books = self._books(transaction.rows)
-            books.refuse_taken(run)
+            for run in events:
+                books.refuse_taken(run)
             if self._admits(event, books, epsilon):
-                body = {"run": run, "event": to_json(event), "whole_budget_epsilon": epsilon, "run_id": run_id}
-                transaction.append("reserved", body)
+                for run, each in events.items():
+                    body = {"run": run, "event": to_json(each), "whole_budget_epsilon": epsilon, "run_id": run_id}
+                    transaction.append("reserved", body)
+                    if is_settled:
+                        transaction.append("settled", {"run": run, "used": to_json(each)})
                 return
-        raise BudgetExceeded(self._refusal(event, run, books, epsilon))
+        raise BudgetExceeded(self._refusal(event, next(iter(events)), books, epsilon))
 
     def reservation(self, run: str) -> Event:
         """What a run has reserved."""
@@ -156,7 +179,7 @@ class Budget(FileBacked):
         """Record that a part of the reservation is used; when this returns, its released values may be used."""
         check_event(event=event)
         with self._file.transaction() as transaction:
-            self._books(transaction.rows).spending(run, event)
+            self._books(transaction.rows).with_spending(run, event)
             transaction.append("spent", {"run": run, "event": to_json(event)})
 
     def settle(self, run: str, *, used: Event | None = None, ledger: Ledger | None = None) -> Event:
@@ -172,7 +195,7 @@ class Budget(FileBacked):
                 raise InvalidValue("used", allowed="left out where the ledger says it", given=str(used))
             used = self._finished(run, ledger)
         with self._file.transaction() as transaction:
-            settled = self._books(transaction.rows).settling(run, used)
+            settled = self._books(transaction.rows).with_settlement(run, used)
             transaction.append("settled", {"run": run, "used": to_json(settled.used)})
             return rest(settled.reserved, settled.charged)
 
@@ -192,7 +215,7 @@ class Budget(FileBacked):
 
     def largest_steps(self, step_event: Event) -> int:
         """How many repetitions of an event could be reserved now, at most 10⁹."""
-        _something(step_event=step_event)
+        _check_nonempty(step_event=step_event)
         return self._how_many(step_event, self._books(self._file.rows()), limit=MOST_STEPS)
 
     def _books(self, rows: tuple[Row, ...]) -> _Books:
@@ -202,7 +225,7 @@ class Budget(FileBacked):
 
     def _finished(self, run: str, ledger: Ledger) -> Event:
         """All that a run did, from its own ledger, which takes nothing more from now on."""
-        found = self._books(self._file.rows()).of_unsettled(run)
+        found = self._books(self._file.rows()).unsettled(run)
         ledger.refuse_other(run=run, plan_event=found.reserved, adjacency=self._filter.adjacency)
         ledger.finish()
         return ledger.charged()
@@ -222,44 +245,30 @@ class Budget(FileBacked):
 
     def _how_many(self, step_event: Event, books: _Books, *, limit: int) -> int:
         """The largest count up to ``limit`` that would be admitted."""
-        fits, too_many = 0, limit + 1
-        while too_many - fits > 1:
-            middle = (fits + too_many) // 2
-            if self._admits(Repeated(step_event, middle), books, None):
-                fits = middle
-            else:
-                too_many = middle
-        return fits
+        counts = range(1, limit + 1)
+        return bisect_left(counts, True, key=lambda count: not self._admits(Repeated(step_event, count), books, None))
 
     def _refusal(self, event: Event, run: str, books: _Books, whole_budget_epsilon: float | None) -> str:
         """What the run would cost, what is left, and what could be asked for instead."""
         limit = f"the budget of {self.dataset!r} is ε = {self._filter.epsilon:g} at δ = {self._filter.delta:g}"
         if books.closed_by is not None:
             return f"the run {run!r} is refused: {limit}, and the run {books.closed_by.run!r} took the whole of it"
+        is_unused, parts = books.charged == NOTHING, counted(event)
         if whole_budget_epsilon is None:
             after = self._filter.epsilon_spent(together(books.charged, event))
             asked = f"would bring what is spent from ε = {self._epsilon_spent(books):.4g} to {after:.4g}"
-        elif books.charged == NOTHING:
+        elif is_unused:
             asked = f"would cost ε = {whole_budget_epsilon:.4g}"
         else:
             asked = f"asks for the whole budget, of which ε = {self._epsilon_spent(books):.4g} is spent or reserved"
-        return f"the run {run!r} is refused: {limit}, and it {asked}{self._advice(event, books, whole_budget_epsilon)}"
-
-    def _advice(self, event: Event, books: _Books, whole_budget_epsilon: float | None) -> str:
-        advice = ""
-        parts = counted(event)
         if len(parts) == 1:
             [(atom, count)] = parts.items()
-            advice = f"; {self._how_many(atom, books, limit=count)} × {atom} would fit"
-        if whole_budget_epsilon is None and books.charged == NOTHING and self._fits_whole(event):
-            advice += "; as the only run that this budget ever pays for (whole_budget) it would fit as it is"
-        return advice
-
-    def _fits_whole(self, event: Event) -> bool:
-        try:
-            return self._tight_epsilon(event) <= self._filter.epsilon
-        except (AccountantFailed, UnsupportedEvent):
-            return False
+            asked += f"; {self._how_many(atom, books, limit=count)} × {atom} would fit"
+        if whole_budget_epsilon is None and is_unused:
+            with suppress(AccountantFailed, UnsupportedEvent):
+                if self._tight_epsilon(event) <= self._filter.epsilon:
+                    asked += "; as the only run that this budget ever pays for (whole_budget) it would fit as it is"
+        return f"the run {run!r} is refused: {limit}, and it {asked}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -288,7 +297,7 @@ class _Books:
             raise InvalidValue("run", allowed=f"one of {sorted(self.runs)}", given=run)
         return self.runs[run]
 
-    def of_unsettled(self, run: str) -> RunStatus:
+    def unsettled(self, run: str) -> RunStatus:
         found = self.of(run)
         if found.is_settled:
             raise InvalidValue("run", allowed="a run that is not settled yet", given=run)
@@ -306,27 +315,34 @@ class _Books:
             return self.charged == NOTHING and whole_budget_epsilon <= self.limit
         return True
 
-    def reserving(self, run: str, event: Event, whole_budget_epsilon: float | None, run_id: object) -> RunStatus:
+    def with_reservation(self, run: str, event: Event, whole_budget_epsilon: float | None, run_id: object) -> RunStatus:
         self.refuse_taken(check_name(run=run))
         if not self.is_open_to(whole_budget_epsilon):
             raise BudgetExceeded(f"the run {run!r} cannot follow what was reserved before it")
         return RunStatus(
             run=run,
-            reserved=_something(event=event),
+            reserved=_check_nonempty(event=event),
             whole_budget_epsilon=whole_budget_epsilon,
             run_id=None if run_id is None else validate.text(run_id=run_id),
         )
 
-    def spending(self, run: str, event: Event) -> RunStatus:
-        found = self.of_unsettled(run)
+    def with_spending(self, run: str, event: Event) -> RunStatus:
+        found = self.unsettled(run)
         left = rest(found.reserved, found.used)
         if not is_part(event, of=left):
             raise BudgetExceeded(f"the run {run!r} has {left} left of its reservation, and this asks for {event}")
         return replace(found, used=together(found.used, event))
 
-    def settling(self, run: str, used: Event | None) -> RunStatus:
-        found = self.of_unsettled(run)
-        return replace(found, used=_final_use(found, used), is_settled=True)
+    def with_settlement(self, run: str, used: Event | None) -> RunStatus:
+        found = self.unsettled(run)
+        if used is None and found.used == NOTHING:
+            raise InvalidValue("used", allowed="stated for a run that recorded nothing with spend", given=used)
+        used = found.used if used is None else check_event(used=used)
+        if not is_part(found.used, of=used):
+            raise InvalidValue("used", allowed=f"at least what was recorded with spend, {found.used}", given=str(used))
+        if not is_part(used, of=found.reserved):
+            raise InvalidValue("used", allowed=f"at most what was reserved, {found.reserved}", given=str(used))
+        return replace(found, used=together(used), is_settled=True)
 
     def after(self, rows: tuple[Row, ...], path: Path) -> _Books:
         books = replace(self, rows=max(self.rows, len(rows)), runs=dict(self.runs))
@@ -344,16 +360,16 @@ def _after_row(row: Row, books: _Books) -> RunStatus:
         case "reserved":
             epsilon = content["whole_budget_epsilon"]
             whole = None if epsilon is None else validate.non_negative(whole_budget_epsilon=epsilon)
-            return books.reserving(run, from_json(content["event"]), whole, content.get("run_id"))
+            return books.with_reservation(run, from_json(content["event"]), whole, content.get("run_id"))
         case "spent":
-            return books.spending(run, from_json(content["event"]))
+            return books.with_spending(run, from_json(content["event"]))
         case "settled":
-            return books.settling(run, from_json(content["used"]))
+            return books.with_settlement(run, from_json(content["used"]))
         case _:
             raise InvalidValue("kind", allowed="one of reserved, spent, settled", given=row.kind)
 
 
-def _opened(row: Row) -> tuple[str, RenyiFilter]:
+def _read_limit(row: Row) -> tuple[str, RenyiFilter]:
     content = row.content()
     orders = content["orders"]
     if not isinstance(orders, list):
@@ -366,21 +382,9 @@ def _opened(row: Row) -> tuple[str, RenyiFilter]:
     )
 
 
-def _something(**named: object) -> Event:
+def _check_nonempty(**named: object) -> Event:
     """A checked event that is not empty."""
     event = check_event(**named)
     if together(event) == NOTHING:
         raise InvalidValue(next(iter(named)), allowed="something that is done to the records", given=event)
     return event
-
-
-def _final_use(found: RunStatus, used: Event | None) -> Event:
-    if used is None and found.used == NOTHING:
-        raise InvalidValue("used", allowed="stated for a run that recorded nothing with spend", given=used)
-    if used is None:
-        return found.used
-    if not is_part(found.used, of=check_event(used=used)):
-        raise InvalidValue("used", allowed=f"at least what was recorded with spend, {found.used}", given=str(used))
-    if not is_part(used, of=found.reserved):
-        raise InvalidValue("used", allowed=f"at most what was reserved, {found.reserved}", given=str(used))
-    return together(used)

@@ -44,6 +44,7 @@ from lehr.accounting.events import (
     together,
 )
 from lehr.errors import InvalidValue
+from lehr.files import strict_json
 from lehr.schedules import CONSTANT, Schedule
 
 SECTIONS = ("method", "data", "model", "training")  # of a configuration
@@ -93,17 +94,13 @@ class Plan:
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
         _step(self.adjacency, self.records, self.expected_batch_size, self.noise_multiplier)
-        self._refuse_steps_without_noise()
+        if self.noise_schedule != CONSTANT and self.noise_multiplier:
+            for step in range(self.steps):
+                if not 0 < (factor := self.noise_schedule.factor(step)) < math.inf:
+                    given = f"{factor} at step {step}"
+                    raise InvalidValue("noise_schedule", allowed="a number > 0 at every step of the plan", given=given)
         if self.simulates is not None:
             self._refuse_to_simulate_another(self.simulates)
-
-    def _refuse_steps_without_noise(self) -> None:
-        if self.noise_schedule == CONSTANT or not self.noise_multiplier:
-            return
-        for step in range(self.steps):
-            if not 0 < self.noise_schedule.factor(step) < math.inf:
-                given = f"{self.noise_schedule.factor(step)} at step {step}"
-                raise InvalidValue("noise_schedule", allowed="a number > 0 at every step of the plan", given=given)
 
     def _refuse_to_simulate_another(self, larger: Plan) -> None:
         """A simulation has a smaller batch with as much noise for each record in it; all else is the plan's own."""
@@ -181,20 +178,16 @@ class Plan:
     @classmethod
     def from_json(cls, shape: object) -> Self:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
-        expected = {field.name for field in fields(cls)}
-        if not isinstance(shape, dict) or set(shape) != expected:
-            given = sorted(map(str, shape)) if isinstance(shape, dict) else shape
-            raise InvalidValue("plan", allowed=f"an object with the fields {', '.join(sorted(expected))}", given=given)
+        given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
-        adjacency = words[validate.one_of(words, adjacency=shape["adjacency"])]
         read = {
-            "adjacency": adjacency,
-            "noise_schedule": schedules.from_json(shape["noise_schedule"]),
-            "asked": from_json(shape["asked"]),
-            "limit": None if shape["limit"] is None else from_json(shape["limit"]),
-            "simulates": None if shape["simulates"] is None else cls.from_json(shape["simulates"]),
+            "adjacency": words[validate.one_of(words, adjacency=given["adjacency"])],
+            "noise_schedule": schedules.from_json(given["noise_schedule"]),
+            "asked": from_json(given["asked"]),
+            "limit": None if given["limit"] is None else from_json(given["limit"]),
+            "simulates": None if given["simulates"] is None else cls.from_json(given["simulates"]),
         }
-        return cls(**{**shape, **read})
+        return cls(**{**given, **read})
 
 
 def make_plan(
@@ -266,9 +259,8 @@ def _step(adjacency: Adjacency, records: int, batch: float, sigma: float) -> Eve
     if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
         return PoissonSampled(batch / records, noise)
     if batch != math.floor(batch):
-        raise InvalidValue(
-            "expected_batch_size", allowed="a whole number where sampling is without replacement", given=batch
-        )
+        allowed = "a whole number where sampling is without replacement"
+        raise InvalidValue("expected_batch_size", allowed=allowed, given=batch)
     return SampledWithoutReplacement(records, int(batch), noise)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from lehr import validate
@@ -145,27 +145,22 @@ def check_searchable(plan: Plan) -> None:
         raise InvalidValue("noise_multiplier", allowed="a number > 0 on private records", given=0)
 
 
+SELECTION, COMPOSITION = "selection", "composition"
+WAYS: dict[str, type[SearchPrice]] = {SELECTION: RepeatedSelection, COMPOSITION: Composition}
+
+
 def to_json(price: SearchPrice) -> dict[str, object]:
     """The JSON form of a price."""
-    match price:
-        case RepeatedSelection():
-            return {"kind": SELECTION, "mean": price.mean, "shape": price.shape}
-        case Composition():
-            return {"kind": COMPOSITION, "trials": price.trials}
+    [kind] = [kind for kind, way in WAYS.items() if isinstance(price, way)]
+    return {"kind": kind, **asdict(price)}
 
 
 def from_json(shape: object) -> SearchPrice:
     """The price of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
-    kind = shape.get("kind") if isinstance(shape, dict) else None
-    if kind in _FIELDS:
-        given = strict_json.fields("price", shape, ("kind", *_FIELDS[kind]))
-        numbers: dict[str, Any] = {name: given[name] for name in _FIELDS[kind]}
-        return RepeatedSelection(**numbers) if kind == SELECTION else Composition(**numbers)
-    raise InvalidValue("price", allowed=f"an object whose kind is {SELECTION} or {COMPOSITION}", given=kind)
-
-
-SELECTION, COMPOSITION = WAYS = ("selection", "composition")
-_FIELDS = {SELECTION: ("mean", "shape"), COMPOSITION: ("trials",)}
+    kind = validate.one_of(WAYS, kind=strict_json.check_object("price", shape).get("kind"))
+    names = [each.name for each in fields(WAYS[kind])]
+    given: dict[str, Any] = strict_json.fields("price", shape, ("kind", *names))
+    return WAYS[kind](**{name: given[name] for name in names})
 
 
 def law_in_words(shape: float | None) -> str:

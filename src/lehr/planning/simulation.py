@@ -31,7 +31,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 import lehr
@@ -79,6 +78,8 @@ def simulation_words(plan: Plan) -> str:
     )
 
 
+# The line through accuracies.
+
 FEWEST_RUNS, FEWEST_BATCHES = 3, 2
 LARGEST_CONFIDENCE = 0.999_999  # beyond it, quantiles are far out in tails that no handful of runs knows
 
@@ -108,50 +109,55 @@ class Law:
     residual_std: float
     spread: float  # of log2 of the batches around the center, as a sum of squares
     num_runs: int
-    largest_batch: float
     bend_p_value: float | None
 
     def at(self, batch: float) -> float:
         """What the line says."""
-        return self.level + self.slope * self._from_center(batch)
+        return self.level + self.slope * (_log2(batch) - self.center)
 
     def interval(self, batch: float, *, confidence: float, num_runs: int = 1) -> Interval:
         """Where the mean of so many further runs of that batch falls with that confidence.
 
         Both are in it: that the line itself is known from a few runs only, and that a further run strays from it.
         """
-        share = 1 / validate.count(num_runs=num_runs) + 1 / self.num_runs + self._from_center(batch) ** 2 / self.spread
-        reach = self._quantile(confidence) * self.residual_std * math.sqrt(share)
-        return Interval(self.at(batch) - reach, self.at(batch) + reach)
+        share = 1 / validate.count(num_runs=num_runs) + 1 / self.num_runs
+        share += (_log2(batch) - self.center) ** 2 / self.spread
+        return self._around(self.at(batch), math.sqrt(share), confidence)
 
     def slope_interval(self, *, confidence: float) -> Interval:
         """Where the true slope lies with that confidence."""
-        reach = self._quantile(confidence) * self.residual_std / math.sqrt(self.spread)
-        return Interval(self.slope - reach, self.slope + reach)
+        return self._around(self.slope, 1 / math.sqrt(self.spread), confidence)
 
-    def doublings_beyond(self, batch: float) -> float:
-        """How many times the largest batch that was seen must be doubled to get there; 0 where it need not."""
-        return max(0.0, _log2(batch) - math.log2(self.largest_batch))
-
-    def _from_center(self, batch: float) -> float:
-        return _log2(batch) - self.center
-
-    def _quantile(self, confidence: float) -> float:
-        """Of Student's distribution: the spread of the residuals is itself known from a few runs only."""
-        return float(special.stdtrit(self.num_runs - 2, (1 + check_confidence(confidence=confidence)) / 2))
+    def _around(self, value: float, scale: float, confidence: float) -> Interval:
+        """By Student's distribution: the spread of the residuals is itself known from a few runs only."""
+        quantile = float(special.stdtrit(self.num_runs - 2, (1 + check_confidence(confidence=confidence)) / 2))
+        reach = quantile * self.residual_std * scale
+        return Interval(value - reach, value + reach)
 
 
 def fit_law(runs: Sequence[tuple[float, float]]) -> Law:
     """The line through runs, each a batch and an accuracy."""
     batches = np.array([_log2(batch) for batch, _ in runs])
     accuracies = np.array([check_accuracy(accuracy=accuracy) for _, accuracy in runs])
-    if len(batches) < FEWEST_RUNS or len(np.unique(batches)) < FEWEST_BATCHES:
+    groups = [accuracies[batches == batch] for batch in np.unique(batches)]
+    if len(batches) < FEWEST_RUNS or len(groups) < FEWEST_BATCHES:
         allowed = f"{FEWEST_RUNS} or more, of {FEWEST_BATCHES} or more batches: through fewer, any line goes"
-        raise InvalidValue("runs", allowed=allowed, given=f"{len(batches)} of {len(np.unique(batches))}")
+        raise InvalidValue("runs", allowed=allowed, given=f"{len(batches)} of {len(groups)}")
     center, level = float(batches.mean()), float(accuracies.mean())
-    spread = float(np.square(batches - center).sum())
-    slope = float((batches - center) @ (accuracies - level)) / spread
-    residuals = accuracies - level - slope * (batches - center)
+    away = batches - center
+    spread = float(away @ away)
+    slope = float(away @ (accuracies - level)) / spread
+    residuals = accuracies - level - slope * away
+    # A parabola is tested against the line, judged by how much runs of one batch differ among themselves. What
+    # extrapolation suffers from is a steady bend, since accuracies cannot rise for ever: one number, and not every way
+    # in which the means of the batches may miss a line, which few runs could tell from chance.
+    bend_p_value, within = None, len(batches) - len(groups)
+    inside = sum(float(np.square(group - group.mean()).sum()) for group in groups)
+    if len(groups) >= 3 and within >= 1 and inside > 0:
+        straight = np.vander(away, 2)
+        bend = away**2 - straight @ np.linalg.lstsq(straight, away**2, rcond=None)[0]
+        explained = float(bend @ residuals) ** 2 / float(bend @ bend)
+        bend_p_value = float(special.fdtrc(1, within, explained / (inside / within)))
     return Law(
         center=center,
         level=level,
@@ -159,8 +165,7 @@ def fit_law(runs: Sequence[tuple[float, float]]) -> Law:
         residual_std=math.sqrt(float(residuals @ residuals) / (len(batches) - 2)),
         spread=spread,
         num_runs=len(batches),
-        largest_batch=max(batch for batch, _ in runs),
-        bend_p_value=_bend_p_value(batches, accuracies, residuals),
+        bend_p_value=bend_p_value,
     )
 
 
@@ -184,28 +189,9 @@ def _log2(batch: float) -> float:
     return math.log2(validate.positive(batch=batch))
 
 
-def _bend_p_value(
-    batches: NDArray[np.float64], accuracies: NDArray[np.float64], residuals: NDArray[np.float64]
-) -> float | None:
-    """The test of a parabola against the line, judged by how much runs of one batch differ among themselves.
-
-    What extrapolation suffers from is a steady bend, since accuracies cannot rise for ever: one number, and not every
-    way in which the means of the batches may miss a line, which few runs could tell from chance.
-    """
-    groups = [accuracies[batches == batch] for batch in np.unique(batches)]
-    within = len(batches) - len(groups)
-    inside = sum(float(np.square(group - group.mean()).sum()) for group in groups)
-    if len(groups) < 3 or within < 1 or not inside > 0:
-        return None
-    straight = np.vander(batches - batches.mean(), 2)
-    square = np.square(straight[:, 0])
-    bend = square - straight @ np.linalg.lstsq(straight, square, rcond=None)[0]
-    explained = float(bend @ residuals) ** 2 / float(bend @ bend)
-    return float(special.fdtrc(1, within, explained / (inside / within)))
-
+# The prediction, and its file.
 
 FORMAT, FORMAT_VERSION = "lehr prediction", 1
-AGREES_TO = 1e-6  # numbers that follow from others, computed again on another machine
 # What a run is like does not depend on these, or says it at length.
 _LEFT_OUT = {
     "data": ("is_known",),
@@ -231,7 +217,7 @@ class SimulatedRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A prediction beside what was reached, by one run or by several on average."""
+    """A prediction and the outcome of one run, or the mean of several."""
 
     predicted: float
     interval: Interval
@@ -245,7 +231,7 @@ class Comparison:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the outcome is one of those that were predicted."""
+        """Whether the outcome is within the interval."""
         return self.interval.has(self.outcome)
 
 
@@ -253,8 +239,8 @@ class Comparison:
 class Prediction:
     """What a run of the ``reference`` plan is expected to reach, from ``runs`` that simulate it.
 
-    ``setting`` is what the runs were beside their plans, as their configurations have it; empty where it is not known.
-    ``confidence`` is that of every interval.
+    ``setting`` is how the runs were made apart from their plans, as their configurations have it; empty where it is not
+    known. ``confidence`` is that of every interval.
     """
 
     reference: Plan
@@ -270,8 +256,13 @@ class Prediction:
         check_confidence(confidence=self.confidence)
         for name in ("evaluated_on", "library_version"):
             validate.text(**{name: getattr(self, name)})
-        _check_day(self.predicted_on)
-        _check_setting(self.setting)
+        try:
+            date.fromisoformat(validate.text(predicted_on=self.predicted_on))
+        except ValueError as error:
+            raise InvalidValue("predicted_on", allowed="a day such as 2026-01-31", given=self.predicted_on) from error
+        if self.setting != {}:
+            for name, section in strict_json.fields("setting", self.setting, SECTIONS).items():
+                strict_json.check_object(name, section)
         largest = self.reference.expected_batch_size
         for run in self.runs:
             if not run.expected_batch_size < largest:
@@ -287,11 +278,11 @@ class Prediction:
     @property
     def accuracy(self) -> float:
         """What is predicted."""
-        return _share(self.law.at(self.reference.expected_batch_size))
+        return _clipped(self.law.at(self.reference.expected_batch_size))
 
     @property
     def is_beyond_all_or_nothing(self) -> bool:
-        """Whether the line leaves what accuracies can be on its way: then it does not hold there."""
+        """Whether the line leaves [0, 1] on its way: then it does not hold there."""
         return self.law.at(self.reference.expected_batch_size) != self.accuracy
 
     @property
@@ -301,8 +292,8 @@ class Prediction:
 
     @property
     def doublings_beyond(self) -> float:
-        """How far beyond the largest batch that was seen the prediction reaches."""
-        return self.law.doublings_beyond(self.reference.expected_batch_size)
+        """How many times the largest batch that was seen must be doubled to get to the reference."""
+        return _log2(self.reference.expected_batch_size) - _log2(max(run.expected_batch_size for run in self.runs))
 
     @property
     def cost(self) -> float:
@@ -312,27 +303,22 @@ class Prediction:
     def interval(self, *, num_runs: int = 1, batch: float | None = None) -> Interval:
         """Where the mean of so many runs falls: of the reference, or of another batch in its place."""
         at = self.reference.expected_batch_size if batch is None else batch
-        lowest, highest = self.law.interval(at, confidence=self.confidence, num_runs=num_runs)
-        return Interval(_share(lowest), _share(highest))
+        return Interval(*map(_clipped, self.law.interval(at, confidence=self.confidence, num_runs=num_runs)))
 
     def compared_with(self, outcomes: Sequence[float]) -> Comparison:
-        """The prediction beside the accuracies of runs of the reference."""
+        """The prediction and the accuracies of runs of the reference."""
         reached = [check_accuracy(outcome=outcome) for outcome in outcomes]
         if not reached:
             raise InvalidValue("outcomes", allowed="one or more accuracies", given=outcomes)
-        return Comparison(
-            predicted=self.accuracy,
-            interval=self.interval(num_runs=len(reached)),
-            outcome=math.fsum(reached) / len(reached),
-            num_runs=len(reached),
-        )
+        interval, mean = self.interval(num_runs=len(reached)), math.fsum(reached) / len(reached)
+        return Comparison(predicted=self.accuracy, interval=interval, outcome=mean, num_runs=len(reached))
 
     def other_settings(self, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """What another run's configuration has otherwise than the simulated runs had it, in words."""
+        """The settings of another run's configuration that differ from those of the simulated runs, in words."""
         if not self.setting:
             return ("how the simulated runs were made is not known",)
-        before, now = _undeclared(self.setting), _undeclared(setting_of(config))
-        return tuple(words for name in SECTIONS for words in _differing(before[name], now[name], name))
+        now = setting_of(config)
+        return tuple(words for name in SECTIONS for words in _differing(self.setting[name], now[name], name))
 
     def may_reveal(self, config: Mapping[str, Any]) -> bool:
         """Whether another run protects records of the very name that simulations were made on, which protect nobody."""
@@ -342,64 +328,51 @@ class Prediction:
 
     def refuse_other_plan(self, plan: Plan | None) -> None:
         """An error for a run whose steps are not those that were predicted. Records and δ do not change a step."""
-        if plan is None or _steps_of(plan) != _steps_of(self.reference):
-            given = "none" if plan is None else plan_words(plan)
-            raise InvalidValue(
-                "prediction", allowed=f"one of the run's plan: {given}", given=plan_words(self.reference)
-            )
+        reference, keys = self.reference, [each.name for each in fields(Plan) if each.name not in ("records", "delta")]
+        if plan is None or any(getattr(plan, key) != getattr(reference, key) for key in keys):
+            allowed = f"one of the run's plan: {'none' if plan is None else plan_words(plan)}"
+            raise InvalidValue("prediction", allowed=allowed, given=plan_words(reference))
 
     def to_json(self) -> dict[str, object]:
         """As a file has it: what was seen, and what follows from it."""
+        interval, slopes = self.interval(), self.slope_interval
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
-            "predicted_on": self.predicted_on,
-            "library_version": self.library_version,
-            "evaluated_on": self.evaluated_on,
-            "confidence": self.confidence,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "reference": self.reference.to_json(),
             "runs": [asdict(run) for run in self.runs],
             "setting": dict(self.setting),
-            "follows": self._follows(),
-        }
-
-    def _follows(self) -> dict[str, float | None]:
-        law, interval, slopes = self.law, self.interval(), self.slope_interval
-        return {
-            "accuracy": self.accuracy,
-            "lowest": interval.lowest,
-            "highest": interval.highest,
-            "slope_per_doubling": law.slope,
-            "slope_lowest": slopes.lowest,
-            "slope_highest": slopes.highest,
-            "residual_std": law.residual_std,
-            "bend_p_value": law.bend_p_value,
-            "doublings_beyond": self.doublings_beyond,
+            "follows": {
+                "accuracy": self.accuracy,
+                "lowest": interval.lowest,
+                "highest": interval.highest,
+                "slope_per_doubling": self.law.slope,
+                "slope_lowest": slopes.lowest,
+                "slope_highest": slopes.highest,
+                "residual_std": self.law.residual_std,
+                "bend_p_value": self.law.bend_p_value,
+                "doublings_beyond": self.doublings_beyond,
+            },
         }
 
 
 def prediction_from_json(shape: object) -> Prediction:
-    """The prediction of a JSON form. What is unknown, missing, or does not follow is refused."""
-    own = [field.name for field in fields(Prediction)]
+    """The prediction of a JSON form. What is unknown or missing is refused; what follows is computed again."""
+    own = [each.name for each in fields(Prediction)]
     given: dict[str, Any] = strict_json.fields("prediction", shape, ["format", "format_version", *own, "follows"])
-    if given["format"] != FORMAT or given["format_version"] != FORMAT_VERSION:
+    if (given["format"], given["format_version"]) != (FORMAT, FORMAT_VERSION):
         found = f"{given['format']} {given['format_version']}"
         raise InvalidValue("format", allowed=f"{FORMAT} {FORMAT_VERSION}", given=found)
     read = {
         "reference": Plan.from_json(given["reference"]),
         "runs": strict_json.list_of("runs", given["runs"], _read_run),
     }
-    prediction = Prediction(**{**{name: given[name] for name in own}, **read})
-    expected = prediction._follows()
-    follows = strict_json.fields("follows", given["follows"], tuple(expected))
-    for name, value in expected.items():
-        if not _agree(value, follows[name]):
-            raise InvalidValue(name, allowed=f"{value}, as follows from the runs", given=follows[name])
-    return prediction
+    return Prediction(**{**{name: given[name] for name in own}, **read})
 
 
 def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is beside its plan, as its configuration has it: what would make another run of it."""
+    """How a run is made apart from its plan, as its configuration has it."""
     return {
         section: {key: value for key, value in config[section].items() if key not in _LEFT_OUT.get(section, ())}
         for section in SECTIONS
@@ -413,56 +386,20 @@ def plan_words(plan: Plan) -> str:
     return f"{plan.steps:,} steps of batches of {batch} at noise multiplier {plan.noise_multiplier:.6g}{simulated}"
 
 
-def _steps_of(plan: Plan) -> list[object]:
-    return [getattr(plan, each.name) for each in fields(plan) if each.name not in ("records", "delta")]
-
-
-def _undeclared(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what the records were said to be, which changes no step."""
-    return {**setting, "data": {key: value for key, value in setting["data"].items() if key != "declared"}}
-
-
-def _check_setting(setting: object) -> None:
-    if setting == {}:
-        return
-    for name, section in strict_json.fields("setting", setting, SECTIONS).items():
-        if not isinstance(section, Mapping):
-            raise InvalidValue(name, allowed="an object", given=section)
-
-
 def _read_run(shape: object) -> SimulatedRun:
-    given: dict[str, Any] = strict_json.fields("run", shape, [field.name for field in fields(SimulatedRun)])
+    given: dict[str, Any] = strict_json.fields("run", shape, [each.name for each in fields(SimulatedRun)])
     return SimulatedRun(**given)
-
-
-def _agree(expected: float | None, given: object) -> bool:
-    if expected is None or isinstance(given, bool) or not isinstance(given, int | float):
-        return expected is given
-    try:
-        return math.isclose(expected, given, rel_tol=AGREES_TO, abs_tol=AGREES_TO)
-    except OverflowError:  # a whole number beyond every float
-        return False
 
 
 def _differing(before: object, now: object, path: str) -> Iterator[str]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for name in sorted({*before, *now}):
+        # What the records are declared to be changes no step.
+        for name in sorted({*before, *now} - ({"declared"} if path == "data" else set())):
             yield from _differing(before.get(name), now.get(name), f"{path}: {str(name).replace('_', ' ')}")
     elif before != now:
-        yield f"{path} was {_said(before)} in the simulations and is {_said(now)}"
+        was, is_now = ("not stated" if value is None else value for value in (before, now))
+        yield f"{path} was {was} in the simulations and is {is_now}"
 
 
-def _said(value: object) -> str:
-    return "not stated" if value is None else str(value)
-
-
-def _share(value: float) -> float:
-    """Clip to [0, 1]."""
-    return min(1.0, max(0.0, value))
-
-
-def _check_day(predicted_on: object) -> None:
-    try:
-        date.fromisoformat(validate.text(predicted_on=predicted_on))
-    except ValueError as error:
-        raise InvalidValue("predicted_on", allowed="a day such as 2026-01-31", given=predicted_on) from error
+def _clipped(share: float) -> float:
+    return min(1.0, max(0.0, share))

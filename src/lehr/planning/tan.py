@@ -32,7 +32,6 @@ AN_ESTIMATE = "an estimate, not a guarantee"
 FAIR_FROM = 2.0  # the noise multiplier above which the paper finds its estimate fair
 WALL = 0.1  # the share above the large-noise limit at which the wall is said to begin
 TIGHT = "pld"
-_PAPERS_OWN = "rdp-balle20"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,22 +109,15 @@ class TanAnalysis:
 
     def to_json(self) -> dict[str, object]:
         """The JSON form, with the numbers that follow from the others."""
+        wall = {"noise_multiplier": self.wall, "tolerance": self.tolerance, "above_limit": self.above_limit}
         return {
-            "eta_step": self.total.eta_step,
-            "eta": self.total.eta,
-            "total_noise": self.total.total_noise,
-            "signal": self.total.signal,
+            **{name: getattr(self.total, name) for name in ("eta_step", "eta", "total_noise", "signal")},
             "epsilon": self.epsilon,
             "accountant": self.accountant,
             "epsilon_tan": {"value": self.epsilon_estimate, "standing": AN_ESTIMATE, "off": self.estimate_off},
             "epsilon_balle20": {"value": self.epsilon_balle20, "off": self.balle20_off},
             "epsilon_large_noise": self.epsilon_limit,
-            "wall": {
-                "noise_multiplier": self.wall,
-                "tolerance": self.tolerance,
-                "above_limit": self.above_limit,
-                "is_clear": self.is_clear_of_wall,
-            },
+            "wall": {**wall, "is_clear": self.is_clear_of_wall},
             "largest_signal": self.ceiling,
             "share_of_largest_signal": self.share_of_ceiling,
             "is_estimate_fair": self.is_estimate_fair,
@@ -135,16 +127,14 @@ class TanAnalysis:
 def total_noise(plan: Plan) -> TotalNoise:
     """η of a plan of equal Poisson-sampled steps; any other plan is refused."""
     if plan.adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
-        raise InvalidValue(
-            "adjacency", allowed="add-or-remove-one for the total amount of noise", given=plan.adjacency.value
-        )
+        allowed = "add-or-remove-one for the total amount of noise"
+        raise InvalidValue("adjacency", allowed=allowed, given=plan.adjacency.value)
     if not plan.has_equal_steps:
         allowed = "one of equal steps, without a schedule, a question or a limit, for the total amount of noise"
         raise InvalidValue("plan", allowed=allowed, given=str(plan.event))
     if not plan.noise_multiplier > 0:
-        raise InvalidValue(
-            "noise_multiplier", allowed="a finite number > 0 for the total amount of noise", given=plan.noise_multiplier
-        )
+        allowed = "a finite number > 0 for the total amount of noise"
+        raise InvalidValue("noise_multiplier", allowed=allowed, given=plan.noise_multiplier)
     eta_step = plan.sampling_probability / (math.sqrt(2) * plan.noise_multiplier)
     return TotalNoise(eta_step=eta_step, steps=plan.steps)
 
@@ -177,22 +167,26 @@ def run_at(total: TotalNoise, noise_multiplier: float, *, steps: int | None = No
     return Repeated(PoissonSampled(probability, Gaussian(noise_multiplier)), total.steps if steps is None else steps)
 
 
+def _epsilon_by(accountant: str, event: Event, delta: float) -> float:
+    return ACCOUNTANTS[accountant].epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+
+
 def tight_epsilon(event: Event, *, delta: float) -> float:
     """ε by the tight accountant alone, which is quicker than by all; by the best of the others where it gives up."""
     try:
-        return ACCOUNTANTS[TIGHT].epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+        return _epsilon_by(TIGHT, event, delta)
     except AccountantFailed:
         return bound(event, delta=delta).epsilon
 
 
 def estimated_epsilon(event: Event, *, delta: float) -> float:
     """What η alone says: an estimate, not a guarantee."""
-    return ACCOUNTANTS["tan"].epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    return _epsilon_by("tan", event, delta)
 
 
 def balle20_epsilon(event: Event, *, delta: float) -> float:
     """ε by the accountant that the paper reports."""
-    return ACCOUNTANTS[_PAPERS_OWN].epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    return _epsilon_by("rdp-balle20", event, delta)
 
 
 def large_noise_epsilon(signal: float, *, delta: float) -> float:
@@ -223,6 +217,8 @@ def largest_signal(*, epsilon: float, delta: float) -> float:
     return 1 / found
 
 
+# Other settings at the same ε.
+
 BATCH_FACTORS = (1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 STEP_FACTORS = (1 / 16, 1 / 4, 4.0)
 NEARLY = 0.05  # the share of its signal that a cheaper setting may lose and still be called nearly as good
@@ -230,7 +226,7 @@ NEARLY = 0.05  # the share of its signal that a cheaper setting may lose and sti
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """A setting at most as dear in ε as the plan, beside the plan."""
+    """A setting at most as dear in ε as the plan, compared with the plan."""
 
     expected_batch_size: float
     steps: int
@@ -273,44 +269,50 @@ class MoreData:
     cost_factor: float
 
 
-def other_batches(plan: Plan, *, epsilon: float | None = None) -> Iterator[Proposal]:
-    """The same steps with other batches, each with the least noise that its ε allows; those out of reach are left out.
-
-    ``epsilon`` is that of the plan, where it is known already.
-    """
-    allowed = plan.bound().epsilon if epsilon is None else epsilon
+def other_batches(plan: Plan, *, epsilon: float) -> Iterator[Proposal]:
+    """The same steps with other batches, each with the least noise that ε allows; those out of reach are left out."""
     batches = {_whole(plan.expected_batch_size * factor) for factor in BATCH_FACTORS if factor != 1}
     for batch in sorted({plan.expected_batch_size, *batches}):
         if batch == plan.expected_batch_size:
-            yield _beside(plan, plan, allowed)
+            yield _proposal(plan, plan, epsilon)
         elif batch <= plan.records:
-            yield from _calibrated(plan, allowed, batch=batch, steps=plan.steps)
+            yield from _proposals(plan, epsilon, batch=batch, steps=plan.steps)
 
 
-def other_steps(plan: Plan, *, epsilon: float | None = None) -> Iterator[Proposal]:
+def other_steps(plan: Plan, *, epsilon: float) -> Iterator[Proposal]:
     """More or fewer steps at almost the same η: the batch follows as 1/√steps, the learning rate as 1/steps."""
-    allowed = plan.bound().epsilon if epsilon is None else epsilon
     for steps in sorted({max(1, round(plan.steps * factor)) for factor in STEP_FACTORS}):
         batch = _whole(plan.expected_batch_size * math.sqrt(plan.steps / steps))
         if steps != plan.steps and batch <= plan.records:
-            yield from _calibrated(plan, allowed, batch=batch, steps=steps)
+            yield from _proposals(plan, epsilon, batch=batch, steps=steps)
 
 
-def twice_the_data(plan: Plan, *, epsilon: float | None = None) -> Iterator[MoreData]:
+def twice_the_data(plan: Plan, *, epsilon: float) -> Iterator[MoreData]:
     """What twice the records would give: less ε, or twice the batch, or less noise at the same ε."""
-    allowed = plan.bound().epsilon if epsilon is None else epsilon
     more = replace(plan, records=2 * plan.records, delta=plan.delta / 2)
-    yield _on_more_data("batch, noise and steps", more, plan)
-    twice = replace(more, expected_batch_size=2 * plan.expected_batch_size)
-    yield _on_more_data("sampling probability, noise and steps", twice, plan)
-    for found in _within(more, allowed):
-        yield _on_more_data("batch, steps and ε", found, plan)
+    found = {
+        "batch, noise and steps": more,
+        "sampling probability, noise and steps": replace(more, expected_batch_size=2 * plan.expected_batch_size),
+        "batch, steps and ε": _calibrate(more, epsilon),
+    }
+    for keeps, each in found.items():
+        if each is not None:
+            yield MoreData(
+                keeps=keeps,
+                records=each.records,
+                delta=each.delta,
+                expected_batch_size=each.expected_batch_size,
+                noise_multiplier=each.noise_multiplier,
+                epsilon=tight_epsilon(each.event, delta=each.delta),
+                epsilon_estimate=estimated_epsilon(each.event, delta=each.delta),
+                cost_factor=each.expected_batch_size / plan.expected_batch_size,
+            )
 
 
 def best_for_its_cost(rows: Sequence[Proposal]) -> Proposal | None:
     """The dearer setting with the most signal won for each share of cost added; none where no signal is won."""
-    rated = [(row.gain_per_cost, row) for row in rows if row.gain_per_cost is not None and row.signal_gain > 0]
-    return max(rated, key=lambda pair: pair[0])[1] if rated else None
+    gaining = [row for row in rows if row.gain_per_cost is not None and row.signal_gain > 0]
+    return max(gaining, key=lambda row: row.gain_per_cost or 0.0, default=None)
 
 
 def cheapest_nearly_as_good(rows: Sequence[Proposal]) -> Proposal | None:
@@ -323,29 +325,25 @@ def _whole(batch: float) -> float:
     return float(max(1, round(batch)))
 
 
-def _calibrated(plan: Plan, epsilon: float, *, batch: float, steps: int) -> Iterator[Proposal]:
-    for found in _within(replace(plan, expected_batch_size=batch, steps=steps), epsilon):
-        yield _beside(plan, found, tight_epsilon(found.event, delta=found.delta))
+def _proposals(plan: Plan, epsilon: float, *, batch: float, steps: int) -> Iterator[Proposal]:
+    found = _calibrate(replace(plan, expected_batch_size=batch, steps=steps), epsilon)
+    if found is not None:
+        yield _proposal(plan, found, tight_epsilon(found.event, delta=found.delta))
 
 
-def _within(plan: Plan, epsilon: float) -> Iterator[Plan]:
-    """The plan with the least noise that ε allows, unless no noise is found that does."""
+def _calibrate(plan: Plan, epsilon: float) -> Plan | None:
+    """The plan with the least noise that ε allows; None where no noise is found that does."""
+    batch, steps = plan.expected_batch_size, plan.steps
+    how = {"records": plan.records, "expected_batch_size": batch, "steps": steps, "accountant": TIGHT}
     try:
-        yield make_plan(
-            epsilon=epsilon,
-            delta=plan.delta,
-            records=plan.records,
-            expected_batch_size=plan.expected_batch_size,
-            steps=plan.steps,
-            accountant=TIGHT,
-        )
+        return make_plan(epsilon=epsilon, delta=plan.delta, **how)  # type: ignore[arg-type]
     except (Unreachable, AccountantFailed):
-        return
+        return None
 
 
-def _beside(plan: Plan, found: Plan, epsilon: float) -> Proposal:
+def _proposal(plan: Plan, found: Plan, epsilon: float) -> Proposal:
     signal, before = total_noise(found).signal, total_noise(plan).signal
-    cost, cost_before = found.expected_batch_size * found.steps, plan.expected_batch_size * plan.steps
+    cost = found.expected_batch_size * found.steps
     return Proposal(
         expected_batch_size=found.expected_batch_size,
         steps=found.steps,
@@ -354,25 +352,14 @@ def _beside(plan: Plan, found: Plan, epsilon: float) -> Proposal:
         signal=signal,
         signal_gain=signal / before - 1,
         cost=cost,
-        cost_factor=cost / cost_before,
+        cost_factor=cost / (plan.expected_batch_size * plan.steps),
         learning_rate_factor=plan.steps / found.steps,
         above_limit=epsilon / large_noise_epsilon(signal, delta=plan.delta) - 1,
         is_plan=found == plan,
     )
 
 
-def _on_more_data(keeps: str, more: Plan, plan: Plan) -> MoreData:
-    return MoreData(
-        keeps=keeps,
-        records=more.records,
-        delta=more.delta,
-        expected_batch_size=more.expected_batch_size,
-        noise_multiplier=more.noise_multiplier,
-        epsilon=tight_epsilon(more.event, delta=more.delta),
-        epsilon_estimate=estimated_epsilon(more.event, delta=more.delta),
-        cost_factor=more.expected_batch_size * more.steps / (plan.expected_batch_size * plan.steps),
-    )
-
+# Figures 2 and 3 of the paper.
 
 FIGURE_STEP_FACTORS = (1 / 16, 1.0, 16.0)
 POINTS = 9
@@ -413,19 +400,46 @@ class RatioCurve:
 
 def eta_curves(plan: Plan, *, step_factors: Sequence[float] = FIGURE_STEP_FACTORS) -> Iterator[EtaCurve]:
     """Figure 2, a line at a time: fewer steps than planned, as planned, and more. A line of one point is left out."""
-    total = total_noise(plan)
+    total, own = total_noise(plan), plan.noise_multiplier
+    first, last = min(_SMALLEST, own / 1.5), max(_LARGEST, own * 1.5)
+    evenly = [first * (last / first) ** (place / (POINTS - 1)) for place in range(POINTS)]
     for steps in sorted({max(1, round(plan.steps * factor)) for factor in step_factors}):
-        points = tuple(_points(plan, total, steps))
+        is_own, full = steps == plan.steps, math.sqrt(steps) / total.signal  # full: every record is in every batch
+        noises = {*evenly, *([own] if is_own else []), *([full] if full < last else [])}
+        points = []
+        for noise in _possible(total, noises, steps):
+            run = run_at(total, noise, steps=steps)
+            points.append(
+                EtaPoint(
+                    noise_multiplier=noise,
+                    sampling_probability=min(1.0, total.sampling_probability(noise, steps=steps)),
+                    epsilon=tight_epsilon(run, delta=plan.delta),
+                    epsilon_balle20=balle20_epsilon(run, delta=plan.delta) if is_own else None,
+                )
+            )
         if len(points) > 1:
-            yield EtaCurve(steps=steps, is_of_plan=steps == plan.steps, points=points)
+            yield EtaCurve(steps=steps, is_of_plan=is_own, points=tuple(points))
 
 
 def ratio_curves(plan: Plan) -> tuple[RatioCurve, ...]:
     """Figure 3: a few noise multipliers and the plan's own, smallest first."""
-    total = total_noise(plan)
-    noises = sorted({*RATIO_NOISE_MULTIPLIERS, plan.noise_multiplier})
-    possible = [noise for noise in noises if _is_possible(total, noise, total.steps)]
-    return tuple(_ratio_curve(plan, total, noise) for noise in possible)
+    total, curves = total_noise(plan), []
+    for noise in _possible(total, {*RATIO_NOISE_MULTIPLIERS, plan.noise_multiplier}, total.steps):
+        probability = min(1.0, total.sampling_probability(noise))
+        step = PoissonSampled(probability, Gaussian(noise))
+        found = renyi_divergences(step, RATIO_ORDERS, Adjacency.ADD_OR_REMOVE_ONE, only_these=True).tolist()
+        curves.append(
+            RatioCurve(
+                noise_multiplier=noise,
+                sampling_probability=probability,
+                is_of_plan=noise == plan.noise_multiplier,
+                orders=RATIO_ORDERS,
+                ratios=tuple(
+                    value / (order * total.eta_step**2) for order, value in zip(RATIO_ORDERS, found, strict=True)
+                ),
+            )
+        )
+    return tuple(curves)
 
 
 def deciding_order(plan: Plan) -> float:
@@ -433,47 +447,9 @@ def deciding_order(plan: Plan) -> float:
     return 1 + math.sqrt(-math.log(plan.delta)) / total_noise(plan).eta
 
 
-def _points(plan: Plan, total: TotalNoise, steps: int) -> Iterator[EtaPoint]:
-    first = min(_SMALLEST, plan.noise_multiplier / 1.5)
-    last = max(_LARGEST, plan.noise_multiplier * 1.5)
-    apart = (last / first) ** (1 / (POINTS - 1))
-    noises = {first * apart**place for place in range(POINTS)}
-    if steps == plan.steps:
-        noises.add(plan.noise_multiplier)
-    full = math.sqrt(steps) / total.signal  # where every record takes part in every step
-    if full < last:
-        noises.add(full)
-    for noise in sorted(noises):
-        if _is_possible(total, noise, steps):
-            yield _point(plan, total, steps, noise)
-
-
-def _point(plan: Plan, total: TotalNoise, steps: int, noise: float) -> EtaPoint:
-    run = run_at(total, noise, steps=steps)
-    return EtaPoint(
-        noise_multiplier=noise,
-        sampling_probability=min(1.0, total.sampling_probability(noise, steps=steps)),
-        epsilon=tight_epsilon(run, delta=plan.delta),
-        epsilon_balle20=balle20_epsilon(run, delta=plan.delta) if steps == plan.steps else None,
-    )
-
-
-def _ratio_curve(plan: Plan, total: TotalNoise, noise: float) -> RatioCurve:
-    probability = min(1.0, total.sampling_probability(noise))
-    step = PoissonSampled(probability, Gaussian(noise))
-    found = renyi_divergences(step, RATIO_ORDERS, Adjacency.ADD_OR_REMOVE_ONE, only_these=True)
-    ratios = (value / (order * total.eta_step**2) for order, value in zip(RATIO_ORDERS, found.tolist(), strict=True))
-    return RatioCurve(
-        noise_multiplier=noise,
-        sampling_probability=probability,
-        is_of_plan=noise == plan.noise_multiplier,
-        orders=RATIO_ORDERS,
-        ratios=tuple(ratios),
-    )
-
-
-def _is_possible(total: TotalNoise, noise: float, steps: int) -> bool:
-    return total.sampling_probability(noise, steps=steps) <= 1 + 1e-9  # full batches, but for rounding
+def _possible(total: TotalNoise, noises: set[float], steps: int) -> list[float]:
+    """The noise multipliers at which no batch has more than all records, but for rounding."""
+    return sorted(noise for noise in noises if total.sampling_probability(noise, steps=steps) <= 1 + 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -102,14 +102,14 @@ class TrainingProgress(Callback):
     """
 
     def __init__(self, screen: Screen | None = None, *, quiet: bool = False, label: str = "") -> None:
-        self._screen, self._quiet, self.label = screen or Screen(), quiet, label
+        self._screen, self.quiet, self.label = screen or Screen(), quiet, label
         self._start: Start | None = None
         self._evaluation: Evaluation | None = None
         self._next_line = 0.0
 
     def started(self, start: Start) -> None:
         self._start, self._evaluation = start, None
-        if not self._quiet:
+        if not self.quiet:
             self.say(start_text(start, label=self.label))
             self._screen.begin(start.steps, done=start.first_step, unit="steps")
 
@@ -124,7 +124,7 @@ class TrainingProgress(Callback):
         self._screen.close()
         enough = None if self._start is None else self._start.stops_at_accepted
         is_planned = end.reason in (COMPLETED, SPENT) or (enough is not None and end.accepted >= enough)
-        if not (self._quiet and is_planned):
+        if not (self.quiet and is_planned):
             self.say(end_text(end, self._start))
 
     def say(self, line: str) -> None:
@@ -134,7 +134,7 @@ class TrainingProgress(Callback):
 
     def _show(self, progress: Progress, *, is_due: bool) -> None:
         start = self._start
-        if start is None or self._quiet:
+        if start is None or self.quiet:
             return
         self._screen.update(progress.step, "  ".join(self._facts(start, progress)) if self._screen.is_live else "")
         if is_due and not self._screen.is_live:

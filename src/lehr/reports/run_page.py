@@ -39,14 +39,14 @@ def claim_of(record: RunRecord) -> Claim | None:
     """The claim of the certificate, or that of the plan while there is none; None where nothing is guaranteed."""
     if not record.is_private:  # whatever certificate lies in its folder
         return None
-    return record.proven if is_uncertified(record) or record.certificate is None else record.certificate.claim.claim
+    return record.proven if is_uncertified(record) or record.certificate is None else record.certificate.claim
 
 
 def is_uncertified(record: RunRecord) -> bool:
     """Whether there is no certificate, or one that promises more than the run can: that of another run."""
     if record.certificate is None:
         return True
-    own, certified = record.proven, record.certificate.claim.claim
+    own, certified = record.proven, record.certificate.claim
     if own is None or (certified.delta, certified.adjacency) != (own.delta, own.adjacency):
         return True
     return certified.epsilon < own.epsilon * (1 - _SAME_TO)
@@ -305,7 +305,7 @@ class ChartRun:
         Only a budget that is kept as a filter gives back what was not used.
         """
         record = self.record
-        is_filtered = record.certificate is not None and record.certificate.claim.claim.accountant == FILTER
+        is_filtered = record.certificate is not None and record.certificate.claim.accountant == FILTER
         ended_early = record.state in (State.ACCEPTED, State.STOPPED) and not is_filtered
         if not (self.has_epsilon and ended_early) or record.proven is None:
             return None

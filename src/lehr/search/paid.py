@@ -36,12 +36,12 @@ import torch
 
 from lehr import accounting, validate
 from lehr.accounting.claims import Claim
-from lehr.accounting.events import NOTHING, Event, counted
+from lehr.accounting.events import Event, counted
 from lehr.accounting.ledger import LEDGER_FORMAT
 from lehr.certificates import issuing, run_reading
-from lehr.certificates.certificate import SharedBudget, read_certificate, write_certificate
-from lehr.config import RunConfig, as_json
-from lehr.errors import BudgetExceeded, InvalidValue, StoreError
+from lehr.certificates.certificate import read_certificate, write_certificate
+from lehr.config import as_json
+from lehr.errors import InvalidValue, StoreError
 from lehr.files import atomic, strict_json
 from lehr.files.append_only import AppendOnlyFile, check_name
 from lehr.planning import search_cost
@@ -60,9 +60,10 @@ from lehr.reports import run_page
 from lehr.reports.progress import SearchCallback, TrialRow
 from lehr.run.folder import differences, refuse_used
 from lehr.run.shape import RunFiles
-from lehr.search.request import ACCURACY, NO_PRUNER, Search, SearchTerms, check_records, check_space
-from lehr.search.space import Parameters, Space, usual_space
+from lehr.search.request import ACCURACY, Search, check_records, check_space
+from lehr.search.space import Space, usual_space
 from lehr.search.study import DATABASE, Study, TrialOutcome, run_trial
+from lehr.training.ending import dataset_of, shared_budget
 from lehr.training.prepare import check_statements, run_plan
 
 RANDOM, BATCH_FACTOR = "random", "batch_factor"
@@ -88,10 +89,6 @@ class PaidSearch:
         """The guarantee of the whole search."""
         return accounting.claim(self.event, delta=self.plan.delta, adjacency=self.plan.adjacency)
 
-    def configuration(self, parameters: Parameters) -> RunConfig:
-        """The run of one trial."""
-        return self.search.trial(parameters, plan=self.plan)
-
     def fit_options(self) -> dict[str, Any]:
         """The options of ``fit`` that mark a run as a trial, with the statements of its certificate."""
         trial = SearchTrial(price=self.price, event=self.trial_event)
@@ -104,8 +101,8 @@ class PaidSearch:
         """Refuse a space in which settings change the event of a trial; random settings are checked."""
         check_space(self.search, plan=self.plan)
         for _ in range(NUM_CHECKED_SETTINGS):
-            parameters = self.search.space.drawn(generator)
-            event = run_plan(self.configuration(parameters)).event
+            parameters = self.search.space.draw(generator)
+            event = run_plan(self.search.trial(parameters, plan=self.plan)).event
             if counted(event) != counted(self.trial_event):
                 allowed = f"{SAME_EVENT} ({self.trial_event})"
                 raise InvalidValue("[search.space]", allowed=allowed, given=f"{parameters}, which does {event}")
@@ -113,175 +110,50 @@ class PaidSearch:
 
 def paid_search(search: Search, price: SearchPrice, *, epsilon: float | None = None) -> PaidSearch:
     """The search with the least noise at which all of it stays within ε, or with the noise of its configuration."""
-    _check_payable(search, price)
     if epsilon is not None:
         search = replace(search, configuration=search.configuration.with_values(privacy={"epsilon": epsilon}))
-    configuration, privacy = search.configuration, search.configuration.privacy
-    if "epsilon" in privacy and "noise_multiplier" in privacy:
-        allowed = "left out beside epsilon: it is found so that the whole search stays within that"
-        raise InvalidValue("noise_multiplier", allowed=allowed, given=privacy["noise_multiplier"])
-    plan = search.plan
+    _check_payable(search, price)
+    configuration, plan = search.configuration, search.plan
     if search.space == usual_space(configuration, plan, searched_on=configuration.data):
-        search = replace(search, space=Space(tuple(d for d in search.space.dimensions if d.name != BATCH_FACTOR)))
-    for dimension in search.space.dimensions:
-        if dimension.name == BATCH_FACTOR or dimension.name.startswith("privacy."):
-            raise InvalidValue("[search.space]", allowed=SAME_EVENT, given=dimension.name)
+        usual = search.space.distributions
+        search = replace(search, space=Space({name: usual[name] for name in usual if name != BATCH_FACTOR}))
+    for name in search.space.distributions:
+        if name == BATCH_FACTOR or name.startswith("privacy."):
+            raise InvalidValue("[search.space]", allowed=SAME_EVENT, given=name)
     check_searchable(plan)
-    if "epsilon" in privacy:
+    if "epsilon" in configuration.privacy:
         beside = run_plan(configuration.with_plan(plan)).beside
-        plan = plan_for(price, plan, epsilon=privacy["epsilon"], beside=beside)
+        plan = plan_for(price, plan, epsilon=configuration.privacy["epsilon"], beside=beside)
     trial_event = run_plan(configuration.with_plan(plan)).event
     return PaidSearch(search=search, price=price, plan=plan, trial_event=trial_event)
 
 
 def _check_payable(search: Search, price: SearchPrice) -> None:
-    if search.data is not None:
-        allowed = "left out: a paid search uses the records of [data]"
-        raise InvalidValue("[search.data]", allowed=allowed, given=dict(search.data))
-    if search.declared != PRIVATE:
-        allowed = f"left out on {search.declared} records: a search on them is free"
-        raise InvalidValue("pay", allowed=allowed, given=price)
-    privacy = search.configuration.privacy
-    if "simulated_batch_size" in privacy:
-        allowed = "left out on private records: a simulation has next to no noise, and would protect nobody"
-        raise InvalidValue("simulated_batch_size", allowed=allowed, given=privacy["simulated_batch_size"])
-    if privacy.get("accounting") == "published":
-        raise InvalidValue("accounting", allowed="proven for a search on private records", given="published")
+    privacy, declared = search.configuration.privacy, search.declared
+    noise = privacy.get("noise_multiplier")
+    refused: list[tuple[bool, str, str, object]] = [
+        (search.data is not None, "[search.data]", "left out: a paid search uses the records of [data]", search.data),
+        (declared != PRIVATE, "pay", f"left out on {declared} records: a search on them is free", price),
+        (
+            "simulated_batch_size" in privacy,
+            "simulated_batch_size",
+            "left out on private records: a simulation has next to no noise, and would protect nobody",
+            privacy.get("simulated_batch_size"),
+        ),
+        (privacy.get("accounting") == "published", "accounting", "proven on private records", "published"),
+        ("epsilon" in privacy and noise is not None, "noise_multiplier", "left out where epsilon is given", noise),
+    ]
     if isinstance(price, RepeatedSelection):  # its theorem is about independent, whole trials in a secret number
-        if search.sampler != RANDOM:
-            allowed = "random: the trials of a selection must be independent"
-            raise InvalidValue("sampler", allowed=allowed, given=search.sampler)
-        if search.pruner != NO_PRUNER:
-            allowed = "none: every trial of a selection is a full run"
-            raise InvalidValue("pruner", allowed=allowed, given=search.pruner)
-        if search.seed is not None:
-            allowed = "left out: whoever could draw the settings again would see which trial has won"
-            raise InvalidValue("seed", allowed=allowed, given=search.seed)
-
-
-def reserve_search(budget: Path, paid: PaidSearch, *, name: str, run_id: str) -> None:
-    """Reserve the whole search, unless that is done; if it does not fit, the error says what would.
-
-    It is for a search of which no trial began: a process may be killed at any point of this, and does it again.
-    """
-    entries = _entries(paid, name)
-    with Budget.open(budget) as account:
-        reserved = _reserved(account, entries, run_id)
-        if not reserved:
-            _check_fits(account, paid, name)
-        try:
-            for run, event in entries.items():
-                if run not in reserved:
-                    account.reserve(event, run=run, run_id=run_id)
-        except BudgetExceeded:  # another process has reserved since the check
-            for run in _reserved(account, entries, run_id):
-                account.settle(run, used=NOTHING)
-            raise
-        for run, status in _reserved(account, entries, run_id).items():
-            if not status.is_settled:
-                account.settle(run, used=entries[run])
-
-
-def check_reserved(budget: Path, paid: PaidSearch, *, name: str, run_id: str | None) -> None:
-    """Refuse to resume a search that the budget has not reserved, or has given back."""
-    entries = _entries(paid, name)
-    with Budget.open(budget) as account:
-        if missing := entries.keys() - _reserved(account, entries, run_id).keys():
-            allowed = f"one that has reserved for {', '.join(map(repr, sorted(missing)))}"
-            raise InvalidValue("budget", allowed=allowed, given=str(budget))
-
-
-def budget_entry(budget: Path, *, name: str) -> SharedBudget:
-    """The budget as the certificate of the winner shows it."""
-    with Budget.open(budget) as account:
-        return issuing.shared_budget(account.status(), run=name)
-
-
-def budget_dataset(budget: Path | None) -> str | None:
-    """The name of the data set that a budget is for."""
-    if budget is None:
-        return None
-    with Budget.open(budget) as account:
-        return account.dataset
-
-
-def _entries(paid: PaidSearch, name: str) -> dict[str, Event]:
-    event, cost = paid.price.certified(paid.trial_event)
-    return {name: event} | ({} if cost is None else {f"{name}, the other trials": cost})
-
-
-def _reserved(account: Budget, entries: Mapping[str, Event], run_id: str | None) -> dict[str, RunStatus]:
-    """What of the search the budget has reserved; refused where another has its name, or it was given back."""
-    found = {run.run: run for run in account.status().runs if run.run in entries}
-    if taken := [run for run, status in found.items() if status.run_id != run_id]:
-        allowed = "one that the budget has not seen yet: each search has its own"
-        raise InvalidValue("name", allowed=allowed, given=", ".join(sorted(taken)))
-    for run, status in found.items():
-        if status.charged != entries[run]:
-            allowed = f"one that has reserved {entries[run]} for {run!r}"
-            raise InvalidValue("budget", allowed=allowed, given=f"one that has {status.charged}")
-    return found
-
-
-def _check_fits(account: Budget, paid: PaidSearch, name: str) -> None:
-    status = account.status()
-    if status.adjacency is not paid.plan.adjacency:
-        allowed = f"that of the budget, {status.adjacency.value}"
-        raise InvalidValue("adjacency", allowed=allowed, given=paid.plan.adjacency.value)
-    if account.largest_steps(paid.event) >= 1:
-        return
-    match paid.price:
-        case Composition(trials=trials):
-            advice = f"of its {trials} trials {account.largest_steps(paid.trial_event)} would fit"
-        case RepeatedSelection() as price:
-            mean = _largest_mean(account, price, paid.trial_event)
-            advice = (
-                "not even a mean of one trial would fit" if mean is None else f"a mean of {mean:.3g} trials would fit"
-            )
-    raise BudgetExceeded(
-        f"the search {name!r} is refused: the budget of {status.dataset!r} is ε = {status.epsilon:g} at "
-        f"δ = {status.delta:g}, of which ε = {status.epsilon_spent:.4g} is spent, and {paid.event} does not fit into "
-        f"the rest; {advice}"
-    )
-
-
-def _largest_mean(account: Budget, price: RepeatedSelection, trial_event: Event) -> float | None:
-    """The largest mean that fits, to a hundredth of it, and never more than that."""
-
-    def fits(mean: float) -> bool:
-        return account.largest_steps(replace(price, mean=mean).event(trial_event)) >= 1
-
-    low, high = 1.0, price.mean
-    if not fits(low):
-        return None
-    while high > 1.01 * low:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return float(f"{low:.3g}") if fits(float(f"{low:.3g}")) else low * 0.99
-
-
-def certify(run: RunFiles, paid: PaidSearch, *, name: str, budget: Path | None, created_on: str | None = None) -> None:
-    """Issue the certificate again: with the budget if there is one, and of the day ``created_on`` if it is given.
-
-    The day on which a trial ended hints at its place in the search, and the day on which the search ended at the number
-    of its trials. What is certified was fixed on the first day.
-    """
-    config = strict_json.read(run.config, strict_json.check_table)
-    changed = {"budget": budget_dataset(budget)} | ({} if created_on is None else {"created_on": created_on})
-    strict_json.write(run.config, {**config, **changed}, overwrite=True)
-    event, cost = paid.price.certified(paid.trial_event)
-    certificate = issuing.issue(
-        event,
-        delta=paid.plan.delta,
-        adjacency=paid.plan.adjacency,
-        stated=read_certificate(run.certificate).stated,
-        settings_cost=cost,
-        budget=None if budget is None else budget_entry(budget, name=name),
-    )
-    if created_on is not None:
-        certificate = replace(certificate, issued_on=created_on)
-    write_certificate(run.certificate, certificate, overwrite=True)
-    atomic.write(run.report, run_page.render(run_reading.read_run(run.directory)), overwrite=True)
+        independent = "random: the trials of a selection must be independent"
+        secret = "left out: whoever could draw the settings again would see which trial has won"
+        refused += [
+            (search.sampler != RANDOM, "sampler", independent, search.sampler),
+            (search.pruner != "none", "pruner", "none: every trial of a selection is a full run", search.pruner),
+            (search.seed is not None, "seed", secret, search.seed),
+        ]
+    for is_refused, name, allowed, given in refused:
+        if is_refused:
+            raise InvalidValue(name, allowed=allowed, given=given)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -297,14 +169,23 @@ class _PaidRun:
     def __post_init__(self) -> None:
         check_name(name=self.name)
 
-    def _check(self, key: RunKey) -> None:
+    def _request(self) -> dict[str, object]:
+        """What the search is, to be compared when it is resumed."""
+        return {
+            "name": self.name,
+            "plan": self.paid.plan.to_json(),
+            "price": search_cost.to_json(self.paid.price),
+            "budget": None if self.budget is None else dataset_of(self.budget),
+        }
+
+    def _check_new(self, key: RunKey) -> None:
         """Refuse what cannot be searched, before anything is written."""
         self.paid.claim()
         self.paid.check_events(key.at(0, 0).generator("settings looked at", "cpu"))
         check_records(self.paid.search, data_dir=(self.options or {}).get("data_dir"))
         refuse_used(self.directory)
 
-    def _check_same(self, path: Path, *, pop: Sequence[str]) -> list[Any]:
+    def _check_resumed(self, path: Path, *, pop: Sequence[str]) -> list[Any]:
         """Refuse a search that began as another one; return the values under the names ``pop`` of its file."""
         kept = strict_json.read(path, strict_json.check_table)
         popped = [kept.pop(name, None) for name in pop]
@@ -313,24 +194,71 @@ class _PaidRun:
             raise InvalidValue("search", allowed=f"resumed as it began ({path})", given="; ".join(differing))
         return popped
 
-    def _reserve_new(self, run_id: str, *, locked_by: str) -> None:
-        if self.budget is not None:
-            with atomic.remove_if_refused(self.directory, locked_by=locked_by):
-                reserve_search(self.budget, self.paid, name=self.name, run_id=run_id)
+    @property
+    def entries(self) -> dict[str, Event]:
+        """What the budget reserves, by name."""
+        event, cost = self.paid.price.certified(self.paid.trial_event)
+        return {self.name: event} | ({} if cost is None else {f"{self.name}, the other trials": cost})
 
-    def _reserve(self, run_id: str | None, *, has_begun: bool) -> None:
-        if self.budget is not None:
-            if not has_begun and run_id is not None:
-                reserve_search(self.budget, self.paid, name=self.name, run_id=run_id)
-            check_reserved(self.budget, self.paid, name=self.name, run_id=run_id)
+    def reserve(self, run_id: str | None) -> None:
+        """Charge the whole search, unless that is done. Nothing is given back: that would reveal how much was used.
 
-    def _request(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "plan": self.paid.plan.to_json(),
-            "price": search_cost.to_json(self.paid.price),
-            "budget": budget_dataset(self.budget),
-        }
+        It is for a search of which no trial began: a process may be killed before or after this, and does it again.
+        """
+        if self.budget is None or run_id is None:
+            return
+        with Budget.open(self.budget) as account:
+            adjacency = account.status().adjacency
+            if adjacency is not self.paid.plan.adjacency:
+                allowed, given = f"that of the budget, {adjacency.value}", self.paid.plan.adjacency.value
+                raise InvalidValue("adjacency", allowed=allowed, given=given)
+            if not self._reserved(account, run_id):
+                account.charge(self.entries, run_id=run_id)
+
+    def check_reserved(self, run_id: str | None) -> None:
+        """Refuse to resume a search that the budget has not reserved, or has given back."""
+        if self.budget is None:
+            return
+        with Budget.open(self.budget) as account:
+            if missing := self.entries.keys() - self._reserved(account, run_id).keys():
+                allowed = f"one that has reserved for {', '.join(map(repr, sorted(missing)))}"
+                raise InvalidValue("budget", allowed=allowed, given=str(self.budget))
+
+    def _reserved(self, account: Budget, run_id: str | None) -> dict[str, RunStatus]:
+        """What of the search the budget has reserved; refused where another has its name, or it was given back."""
+        entries = self.entries
+        found = {run.run: run for run in account.status().runs if run.run in entries}
+        for run, status in found.items():
+            if status.run_id != run_id:
+                allowed = "one that the budget has not seen yet: each search has its own"
+                raise InvalidValue("name", allowed=allowed, given=run)
+            if status.charged != entries[run]:
+                allowed = f"one that has reserved {entries[run]} for {run!r}"
+                raise InvalidValue("budget", allowed=allowed, given=f"one that has {status.charged}")
+        return found
+
+    def certify(self, run: RunFiles, *, created_on: str | None = None) -> None:
+        """Issue a certificate again: with the budget if there is one, and of the day ``created_on`` if it is given.
+
+        The day on which a trial ended hints at its place in the search, and the day on which the search ended at the
+        number of its trials. What is certified was fixed on the first day.
+        """
+        config = strict_json.read(run.config, strict_json.check_table)
+        changed = {"budget": self._request()["budget"], "created_on": created_on or config["created_on"]}
+        strict_json.write(run.config, {**config, **changed}, overwrite=True)
+        event, cost = self.paid.price.certified(self.paid.trial_event)
+        certificate = issuing.issue(
+            event,
+            delta=self.paid.plan.delta,
+            adjacency=self.paid.plan.adjacency,
+            stated=read_certificate(run.certificate).stated,
+            settings_cost=cost,
+            budget=None if self.budget is None else shared_budget(self.budget, self.name),
+        )
+        if created_on is not None:
+            certificate = replace(certificate, issued_on=created_on)
+        write_certificate(run.certificate, certificate, overwrite=True)
+        atomic.write(run.report, run_page.render(run_reading.read_run(run.directory)), overwrite=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -347,10 +275,9 @@ class PaidStudy(_PaidRun):
     @property
     def study(self) -> Study:
         """The trials, in this folder alone: other folders could not see how many are begun here."""
-        words = f"paid for: {self.price.trials} trials on private records, all of them charged"
         return Study(
             search=replace(self.paid.search, trials=self.price.trials),
-            terms=SearchTerms(words=words, settings_chosen_on=PRIVATE, plan=self.paid.plan),
+            plan=self.paid.plan,
             directory=self.directory,
             name="search",
             options={**(self.options or {}), "name": self.name, **self.paid.fit_options()},
@@ -363,22 +290,25 @@ class PaidStudy(_PaidRun):
             self._begin(path)
         if not (self.directory / DATABASE).exists():  # all trials would be run again, unpaid
             raise StoreError(f"cannot resume in {self.directory}: {DATABASE}, which knows its trials, is gone")
-        (run_id,) = self._check_same(path, pop=("run_id",))
-        self._reserve(run_id, has_begun=(self.directory / "trials").exists())
+        (run_id,) = self._check_resumed(path, pop=("run_id",))
+        if not (self.directory / "trials").exists():
+            self.reserve(run_id)
+        self.check_reserved(run_id)
         rows = study.run(callbacks)
         for row in rows if self.budget is not None else ():
             run = RunFiles(study.trial_directory(row.number))
             if run.certificate.exists():
-                certify(run, self.paid, name=self.name, budget=self.budget)
+                self.certify(run)
         return rows
 
     def _begin(self, path: Path) -> None:
-        self._check(RunKey.fresh())
+        self._check_new(RunKey.fresh())
         run_id, lock = secrets.token_hex(16), "locks/begin"
-        with atomic.new_folder(self.directory, locked_by=lock) as beside:
-            _ = replace(self.study, directory=beside).study  # creates the database
-            strict_json.write(beside / path.name, {**self._request(), "run_id": run_id})
-        self._reserve_new(run_id, locked_by=lock)
+        with atomic.new_folder(self.directory, locked_by=lock) as hidden:
+            _ = replace(self.study, directory=hidden).study  # creates the database
+            strict_json.write(hidden / path.name, {**self._request(), "run_id": run_id})
+        with atomic.remove_if_refused(self.directory, locked_by=lock):
+            self.reserve(run_id)
 
 
 FORMAT, FORMAT_VERSION = "lehr-selection", 1
@@ -458,50 +388,54 @@ class Selection(_PaidRun):
         files = self.files
         if not files.request.exists():
             self._begin()
-        begun_at, run_id = self._check_same(files.request, pop=("begun_at", "run_id"))
+        begun_at, run_id = self._check_resumed(files.request, pop=("begun_at", "run_id"))
         if files.private.is_dir():
-            self._reserve(run_id, has_begun=files.progress.exists() or files.trial.exists())
+            if not files.progress.exists() and not files.trial.exists():
+                self.reserve(run_id)
+            self.check_reserved(run_id)
         return validate.text(begun_at=begun_at)
 
     def _begin(self) -> None:
         """Create the folder, whole or not at all, and reserve the whole search."""
         key = RunKey.fresh()
-        self._check(key)
+        self._check_new(key)
         lock = str(SelectionFiles(Path()).lock)
         begun_at, run_id = datetime.now(UTC).isoformat(timespec="minutes"), secrets.token_hex(16)
-        with atomic.new_folder(self.directory, locked_by=lock) as beside:
-            files = SelectionFiles(beside)
+        with atomic.new_folder(self.directory, locked_by=lock) as hidden:
+            files = SelectionFiles(hidden)
             atomic.write_private(files.private / ".gitignore", "*\n")
             key.save(files.key)
             strict_json.write(files.request, {**self._request(), "begun_at": begun_at, "run_id": run_id})
-        self._reserve_new(run_id, locked_by=lock)
+        with atomic.remove_if_refused(self.directory, locked_by=lock):
+            self.reserve(run_id)
 
     def _request(self) -> dict[str, object]:
         own = {"format": FORMAT, "format_version": FORMAT_VERSION, "search": self.paid.search.to_json()}
         return {**own, **super()._request()}
 
     def _run_trials(self, key: RunKey) -> None:
-        while (progress := self._tidied()).trials < number_of_trials(self.price, key):
+        while (progress := self._tidy()).trials < number_of_trials(self.price, key):
             self._save(progress.after(self._run_trial(key, progress.trials), self.paid.search.score))
         self._save(replace(progress, last=OVER))
 
     def _run_trial(self, key: RunKey, place: int) -> TrialOutcome:
         """Run or resume one trial, silently."""
         search, trial, randomness = self.paid.search, self.files.trial, key.at(place, 0)
-        parameters = search.space.drawn(randomness.generator("settings of a trial", "cpu"))
+        parameters = search.space.draw(randomness.generator("settings of a trial", "cpu"))
+        configuration = search.trial(parameters, plan=self.paid.plan)
         seed = randomness.seed("first weights of a trial") >> 8  # within the range of a seed
         options = {"name": self.name, "seed": seed, **self.paid.fit_options(), **(self.options or {})}
         while True:
             with warnings.catch_warnings(action="ignore"):  # one for each trial would reveal their number
-                outcome = run_trial(self.paid.configuration(parameters), trial, score=search.score, **options)
+                outcome = run_trial(configuration, trial, score=search.score, **options)
             # More than one attempt: a resumed run could not be repeated to the bit, and is not a whole trial.
             if len(strict_json.read_lines(RunFiles(trial).attempts)) <= 1:
                 if trial.is_dir():
-                    strict_json.write(trial / SETTINGS, search.space.meant(parameters), overwrite=True)
+                    strict_json.write(trial / SETTINGS, search.space.settings(parameters), overwrite=True)
                 return outcome
             _destroy(trial)
 
-    def _tidied(self) -> SelectionProgress:
+    def _tidy(self) -> SelectionProgress:
         """The progress, with the last trial kept as the best one or destroyed."""
         files, progress = self.files, self._progress()
         if progress.last == WON and files.trial.exists():
@@ -547,7 +481,7 @@ class Selection(_PaidRun):
         copied.unlink(missing_ok=True)
         AppendOnlyFile.copy_at(run.ledger, copied, LEDGER_FORMAT, at=begun_at)
         copied.replace(run.ledger)
-        certify(run, self.paid, name=self.name, budget=self.budget, created_on=begun_at[:10])
+        self.certify(run, created_on=begun_at[:10])
 
 
 def number_of_trials(price: RepeatedSelection, key: RunKey) -> int:

@@ -1,17 +1,17 @@
 """What a search varies, and how chosen settings are put into a configuration.
 
 A setting is a word of ``WORDS``, or ``table.key`` of a configuration; it has a list of choices or a range of numbers.
-Some settings are asked for only where they mean something: momentum and dampening with SGD, views with an augmentation.
+Some settings are varied only where they mean something: momentum and dampening with SGD, views with an augmentation.
 
 >>> space = Space.read({"optimizer": ["sgd", "adam"], "momentum": [0.0, 0.9], "method": {"clip_norm": [0.1, 1.0]}})
->>> [dimension.name for dimension in space.dimensions]
+>>> list(space.distributions)
 ['optimizer', 'momentum', 'method.clip_norm']
->>> space.chosen(lambda dimension: dimension.tried[-1])
+>>> space.choose(lambda name: extremes(space.distributions[name])[-1])
 {'optimizer': 'adam', 'method.clip_norm': 1.0}
 >>> len(space.combinations())
 6
->>> read_dimension("learning_rate", {"low": 0.1, "high": 10, "log": True})
-Range(name='learning_rate', low=0.1, high=10.0, log=True, step=None, is_whole=False)
+>>> Space.read({"learning_rate": {"low": 0.1, "high": 10, "log": True}}).distributions
+{'learning_rate': FloatDistribution(high=10.0, log=True, low=0.1, step=None)}
 
 ``batch_factor`` f changes the batch at the same total amount of noise (TAN: Sander et al. 2023, Table 3): the batch is
 multiplied by f, the steps are divided by f², and the learning rate is multiplied by f². The noise multiplier stays; if
@@ -21,7 +21,9 @@ an ε is asked for, it is calibrated again.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -30,7 +32,7 @@ import torch
 
 from lehr import schedules, validate
 from lehr.config import RunConfig, is_known
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, MissingExtra
 from lehr.files import strict_json
 from lehr.methods.by_name import METHODS
 from lehr.optim.optimizers import Update
@@ -39,103 +41,13 @@ from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT
 from lehr.training.prepare import method_and_plan
 
+try:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+except ImportError as error:
+    raise MissingExtra("optuna", extra="search") from error
+
+Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 Value = bool | int | float | str  # as a study stores it: a table or a list is stored as its JSON text
-
-
-@dataclass(frozen=True)
-class Choices:
-    """A setting with a list of values."""
-
-    name: str
-    values: tuple[Any, ...]
-
-    @property
-    def tried(self) -> tuple[Value, ...]:
-        """The values that are checked before the first trial, as a study stores them: all of them."""
-        return tuple(map(_stored, self.values))
-
-    @property
-    def listed(self) -> tuple[Value, ...] | None:
-        """All values, as a study stores them."""
-        return self.tried
-
-    def meant(self, stored: Value) -> Any:
-        """The value that a study stores as this."""
-        return self.values[self.tried.index(stored)]
-
-    def drawn(self, generator: torch.Generator) -> Value:
-        """A uniform draw."""
-        return self.tried[int(torch.randint(len(self.values), (), generator=generator))]
-
-
-@dataclass(frozen=True)
-class Range:
-    """A setting that is a number in a closed range."""
-
-    name: str
-    low: float
-    high: float
-    log: bool = False
-    step: float | None = None
-    is_whole: bool = False
-
-    @property
-    def tried(self) -> tuple[Value, ...]:
-        """The values that are checked before the first trial: both ends."""
-        return self._number(self.low), self._number(self.high)
-
-    @property
-    def listed(self) -> tuple[Value, ...] | None:
-        """All values of a range with steps."""
-        if self.step is None:
-            return None
-        num_steps = math.floor((self.high - self.low) / self.step + 1e-9)
-        return tuple(self._number(self.low + place * self.step) for place in range(num_steps + 1))
-
-    def meant(self, stored: Value) -> Any:
-        """The number itself."""
-        return stored
-
-    def drawn(self, generator: torch.Generator) -> Value:
-        """A uniform draw, of the logarithm in a logarithmic range."""
-        if self.listed is not None:
-            return self.listed[int(torch.randint(len(self.listed), (), generator=generator))]
-        share = float(torch.rand((), generator=generator, dtype=torch.float64))
-        if self.log:
-            return min(self.high, self.low * math.exp(math.log(self.high / self.low) * share))
-        return self.low + (self.high - self.low) * share
-
-    def _number(self, value: float) -> Value:
-        return round(value) if self.is_whole else value
-
-
-Dimension = Choices | Range
-
-
-def read_dimension(name: str, shape: Any) -> Dimension:
-    """The setting of its form in a file: a list of choices, or ``{ low, high }`` with ``log`` or ``step``."""
-    key = f"{name} of [search.space]"
-    if isinstance(shape, list):
-        if not shape or len({repr(_stored(value)) for value in shape}) < len(shape):
-            raise InvalidValue(key, allowed="a list of one or more different choices", given=shape)
-        return Choices(name, tuple(shape))
-    if not isinstance(shape, Mapping) or not {"low", "high"} <= shape.keys() <= {"low", "high", "log", "step"}:
-        raise InvalidValue(key, allowed="a list of choices or { low, high }, with log or step", given=shape)
-    low, high = (validate.finite(**{f"{end} of {key}": shape[end]}) for end in ("low", "high"))
-    log = validate.true_or_false(**{f"log of {key}": shape.get("log", False)})
-    step = None if "step" not in shape else validate.positive(**{f"step of {key}": shape["step"]})
-    if not low < high:
-        raise InvalidValue(key, allowed="with low < high", given=shape)
-    if log and (step is not None or not low > 0):
-        raise InvalidValue(key, allowed="without step and with low > 0 where it is logarithmic", given=shape)
-    is_whole = step is not None and all(isinstance(shape[key], int) for key in ("low", "high", "step"))
-    return Range(name, low, high, log, step, is_whole)
-
-
-def _stored(value: object) -> Value:
-    return value if isinstance(value, bool | int | float | str) else strict_json.dumps(value)
-
-
 Parameters = dict[str, Value]  # the settings of a trial, as a study stores them
 
 # In this order: a setting may decide whether a later one applies.
@@ -152,70 +64,120 @@ WORDS = (
     "batch_factor",  # multiplies the batch at the same total amount of noise
 )
 SGD = "sgd"
-DECIDING = ("optimizer", "momentum", "augmentation")  # they decide whether others apply
 # Never varied: the records, and the guarantee.
 FIXED = ("data.", "privacy.delta", "privacy.epsilon", "privacy.settings_chosen_on", "privacy.stated")
 
 
+def read_distribution(name: str, shape: Any) -> Distribution:
+    """The values of a setting: a list of choices, or ``{ low, high }`` with ``log`` or ``step``."""
+    key = f"{name} of [search.space]"
+    if isinstance(shape, list):
+        values = [v if isinstance(v, bool | int | float | str) else strict_json.dumps(v) for v in shape]
+        if not values or len(set(map(repr, values))) < len(values):
+            raise InvalidValue(key, allowed="a list of one or more different choices", given=shape)
+        return CategoricalDistribution(values)
+    if not isinstance(shape, Mapping) or not {"low", "high"} <= shape.keys() <= {"low", "high", "log", "step"}:
+        raise InvalidValue(key, allowed="a list of choices or { low, high }, with log or step", given=shape)
+    numbers = {end: shape[end] for end in ("low", "high", "step") if end in shape}
+    for end, number in numbers.items():
+        validate.finite(**{f"{end} of {key}": number})
+    log = validate.true_or_false(**{f"log of {key}": shape.get("log", False)})
+    if not shape["low"] < shape["high"] or (log and "step" in shape):
+        raise InvalidValue(key, allowed="with low < high, and either log or step", given=shape)
+    is_whole = len(numbers) == 3 and all(isinstance(number, int) for number in numbers.values())
+    try:
+        with warnings.catch_warnings(action="ignore"):  # that a range ends with its last step
+            return IntDistribution(**numbers, log=log) if is_whole else FloatDistribution(**numbers, log=log)
+    except ValueError as error:
+        raise InvalidValue(key, allowed=f"a range ({error})", given=shape) from error
+
+
+def extremes(distribution: Distribution) -> tuple[Value, ...]:
+    """All choices, or both ends of a range: the values that are checked before the first trial."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices  # type: ignore[return-value]  # none of them is None
+    return distribution.low, distribution.high
+
+
+def all_values(distribution: Distribution) -> tuple[Value, ...] | None:
+    """Every value; None for a range without steps."""
+    if isinstance(distribution, CategoricalDistribution):
+        return extremes(distribution)
+    if distribution.step is None:
+        return None
+    count = round((distribution.high - distribution.low) / distribution.step) + 1
+    return tuple(distribution.low + index * distribution.step for index in range(count))
+
+
+def draw(distribution: Distribution, generator: torch.Generator) -> Value:
+    """A uniform draw, of the logarithm in a logarithmic range."""
+    if (values := all_values(distribution)) is not None:
+        return values[int(torch.randint(len(values), (), generator=generator))]
+    low, high = map(float, extremes(distribution))
+    share = float(torch.rand((), generator=generator, dtype=torch.float64))
+    if isinstance(distribution, FloatDistribution) and distribution.log:
+        return min(high, low * math.exp(math.log(high / low) * share))
+    return low + (high - low) * share
+
+
 @dataclass(frozen=True)
 class Space:
-    """The settings that a search varies; those come first that decide whether others apply."""
+    """The values of every setting that a search varies, in the order in which they are chosen."""
 
-    dimensions: tuple[Dimension, ...]
+    distributions: Mapping[str, Distribution]
 
     @classmethod
     def read(cls, shape: object) -> Self:
         """The space of ``[search.space]``. A dotted key may be quoted or not."""
         if not isinstance(shape, Mapping) or not shape:
             raise InvalidValue("[search.space]", allowed="a table of settings with their choices", given=shape)
-        found = {name: read_dimension(name, value) for name, value in _flattened(shape)}
+        found = {name: read_distribution(name, value) for name, value in _flatten(shape)}
         for name in found:
             table, dot, key = name.partition(".")
             if name.startswith(FIXED) or not (name in WORDS or (dot and is_known(table, key))):
                 allowed = f"one of {', '.join(WORDS)}, or table.key of a configuration"
                 raise InvalidValue("key of [search.space]", allowed=allowed, given=name)
-        first = [name for name in WORDS if name in found]
-        return cls(tuple(found[name] for name in (*first, *(name for name in found if name not in WORDS))))
+        return cls({name: found[name] for name in (*filter(found.__contains__, WORDS), *found)})
 
-    def __contains__(self, name: str) -> bool:
-        return any(dimension.name == name for dimension in self.dimensions)
-
-    def chosen(self, pick: Callable[[Dimension], Value]) -> Parameters:
+    def choose(self, pick: Callable[[str], Value]) -> Parameters:
         """The picked value of each setting, without settings that do not apply with the values picked before."""
         parameters: Parameters = {}
-        for dimension in self.dimensions:
-            if self._applies(dimension.name, parameters):
-                parameters[dimension.name] = pick(dimension)
+        for name in self.distributions:
+            if self._applies(name, parameters):
+                parameters[name] = pick(name)
         return parameters
 
-    def drawn(self, generator: torch.Generator) -> Parameters:
-        """A draw from the whole space."""
-        return self.chosen(lambda dimension: dimension.drawn(generator))
+    def draw(self, generator: torch.Generator) -> Parameters:
+        """Random settings."""
+        return self.choose(lambda name: draw(self.distributions[name], generator))
 
-    def meant(self, parameters: Mapping[str, Value]) -> dict[str, Any]:
-        """The settings that a study stores as ``parameters``."""
-        return {d.name: d.meant(parameters[d.name]) for d in self.dimensions if d.name in parameters}
+    def settings(self, parameters: Mapping[str, Value]) -> dict[str, Any]:
+        """The settings that a study stores as ``parameters``: tables and lists instead of their JSON texts."""
+        return {
+            name: strict_json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
+            for name, value in parameters.items()
+            if name in self.distributions
+        }
 
     def combinations(self) -> list[Parameters]:
         """All combinations, each once; a range without steps is refused."""
-        found: list[Parameters] = [{}]
-        for dimension in self.dimensions:
-            if (listed := dimension.listed) is None:
+        values = {}
+        for name, distribution in self.distributions.items():
+            values[name] = all_values(distribution)
+            if values[name] is None:
                 allowed = "a list of choices, or a range with a step, for a grid"
-                raise InvalidValue(f"{dimension.name} of [search.space]", allowed=allowed, given=dimension)
-            applies = [self._applies(dimension.name, before) for before in found]
-            found = [
-                {**before, dimension.name: value}
-                for before, does in zip(found, applies, strict=True)
-                for value in (listed if does else ())
-            ] + [before for before, does in zip(found, applies, strict=True) if not does]
-        return found
+                raise InvalidValue(f"{name} of [search.space]", allowed=allowed, given=distribution)
+        found: dict[str, Parameters] = {}
+        for each in itertools.product(*values.values()):  # type: ignore[arg-type]
+            parameters = self.choose(dict(zip(values, each, strict=True)).__getitem__)
+            found.setdefault(repr(parameters), parameters)
+        return list(found.values())
 
     def _applies(self, name: str, picked: Mapping[str, Value]) -> bool:
         is_sgd = picked.get("optimizer", SGD) == SGD
         match name:
             case "learning_rate":
-                return is_sgd or "adaptive_learning_rate" not in self
+                return is_sgd or "adaptive_learning_rate" not in self.distributions
             case "adaptive_learning_rate":
                 return not is_sgd
             case "momentum":
@@ -224,29 +186,29 @@ class Space:
                 return is_sgd and picked.get("momentum", 1) != 0
             case "views":
                 return picked.get("augmentation") != "none"
-            case _:
-                return True
+        return True
 
 
-def _flattened(shape: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and forms: TOML reads ``method.clip_norm`` without quotation marks as a table in a table."""
+def _flatten(shape: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """TOML reads ``method.clip_norm`` without quotation marks as a table in a table."""
     for key, value in shape.items():
         if isinstance(value, Mapping) and not value.keys() & {"low", "high"}:
-            yield from _flattened(value, f"{before}{key}.")
+            yield from _flatten(value, f"{before}{key}.")
         else:
             yield before + key, value
 
 
 OF_THE_UPDATE = ("optimizer", "learning_rate", "adaptive_learning_rate", "momentum", "dampening")
-# What a method says of its update where that is plain SGD.
-SHORT = ("learning_rate", "momentum", "optimizer", "schedule")
+SHORT = ("learning_rate", "momentum", "optimizer", "schedule")  # of [method], where its update is plain SGD
 
 
 def apply_settings(configuration: RunConfig, settings: Mapping[str, Any], *, plan: Plan) -> RunConfig:
     """The configuration with these settings; ``plan`` is its plan without them."""
     changed = configuration.with_values(**_tables(settings))
-    if "network" in settings:
-        changed = changed.with_tables(model=_model(changed, settings["network"]))
+    if (network := settings.get("network")) is not None and network != changed.model.get("network"):
+        # A network of another name has arguments of its own.
+        model = network if isinstance(network, Mapping) else {"network": validate.text(network=network)}
+        changed = changed.with_tables(model=model)
     factor = validate.positive(batch_factor=settings.get("batch_factor", 1))
     if factor != 1:
         privacy: dict[str, Any] = {**changed.privacy, "expected_batch_size": plan.expected_batch_size * factor}
@@ -283,7 +245,7 @@ def why_not_scaled(plan: Plan, method: Method) -> str | None:
 
 
 def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tables of keys that are said as they are, and of words that stand for one key."""
+    """Settings that replace one key of a table."""
     tables: dict[str, dict[str, Any]] = {}
     for name, value in settings.items():
         table, dot, key = name.partition(".")
@@ -298,64 +260,54 @@ def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return tables | ({"training": {**tables.get("training", {}), **training}} if training else {})
 
 
-def _model(configuration: RunConfig, network: object) -> dict[str, Any]:
-    """A network of another name has arguments of its own."""
-    if isinstance(network, Mapping):
-        return dict(network)
-    name = validate.text(network=network)
-    return dict(configuration.model) if configuration.model.get("network") == name else {"network": name}
-
-
 def _method(configuration: RunConfig, settings: Mapping[str, Any], *, plan: Plan, rate_factor: float) -> dict[str, Any]:
+    """The table [method] with another update."""
     if not takes_update(configuration):  # its own optimizer has settings of the same names
-        said = {**configuration.method, **{key: settings[key] for key in OF_THE_UPDATE if key in settings}}
+        table = {**configuration.method, **{key: settings[key] for key in OF_THE_UPDATE if key in settings}}
         if rate_factor != 1:
-            if said.get("learning_rate") is None:
-                allowed = "given beside batch_factor, which multiplies it"
-                raise InvalidValue("learning_rate", allowed=allowed, given=None)
-            said["learning_rate"] = validate.positive(learning_rate=said["learning_rate"]) * rate_factor
-        return said
+            if table.get("learning_rate") is None:
+                raise InvalidValue("learning_rate", allowed="given with batch_factor, which multiplies it", given=None)
+            table["learning_rate"] = validate.positive(learning_rate=table["learning_rate"]) * rate_factor
+        return table
     method, _ = method_and_plan(configuration.with_plan(plan))
     if not isinstance(method.update, Update):
         raise InvalidValue("update", allowed="one of an optimizer by its name", given=method.update)
-    before: dict[str, Any] = method.update.to_json()
-    optimizer, schedule = settings.get("optimizer", before["optimizer"]), before["schedule"]
-    arguments = dict(before["arguments"]) if optimizer == before["optimizer"] else {}
+    update: dict[str, Any] = method.update.to_json()
+    optimizer = settings.get("optimizer", update["optimizer"])
+    arguments = dict(update["arguments"]) if optimizer == update["optimizer"] else {}
     arguments |= {name: settings[name] for name in ("momentum", "dampening") if name in settings}
     if arguments.get("momentum") == 0:
         arguments.pop("dampening", None)
-    rate = settings.get("adaptive_learning_rate", settings.get("learning_rate", before["learning_rate"]))
+    rate = settings.get("adaptive_learning_rate", settings.get("learning_rate", update["learning_rate"]))
     rate = validate.positive(learning_rate=rate) * rate_factor
-    said = {key: value for key, value in configuration.method.items() if key not in (*SHORT, "update")}
-    if optimizer == SGD and not any(value for name, value in arguments.items() if name != "momentum"):
-        said |= {"learning_rate": rate, "momentum": arguments.get("momentum", 0.0)}
-        return said if schedule == schedules.to_json(CONSTANT) else {**said, "schedule": schedule}
-    return said | {
-        "update": {"optimizer": optimizer, "learning_rate": rate, "arguments": arguments, "schedule": schedule}
-    }
+    table = {key: value for key, value in configuration.method.items() if key not in (*SHORT, "update")}
+    if optimizer != SGD or any(value for name, value in arguments.items() if name != "momentum"):
+        changed = {"optimizer": optimizer, "learning_rate": rate, "arguments": arguments}
+        return table | {"update": {**update, **changed}}
+    table |= {"learning_rate": rate, "momentum": arguments.get("momentum", 0.0)}
+    return table if update["schedule"] == schedules.to_json(CONSTANT) else {**table, "schedule": update["schedule"]}
 
 
 FURTHEST = 10.0  # how many times smaller or larger than the configuration's own a learning rate may be
-SMALLEST_ADAPTIVE, LARGEST_ADAPTIVE = 1e-4, 1e-1  # of optimizers that divide by the size of gradients
+ADAPTIVE_RATES = 1e-4, 1e-1  # of optimizers that divide by the size of gradients
 
 
 def usual_space(configuration: RunConfig, plan: Plan, *, searched_on: Mapping[str, Any]) -> Space:
     """The settings that are varied where a file names none; ``plan`` is that of the configuration."""
     method, _ = method_and_plan(configuration.with_plan(plan))
-    dimensions: list[Dimension] = []
+    shape: dict[str, Any] = {"ema_decay": [0.0, 0.9, 0.99, 0.999]}
     if takes_update(configuration) and isinstance(method.update, Update):
         rate = method.update.learning_rate if method.update.optimizer == SGD else 0.5
-        dimensions += [
-            Choices("optimizer", (SGD, "adam", "adamw")),
-            Range("learning_rate", rate / FURTHEST, rate * FURTHEST, log=True),
-            Range("adaptive_learning_rate", SMALLEST_ADAPTIVE, LARGEST_ADAPTIVE, log=True),
-            Choices("momentum", (0.0, 0.9)),
-            Choices("dampening", (0.0, 0.9)),
-        ]
-    dimensions.append(Choices("ema_decay", (0.0, 0.9, 0.99, 0.999)))
+        shape |= {
+            "optimizer": [SGD, "adam", "adamw"],
+            "learning_rate": {"low": rate / FURTHEST, "high": rate * FURTHEST, "log": True},
+            "adaptive_learning_rate": {"low": ADAPTIVE_RATES[0], "high": ADAPTIVE_RATES[1], "log": True},
+            "momentum": [0.0, 0.9],
+            "dampening": [0.0, 0.9],
+        }
     if not any(key.endswith("npz") for key in searched_on):
-        dimensions += [Choices("augmentation", ("none", "flip_crop", "rrc")), Choices("views", (1, 4))]
+        shape |= {"augmentation": ["none", "flip_crop", "rrc"], "views": [1, 4]}
     if why_not_scaled(plan, method) is None:
         can_double = 2 * plan.expected_batch_size <= plan.records and plan.steps >= 2**2
-        dimensions.append(Choices("batch_factor", (0.5, 1, 2) if can_double else (0.5, 1)))
-    return Space(tuple(dimensions))
+        shape["batch_factor"] = [0.5, 1, 2] if can_double else [0.5, 1]
+    return Space.read(shape)
