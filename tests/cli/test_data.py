@@ -14,6 +14,7 @@ from lehr.data import catalogue
 from tests.data import picture_folders, small_known
 
 Run = Callable[..., Result]
+ALL = catalogue.CATALOGUE
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(catalogue, "_SYSTEM", tmp_path / "usr")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv(catalogue.VARIABLE, raising=False)
-    some = {"small": small_known.known(), "digits": catalogue.DIGITS}
+    some = {"small": small_known.known(), "digits": ALL["digits"]}
     monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType(some))
 
     def invoke(*arguments: str, code: int = 0) -> Result:
@@ -103,9 +104,9 @@ def test_an_unknown_name_is_not_understood(run: Run) -> None:
 def test_files_without_a_known_hash_are_called_no_more_than_of_the_right_size(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType({"cifar-100": catalogue.CIFAR_100}))
-    assert catalogue.CIFAR_100.layout is not None
-    for file in catalogue.CIFAR_100.layout.files:
+    cifar_100 = ALL["cifar-100"]
+    monkeypatch.setattr(catalogue, "CATALOGUE", {"cifar-100": cifar_100})
+    for file in cifar_100.files:
         with open(tmp_path / file.name, "wb") as written:
             written.truncate(file.num_bytes)
     assert as_json(run("check", "--data-dir", ".", "--json"))["checked"][0]["verdict"] == "right size"

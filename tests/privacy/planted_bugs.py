@@ -808,7 +808,7 @@ RESUME = (
         does="a data folder is identified by file names, sizes and times only",
         breaks="with one file replaced, a resumed run uses the same noise on two sums, and their difference has none",
         caught_by=(
-            "data/test_image_folder.py::test_the_identity_follows_what_is_in_a_file_that_looks_as_before",
+            "data/test_image_folder.py::test_the_identity_follows_the_content_of_files",
             "training/test_streamed_training.py::"
             "test_a_run_is_not_resumed_where_a_file_has_other_bytes_of_the_same_size_and_time",
         ),

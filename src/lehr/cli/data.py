@@ -15,8 +15,7 @@ from lehr.cli import common
 from lehr.cli.common import NO, Commands, Json, complain, example
 
 if TYPE_CHECKING:
-    from lehr.data.catalogue import DataSetInfo, LocalCopy
-    from lehr.data.download import FetchResult, Progress
+    from lehr.data.catalogue import DataSetInfo, FetchResult, LocalCopy, Progress
 
 DataDir = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Search this folder first, then LEHR_DATA and the usual folders.")
@@ -52,7 +51,7 @@ def list_built_in(data_dir: DataDir = None, json: Json = False) -> None:
             f"{each.test_records:,}",
             str(each.num_classes),
             f"{each.num_bytes / 1e6:,.1f} MB",
-            _SHIPPED if each.layout is None else str(copy.folder) if (copy := copies[each.name]) else "not here",
+            _SHIPPED if not each.files else str(copy.folder) if (copy := copies[each.name]) else "not here",
         ]
         for each in data_sets
     ]
@@ -60,12 +59,12 @@ def list_built_in(data_dir: DataDir = None, json: Json = False) -> None:
 
 
 def _shape(each: DataSetInfo, copy: LocalCopy | None) -> dict[str, object]:
-    names = ("name", "title", "homepage", "citation", "records", "test_records", "num_classes")
+    names = ("name", "homepage", "citation", "records", "test_records", "num_classes")
     return {
         **{name: getattr(each, name) for name in names},
         "shape": list(each.shape),
         "bytes": each.num_bytes,
-        "present": each.layout is None or copy is not None,
+        "present": not each.files or copy is not None,
         "folder": None if copy is None else str(copy.folder),
     }
 
@@ -82,21 +81,20 @@ def get(
     Searches --data-dir, LEHR_DATA and the usual folders, then downloads from the official addresses. If that fails, it
     prints which files to put where.
     """
-    from lehr.data import download
-    from lehr.data.catalogue import data_set_info
+    from lehr.data import catalogue
 
-    each = data_set_info(name)
-    if each.layout is None:
+    each = catalogue.data_set_info(name)
+    if not each.files:
         if json:
             common.print_json({"name": name, "folder": None, "source": _SHIPPED, "failures": [], "put": None})
         else:
             common.print_line(f"{name} is {_SHIPPED}; there is nothing to get")
         return
     with common.working(f"Looking for {name}"):
-        got = download.get(each, data_dir, offline=True)
+        got = catalogue.get(each, data_dir, offline=True)
     if got.folder is None and not offline:
         with _shown_progress() as progress:
-            got = download.get(each, data_dir, progress=progress)
+            got = catalogue.get(each, data_dir, progress=progress)
     if json:
         _print_json(each, got, data_dir)
     elif got.folder is None:
@@ -112,8 +110,7 @@ def get(
 def _print_json(each: DataSetInfo, got: FetchResult, data_dir: Path | None) -> None:
     from lehr.data import catalogue
 
-    assert each.layout is not None
-    needed = [{"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} for file in each.layout.files]
+    needed = [{"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} for file in each.files]
     put = {"folder": str(catalogue.target_folder(each, data_dir)), "files": needed}
     common.print_json(
         {
@@ -129,12 +126,11 @@ def _print_json(each: DataSetInfo, got: FetchResult, data_dir: Path | None) -> N
 def _print_missing(each: DataSetInfo, got: FetchResult, data_dir: Path | None) -> None:
     from lehr.data import catalogue
 
-    assert each.layout is not None
     for failure in got.failures:
         complain(failure)
     common.print_line(f"{each.name} could not be downloaded. Put these files, as they are or with .gz, into")
     common.print_line(f"    {catalogue.target_folder(each, data_dir)}")
-    for file in each.layout.files:
+    for file in each.files:
         content = f"SHA-256 {file.sha256}" if file.sha256 else "hash not known"
         common.print_line(f"  {file.name}\n    {file.num_bytes:,} bytes, {content}")
     for source in each.sources:
@@ -146,10 +142,10 @@ def _print_missing(each: DataSetInfo, got: FetchResult, data_dir: Path | None) -
 @contextmanager
 def _shown_progress() -> Iterator[Progress]:
     """Progress bars on standard error, if that is a terminal."""
-    from lehr.data import download
+    from lehr.data import catalogue
 
     if not sys.stderr.isatty():
-        yield download.no_progress
+        yield catalogue.no_progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
@@ -213,13 +209,13 @@ def _check_images(folder: Path, workers: int) -> Iterator[dict[str, str]]:
 def _check_data_sets(name: str | None, data_dir: Path | None) -> Iterator[dict[str, str]]:
     from lehr.data import catalogue, data_set
 
-    every = [each for each in catalogue.CATALOGUE.values() if each.layout is not None]
+    every = [each for each in catalogue.CATALOGUE.values() if each.files]
     for each in every if name is None else [catalogue.data_set_info(name)]:
-        if each.layout is None:
+        if not each.files:
             data_set.load(each.name)  # which verifies it
             yield _row(each.name, _SHIPPED, "genuine", "genuine: it has the known hash")
         for copy in catalogue.local_copies(each, data_dir):
-            hashed = all(file.sha256 for file in copy.layout.files)
+            hashed = all(file.sha256 for file in each.files)
             verdict = "genuine" if hashed else "right size"
             text = "genuine: the content has the known hashes" if hashed else "of the right size; its hash is not known"
             if (problem := copy.problem()) is not None:

@@ -27,7 +27,7 @@ from lehr.data import DataSet, InMemory, Preparation, image_folder, load, reader
 from lehr.data.augmentation import Augmentation, augmentation_by_name
 from lehr.data.catalogue import CATALOGUE
 from lehr.data.decoding import DecoderPool
-from lehr.data.image_folder import DEFAULT_WORKERS, list_images, stream_files
+from lehr.data.image_folder import DEFAULT_WORKERS, stream_image_folder
 from lehr.data.private_pca import PrivatePCA
 from lehr.data.records import RecordSet
 from lehr.errors import InvalidValue
@@ -220,7 +220,7 @@ def _part(section: DataConfig, prefix: str, decoders: DecoderPool | None) -> _Re
     if side is None:
         allowed = "stated where folders are streamed: no image is read to find its size"
         raise InvalidValue("image_side", allowed=allowed, given=None)
-    streamed = stream_files(list_images(path), image_side=side, channels=section.channels, decoders=decoders)
+    streamed = stream_image_folder(path, image_side=side, channels=section.channels, workers=decoders)
     return _Read(streamed, streamed.classes)
 
 

@@ -71,7 +71,7 @@ class RunRecords:
         try:
             return self._each(lambda part: part.to(device))
         except torch.OutOfMemoryError:
-            return self._each(lambda part: part.targets_to(device))
+            return self._each(lambda part: part.to(device, targets_only=True))
 
     def _each(self, change: Callable[[RecordSet], RecordSet]) -> RunRecords:
         names = ("private", "test", "public", "held_out")
