@@ -21,7 +21,7 @@ from lehr.accounting.ledger import Ledger
 from lehr.certificates.release import release
 from lehr.errors import CertificateMismatch, InvalidValue, MissingExtra
 from lehr.integrations.sklearn import LehrClassifier
-from lehr.methods.auto_s import auto_s
+from lehr.methods.dpsgd import auto_s
 
 NOISE_IS_FRESH = "two fits have different noise, whatever the seed: the same noise would cancel between neighbours"
 EXPECTED_FAILURES = {

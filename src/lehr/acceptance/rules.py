@@ -218,9 +218,8 @@ class Salvage(_Wrapper):
         values, noise_std = {}, {}
         for name, value in released.values.items():
             values[name] = value + share * (torch.as_tensor(state[_SUM + name]) - value)
-            noise_std[name] = torch.hypot(
-                share * torch.as_tensor(state[_STD + name]), (1 - share) * _std(released, name)
-            )
+            carried_std = torch.as_tensor(state[_STD + name])
+            noise_std[name] = torch.hypot(share * carried_std, (1 - share) * _std(released, name))
         return ReleasedSum(values=values, noise_std=noise_std, noise_multiplier=precision**-0.5)
 
     def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
