@@ -357,7 +357,7 @@ def test_a_run_that_does_not_say_what_its_records_are_is_one_of_private_records(
         ({"privacy": {"settings_chosen_on": 3}}, "settings_chosen_on must be one of"),
         ({"privacy": {"stated": {"chosen": "fixed"}}}, "stated must be a table with settings_chosen_on"),
         ({"privacy": {"stated": "fixed"}}, "stated must be a table"),
-        ({"training": {"averaging": "ema"}}, "averaging must be an object of one of the forms"),
+        ({"training": {"averaging": "ema"}}, "averaging must be an object"),
         ({"training": {"augmentation": "mirror"}}, "augmentation must be one of"),
         ({"training": {"augmentation": 3}}, "augmentation must be an object"),
         ({"privacy": {"private_pca": "yes"}}, "private_pca must be an object"),
