@@ -72,9 +72,9 @@ class FullDisk(Callback):
 
 
 @pytest.mark.whole
-def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
-    processes = _prepared(tmp_path)
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
+def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(memory_folder: Path) -> None:
+    processes = _prepared(memory_folder)
+    broken, whole = memory_folder / "broken", memory_folder / "whole"
     process = processes.Process(target=train, args=(str(broken),), kwargs={"disk_is_full_at": STEPS // 2})
     process.start()
     process.join()
@@ -87,9 +87,9 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(tmp_path
 
 
 @pytest.mark.parametrize("kills", sizes(2, whole=20))
-def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(kills: int, tmp_path: Path) -> None:
-    processes = _prepared(tmp_path)
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
+def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(kills: int, memory_folder: Path) -> None:
+    processes = _prepared(memory_folder)
+    broken, whole = memory_folder / "broken", memory_folder / "whole"
     assert _finished(processes, whole)
     draws = RunKey(bytes(32)).at(0, 0).uniforms("moments", 2 * kills).view(2, -1)
     for place, delay in zip(draws[0].sort().values.tolist(), draws[1].tolist(), strict=True):
