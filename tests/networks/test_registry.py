@@ -10,11 +10,9 @@ import torch
 from torch import nn
 
 from lehr.errors import InvalidValue
-from lehr.gradients.materialised import MaterialisedEngine
 from lehr.networks.layers import Projection
 from lehr.networks.registry import build, default_for
 from lehr.networks.small import cifar_cnn, paper_cnn, pooled_cnn, projected_mlp, small_cnn
-from tests.gradients.oracle import assert_agrees, assert_close, batch, loop, squared_distance
 
 
 def test_a_network_is_built_by_name() -> None:
@@ -66,16 +64,6 @@ def test_unknown_and_impossible_networks_are_refused_by_name(
     assert refused.value.name == name
 
 
-def num_parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
-def test_the_networks_have_the_number_of_parameters_of_the_papers() -> None:
-    assert num_parameters(paper_cnn()) == 26_010
-    assert num_parameters(cifar_cnn()) == 605_226
-    assert num_parameters(pooled_cnn()) == 550_570
-
-
 def test_the_pools_of_the_paper_network_move_by_one_pixel() -> None:
     images = torch.zeros(1, 1, 28, 28)
     sides = []
@@ -100,16 +88,8 @@ def test_small_networks_take_images_of_any_side(side: int, channels: int) -> Non
     assert network(torch.rand(2, channels, side, side)).shape == (2, 7)
 
 
-def small() -> nn.Sequential:
-    torch.manual_seed(0)
-    network = projected_mlp(inputs=12, dimensions=5, hidden=7, num_classes=3).double()
-    network.get_buffer("projection.components").normal_()
-    return network
-
-
 def test_the_projected_network_has_the_sizes_of_the_paper() -> None:
     network = projected_mlp()
-    assert num_parameters(network) == 60 * 1000 + 1000 + 1000 * 10 + 10
     assert network.get_buffer("projection.components").shape == (784, 60)
     assert network(torch.rand(2, 1, 28, 28)).shape == (2, 10)
     assert [type(layer) for layer in network] == [Projection, nn.Linear, nn.ReLU, nn.Linear]
@@ -122,11 +102,3 @@ def test_a_projection_is_a_product_with_its_components_and_begins_as_zero() -> N
     layer.components.normal_()
     expected = torch.stack([record.reshape(-1) @ layer.components for record in records])
     torch.testing.assert_close(layer(records), expected)
-
-
-def test_gradients_of_a_projected_network_are_those_of_a_loop() -> None:
-    network, (images, targets) = small(), batch(5, 1, 3, 4)
-    assert_agrees(network, images, targets, by_engine=True)
-    found = MaterialisedEngine(network, squared_distance).gradients(images, targets)
-    norms = torch.stack([grads.flatten(1).norm(dim=1) for grads in loop(network, images, targets).values()])
-    assert_close(found.norms(), norms.norm(dim=0), tolerance=1e-10)

@@ -16,13 +16,6 @@ def small(**given: Any) -> VisionTransformer:
     return vision_transformer(**{"image_side": 8, "patch_side": 4, "width": 12, "depth": 2, **given})
 
 
-def test_the_tiny_and_small_transformers_have_the_parameters_of_the_papers() -> None:
-    tiny = {"image_side": 224, "patch_side": 16, "num_classes": 1000}
-    with torch.device("meta"):
-        networks = [vision_transformer(**tiny), vision_transformer(**tiny, width=384, num_heads=6)]
-    assert [sum(one.numel() for one in network.parameters()) for network in networks] == [5_717_416, 22_050_664]
-
-
 def test_every_pixel_and_every_parameter_counts() -> None:
     network, images = small(), torch.randn(2, 3, 8, 8, requires_grad=True)
     assert dict(network.named_parameters(recurse=False)).keys() == {"class_token", "positions"}

@@ -11,7 +11,7 @@ import pytest
 from tests.privacy.planted_bugs import BUGS, EVERY, NOISE, table
 from tests.privacy.planting import ROOT, SLOW_TO_IMPORT, Planted, Rotten, edited
 
-FEW = [bugs[0].name for bugs in EVERY.values()]  # one of every part
+FEW = [min(bugs, key=lambda bug: len(bug.caught_by)).name for bugs in EVERY.values()]  # one of every part
 
 
 @pytest.mark.parametrize(
