@@ -69,21 +69,13 @@ def file_list() -> dict[str, Any]:
 
 
 def _made_up_list() -> FileList:
-    names, ends = bytearray(), np.empty(RECORDS, np.int64)
-    for place in range(RECORDS):
-        name = f"n{1440764 + place % CLASSES:08}"
-        names += f"{name}/{name}_{place // CLASSES * 7}.JPEG".encode()
-        ends[place] = len(names)
-    return FileList(
-        folder=Path("train"),
-        root=b"train",
-        classes=tuple(f"n{1440764 + label:08}" for label in range(CLASSES)),
-        names=bytes(names),
-        ends=ends,
-        labels=np.zeros(RECORDS, np.int32) + 1,
-        num_bytes=np.zeros(RECORDS, np.int64) + 1,
-        changed_at=np.zeros(RECORDS, np.int64) + 1,
+    classes = tuple(f"n{1440764 + label:08}" for label in range(CLASSES))
+    names = (
+        f"{classes[index % CLASSES]}/{classes[index % CLASSES]}_{index // CLASSES * 7}.JPEG" for index in range(RECORDS)
     )
+    fields = [("path", "S30"), ("label", "i4"), ("num_bytes", "i8"), ("changed_at", "i8")]
+    rows = np.fromiter(((name.encode(), 1, 1, 1) for name in names), dtype=fields, count=RECORDS)
+    return FileList(Path("train"), b"/train", classes, rows)
 
 
 def listing(folder: Path, count: int) -> dict[str, Any]:

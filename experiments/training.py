@@ -31,7 +31,7 @@ from lehr.data import DataSet, InMemory, Preparation, catalogue
 from lehr.data.private_pca import PrivatePCA
 from lehr.errors import Diverged, InvalidValue
 from lehr.files import atomic
-from lehr.methods.plain_sgd import plain_sgd
+from lehr.methods.dpsgd import plain_sgd
 from lehr.planning.plan import PRIVATE, PUBLIC
 from lehr.run.evaluation import PublicScore, Score
 from lehr.run.mechanism import Method

@@ -21,11 +21,14 @@ def released(*values: float, noise_multiplier: float = 2.0) -> ReleasedSum:
 
 @dataclass(frozen=True)
 class Proposed:
-    """From one energy to another, at the step of size one; ``elsewhere`` has those of other step sizes."""
+    """From one energy to another, at the step of size one; ``elsewhere`` has those of other step sizes.
+
+    A ``drawn`` of None must not be asked for.
+    """
 
     now: float
     proposed: float
-    drawn: float = 0.5
+    drawn: float | None = 0.5
     elsewhere: Mapping[float, float] = field(default_factory=dict)
 
     def change(self, step_scale: float = 1.0) -> float:
@@ -37,24 +40,12 @@ class Proposed:
         return max(-sys.float_info.max, min(proposed - self.now, sys.float_info.max))
 
     def best(self, step_scales: Sequence[float]) -> int:
-        return min(range(len(step_scales)), key=lambda place: self._at(step_scales[place]))
+        return min(range(len(step_scales)), key=lambda index: self._at(step_scales[index]))
 
     def uniform(self) -> float:
+        if self.drawn is None:
+            raise AssertionError("no uniform number is needed")
         return self.drawn
 
     def _at(self, step_scale: float) -> float:
         return {0.0: self.now, 1.0: self.proposed, **self.elsewhere}[step_scale]
-
-
-@dataclass(frozen=True)
-class Unasked:
-    """A candidate that fails the test when anything is asked about it."""
-
-    def change(self, step_scale: float = 1.0) -> float:
-        raise AssertionError
-
-    def best(self, step_scales: Sequence[float]) -> int:
-        raise AssertionError
-
-    def uniform(self) -> float:
-        raise AssertionError

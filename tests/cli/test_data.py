@@ -9,6 +9,8 @@ from lehr.data import catalogue
 from tests.cli.conftest import Run, RunJson
 from tests.data import picture_folders, small_known
 
+CIFAR_100 = catalogue.CATALOGUE["cifar-100"]
+
 
 @pytest.fixture(autouse=True)
 def _small_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lehr: Run) -> None:
@@ -18,7 +20,7 @@ def _small_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lehr: Run)
     monkeypatch.setattr(catalogue, "_SYSTEM", tmp_path / "usr")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv(catalogue.VARIABLE, raising=False)
-    some = {"small": small_known.known(), "digits": catalogue.DIGITS}
+    some = {"small": small_known.known(), "digits": catalogue.CATALOGUE["digits"]}
     monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType(some))
 
 
@@ -71,9 +73,8 @@ def test_changed_file_fails_the_check(lehr: Run, lehr_json: RunJson, tmp_path: P
 def test_files_without_a_known_hash_have_only_the_right_size(
     lehr: Run, lehr_json: RunJson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType({"cifar-100": catalogue.CIFAR_100}))
-    assert catalogue.CIFAR_100.layout is not None
-    for file in catalogue.CIFAR_100.layout.files:
+    monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType({"cifar-100": CIFAR_100}))
+    for file in CIFAR_100.files:
         with open(tmp_path / file.name, "wb") as written:
             written.truncate(file.num_bytes)
     assert lehr_json("data", "check", "--data-dir", ".")["checked"][0]["verdict"] == "right size"

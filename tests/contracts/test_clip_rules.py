@@ -32,7 +32,7 @@ from lehr.privacy.clipping import (
     Unclipped,
 )
 from tests.contracts.crawling import classes_of
-from tests.privacy.clipping.chosen import SIZES, Inner, as_vector, gradients, losses, stored_gradients
+from tests.privacy.chosen import SIZES, Inner, as_vector, gradients, losses, stored_gradients
 
 NUM_COORDINATES = sum(SIZES)
 BOUNDS = {"first.weight": torch.tensor([[0.1, 2.0, 0.3]]), "second.weight": torch.tensor([[1.0, 1e-3]])}

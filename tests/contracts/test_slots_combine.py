@@ -392,11 +392,10 @@ def test_a_clip_that_states_less_than_a_record_can_do_is_found_out(clip: Any, tm
 
 @pytest.mark.parametrize("energy", [ENERGY, OF_BATCH], ids=["records", "batch"])
 def test_several_step_sizes_cannot_be_tried_on_private_records(energy: PrivateEnergy) -> None:
-    reason = "on private records each step size is a question of its own"
     for inner in (Annealed(energy=energy), NoisyTest(energy=energy), Salvage(NoisyTest(energy=energy))):
-        with pytest.raises(InvalidValue, match=reason):
+        with pytest.raises(InvalidValue, match="inner"):
             BestStep(inner)
-    with pytest.raises(InvalidValue, match=reason):
+    with pytest.raises(InvalidValue, match="inner"):
         BestStep(NoisyMax(energy=CHOICE))
 
 

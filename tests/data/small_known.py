@@ -1,4 +1,4 @@
-"""A known data set of a few records, whose files a test writes itself."""
+"""A data set of a few records, whose files a test writes itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from lehr.data.catalogue import DataFile, DataSetInfo, Layout, Source
+from lehr.data.catalogue import DataFile, DataSetInfo, Source
 
 NUM_TRAIN, NUM_TEST = 6, 3
 
@@ -21,35 +21,19 @@ def idx_bytes(*shape: int, numbers: bytes, kind: int = 0x08) -> bytes:
     return bytes([0, 0, kind, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + numbers
 
 
-def _images(count: int, first: int) -> bytes:
-    return idx_bytes(count, 2, 2, numbers=bytes(range(first, first + 4 * count)))
-
-
 CONTENTS = {
-    "train-images": _images(NUM_TRAIN, 0),
+    "train-images": idx_bytes(NUM_TRAIN, 2, 2, numbers=bytes(range(24))),
     "train-labels": idx_bytes(NUM_TRAIN, numbers=bytes([0, 1, 2, 0, 1, 2])),
-    "test-images": _images(NUM_TEST, 100),
+    "test-images": idx_bytes(NUM_TEST, 2, 2, numbers=bytes(range(100, 112))),
     "test-labels": idx_bytes(NUM_TEST, numbers=bytes([2, 1, 0])),
 }
-
-
-def _file(name: str) -> DataFile:
-    content = CONTENTS[name]
-    return DataFile(
-        name=name,
-        num_bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
-
-
-FILES = tuple(map(_file, CONTENTS))
+FILES = tuple(DataFile(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in CONTENTS.items())
 
 
 def known(*sources: Source) -> DataSetInfo:
     """The data set, to be had from these sources."""
     return DataSetInfo(
         name="small",
-        title="A few squares",
         homepage="https://example.org/",
         citation="nobody",
         records=NUM_TRAIN,
@@ -58,12 +42,10 @@ def known(*sources: Source) -> DataSetInfo:
         shape=(1, 2, 2),
         mean=(0.5,),
         std=(0.5,),
-        layout=Layout(
-            reader="idx",
-            folders=("Small/raw", "small"),
-            train=(_file("train-images"), _file("train-labels")),
-            test=(_file("test-images"), _file("test-labels")),
-        ),
+        reader="idx",
+        folders=("Small/raw", "small"),
+        train=FILES[:2],
+        test=FILES[2:],
         sources=sources,
     )
 

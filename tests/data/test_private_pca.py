@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,11 +81,11 @@ def test_no_row_leaves_the_unit_ball_and_short_ones_stay_as_they_are() -> None:
     assert torch.equal(scaled[1000:], rows[1000:])
 
 
-def test_a_record_that_is_not_finite_counts_as_zero() -> None:
+@pytest.mark.parametrize("name", ["not a number", "infinite"])
+def test_a_record_that_is_not_finite_counts_as_zero(name: str) -> None:
     others = _drawn(20)
-    for name in ("not a number", "infinite"):
-        spoilt = torch.cat([others, ADVERSARIES[name][None]])
-        assert torch.equal(_moment(spoilt).values["moment"], _moment(others).values["moment"])
+    spoilt = torch.cat([others, ADVERSARIES[name][None]])
+    assert torch.equal(_moment(spoilt).values["moment"], _moment(others).values["moment"])
 
 
 def _subspace_distance(found: Tensor, expected: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
@@ -128,13 +129,11 @@ def test_the_noise_on_every_entry_is_what_is_charged(factor: float, is_right: bo
     assert (abs(noise_std - pca.event().noise_multiplier * private.sensitivity) < 0.2) == is_right
 
 
-def test_it_is_charged_as_one_gaussian_step_without_sampling() -> None:
-    assert PrivatePCA(dimensions=3, noise_multiplier=7.0).event() == Gaussian(7.0)
-
-
-def test_components_are_orthonormal_and_a_function_of_the_released_values_alone() -> None:
+@pytest.mark.parametrize("records", [0, 30])
+def test_components_are_orthonormal_and_follow_from_the_released_values(records: int) -> None:
     pca = PrivatePCA(dimensions=5, noise_multiplier=2.0)
-    released = _noised(_moment(_drawn(30)), 2.0)
+    assert pca.event() == Gaussian(2.0)
+    released = _noised(_moment(_drawn(records)), 2.0)
     first, second = (pca.components(released, inputs=INPUTS) for _ in range(2))
     assert torch.equal(first, second)
     assert first.shape == (INPUTS, 5)
@@ -142,55 +141,34 @@ def test_components_are_orthonormal_and_a_function_of_the_released_values_alone(
     assert (first.gather(0, first.abs().argmax(dim=0, keepdim=True)) > 0).all()
 
 
-def test_no_records_leave_the_components_of_the_noise() -> None:
-    private = _moment(_drawn(0))
-    assert (private.values["moment"] == 0).all()
-    pca = PrivatePCA(dimensions=2, noise_multiplier=1.0)
-    assert pca.components(_noised(private, 1.0), inputs=INPUTS).shape == (INPUTS, 2)
-
-
 def test_images_are_prepared_and_flattened() -> None:
     images = torch.randint(0, 256, (9, 3, 2, 2), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
-    pca = PrivatePCA(dimensions=3, noise_multiplier=1.0)
-    found = pca.private_moment(_records(images), _in_unit, inputs=INPUTS)
+    found = _moment(images, lambda stored: stored.float() / 255)  # type: ignore[union-attr]
     expected = _moment((images.float() / 255).flatten(1))
     torch.testing.assert_close(found.values["moment"], expected.values["moment"])
 
 
-def _in_unit(seen: Inputs) -> Inputs:
-    assert isinstance(seen, Tensor)
-    return seen.float() / 255
+@pytest.mark.parametrize("dimensions, inputs", [(INPUTS + 1, INPUTS), (2, INPUTS - 1)])
+def test_other_sizes_are_refused(dimensions: int, inputs: int) -> None:
+    pca = PrivatePCA(dimensions=dimensions, noise_multiplier=1.0)
+    with pytest.raises(InvalidValue):
+        pca.private_moment(_records(_drawn(3)), _as_it_is, inputs=inputs)
+    with pytest.raises(InvalidValue):
+        pca.components(ReleasedSum(values={"moment": torch.zeros(78)}), inputs=inputs)
 
 
-def test_more_dimensions_than_inputs_are_refused() -> None:
-    pca = PrivatePCA(dimensions=INPUTS + 1, noise_multiplier=1.0)
-    with pytest.raises(InvalidValue, match="dimensions must be at most the 12 inputs; given: 13"):
-        pca.private_moment(_records(_drawn(3)), _as_it_is, inputs=INPUTS)
-    with pytest.raises(InvalidValue, match="dimensions must be at most the 12 inputs; given: 13"):
-        pca.components(ReleasedSum(values={"moment": torch.zeros(78)}), inputs=INPUTS)
+@pytest.mark.parametrize(
+    "wrong",
+    [{"noise_multiplier": value} for value in (0.0, math.nan, math.inf, True, "1")]
+    + [{"dimensions": value} for value in (0, 2.0, math.nan, True, None)],
+    ids=str,
+)
+def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(wrong))):
+        PrivatePCA(**{"dimensions": 2, "noise_multiplier": 1.0} | wrong)
 
 
-def test_records_and_sums_of_other_sizes_are_refused() -> None:
-    pca = PrivatePCA(dimensions=2, noise_multiplier=1.0)
-    with pytest.raises(InvalidValue, match="records must be one tensor of 11 numbers for each"):
-        pca.private_moment(_records(_drawn(3)), _as_it_is, inputs=11)
-    with pytest.raises(InvalidValue, match="released must be the 66 entries"):
-        pca.components(ReleasedSum(values={"moment": torch.zeros(78)}), inputs=11)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, True, "1", None], ids=repr)
-def test_noise_must_be_a_number_above_zero(value: object) -> None:
-    with pytest.raises(InvalidValue, match="noise_multiplier"):
-        PrivatePCA(dimensions=2, noise_multiplier=value)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [0, -1, 2.0, math.nan, True, "1", None], ids=repr)
-def test_dimensions_must_be_a_whole_number_above_zero(value: object) -> None:
-    with pytest.raises(InvalidValue, match="dimensions"):
-        PrivatePCA(dimensions=value, noise_multiplier=1.0)  # type: ignore[arg-type]
-
-
-def test_it_survives_being_written_as_json_and_read_back() -> None:
+def test_the_json_form_reads_back() -> None:
     pca = PrivatePCA(dimensions=60, noise_multiplier=4.0)
     assert PrivatePCA.from_json(pca.to_json()) == pca
     for shape in (None, {}, {"dimensions": 3}, {**pca.to_json(), "seed": 0}, {**pca.to_json(), "dimensions": "3"}):

@@ -7,9 +7,9 @@ import pytest
 
 from experiments import toy_problems
 from lehr.privacy.rng import RunKey
-from tests.methods.pseudocode.adadp import AdaptiveNoise, FlooredPrior, RawPrior, RootMeanSquare
-from tests.methods.pseudocode.adadp import adadp as transcribed_adadp
-from tests.methods.pseudocode.clips import flat
+from tests.methods.pseudocode.adaptive import AdaptiveNoise, FlooredPrior, RawPrior, RootMeanSquare
+from tests.methods.pseudocode.adaptive import adaptive as transcribed_adadp
+from tests.methods.pseudocode.base import flat
 from tests.methods.pseudocode.dpsgd import dpsgd as transcribed_dpsgd
 
 SETTING = toy_problems.DRAWN["the other order"]
@@ -47,7 +47,7 @@ def test_adadp_is_the_transcribed_one_on_a_single_record(is_proven: bool) -> Non
                 lot_size=1,
                 local_factor=toy_problems.LOCAL_FACTOR,
             ),
-            rates=RootMeanSquare(),
+            step=RootMeanSquare(),
             learning_rate=SETTING.adaptive_rate,
         )
         np.testing.assert_allclose(path, trace.weights, rtol=1e-9, atol=1e-9)

@@ -21,7 +21,7 @@ from lehr.cli.main import app
 from lehr.config import RunConfig
 from lehr.data import image_folder, load
 from lehr.data.decoding import decode_listed
-from lehr.data.file_content import chunks, open_file
+from lehr.data.file_content import read_file
 from lehr.data.image_folder import list_images
 from lehr.data.readers import parse_cifar, read_inputs, read_npz
 from lehr.data.records import InMemory
@@ -227,9 +227,7 @@ def _checker(file: str) -> Callable[[], None]:
 
 
 def _cifar(name: str) -> InMemory:
-    with open_file(Path(name)) as stream:
-        content = bytearray(b"".join(chunks(stream, at_most=2**20)))
-    return parse_cifar(content, num_labels=1, path=Path(name))
+    return parse_cifar(read_file(Path(name)), num_labels=1, path=Path(name))
 
 
 def _unlabelled(file: str) -> Callable[[], object]:
@@ -271,4 +269,4 @@ def _image_folder() -> None:
 def _streamed_folder() -> None:
     files = list_images(Path("images"))
     for place in range(len(files)):
-        decode_listed(files.at(place), side=4, channels=3)
+        decode_listed(files.at(place), size=(4, 4), channels=3)

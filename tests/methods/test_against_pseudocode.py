@@ -1,7 +1,7 @@
-"""Every method, step for step, beside a plain transcription of its paper's pseudo-code on a tiny problem.
+"""Every method, step by step, against a plain transcription of its paper's pseudo-code on a tiny problem.
 
-The library trains a network with twelve parameters through its own front door; the transcription (``pseudocode/``) is
-given the same first weights and the same random numbers, and the weights after every candidate are compared.
+The library trains a network with twelve parameters by ``lehr.fit``; the transcription (``pseudocode/``) is given the
+same first weights and the same random numbers, and the weights after every candidate are compared.
 """
 
 from __future__ import annotations
@@ -22,32 +22,20 @@ import lehr
 from lehr.acceptance.proposal import PrivateEnergy
 from lehr.methods.adadp import adadp, adal, adan
 from lehr.methods.agd import agd
-from lehr.methods.auto_s import auto_s
 from lehr.methods.dpopt import dpopt
-from lehr.methods.dpsgd import dpsgd
+from lehr.methods.dpsgd import auto_s, dpsgd, dpsgd_per_layer, plain_sgd
 from lehr.methods.dpsur import dpsur
-from lehr.methods.per_layer import dpsgd_per_layer
-from lehr.methods.plain_sgd import plain_sgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
+from lehr.optim.optimizers import Update
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.mechanism import Method
 from lehr.run.shape import Callback, Progress
 from lehr.training.public_plan import plan_for
-from tests.methods.pseudocode import adadp as adadp_box
+from tests.methods.pseudocode import adaptive, base
 from tests.methods.pseudocode import agd as agd_box
-from tests.methods.pseudocode import clips, energy
-from tests.methods.pseudocode import dpopt as dpopt_box
-from tests.methods.pseudocode import dpsur as dpsur_box
-from tests.methods.pseudocode.annealing import Annealing
-from tests.methods.pseudocode.dpsgd import dpsgd as dpsgd_box
-from tests.methods.pseudocode.plain_sgd import plain_sgd as plain_sgd_box
-from tests.methods.pseudocode.released_prior import ReleasedPrior
-from tests.methods.pseudocode.sa_dpsgd import sa_dpsgd as sa_dpsgd_box
-from tests.methods.pseudocode.sa_salvage import sa_salvage as sa_salvage_box
-from tests.methods.pseudocode.sa_step_sizes import sa_step_sizes as sa_step_sizes_box
-from tests.methods.pseudocode.tiny_network import LAYERS, NUM_PARAMETERS, TENSORS, TinyNetwork
-from tests.methods.pseudocode.trace import Trace, Vector
+from tests.methods.pseudocode import dpsgd as dpsgd_box
+from tests.methods.pseudocode.base import LAYERS, NUM_PARAMETERS, TENSORS, TinyNetwork, Trace, Vector
 
 KEY = RunKey(bytes(range(32)))
 NUM_RECORDS, BATCH, STEPS, NOISE = 14, 6.0, 25, 0.7
@@ -56,11 +44,10 @@ DRAWN = np.random.default_rng(5)
 PRIVATE = TinyNetwork(DRAWN.normal(size=(NUM_RECORDS, 2)), np.arange(NUM_RECORDS) % 2)
 PUBLIC = TinyNetwork(DRAWN.normal(size=(9, 2)), np.arange(9) % 2)
 START: Vector = DRAWN.normal(size=NUM_PARAMETERS)
-ALL_PUBLIC = np.arange(9)
 
 
 class Weights(Callback):
-    """Notes the weights of a model after every candidate."""
+    """Records the weights of a model after every candidate."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -137,7 +124,12 @@ class Numbers:
 
 
 NUMBERS = Numbers.of_run()
-GIVEN: dict[str, Any] = {"gradients": PRIVATE.gradients, "draws": NUMBERS.draws, "normals": NUMBERS.normals}
+GIVEN: dict[str, Any] = {
+    "gradients": PRIVATE.gradients,
+    "draws": NUMBERS.draws,
+    "normals": NUMBERS.normals,
+    "batch_size": BATCH,
+}
 PRIVATELY: dict[str, Any] = {"noise_multiplier": NOISE, "delta": 1e-3}
 
 
@@ -159,239 +151,139 @@ def has_both_phases(trace: Trace) -> bool:
 
 
 CLIPS = {
-    "dpsgd": (dpsgd(clip_norm=0.4, learning_rate=0.3, momentum=0.9), clips.flat(0.4)),
+    "dpsgd": (dpsgd(clip_norm=0.4, learning_rate=0.3, momentum=0.9), base.flat(0.4)),
     "per layer": (
         dpsgd_per_layer(clip_norm=0.4, learning_rate=0.3, momentum=0.9),
-        clips.per_layer([0.4 / 2**0.5] * 2, LAYERS),
+        base.per_layer([0.4 / 2**0.5] * 2, LAYERS),
     ),
     "given to layers": (
         dpsgd_per_layer(clip_norm=0.5, shares={"0": 0.3, "2": 0.4}, learning_rate=0.3, momentum=0.9),
-        clips.per_layer([0.3, 0.4], LAYERS),
+        base.per_layer([0.3, 0.4], LAYERS),
     ),
-    "auto-s": (auto_s(clip_norm=0.4, stability=0.01, learning_rate=0.3), clips.automatic(0.4, 0.01)),
-    "auto-v": (auto_s(clip_norm=0.4, stability=0.0, learning_rate=0.3), clips.automatic(0.4, 0.0)),
+    "auto-s": (auto_s(clip_norm=0.4, stability=0.01, learning_rate=0.3), base.automatic(0.4, 0.01)),
+    "auto-v": (auto_s(clip_norm=0.4, stability=0.0, learning_rate=0.3), base.automatic(0.4, 0.0)),
+    "plain": (plain_sgd(learning_rate=0.3), lambda grads: grads),
 }
 
 
 @pytest.mark.parametrize("name", CLIPS)
 def test_dpsgd_with_every_clip(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, clip = CLIPS[name]
-    trace = dpsgd_box(
+    noise_multiplier = 0.0 if name == "plain" else NOISE
+    trace = dpsgd_box.dpsgd(
         START,
         **GIVEN,
         clip=clip,
         sensitivity=0.5 if name == "given to layers" else 0.4,
-        noise_multiplier=NOISE,
-        batch_size=BATCH,
+        noise_multiplier=noise_multiplier,
         learning_rate=0.3,
         momentum=0.9,
     )
-    same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
-
-
-def test_plain_sgd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = plain_sgd_box(
-        START,
-        gradients=PRIVATE.gradients,
-        draws=NUMBERS.draws,
-        learning_rate=0.2,
-        momentum=0.9,
-        batch_size=BATCH,
-    )
-    same(trained(plain_sgd(learning_rate=0.2), tmp_path, monkeypatch, noise_multiplier=0.0, delta=1e-3), trace)
+    same(trained(method, tmp_path, monkeypatch, noise_multiplier=noise_multiplier, delta=1e-3), trace)
 
 
 STEP: dict[str, Any] = {"clip_norm": 0.4, "learning_rate": 1.5, "momentum": 0.5}
-COOLINGS: dict[str, dict[str, Any]] = {
-    "accepted": {},
-    "floored": {"cooling": "floored"},
-    "classic": {"cooling": "classic", "cooling_rate": 0.9},
+STEP_BOX: dict[str, Any] = {
+    "clip": base.flat(0.4),
+    "sensitivity": 0.4,
+    "learning_rate": 1.5,
+    "momentum": 0.5,
+    "noise_multiplier": NOISE,
 }
-PUBLIC_ENERGY = energy.public_energy(PUBLIC.losses, ALL_PUBLIC)
+ANNEALED: dict[str, Any] = {"initial_inverse_temperature": 20.0, "rejection_threshold": 3}
+PUBLIC_ENERGY = dpsgd_box.public_energy(PUBLIC.losses, 9)
+OF_ENERGY = (PRIVATE.losses, NUMBERS.energy_draws, NUMBERS.energy_normals)
+PRIVATE_ENERGY = PrivateEnergy(loss_clip=0.3, noise_multiplier=0.8, expected_batch_size=ENERGY_BATCH)
 
 
-def annealing(**cooling: Any) -> Annealing:
-    return Annealing(20.0, 3, **cooling)
+def public_change(w: Vector, w_new: Vector, candidate: int) -> float:
+    return PUBLIC_ENERGY(w_new) - PUBLIC_ENERGY(w)
 
 
-@pytest.mark.parametrize("cooling", COOLINGS)
-def test_sa_dpsgd_with_a_public_energy(cooling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = sa_dpsgd_box(
-        START,
-        **GIVEN,
-        **STEP,
-        energy_change=energy.public_change(PUBLIC_ENERGY),
-        uniforms=NUMBERS.uniforms,
-        annealing=annealing(**COOLINGS[cooling]),
-        noise_multiplier=NOISE,
-        batch_size=BATCH,
-    )
-    assert is_mixed(trace)
-    assert max(int(state["mu"]) for state in trace.states) == 3  # so that the cap was reached
-    annealed: dict[str, Any] = {"initial_inverse_temperature": 20.0, "rejection_threshold": 3, **COOLINGS[cooling]}
-    same(trained(sa_dpsgd(**STEP, **annealed), tmp_path, monkeypatch, **PRIVATELY), trace)
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings of the library and of the transcription
+    "accepted": ({}, {}),
+    "floored": ({"cooling": "floored"}, {}),
+    "classic": ({"cooling": "classic", "cooling_rate": 0.9}, {}),
+    "private energy": ({"energy": PRIVATE_ENERGY}, {}),
+    "salvage": ({"salvage": True}, {"is_salvaged": True}),
+    "step sizes": ({"step_scales": (0.1, 0.5, 2.0)}, {"step_factors": (0.1, 0.5, 2.0), "energy": PUBLIC_ENERGY}),
+}
 
 
-def test_sa_dpsgd_with_a_private_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    change = energy.private_change(
-        PRIVATE.losses,
-        NUMBERS.energy_draws,
-        NUMBERS.energy_normals,
-        bound=0.3,
-        noise_multiplier=0.8,
-        divisor=ENERGY_BATCH,
-    )
-    trace = sa_dpsgd_box(
-        START,
-        **GIVEN,
-        **STEP,
-        energy_change=change,
-        uniforms=NUMBERS.uniforms,
-        annealing=annealing(),
-        noise_multiplier=NOISE,
-        batch_size=BATCH,
-    )
-    assert is_mixed(trace)
-    asked = PrivateEnergy(loss_clip=0.3, noise_multiplier=0.8, expected_batch_size=ENERGY_BATCH)
-    method = sa_dpsgd(**STEP, initial_inverse_temperature=20.0, rejection_threshold=3, energy=asked)
-    same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
-
-
-def test_sa_dpsgd_with_salvage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = sa_salvage_box(
-        START,
-        **GIVEN,
-        **STEP,
-        energy_change=energy.public_change(PUBLIC_ENERGY),
-        uniforms=NUMBERS.uniforms,
-        annealing=annealing(),
-        noise_multiplier=NOISE,
-        batch_size=BATCH,
-    )
-    assert is_mixed(trace)
-    assert max(int(state["num_kept"]) for state in trace.states) >= 2
-    method = sa_dpsgd(**STEP, initial_inverse_temperature=20.0, rejection_threshold=3, salvage=True)
-    same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
-
-
-def test_sa_dpsgd_with_several_step_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scales = (0.1, 0.5, 2.0)
-    trace = sa_step_sizes_box(
-        START,
-        **GIVEN,
-        **STEP,
-        energy=PUBLIC_ENERGY,
-        uniforms=NUMBERS.uniforms,
-        annealing=annealing(),
-        step_factors=scales,
-        noise_multiplier=NOISE,
-        batch_size=BATCH,
-    )
-    assert len({int(state["best"]) for state in trace.states}) == 3
-    method = sa_dpsgd(**STEP, initial_inverse_temperature=20.0, rejection_threshold=3, step_scales=scales)
-    same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_sa_dpsgd(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, of_box = VARIANTS[name]
+    cooling = {key: value for key, value in settings.items() if key.startswith("cooling")}
+    change: dpsgd_box.Change = public_change
+    if name == "private energy":
+        change = dpsgd_box.private_change(*OF_ENERGY, bound=0.3, noise_multiplier=0.8, divisor=ENERGY_BATCH)
+    accept = dpsgd_box.Annealing(change, NUMBERS.uniforms, **ANNEALED, **cooling)
+    trace = dpsgd_box.dpsgd(START, **GIVEN, **STEP_BOX, **of_box, accept=accept)
+    assert name == "step sizes" or is_mixed(trace)
+    assert len({int(state["best"]) for state in trace.states}) == (3 if name == "step sizes" else 1)
+    assert max(int(state["num_kept"]) for state in trace.states) >= (2 if name == "salvage" else 0)
+    if name in ("accepted", "floored", "classic"):
+        assert accept.most_rejections == 3  # so that the cap was reached
+    same(trained(sa_dpsgd(**STEP, **ANNEALED, **settings), tmp_path, monkeypatch, **PRIVATELY), trace)
 
 
 @pytest.mark.parametrize("clipped", ["batch", "records"])
 def test_dpsur(clipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = (PRIVATE.losses, NUMBERS.energy_draws, NUMBERS.energy_normals)
-    if clipped == "batch":
-        difference = dpsur_box.published_difference(*given, bound=0.05, noise_multiplier=0.8)
-    else:
-        difference = dpsur_box.per_record_difference(*given, bound=0.05, noise_multiplier=0.8, divisor=ENERGY_BATCH)
-    trace = dpsur_box.dpsur(
-        START,
-        **GIVEN,
-        **STEP,
-        noisy_difference=difference,
-        acceptance_bound=-0.2 * 0.05,
-        noise_multiplier=NOISE,
-        batch_size=BATCH,
+    divisor = None if clipped == "batch" else ENERGY_BATCH
+    difference = dpsgd_box.private_change(*OF_ENERGY, bound=0.05, noise_multiplier=0.8, divisor=divisor)
+    trace = dpsgd_box.dpsgd(
+        START, **GIVEN, **STEP_BOX, accept=lambda w, w_new, t: difference(w, w_new, t) < -0.2 * 0.05
     )
     assert is_mixed(trace)
-    tested: dict[str, Any] = {
-        "loss_clip": 0.05,
-        "test_noise_multiplier": 0.8,
-        "test_batch_size": ENERGY_BATCH,
-        "threshold": -0.2,
-    }
-    same(trained(dpsur(**STEP, **tested, clipped=clipped), tmp_path, monkeypatch, **PRIVATELY), trace)
-
-
-def adaptive_noise(accounting: str) -> adadp_box.AdaptiveNoise:
-    return adadp_box.AdaptiveNoise(
-        prior=PRIORS[accounting](),
-        clip_norm=0.4,
-        noise_multiplier=NOISE,
-        lot_size=BATCH,
-        local_factor=1.2 if accounting == "published" else None,
-    )
-
-
-PRIORS: dict[str, Callable[[], adadp_box.Prior]] = {
-    "proven": partial(ReleasedPrior, TENSORS),
-    "published": partial(adadp_box.RawPrior, NUM_PARAMETERS),
-}
-
-
-@pytest.mark.parametrize("accounting", PRIORS)
-def test_adadp(accounting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = adadp_box.adadp(
-        START,
-        **GIVEN,
-        noise=adaptive_noise(accounting),
-        rates=adadp_box.RootMeanSquare(),
-        learning_rate=0.05,
-    )
-    assert has_both_phases(trace)
-    method = adadp(learning_rate=0.05, clip_norm=0.4, accounting=accounting)
+    tested: dict[str, Any] = {"loss_clip": 0.05, "test_noise_multiplier": 0.8, "test_batch_size": ENERGY_BATCH}
+    method = dpsur(**STEP, **tested, threshold=-0.2, clipped=clipped)
     same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
 
 
-@pytest.mark.parametrize("accounting", PRIORS)
-def test_adan(accounting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = adadp_box.adan(START, **GIVEN, noise=adaptive_noise(accounting), learning_rate=0.2, momentum=0.5)
-    assert has_both_phases(trace)
-    method = adan(learning_rate=0.2, momentum=0.5, clip_norm=0.4, accounting=accounting)
-    same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
+def released() -> dict[str, Any]:
+    return {"prior": adaptive.ReleasedPrior(TENSORS), "local_factor": None}
 
 
-def test_adal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = adadp_box.adal(
-        START,
-        **GIVEN,
-        rates=adadp_box.RootMeanSquare(),
-        clip_norm=0.4,
-        noise_multiplier=NOISE,
-        lot_size=BATCH,
-        learning_rate=0.05,
-    )
-    same(trained(adal(learning_rate=0.05, clip_norm=0.4), tmp_path, monkeypatch, **PRIVATELY), trace)
+def raw() -> dict[str, Any]:
+    return {"prior": adaptive.RawPrior(NUM_PARAMETERS)}
 
 
-SHAPES: dict[str, dpopt_box.Shape] = {
-    "closed-form": dpopt_box.closed_form,
-    "projected-gradient": dpopt_box.projected_gradient,
+ADAPTIVE: dict[str, tuple[Method, Callable[[], dict[str, Any]], Any]] = {
+    "adadp": (adadp(learning_rate=0.05, clip_norm=0.4), released, adaptive.RootMeanSquare),
+    "adadp published": (
+        adadp(learning_rate=0.05, clip_norm=0.4, accounting="published"),
+        raw,
+        adaptive.RootMeanSquare,
+    ),
+    "adan": (adan(learning_rate=0.2, momentum=0.5, clip_norm=0.4), released, partial(adaptive.Momentum, 0.5)),
+    "adan published": (
+        adan(learning_rate=0.2, momentum=0.5, clip_norm=0.4, accounting="published"),
+        raw,
+        partial(adaptive.Momentum, 0.5),
+    ),
+    "adal": (adal(learning_rate=0.05, clip_norm=0.4), dict, adaptive.RootMeanSquare),
+    "dpopt": (
+        dpopt(learning_rate=0.2, clip_norm=0.4),
+        lambda: {**released(), "shape": adaptive.closed_form},
+        adaptive.Momentum,
+    ),
+    "dpopt by projected gradients": (
+        dpopt(learning_rate=0.2, clip_norm=0.4, found_by="projected-gradient"),
+        lambda: {**released(), "shape": adaptive.projected_gradient},
+        adaptive.Momentum,
+    ),
 }
 
 
-@pytest.mark.parametrize("found_by", SHAPES)
-def test_dpopt(found_by: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = dpopt_box.dpopt(
-        START,
-        **GIVEN,
-        prior=ReleasedPrior(TENSORS),
-        shape=SHAPES[found_by],
-        clip_norm=0.4,
-        local_factor=None,
-        noise_multiplier=NOISE,
-        batch_size=BATCH,
-        memory=0.99,
-        least_share=0.1,
-        learning_rate=0.2,
-    )
-    assert has_both_phases(trace)
-    method = dpopt(learning_rate=0.2, clip_norm=0.4, found_by=found_by)
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_methods(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, of_noise, step = ADAPTIVE[name]
+    given = {key: value for key, value in GIVEN.items() if key != "batch_size"}
+    noise = adaptive.AdaptiveNoise(clip_norm=0.4, noise_multiplier=NOISE, lot_size=BATCH, **of_noise())
+    assert isinstance(method.update, Update)
+    rate = method.update.learning_rate
+    trace = adaptive.adaptive(START, **given, noise=noise, step=step(), learning_rate=rate)
+    assert name == "adal" or has_both_phases(trace)
     same(trained(method, tmp_path, monkeypatch, **PRIVATELY), trace)
 
 

@@ -10,14 +10,12 @@ import torch
 from torch import nn
 
 from lehr.errors import InvalidValue
-from lehr.gradients.materialised import MaterialisedEngine
 from lehr.networks.layers import Projection
 from lehr.networks.registry import build, default_for
 from lehr.networks.small import cifar_cnn, paper_cnn, pooled_cnn, projected_mlp, small_cnn
-from tests.gradients.oracle import assert_agrees, assert_close, batch, loop, squared_distance
 
 
-def test_a_name_with_arguments_is_the_function_with_arguments() -> None:
+def test_a_network_is_built_by_name() -> None:
     torch.manual_seed(0)
     built = build("small_cnn", num_classes=4, activation="relu")
     torch.manual_seed(0)
@@ -28,47 +26,42 @@ def test_a_name_with_arguments_is_the_function_with_arguments() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 17, 17)], ids=str)
-def test_the_default_takes_images_of_the_shape_it_is_for(shape: tuple[int, ...]) -> None:
+def test_the_default_network_takes_images_of_its_shape(shape: tuple[int, ...]) -> None:
     name, arguments = default_for(shape, num_classes=5)
     assert build(name, **arguments)(torch.rand(2, *shape)).shape == (2, 5)
 
 
 @pytest.mark.parametrize("shape", [(20,), (1, 8, 9), (), (2, 3, 4, 4)], ids=str)
-def test_for_what_is_no_square_image_a_network_must_be_named(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidValue, match="network must be named where the records are not square images"):
+def test_only_square_images_have_a_default_network(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidValue, match="network"):
         default_for(shape, num_classes=5)
 
 
 @pytest.mark.parametrize(
-    "name, arguments, says",
+    "network, arguments, name",
     [
-        ("resnet", {}, "network must be one of .*small_cnn.*; given: 'resnet'"),
-        (None, {}, "network must be one of"),
-        ("small_cnn", {"depth": 3}, "argument of small_cnn must be one of in_channels, .*; given: 'depth'"),
-        ("small_cnn", {"activation": "step"}, "activation must be one of elu, .*; given: 'step'"),
-        ("small_cnn", {"activation": nn.ReLU}, "activation must be one of"),
-        ("small_cnn", {"num_classes": "ten"}, "arguments of small_cnn must be such that it can be built"),
-        ("small_cnn", {"num_classes": -1}, "arguments of small_cnn must be such that it can be built"),
-        ("small_cnn", {"name": "big_cnn"}, "argument of small_cnn must be one of"),
-        ("small_cnn", {"image_side": 10**9}, "(bytes|arguments) of small_cnn must be"),
-        ("vision_transformer", {"depth": 10**12}, "depth must be at most"),
-        ("nf_resnet", {"num_blocks": [10**12]}, "depth must be at most"),
-        ("small_cnn", {"image_side": 2}, "image_side must be a whole number >= 4; given: 2"),
+        ("resnet", {}, "network"),
+        (None, {}, "network"),
+        ("small_cnn", {"depth": 3}, "argument of small_cnn"),
+        ("small_cnn", {"name": "big_cnn"}, "argument of small_cnn"),
+        ("small_cnn", {"activation": "step"}, "activation"),
+        ("small_cnn", {"activation": nn.ReLU}, "activation"),
+        ("small_cnn", {"num_classes": "ten"}, "arguments of small_cnn"),
+        ("small_cnn", {"num_classes": -1}, "arguments of small_cnn"),
+        ("small_cnn", {"image_side": 10**6}, "bytes of small_cnn"),
+        ("vision_transformer", {"depth": 10**12}, "depth"),
+        ("nf_resnet", {"num_blocks": [10**12]}, "depth"),
+        *(("small_cnn", {"image_side": side}, "image_side") for side in (3, 0, -8, 8.0, True)),
+        *(("projected_mlp", {size: 0}, size) for size in ("inputs", "dimensions", "hidden")),
+        *(("projected_mlp", {size: 2.5}, size) for size in ("inputs", "dimensions", "hidden")),
     ],
 )
-def test_what_is_unknown_or_cannot_be_built_is_refused_by_name(name: Any, arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidValue, match=says):
-        build(name, **arguments)
-
-
-def num_parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
-def test_the_networks_have_the_number_of_parameters_of_the_papers() -> None:
-    assert num_parameters(paper_cnn()) == 26_010
-    assert num_parameters(cifar_cnn()) == 605_226
-    assert num_parameters(pooled_cnn()) == 550_570
+def test_unknown_and_impossible_networks_are_refused_by_name(
+    network: Any, arguments: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        build(network, **arguments)
+    assert refused.value.name == name
 
 
 def test_the_pools_of_the_paper_network_move_by_one_pixel() -> None:
@@ -81,7 +74,7 @@ def test_the_pools_of_the_paper_network_move_by_one_pixel() -> None:
 
 
 @pytest.mark.parametrize("build", [paper_cnn, cifar_cnn, pooled_cnn])
-def test_the_activation_is_tanh_unless_another_is_given(build: Callable[..., nn.Sequential]) -> None:
+def test_the_default_activation_is_tanh(build: Callable[..., nn.Sequential]) -> None:
     assert any(isinstance(layer, nn.Tanh) for layer in build().modules())
     other = list(build(activation=nn.ReLU).modules())
     assert any(isinstance(layer, nn.ReLU) for layer in other)
@@ -90,30 +83,17 @@ def test_the_activation_is_tanh_unless_another_is_given(build: Callable[..., nn.
 
 @pytest.mark.parametrize("side", [4, 5, 8, 11, 28, 33])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_it_has_an_output_for_each_class_of_images_of_any_side(side: int, channels: int) -> None:
+def test_small_networks_take_images_of_any_side(side: int, channels: int) -> None:
     network = small_cnn(in_channels=channels, image_side=side, num_classes=7)
     assert network(torch.rand(2, channels, side, side)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("side", [3, 0, -8, 8.0, True])
-def test_an_image_that_cannot_be_halved_twice_is_refused(side: object) -> None:
-    with pytest.raises(InvalidValue, match="image_side must be a whole number >= 4"):
-        small_cnn(image_side=side)  # type: ignore[arg-type]
-
-
-def small() -> nn.Sequential:
-    torch.manual_seed(0)
-    network = projected_mlp(inputs=12, dimensions=5, hidden=7, num_classes=3).double()
-    network.get_buffer("projection.components").normal_()
-    return network
-
-
-def test_it_has_the_sizes_of_the_paper() -> None:
+def test_the_projected_network_has_the_sizes_of_the_paper() -> None:
     network = projected_mlp()
-    assert sum(weight.numel() for weight in network.parameters()) == 60 * 1000 + 1000 + 1000 * 10 + 10
     assert network.get_buffer("projection.components").shape == (784, 60)
     assert network(torch.rand(2, 1, 28, 28)).shape == (2, 10)
     assert [type(layer) for layer in network] == [Projection, nn.Linear, nn.ReLU, nn.Linear]
+    assert not any("projection" in name for name, _ in network.named_parameters())
 
 
 def test_a_projection_is_a_product_with_its_components_and_begins_as_zero() -> None:
@@ -122,24 +102,3 @@ def test_a_projection_is_a_product_with_its_components_and_begins_as_zero() -> N
     layer.components.normal_()
     expected = torch.stack([record.reshape(-1) @ layer.components for record in records])
     torch.testing.assert_close(layer(records), expected)
-
-
-def test_the_components_are_kept_with_the_weights_and_not_trained() -> None:
-    network = small()
-    assert "projection.components" in network.state_dict()
-    assert not any("projection" in name for name, _ in network.named_parameters())
-
-
-def test_both_engines_have_the_gradients_of_a_loop() -> None:
-    network, (images, targets) = small(), batch(5, 1, 3, 4)
-    assert_agrees(network, images, targets, by_engine=True)
-    found = MaterialisedEngine(network, squared_distance).gradients(images, targets)
-    norms = torch.stack([grads.flatten(1).norm(dim=1) for grads in loop(network, images, targets).values()])
-    assert_close(found.norms(), norms.norm(dim=0), tolerance=1e-10)
-
-
-@pytest.mark.parametrize("name", ["inputs", "dimensions", "hidden"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, True])
-def test_a_size_that_is_no_count_is_refused(name: str, value: float) -> None:
-    with pytest.raises(InvalidValue, match=f"{name} must be a whole number >= 1"):
-        build("projected_mlp", **{name: value})

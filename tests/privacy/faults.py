@@ -278,10 +278,11 @@ def places(count: int, operations: int) -> list[tuple[int, str]]:
 def main(count: int, names: list[str]) -> int:
     """Try so many faults; the number of those that did harm."""
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}  # neither survives a fork
+    from tests.privacy.spending import MEMORY
     from tests.privacy.stories import told_in
 
     failed = done = 0
-    with tempfile.TemporaryDirectory(prefix="lehr-faults-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lehr-faults-", dir=MEMORY) as folder:
         stories = told_in(Path(folder), names)
         weights = sum(story.weight for story in stories.values())
         for name, story in stories.items():

@@ -41,10 +41,20 @@ class Planted:
 
     name: str
     where: str  # a file, below the package
-    edits: tuple[tuple[str, str], ...]  # each has what stands there exactly once, and what is put in its place
+    edits: tuple[tuple[str, str], ...]  # text that occurs exactly once, and its replacement
     does: str
     breaks: str
-    caught_by: tuple[str, ...]  # tests by file and name, below tests/, the quickest first
+    caught_by: tuple[str, ...]  # tests by file and name, below tests/
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> Self:
+        """The bug of a table of planted_bugs.toml."""
+        given, edits = dict(table), []
+        for hunk in given.pop("diff").split("\n@@\n"):
+            lines = [line or " " for line in hunk.split("\n")]
+            old, new = ("".join(f"{line[1:]}\n" for line in lines if line[0] in signs) for signs in (" -", " +"))
+            edits.append((old, new))
+        return cls(edits=tuple(edits), caught_by=tuple(given.pop("caught_by")), **given)
 
 
 @dataclass(frozen=True, kw_only=True)

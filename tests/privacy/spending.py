@@ -1,7 +1,7 @@
 """Processes that spend privacy until they are killed or refused. As a script it forks them, one job per line of input.
 
-Forking from one process that has loaded everything and opened nothing makes a start as cheap as a kill. What a
-process writes to the pipe after a call has returned is what it would have used by then.
+Forking from one process that has loaded everything and opened nothing makes a start as cheap as a kill. A process
+writes to the pipe after a call has returned, when it would use the value.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ BLOCKS_PER_RUN = 5
 LIMITS = (1.0, 3.0)
 FULL = {"full": True}
 KILLED_BY_THEN_S = 120
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a file system in memory
 
 
 def say(**what: object) -> None:

@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from tests.privacy.spending import (
     new_ledger,
     record_until_killed,
     spend_until_killed,
-    spenders,
     use_first_until_killed,
 )
 
@@ -39,16 +37,10 @@ MOST_LINES = 10
 LONGEST_WAIT_S = 0.008  # a few commits
 
 
-@pytest.fixture(scope="module")
-def script() -> Iterator[Spenders]:
-    with spenders() as script:
-        yield script
-
-
-def killed_at_a_random_moment(
+def kill_at_a_random_moment(
     script: Spenders, job: Any, path: Path, process: str, chance: random.Random
 ) -> list[dict[str, Any]]:
-    """What the process had said when it was killed."""
+    """Return what the process had written when it was killed."""
     [process_id] = script.start(job, path, processes=[process])
     lines = script.heard(chance.randrange(MOST_LINES))
     time.sleep(chance.uniform(0, LONGEST_WAIT_S))
@@ -57,11 +49,11 @@ def killed_at_a_random_moment(
 
 
 @pytest.mark.slow
-def test_the_kills_would_find_a_run_that_uses_a_value_before_it_is_recorded(tmp_path: Path, script: Spenders) -> None:
+def test_kills_detect_a_run_that_uses_a_value_before_it_is_recorded(tmp_path: Path, script: Spenders) -> None:
     path, chance, used = tmp_path / "ledger", random.Random(4), 0
     new_ledger(path, steps=10**6).close()
     for kill in range(KILLS_PER_FILE):
-        lines = killed_at_a_random_moment(script, use_first_until_killed, path, str(kill), chance)
+        lines = kill_at_a_random_moment(script, use_first_until_killed, path, str(kill), chance)
         used += sum(line["recorded"] for line in lines)
     with Ledger.open(path) as ledger:
         assert steps(ledger.charged()) < used
@@ -72,13 +64,13 @@ def steps(event: Event) -> int:
 
 
 @pytest.mark.slow
-def test_a_killed_run_s_ledger_never_shows_less_than_was_used(tmp_path: Path, script: Spenders) -> None:
+def test_a_killed_runs_ledger_never_shows_less_than_was_used(tmp_path: Path, script: Spenders) -> None:
     chance, died_between, plan = random.Random(1), 0, 10**6
     for file in range(KILLS // KILLS_PER_FILE):
         path, used, before = tmp_path / f"{file}.ledger", 0, 0
         new_ledger(path, steps=plan).close()
         for kill in range(KILLS_PER_FILE):
-            lines = killed_at_a_random_moment(script, record_until_killed, path, str(kill), chance)
+            lines = kill_at_a_random_moment(script, record_until_killed, path, str(kill), chance)
             used += sum(line["recorded"] for line in lines)
             with Ledger.open(path) as ledger:
                 charged = steps(ledger.charged())
@@ -92,7 +84,7 @@ def test_a_killed_run_s_ledger_never_shows_less_than_was_used(tmp_path: Path, sc
 
 
 @pytest.mark.slow
-def test_a_killed_run_s_budget_never_shows_less_than_was_used(tmp_path: Path, script: Spenders) -> None:
+def test_a_killed_runs_budget_never_shows_less_than_was_used(tmp_path: Path, script: Spenders) -> None:
     chance, hot, full = random.Random(2), 0, 0
     for file in range(KILLS // KILLS_PER_FILE):
         path, used = tmp_path / f"{file}.budget", Counter[str]()
@@ -101,7 +93,7 @@ def test_a_killed_run_s_budget_never_shows_less_than_was_used(tmp_path: Path, sc
         if file % 2:
             leave_little(path)
         for kill in range(KILLS_PER_FILE):
-            lines = killed_at_a_random_moment(script, spend_until_killed, path, str(kill), chance)
+            lines = kill_at_a_random_moment(script, spend_until_killed, path, str(kill), chance)
             hot += path.with_name(path.name + "-journal").exists()
             full += FULL in lines
             for line in lines:
@@ -136,10 +128,10 @@ def assert_nothing_lost(path: Path, used: Counter[str], settled: set[str]) -> No
 
 
 @pytest.mark.slow
-def test_a_file_whose_creation_was_killed_is_whole_or_can_be_created_again(tmp_path: Path, script: Spenders) -> None:
+def test_a_file_whose_creation_was_killed_can_be_created_again(tmp_path: Path, script: Spenders) -> None:
     chance, whole = random.Random(3), 0
     for kill in range(KILLS // 4):
-        lines = killed_at_a_random_moment(script, create_until_killed, tmp_path / "new", str(kill), chance)
+        lines = kill_at_a_random_moment(script, create_until_killed, tmp_path / "new", str(kill), chance)
         created = [line["created"] for line in lines if "created" in line]
         whole += len(created)
         for path in created:

@@ -1,4 +1,4 @@
-"""Killed at any moment, a run goes on to the very weights, scores and ε of one that was never killed."""
+"""A run that is killed at any moment ends with the same weights, scores and ε as one that was never killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ STEPS = 100
 
 
 def train(
-    directory: str, *, resume: bool = True, stops_at_once: bool = False, disk_is_full_at: int | None = None
+    directory: str,
+    *,
+    resume: bool = True,
+    steps: int = STEPS,
+    stops_at_once: bool = False,
+    disk_is_full_at: int | None = None,
 ) -> None:
     """One process of a run. It saves at every step, so that there is always something half done."""
     from lehr import data, fit, networks
@@ -36,9 +41,9 @@ def train(
     fit(
         networks.build("small_cnn"),
         data.load("digits"),
-        method=sa_dpsgd(),  # candidates are refused now and then: what acceptance remembers must survive as well
+        method=sa_dpsgd(),  # some candidates are rejected: the state of the acceptance must survive as well
         noise_multiplier=1.0,
-        steps=STEPS,
+        steps=steps,
         expected_batch_size=16,
         delta=1e-4,
         averaging=ExponentialAverage(decay=0.95),
@@ -72,9 +77,9 @@ class FullDisk(Callback):
 
 
 @pytest.mark.whole
-def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
-    processes = _prepared(tmp_path)
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
+def test_a_run_resumes_after_a_full_disk(memory_folder: Path) -> None:
+    processes = _prepared(memory_folder)
+    broken, whole = memory_folder / "broken", memory_folder / "whole"
     process = processes.Process(target=train, args=(str(broken),), kwargs={"disk_is_full_at": STEPS // 2})
     process.start()
     process.join()
@@ -87,9 +92,9 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(tmp_path
 
 
 @pytest.mark.parametrize("kills", sizes(2, whole=20))
-def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(kills: int, tmp_path: Path) -> None:
-    processes = _prepared(tmp_path)
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
+def test_a_run_killed_at_random_moments_ends_the_same(kills: int, memory_folder: Path) -> None:
+    processes = _prepared(memory_folder)
+    broken, whole = memory_folder / "broken", memory_folder / "whole"
     assert _finished(processes, whole)
     draws = RunKey(bytes(32)).at(0, 0).uniforms("moments", 2 * kills).view(2, -1)
     for place, delay in zip(draws[0].sort().values.tolist(), draws[1].tolist(), strict=True):
@@ -105,9 +110,9 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_never_was(kills: int, tmp_
 
 
 def _prepared(folder: Path) -> Any:
-    """Two runs with the same key, of which nothing is taken yet, and where processes come from."""
+    """Make two runs with the same key and no step yet; return the context of the processes."""
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["lehr.training.fit", "lehr.methods.sa_dpsgd"])
+    processes.set_forkserver_preload(["tests.privacy.warm_run"])
     with pytest.raises(KeyboardInterrupt):
         train(str(folder / "broken"), resume=False, stops_at_once=True)
     shutil.copytree(folder / "broken", folder / "whole")

@@ -28,7 +28,7 @@ from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.run import loss_oracle
 from lehr.run.loss_oracle import LossOracle, event_of
 from lehr.run.mechanism import Method
-from tests.run.test_loss_oracle import AFTER, BEFORE, Chosen, held_loss
+from tests.run.test_loss_oracle import AFTER, BEFORE, Chosen, Remembering, held_loss
 from tests.sizes import sizes
 
 DELTA = 1e-5
@@ -42,8 +42,8 @@ RISES, FALLS, STAYS = (0.0, 1e3), (1e3, 0.0), (0.0, 0.0)
 LAPLACE = loss_oracle._laplace
 
 
-def judge(energy: Energy, records: list[Record], adjacency: Adjacency) -> LossOracle:
-    """The real one, over records with these losses, of which as many are stated as the larger data set has."""
+def oracle(energy: Energy, records: list[Record], adjacency: Adjacency) -> LossOracle:
+    """The library's, over records with these losses; as many are stated as the larger data set has."""
     asked = event_of(energy, records=8, adjacency=adjacency)
     plan = Plan(
         noise_multiplier=1.0,
@@ -57,7 +57,7 @@ def judge(energy: Energy, records: list[Record], adjacency: Adjacency) -> LossOr
     held = InMemory(torch.tensor(records, dtype=torch.float64), torch.zeros(len(records)))
     same: Callable[[Tensor], Tensor] = lambda given: given  # noqa: E731
     parts = {"model": Chosen(), "loss_fn": held_loss, "prepare": same, "public": None}
-    return LossOracle(energy=energy, plan=plan, private=held, **parts)  # type: ignore[arg-type]
+    return Remembering(energy=energy, plan=plan, private=held, **parts)  # type: ignore[arg-type]
 
 
 def key_of(name: str) -> RunKey:
@@ -65,7 +65,7 @@ def key_of(name: str) -> RunKey:
 
 
 def changes(energy: PrivateEnergy, records: list[Record], adjacency: Adjacency, name: str, num: int) -> np.ndarray:
-    asked, key = judge(energy, records, adjacency), key_of(name)
+    asked, key = oracle(energy, records, adjacency), key_of(name)
     return np.array([asked.private_change(BEFORE, AFTER, key.at(step, 0)) for step in range(num)])
 
 
@@ -115,7 +115,7 @@ def test_a_noisy_test_with_half_its_noise_is_refuted(case: str, monkeypatch: pyt
 
 
 def choices(energy: PrivateChoice, records: list[Record], adjacency: Adjacency, name: str, num: int) -> np.ndarray:
-    asked, key = judge(energy, records, adjacency), key_of(name)
+    asked, key = oracle(energy, records, adjacency), key_of(name)
     found = [asked.private_choice([BEFORE, AFTER], key.at(step, 0)) for step in range(num)]
     return np.array(found, dtype=float)
 
@@ -246,6 +246,7 @@ def attacked_runs(monkeypatch: pytest.MonkeyPatch, num_runs: int) -> tuple[float
 
 
 @pytest.mark.parametrize("num_runs", sizes(100, whole=400))
+@pytest.mark.usefixtures("memory_folder")
 def test_whole_runs_of_dpsur_stay_below_what_is_charged_and_come_close(
     num_runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +255,7 @@ def test_whole_runs_of_dpsur_stay_below_what_is_charged_and_come_close(
 
 
 @pytest.mark.whole
+@pytest.mark.usefixtures("memory_folder")
 def test_whole_runs_of_dpsur_with_half_the_noise_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     halve_normals(monkeypatch)
     certified, charged = attacked_runs(monkeypatch, 100)

@@ -11,9 +11,8 @@ from lehr import accounting
 from lehr.accounting.events import Gaussian, NonPrivate, PoissonSampled, Repeated, counted, together
 from lehr.errors import InvalidValue
 from lehr.methods.adadp import adadp
-from lehr.methods.dpsgd import dpsgd
+from lehr.methods.dpsgd import dpsgd, plain_sgd
 from lehr.methods.dpsur import dpsur
-from lehr.methods.plain_sgd import plain_sgd
 from lehr.methods.sa_dpsgd import sa_dpsgd
 from lehr.planning.plan import Plan
 from lehr.training.public_plan import EVALUATIONS, MOST_CANDIDATES, PASSES, evaluate_every, plan_for

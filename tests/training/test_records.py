@@ -109,8 +109,10 @@ def test_splits_use_each_record_once() -> None:
 class Full(InMemory):
     """Records that do not fit on any device."""
 
-    def to(self, device: torch.device | str) -> Self:
-        raise torch.OutOfMemoryError("full")
+    def to(self, device: torch.device | str, *, targets_only: bool = False) -> Self:
+        if not targets_only:
+            raise torch.OutOfMemoryError("full")
+        return super().to(device, targets_only=True)
 
 
 def test_only_labels_move_if_records_do_not_fit() -> None:

@@ -31,8 +31,7 @@ TWO = DecoderPool(2)
 
 
 def streamed(folder: Path, *, decoders: DecoderPool | None = None) -> StreamedFolder:
-    found = image_folder.stream_image_folder(folder, image_side=SIDE, channels=1, workers=0)
-    return image_folder.stream_files(found.files, image_side=SIDE, channels=1, decoders=decoders or found.decoders)
+    return image_folder.stream_image_folder(folder, image_side=SIDE, channels=1, workers=decoders or 0)
 
 
 def held(records: StreamedFolder) -> InMemory:

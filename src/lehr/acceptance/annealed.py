@@ -8,21 +8,18 @@ e^(-dE Q), and surely after ``rejection_threshold`` rejections in a row. The inv
 - ``floored``: Q0 times the number accepted, or Q0 where that is none.
 - ``classic``: the paper's Algorithm 1. The temperature 1 / Q is multiplied by ``cooling_rate`` after every candidate.
 
-A rejection takes the momentum back with the weights. Where it ``keeps_momentum``, the weights alone go back, and the
-rejected gradient stays in the steps that follow.
-
-The energy is the mean loss on public records, or one from private records that is clipped, noised and charged.
-
-A candidate whose energy is not a number is never accepted, not even after that many rejections: those weights would
-end the run. The next one whose energy is a number is then accepted.
+A rejection restores the momentum with the weights. With ``keeps_momentum`` only the weights are restored, and the
+rejected gradient stays in the steps that follow. The energy is the mean loss on public records, or one from private
+records that is clipped, noised and charged. A candidate whose energy is not finite is never accepted, not even after
+that many rejections: those weights would end the run. The next one whose energy is finite is then accepted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,15 +31,12 @@ from lehr.interfaces import ReleasedSum, SlotState
 
 _COOLINGS = ("accepted", "floored", "classic")
 _COLDEST = 1e300
+_STATE = ("accepted", "rejected_in_a_row", "inverse_temperature")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Annealed:
-    """Simulated annealing over an energy. ``cooling_rate`` belongs to the classic cooling.
-
-    >>> Annealed(initial_inverse_temperature=10.0).start()
-    {'accepted': 0, 'rejected_in_a_row': 0, 'inverse_temperature': 10.0}
-    """
+    """Simulated annealing over an energy. ``cooling_rate`` is for the classic cooling only."""
 
     initial_inverse_temperature: float = 10.0
     rejection_threshold: int = 10
@@ -67,7 +61,7 @@ class Annealed:
         return self.rejection_threshold
 
     def start(self) -> SlotState:
-        return _state(0, 0, float(self.initial_inverse_temperature))
+        return dict(zip(_STATE, (0.0, 0.0, float(self.initial_inverse_temperature)), strict=True))
 
     def combined(self, state: SlotState, released: ReleasedSum) -> ReleasedSum:
         return released
@@ -78,29 +72,32 @@ class Annealed:
 
         change = torch.tensor(proposal.change(), dtype=torch.float64)
         is_accepted, after = self.decide_each(state, change, uniform)
-        return Decision(float(is_accepted), _as_numbers(after), self.keeps_momentum)
+        numbers = {name: value.item() for name, value in after.items()}
+        return Decision(float(is_accepted), numbers, self.keeps_momentum)
 
     def decide_each(
         self, state: SlotState, change: Tensor, uniform: Callable[[], Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The decisions of many runs at once, one run to an element of every tensor, and their states after it.
+        """Return the decisions of many runs at once, one run for each element of the tensors, and their states.
 
-        The uniform numbers are asked for only where one of the runs leaves something to chance. Weights and momentum
-        are with whoever asks: what a rejection does to them is not decided here.
+        ``uniform`` is called only where one of the runs leaves something to chance.
         """
-        accepted, rejected_in_a_row, inverse_temperature = _as_tensors(state)
+        # float64 holds every count exactly.
+        values = (torch.as_tensor(state[name], dtype=torch.float64) for name in _STATE)
+        accepted, rejected_in_a_row, inverse_temperature = values
         chance = self._chance(change, rejected_in_a_row, inverse_temperature)
         is_open = (chance > 0) & (chance < 1)
         is_accepted = uniform() <= chance if bool(is_open.any()) else chance == 1
         accepted = accepted + is_accepted
         rejected_in_a_row = torch.where(is_accepted, 0.0, rejected_in_a_row + 1)
-        return is_accepted, _state(accepted, rejected_in_a_row, self._cooled(inverse_temperature, accepted))
+        after = accepted, rejected_in_a_row, self._cooled(inverse_temperature, accepted)
+        return is_accepted, dict(zip(_STATE, after, strict=True))
 
     def to_json(self) -> dict[str, object]:
         return {"kind": "annealed", **asdict(self), "energy": self.energy.to_json()}
 
     def _chance(self, change: Tensor, rejected_in_a_row: Tensor, inverse_temperature: Tensor) -> Tensor:
-        """The probability with which a candidate is accepted."""
+        """Return the probability with which a candidate is accepted."""
         is_sure = (rejected_in_a_row >= self.rejection_threshold) | (inverse_temperature == 0) | (change <= 0)
         # Where it is not sure, the exponent is at most zero, so that its exponential can be zero and never too large.
         chance = torch.where(is_sure, 1.0, torch.exp(-change * inverse_temperature))
@@ -110,21 +107,3 @@ class Annealed:
         if self.cooling_rate is not None:
             return (inverse_temperature / self.cooling_rate).clamp_max(_COLDEST)
         return self.initial_inverse_temperature * (accepted.clamp_min(1) if self.cooling == "floored" else accepted)
-
-
-_STATE = ("accepted", "rejected_in_a_row", "inverse_temperature")
-_Number = TypeVar("_Number", float, Tensor)
-
-
-def _state(*values: _Number) -> dict[str, _Number]:
-    return dict(zip(_STATE, values, strict=True))
-
-
-def _as_tensors(state: SlotState) -> list[Tensor]:
-    """In float64, which holds every count exactly."""
-    return [torch.as_tensor(state[name], dtype=torch.float64) for name in _STATE]
-
-
-def _as_numbers(state: Mapping[str, Tensor]) -> dict[str, float]:
-    accepted, rejected_in_a_row, inverse_temperature = (value.item() for value in state.values())
-    return _state(int(accepted), int(rejected_in_a_row), inverse_temperature)

@@ -1,18 +1,17 @@
-"""The other acceptance rules, besides simulated annealing.
+"""Acceptance rules besides simulated annealing.
 
-Always      every candidate is accepted: plain DPSGD, and every method that does not choose
-NoisyTest   accepts where the loss on private records is seen to fall by enough: DPSUR
+Always      accepts every candidate: plain DPSGD, and every method that does not choose
+NoisyTest   accepts where the noisy loss on private records falls by enough: DPSUR
 NoisyMax    takes the step size, zero among them, that seems best on private records: AGD
-BestStep    tries several step sizes on public records and hands the best to another acceptance
+BestStep    tries several step sizes on public records and passes the best to another acceptance
 Salvage     averages a rejected sum with the next one at the same weights, for another acceptance
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,7 +41,7 @@ class _Uncombined:
 
 @dataclass(frozen=True)
 class Always(_Uncombined):
-    """Accepts every candidate and asks nothing about it."""
+    """Accepts every candidate."""
 
     energy: ClassVar[None] = None
     most_rejections: ClassVar[int] = 0
@@ -119,28 +118,39 @@ class NoisyMax(_Uncombined):
         largest = float(state["largest"])
         scales = [largest * part / self.step_sizes for part in range(self.step_sizes + 1)]
         chosen = scales[proposal.best(scales)]
-        return Decision(chosen, self._after(state, chosen))
-
-    def _after(self, state: SlotState, chosen: float) -> SlotState:
         accepted = int(state["accepted"]) + (chosen != 0)
         largest_chosen = max(float(state["largest_chosen"]), chosen)
         if chosen != 0 and accepted % self.adapted_every == 0:
-            return {"largest": (1 + self.headroom) * largest_chosen, "largest_chosen": 0.0, "accepted": accepted}
-        return {"largest": float(state["largest"]), "largest_chosen": largest_chosen, "accepted": accepted}
+            largest, largest_chosen = (1 + self.headroom) * largest_chosen, 0.0
+        return Decision(chosen, {"largest": largest, "largest_chosen": largest_chosen, "accepted": accepted})
 
     def to_json(self) -> dict[str, object]:
         return {"kind": "noisy max", **asdict(self), "energy": self.energy.to_json()}
 
 
 @dataclass(frozen=True)
-class BestStep:
-    """Hands the step size with the least public energy to another acceptance. Scales are of the learning rate.
-
-    All candidates are post-processing of one charged gradient, and so is a loss on public records. On private records
-    every further step size would be one more charged question, so that is refused.
-    """
+class _Wrapper:
+    """A rule on top of another acceptance, whose energy it uses."""
 
     inner: Acceptance
+
+    @property
+    def energy(self) -> Energy | None:
+        return self.inner.energy
+
+    @property
+    def most_rejections(self) -> int | None:
+        return self.inner.most_rejections
+
+
+@dataclass(frozen=True)
+class BestStep(_Wrapper):
+    """Passes the step size with the least public energy to another acceptance. Scales are of the learning rate.
+
+    All candidates are post-processing of one charged gradient, and so is a loss on public records. On private records
+    every further step size would be one more charged query, so that is refused.
+    """
+
     step_scales: Sequence[float] = (0.5, 1.0, 2.0)
 
     def __post_init__(self) -> None:
@@ -150,16 +160,8 @@ class BestStep:
         scales = tuple(validate.positive(step_scales=scale) for scale in given)
         object.__setattr__(self, "step_scales", scales)
         if not isinstance(self.inner.energy, PublicEnergy):
-            allowed = "one with a public energy: on private records each step size is a question of its own"
+            allowed = "one with a public energy: on private records each step size is one more query"
             raise InvalidValue("inner", allowed=allowed, given=self.inner.to_json()["kind"])
-
-    @property
-    def energy(self) -> PublicEnergy:
-        return PublicEnergy()
-
-    @property
-    def most_rejections(self) -> int | None:
-        return self.inner.most_rejections
 
     def start(self) -> SlotState:
         return self.inner.start()
@@ -193,49 +195,41 @@ class _AtScale:
         return self.proposal.uniform()
 
 
-_INNER, _SUM, _STD, _PRECISION = "inner/", "carried/", "carried_std", "carried_precision"
-
-Std: TypeAlias = "float | dict[str, Tensor]"
+_INNER, _SUM, _STD, _PRECISION = "inner/", "carried/", "carried_std/", "carried_precision"
 
 
 @dataclass(frozen=True)
-class Salvage:
+class Salvage(_Wrapper):
     """Another acceptance over the mean of all sums that were released since the weights last moved.
 
     Sums that were released at the same weights measure the same thing with independent noise. Their mean, weighted by
     the precision of their noise, is post-processing of charged releases. An accepted candidate starts it anew.
     """
 
-    inner: Acceptance
-
-    @property
-    def energy(self) -> Energy | None:
-        return self.inner.energy
-
-    @property
-    def most_rejections(self) -> int | None:
-        return self.inner.most_rejections
-
     def start(self) -> SlotState:
         return {**_prefixed(_INNER, self.inner.start()), _PRECISION: 0.0}
 
     def combined(self, state: SlotState, released: ReleasedSum) -> ReleasedSum:
-        carried, before = _part(state, _SUM), float(state[_PRECISION])
+        before = float(state[_PRECISION])
         if not before:
             return released
-        share = before / (before + _precision(released))
-        values = {name: value + share * (_tensor(carried[name]) - value) for name, value in released.values.items()}
-        noise_std = _mixed(_std_of(state), released.noise_std, share)
-        noise_multiplier = (before + _precision(released)) ** -0.5
-        return ReleasedSum(values=values, noise_std=noise_std, noise_multiplier=noise_multiplier)
+        precision = before + _precision(released)
+        share = before / precision
+        values, noise_std = {}, {}
+        for name, value in released.values.items():
+            values[name] = value + share * (torch.as_tensor(state[_SUM + name]) - value)
+            carried_std = torch.as_tensor(state[_STD + name])
+            noise_std[name] = torch.hypot(share * carried_std, (1 - share) * _std(released, name))
+        return ReleasedSum(values=values, noise_std=noise_std, noise_multiplier=precision**-0.5)
 
     def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
-        decision = self.inner.decide(_part(state, _INNER), proposal, released)
-        inner = _prefixed(_INNER, decision.state)
-        if decision.is_accepted:
-            return decision._replace(state={**inner, _PRECISION: 0.0})
-        kept = {**_prefixed(_SUM, released.values), **_kept_std(released.noise_std), _PRECISION: _precision(released)}
-        return decision._replace(state={**inner, **kept})
+        inner_state = {name.removeprefix(_INNER): state[name] for name in state if name.startswith(_INNER)}
+        decision = self.inner.decide(inner_state, proposal, released)
+        after = {**_prefixed(_INNER, decision.state), _PRECISION: 0.0}
+        if not decision.is_accepted:
+            stds = {name: _std(released, name) for name in released.values}
+            after |= {**_prefixed(_SUM, released.values), **_prefixed(_STD, stds), _PRECISION: _precision(released)}
+        return decision._replace(state=after)
 
     def to_json(self) -> dict[str, object]:
         return {"kind": "salvage", "of": self.inner.to_json()}
@@ -245,37 +239,9 @@ def _precision(released: ReleasedSum) -> float:
     return released.noise_multiplier**-2 if released.noise_multiplier else 1.0
 
 
-def _mixed(carried: Std, just: Std, share: float) -> Std:
-    """The standard deviation of a weighted mean of two independent noises."""
-    if not isinstance(carried, dict) and not isinstance(just, dict):
-        return math.hypot(share * carried, (1 - share) * just)
-    names = carried if isinstance(carried, dict) else just
-    assert isinstance(names, dict)  # an adaptive clip goes from one bound for all to one for each coordinate, and back
-    return {name: torch.hypot(share * _at(carried, name), (1 - share) * _at(just, name)) for name in names}
+def _std(released: ReleasedSum, name: str) -> Tensor:
+    return torch.as_tensor(released.std_of(name), dtype=torch.float64)
 
 
-def _at(std: Std, name: str) -> Tensor:
-    return std[name].double() if isinstance(std, dict) else torch.tensor(std, dtype=torch.float64)
-
-
-def _kept_std(std: Std) -> dict[str, float | Tensor]:
-    return _prefixed(f"{_STD}/", std) if isinstance(std, dict) else {_STD: std}
-
-
-def _std_of(state: SlotState) -> Std:
-    if _STD in state:
-        return float(state[_STD])
-    return {name: _tensor(value) for name, value in _part(state, f"{_STD}/").items()}
-
-
-def _prefixed(prefix: str, state: SlotState | dict[str, Tensor]) -> dict[str, float | Tensor]:
+def _prefixed(prefix: str, state: SlotState) -> dict[str, float | Tensor]:
     return {prefix + name: value for name, value in state.items()}
-
-
-def _part(state: SlotState, prefix: str) -> dict[str, float | Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-
-
-def _tensor(value: float | Tensor) -> Tensor:
-    assert isinstance(value, Tensor)
-    return value

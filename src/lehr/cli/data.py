@@ -15,8 +15,7 @@ from typer import Argument, Exit, Option
 from lehr.cli import common
 
 if TYPE_CHECKING:
-    from lehr.data.catalogue import DataSetInfo
-    from lehr.data.download import FetchResult
+    from lehr.data.catalogue import DataSetInfo, FetchResult
 
 DataDir = Annotated[Path | None, Option(metavar="FOLDER", help="Search this folder first, then the usual folders.")]
 
@@ -33,18 +32,18 @@ def list_built_in(data_dir: DataDir = None, json: common.Json = False) -> None:
     from lehr.data import catalogue
 
     shapes, rows = [], []
-    names = ("name", "title", "homepage", "citation", "records", "test_records", "num_classes")
+    names = ("name", "homepage", "citation", "records", "test_records", "num_classes")
     with common.working("Looking for data sets"):
         for each in catalogue.CATALOGUE.values():
             copy = catalogue.find_copy(each, data_dir)
             folder = None if copy is None else str(copy.folder)
-            place = {"present": each.layout is None or folder is not None, "folder": folder}
+            place = {"present": not each.files or folder is not None, "folder": folder}
             shapes.append(
                 {name: getattr(each, name) for name in names}
                 | {"shape": list(each.shape), "bytes": each.num_bytes, **place}
             )
             counts = (f"{each.records:,}", f"{each.test_records:,}", str(each.num_classes))
-            where = _SHIPPED if each.layout is None else folder or "not here"
+            where = _SHIPPED if not each.files else folder or "not here"
             rows.append((each.name, *counts, f"{each.num_bytes / 1e6:,.1f} MB", where))
     if json:
         common.print_json({"data_sets": shapes})
@@ -64,20 +63,20 @@ def get(
     Searches --data-dir, LEHR_DATA and the usual folders, then downloads from the official addresses. If that fails, it
     prints which files to put where.
     """
-    from lehr.data import catalogue, download
+    from lehr.data import catalogue
 
     each = catalogue.data_set_info(name)
-    if each.layout is None:
+    if not each.files:
         shape: dict[str, object] = {"name": name, "folder": None, "source": _SHIPPED, "failures": [], "put": None}
         common.print_answer(shape, f"{name} is {_SHIPPED}; there is nothing to get", json=json)
         return
     with common.working(f"Looking for {name}"):
-        got = download.get(each, data_dir, offline=True)
+        got = catalogue.get(each, data_dir, offline=True)
     if got.folder is None and not offline:
         got = _download(each, data_dir)
     put = None if got.folder is not None else catalogue.target_folder(each, data_dir)
     if json:
-        files = [{"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} for file in each.layout.files]
+        files = [{"name": file.name, "bytes": file.num_bytes, "sha256": file.sha256} for file in each.files]
         common.print_json(
             {
                 "name": name,
@@ -100,7 +99,7 @@ def get(
 
 def _download(each: DataSetInfo, data_dir: Path | None) -> FetchResult:
     """Download with progress bars on standard error, if that is a terminal."""
-    from lehr.data import download
+    from lehr.data import catalogue
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
@@ -111,12 +110,12 @@ def _download(each: DataSetInfo, data_dir: Path | None) -> FetchResult:
                 tasks[name] = bars.add_task(name, total=total)
             bars.update(tasks[name], completed=received, total=total)
 
-        return download.get(each, data_dir, progress=show)
+        return catalogue.get(each, data_dir, progress=show)
 
 
 def _what_to_put(each: DataSetInfo, folder: Path) -> Iterator[str]:
     yield f"{each.name} could not be downloaded. Put these files, as they are or with .gz, into\n    {folder}"
-    for file in () if each.layout is None else each.layout.files:
+    for file in each.files:
         content = f"SHA-256 {file.sha256}" if file.sha256 else "hash not known"
         yield f"  {file.name}\n    {file.num_bytes:,} bytes, {content}"
     for source in each.sources:
@@ -172,13 +171,13 @@ def _check_images(folder: Path, workers: int) -> Iterator[dict[str, str]]:
 def _check_data_sets(name: str | None, data_dir: Path | None) -> Iterator[dict[str, str]]:
     from lehr.data import catalogue, data_set
 
-    every = [each for each in catalogue.CATALOGUE.values() if each.layout is not None]
+    every = [each for each in catalogue.CATALOGUE.values() if each.files]
     for each in every if name is None else [catalogue.data_set_info(name)]:
-        if each.layout is None:
+        if not each.files:
             data_set.load(each.name)  # which verifies it
             yield _row(each.name, _SHIPPED, "genuine", "genuine: it has the known hash")
         for copy in catalogue.local_copies(each, data_dir):
-            hashed = all(file.sha256 for file in copy.layout.files)
+            hashed = all(file.sha256 for file in each.files)
             verdict = "genuine" if hashed else "right size"
             text = "genuine: the content has the known hashes" if hashed else "of the right size; its hash is not known"
             if (problem := copy.problem()) is not None:

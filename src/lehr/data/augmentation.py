@@ -53,12 +53,10 @@ def sometimes(changed_M: Tensor, otherwise_M: Tensor, *, probability: float, gen
 def check_range(**named: object) -> tuple[float, float]:
     """Return a pair (low, high) of positive numbers, or raise ``InvalidValue``."""
     ((name, value),) = named.items()
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise InvalidValue(name, allowed="a pair of numbers", given=value)
-    low, high = (validate.positive(**{name: end}) for end in value)
-    if not low <= high:
-        raise InvalidValue(name, allowed="a pair of numbers that do not fall", given=value)
-    return low, high
+    ends = tuple(validate.positive(**{name: end}) for end in value) if isinstance(value, list | tuple) else ()
+    if len(ends) != 2 or not ends[0] <= ends[1]:
+        raise InvalidValue(name, allowed="a pair of rising numbers", given=value)
+    return ends
 
 
 @dataclass(frozen=True)
@@ -120,20 +118,18 @@ class RandomResizedCrop:
         def draw(low: float, high: float) -> Tensor:
             return draw_uniforms(low, high, like_M=images_MCHW, generator=generator).flatten()
 
-        def coordinates(count: int, part_M: Tensor) -> Tensor:
-            """Return where the pixel centres of each part lie along one axis, on which the image spans -1 to 1."""
-            pixels = (2 * torch.arange(count, device=part_M.device, dtype=part_M.dtype) + 1) / count - 1
-            centre_M = draw(-1.0, 1.0) * (1 - part_M)
-            return centre_M[:, None] + part_M[:, None] * pixels
-
         height, width = images_MCHW.shape[-2:]
         area_M, ratio_M = draw(*self.area), draw(*map(math.log, self.aspect_ratio)).exp()
         shares_M = ratio_M * height / width  # the ratio is one of pixels, and the image need not be square
-        rows_MH = coordinates(height, (area_M / shares_M).sqrt().clamp(max=1))
-        columns_MW = coordinates(width, (area_M * shares_M).sqrt().clamp(max=1))
-        grid_MHW2 = torch.stack(
-            (columns_MW[:, None, :].expand(-1, height, -1), rows_MH[:, :, None].expand(-1, -1, width)), dim=-1
+        tall_M, wide_M = (area_M / shares_M).sqrt().clamp(max=1), (area_M * shares_M).sqrt().clamp(max=1)
+        # The image spans -1 to 1 on both axes.
+        row_M, column_M, zero_M = (
+            draw(-1.0, 1.0) * (1 - tall_M),
+            draw(-1.0, 1.0) * (1 - wide_M),
+            torch.zeros_like(area_M),
         )
+        maps_M23 = torch.stack((wide_M, zero_M, column_M, zero_M, tall_M, row_M), dim=1).view(-1, 2, 3)
+        grid_MHW2 = functional.affine_grid(maps_M23, list(images_MCHW.shape), align_corners=False)
         cropped = functional.grid_sample(images_MCHW, grid_MHW2, padding_mode="border", align_corners=False)
         return cropped.clamp_(0, 1)
 
@@ -158,9 +154,8 @@ class ColourJitter:
     probability: float = 0.8
 
     def __post_init__(self) -> None:
-        validate.non_negative(brightness=self.brightness)
-        validate.non_negative(contrast=self.contrast)
-        validate.non_negative(saturation=self.saturation)
+        for name in ("brightness", "contrast", "saturation"):
+            validate.non_negative(**{name: getattr(self, name)})
         validate.probability(probability=self.probability)
         if not validate.non_negative(hue=self.hue) <= 0.5:
             raise InvalidValue("hue", allowed="a number in [0, 0.5]", given=self.hue)
@@ -296,12 +291,14 @@ class Augmentation:
         """Return the JSON form."""
         listed = []
         for operation in self.operations:
-            if type(operation) not in _KIND_OF:
-                allowed = f"one of {', '.join(_TYPE_OF)}, to be written down"
+            kind = type(operation)
+            if kind not in _OPERATIONS.values():
+                allowed = f"one of {', '.join(_OPERATIONS)}, to be written down"
                 raise InvalidValue("operation", allowed=allowed, given=operation)
-            values = dataclasses.asdict(operation)  # type: ignore[call-overload]
-            values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-            listed.append({"kind": _KIND_OF[type(operation)], **values})
+            values = {
+                name: list(value) if isinstance(value, tuple) else value for name, value in vars(operation).items()
+            }
+            listed.append({"kind": kind.__name__, **values})
         return {"name": self.name, "operations": listed}
 
     @classmethod
@@ -312,15 +309,10 @@ class Augmentation:
         return cls(name=given["name"], operations=operations)
 
 
-_TYPE_OF: dict[str, Any] = {
-    "pad-and-crop": PadAndCrop,
-    "random-resized-crop": RandomResizedCrop,
-    "horizontal-flip": HorizontalFlip,
-    "colour-jitter": ColourJitter,
-    "grayscale": Grayscale,
-    "gaussian-blur": GaussianBlur,
+_OPERATIONS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (PadAndCrop, RandomResizedCrop, HorizontalFlip, ColourJitter, Grayscale, GaussianBlur)
 }
-_KIND_OF = {kind: name for name, kind in _TYPE_OF.items()}
 _FAMILIES = {
     family.name: family
     for family in (
@@ -348,10 +340,11 @@ def augmentation_by_name(name: str) -> Augmentation:
 def _operation_from_json(shape: object) -> Operation:
     fields = dict(strict_json.check_object("operation", shape))
     kind = fields.pop("kind", None)
-    if not isinstance(kind, str) or kind not in _TYPE_OF:
-        raise InvalidValue("operation", allowed="an object whose kind is one of " + ", ".join(_TYPE_OF), given=shape)
-    expected = tuple(field.name for field in dataclasses.fields(_TYPE_OF[kind]))
-    operation: Operation = _TYPE_OF[kind](**strict_json.fields(f"operation {kind}", fields, expected))
+    if not isinstance(kind, str) or kind not in _OPERATIONS:
+        allowed = "an object whose kind is one of " + ", ".join(_OPERATIONS)
+        raise InvalidValue("operation", allowed=allowed, given=shape)
+    expected = tuple(field.name for field in dataclasses.fields(_OPERATIONS[kind]))
+    operation: Operation = _OPERATIONS[kind](**strict_json.fields(f"operation {kind}", fields, expected))
     return operation
 
 

@@ -54,7 +54,7 @@ def load(name: str, data_dir: PathLike | None = None) -> DataSet:
     (1464, (1, 8, 8), 10)
     """
     info = data_set_info(name)
-    train, test = read_digits() if info.layout is None else _read_copy(info, data_dir)
+    train, test = _read_copy(info, data_dir) if info.files else read_digits()
     return DataSet(
         name=info.name,
         train=train,
@@ -75,31 +75,28 @@ def read_digits() -> tuple[InMemory, InMemory]:
     if hashlib.sha256(content).hexdigest() != _DIGITS_SHA256:
         raise StoreError("cannot use the digits that ship with Lehr: the file has been changed")
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, 65).copy()
-    flat, labels = rows[:, :-1], rows[:, -1]
-    images = flat.reshape(-1, 8, 8)
-    is_test = torch.tensor([hashlib.sha256(image.tobytes()).digest()[0] < _DIGITS_TEST_BELOW for image in flat])
-    inputs = torch.from_numpy(images).unsqueeze(1).to(torch.float32) / _DIGITS_MAXIMUM
-    whole = InMemory(inputs, torch.from_numpy(labels).to(torch.int64))
-    return whole.at(torch.nonzero(~is_test).flatten()), whole.at(torch.nonzero(is_test).flatten())
+    is_test = torch.tensor([hashlib.sha256(bytes(row[:-1])).digest()[0] < _DIGITS_TEST_BELOW for row in rows])
+    inputs = torch.from_numpy(rows[:, :-1]).view(-1, 1, 8, 8).to(torch.float32) / _DIGITS_MAXIMUM
+    targets = torch.from_numpy(rows[:, -1]).to(torch.int64)
+    return InMemory(inputs[~is_test], targets[~is_test]), InMemory(inputs[is_test], targets[is_test])
 
 
 def _read_copy(info: DataSetInfo, data_dir: PathLike | None) -> tuple[InMemory, InMemory]:
     problems = []
     for copy in catalogue.local_copies(info, data_dir):
         try:
-            return _read_files(copy, copy.layout.train), _read_files(copy, copy.layout.test)
+            return _read_files(copy, info.train), _read_files(copy, info.test)
         except StoreError as error:
             problems.append(str(error))
-    raise StoreError(
-        "; ".join([f"{info.name} is not on this machine. {catalogue.how_to_get(info, data_dir)}", *problems])
-    )
+    advice = f"{info.name} is not on this machine. {catalogue.how_to_get(info, data_dir)}"
+    raise StoreError("; ".join([advice, *problems]))
 
 
 def _read_files(copy: LocalCopy, files: Sequence[DataFile]) -> InMemory:
-    contents = [(copy.paths[file.name], copy.read(file)) for file in files]
-    if copy.layout.reader == "idx":
+    contents = [(copy.paths[file], file.read(copy.paths[file])) for file in files]
+    if copy.info.reader == "idx":
         images, labels = (parse_idx(content, path=path) for path, content in contents)
         return InMemory(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
-    num_labels = {"cifar-10": 1, "cifar-100": 2}[copy.layout.reader]
+    num_labels = {"cifar-10": 1, "cifar-100": 2}[copy.info.reader]
     parts = [parse_cifar(content, num_labels=num_labels, path=path) for path, content in contents]
     return InMemory(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]))

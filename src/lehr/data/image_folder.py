@@ -2,21 +2,19 @@
 
 - ``read_image_folder``: all images in memory
 - ``stream_image_folder``: a ``StreamedFolder``, whose images stay on disk and are decoded when they are drawn
-- ``FileList``: its files, as a few arrays that stay small for millions of files
+- ``list_images``, ``FileList``: the files, in one array that stays small for millions of files
 
-A streamed record is the file that was listed. Its input is the centre square of the image, scaled, as bytes. A file
-whose bytes are not an image gives a black input, and ``batches`` marks it to contribute nothing. Each file is judged
-by its own bytes, so no record changes what another adds. A run does not stop for such a file: that would reveal when
-the record was drawn. It stops where the disk or a worker fails, and where a file is not the one that was listed: all
-files are hashed before a run begins or resumes (``identity``), and every later read is compared with its hash, so a
-repeated step is bit-identical.
+An image that is scaled is first cropped, in its middle, to the proportions of the new size. A streamed record is the
+file that was listed. A file whose bytes are not an image gives a black input, and ``batches`` marks it to contribute
+nothing. Each file is judged by its own bytes, so no record changes what another adds. A run does not stop for such a
+file: that would reveal when the record was drawn. It stops where the disk or a worker fails, and where a file is not
+the one that was listed: all files are hashed before a run begins or resumes (``identity``), and every later read is
+compared with its hash, so a repeated step is bit-identical.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +23,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,35 +32,19 @@ from torch import Tensor
 
 from lehr import validate
 from lehr.data import decoding
-from lehr.data.decoding import (
-    DIGEST_BYTES,
-    MODES,
-    MOST_BYTES,
-    MOST_PIXELS,
-    SUFFIXES,
-    DecodeJob,
-    DecoderPool,
-    ListedFile,
-    WorkerDied,
-)
+from lehr.data.decoding import MODES, MOST_BYTES, MOST_PIXELS, SUFFIXES, DecoderPool, ListedFile, WorkerDied
 from lehr.data.file_content import LARGEST
 from lehr.data.records import InMemory
 from lehr.errors import BadRecord, InvalidValue, StoreError
-from lehr.files import atomic
 
 DEFAULT_WORKERS = 4
-_FILES_PER_JOB = 8  # few enough that no worker is idle at the end of a batch
 _READ_AHEAD = 32  # files per worker that are decoded before they are needed
 _CHECKED_FILES = 64
 _HASHING_THREADS = 8
 _FILES_HASHED_AT_ONCE = 1024
-_NO_IMAGES = "it has no images in folders named after their classes"
-
-Numbers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class ImageFolder:
+class ImageFolder(NamedTuple):
     """Records in memory, and the names of their classes."""
 
     records: InMemory
@@ -75,119 +57,84 @@ def read_image_folder(
     """Return the images below ``folder`` as bytes of shape CHW, classes and files in the order of their names.
 
     All images must be of one size, unless they are scaled to ``size`` (height, width). ``channels`` is 3 for colour or
-    1 for grey. Files without an image suffix are skipped; one that cannot be decoded raises ``BadRecord``.
+    1 for grey. Files without an image suffix are skipped; one that cannot be decoded raises ``BadRecord``. ``at_most``
+    bounds the bytes of all images.
     """
-    _check_channels(channels)
-    size = None if size is None else check_size(*size)
-    decoding.require_pillow()
-    classes = class_names(folder)
-    found = [(Path(path), label) for label, name in enumerate(classes) for path in _images_below(folder / name)]
-    if not found:
-        raise StoreError(f"cannot read {folder}: {_NO_IMAGES}")
-    images = None
-    for index, (path, _) in enumerate(found):
+    check_form(size, channels)
+    files = list_images(folder)
+    images = torch.empty(0, dtype=torch.uint8)
+    for index in range(len(files)):
+        file = files.at(index)
+        path = os.fsdecode(file.path)
         try:
-            with atomic.opened(path, at_most=MOST_BYTES) as file:
-                image = torch.from_numpy(decoding.decode(file, channels=channels, size=size))
-        except Exception as error:  # a decoder of a hostile file can fail in any way
-            raise BadRecord(path, reason=f"it cannot be decoded as an image ({error})") from error
-        if images is None:
-            if len(found) * image.numel() > at_most:
-                size_of_all = f"{len(found):,} images of {image.numel():,} bytes"
+            pixels = decoding.decode_listed(file, channels=channels, size=size)
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        if pixels is None:
+            raise BadRecord(path, reason="it cannot be decoded as an image")
+        if index == 0:
+            if len(files) * pixels.size > at_most:
+                size_of_all = f"{len(files):,} images of {pixels.size:,} bytes"
                 raise StoreError(f"cannot hold {size_of_all}: more than {at_most:,} in all")
-            images = torch.empty(len(found), *image.shape, dtype=torch.uint8)
-        if image.shape != images.shape[1:]:
-            sizes = f"{tuple(image.shape[1:])}, and {found[0][0]} of {tuple(images.shape[2:])}"
+            images = torch.empty(len(files), *pixels.shape, dtype=torch.uint8)
+        if pixels.shape != images.shape[1:]:
+            sizes = f"{pixels.shape[1:]}, and the first of {tuple(images.shape[2:])}"
             raise BadRecord(path, reason=f"it is of the size {sizes}; give a size to scale them to (image_side)")
-        images[index] = image
-    assert images is not None
-    return ImageFolder(InMemory(images, torch.tensor([label for _, label in found])), classes)
+        images[index] = torch.from_numpy(pixels)
+    return ImageFolder(InMemory(images, torch.from_numpy(files.rows["label"].astype(np.int64))), files.classes)
 
 
 def stream_image_folder(
-    folder: Path, *, image_side: int, channels: int = 3, workers: int = DEFAULT_WORKERS
+    folder: Path, *, image_side: int, channels: int = 3, workers: int | DecoderPool = DEFAULT_WORKERS
 ) -> StreamedFolder:
     """Return the images below ``folder`` as records on disk, classes and files in the order of their names.
 
-    ``workers`` processes decode them, or this process with 0; the pixels are the same. Every image is cropped to its
-    central square and scaled to ``image_side``. ``channels`` is 3 for colour or 1 for grey.
+    ``workers`` processes decode them, or this process with 0; the pixels are the same. Several folders can share a
+    pool. Every image is cropped to its central square and scaled to ``image_side``. ``channels`` is 3 for colour or 1
+    for grey.
     """
-    return stream_files(list_images(folder), image_side=image_side, channels=channels, decoders=DecoderPool(workers))
-
-
-def stream_files(files: FileList, *, image_side: int, channels: int = 3, decoders: DecoderPool) -> StreamedFolder:
-    """Return all records of a list, decoded by a pool that other folders may share."""
-    _check_channels(channels)
-    decoding.require_pillow()
+    check_form((validate.count(image_side=image_side), image_side), channels)
+    files = list_images(folder)
     return StreamedFolder(
         files=files,
-        image_side=check_size(validate.count(image_side=image_side), image_side)[0],
+        image_side=image_side,
         channels=channels,
-        decoders=decoders,
+        decoders=workers if isinstance(workers, DecoderPool) else DecoderPool(workers),
         indices=torch.arange(len(files)),
         device=torch.device("cpu"),
     )
 
 
-def check_size(height: object, width: object) -> tuple[int, int]:
-    """Return the size that images are scaled to, or raise ``InvalidValue`` where it has too many pixels."""
-    size = validate.count(height=height), validate.count(width=width)
-    if size[0] * size[1] > MOST_PIXELS:
-        raise InvalidValue("size", allowed=f"of at most {MOST_PIXELS:,} pixels", given=f"{height} × {width}")
-    return size
-
-
-def _check_channels(channels: object) -> None:
+def check_form(size: tuple[int, int] | None, channels: object) -> None:
+    """Raise where images cannot be decoded to this form, or not at all without Pillow."""
     if channels not in tuple(MODES):  # a tuple, for a list is not hashable
         raise InvalidValue("channels", allowed="1 or 3", given=channels)
+    if size is not None and validate.count(height=size[0]) * validate.count(width=size[1]) > MOST_PIXELS:
+        raise InvalidValue("size", allowed=f"of at most {MOST_PIXELS:,} pixels", given=size)
+    decoding.require_pillow()
 
 
-def class_names(folder: Path) -> tuple[str, ...]:
-    """Return the names of the folders directly below, sorted, without hidden ones."""
-    try:
-        return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
-        raise StoreError(f"cannot read {folder}: {getattr(error, 'strerror', error)}") from error
-
-
-def _images_below(folder: str | Path) -> list[str]:
-    """Return all files with an image suffix, however deep, sorted."""
-
-    def refuse(error: OSError) -> None:
-        raise StoreError(f"cannot read {error.filename}: {error.strerror}") from error
-
-    found = [
-        os.path.join(where, name)
-        for where, _, names in os.walk(folder, onerror=refuse)
-        for name in names
-        if os.path.splitext(name)[1].lower() in SUFFIXES
-    ]
-    return sorted(found, key=lambda path: path.split(os.sep))
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class FileList:
-    """Files in the order of their classes and names, each as it was when it was listed."""
+    """Files in the order of their classes and names, each as it was when it was listed.
+
+    ``rows`` has the fields path (below ``folder``), label, num_bytes and changed_at (nanoseconds).
+    """
 
     folder: Path  # as the user named it
-    root: bytes  # absolute
+    root: bytes  # the same, absolute
     classes: tuple[str, ...]
-    names: bytes = field(repr=False)  # one after another
-    ends: Numbers  # of each name in ``names``
-    labels: npt.NDArray[np.int32]
-    num_bytes: Numbers
-    changed_at: Numbers  # nanoseconds
+    rows: npt.NDArray[np.void]
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.rows)
 
     def at(self, index: int) -> ListedFile:
         """Return the file at an index, with the hash of its bytes if they have been read."""
-        first = int(self.ends[index - 1]) if index else 0
-        path = os.path.join(self.root, self.names[first : int(self.ends[index])])
-        digests, known = self._digests
-        digest = digests[index].tobytes() if known[index] else b""
-        return ListedFile(path, int(self.num_bytes[index]), int(self.changed_at[index]), digest)
+        path, _, num_bytes, changed_at = self.rows[index].item()
+        digest = self._digests[index]
+        path = os.path.join(self.root, path)
+        return ListedFile(path, num_bytes, changed_at, digest.tobytes() if digest.any() else b"")
 
     def identity(self) -> Iterator[bytes | memoryview]:
         """Yield names, labels, sizes, times of change and the hash of every file, which is read whole.
@@ -195,66 +142,62 @@ class FileList:
         From then on, a file with other bytes is no longer the one that was listed.
         """
         yield "\0".join(self.classes).encode(errors="surrogateescape")
-        yield self.names
-        for numbers in (self.ends, self.labels, self.num_bytes, self.changed_at):
-            yield numbers.data.cast("B")
+        yield self.rows.view(np.uint8).data
         yield from self.digests(np.arange(len(self)))
 
-    def digests(self, indices: Numbers) -> Iterator[bytes]:
+    def digests(self, indices: npt.NDArray[np.int64]) -> Iterator[bytes]:
         """Yield a hash of the bytes of each of these files; a file is read once."""
-        digests, known = self._digests
         with ThreadPoolExecutor(_HASHING_THREADS) as readers:
             for first in range(0, len(indices), _FILES_HASHED_AT_ONCE):
                 part = indices[first : first + _FILES_HASHED_AT_ONCE]
-                missing = part[~known[part]]
-                for index, digest in zip(missing, readers.map(self._digest, missing.tolist()), strict=True):
-                    digests[index], known[index] = np.frombuffer(digest, np.uint8), True
-                yield from (digests[index].tobytes() for index in part)
+                missing = part[~self._digests[part].any(axis=1)].tolist()
+                for index, digest in zip(missing, readers.map(self._digest, missing), strict=True):
+                    self._digests[index] = np.frombuffer(digest, np.uint8)
+                yield from map(bytes, self._digests[part])
 
     @cached_property
-    def _digests(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-        return np.zeros((len(self), DIGEST_BYTES), np.uint8), np.zeros(len(self), np.bool_)
+    def _digests(self) -> npt.NDArray[np.uint8]:
+        return np.zeros((len(self), decoding.DIGEST_BYTES), np.uint8)  # zeros where a file has not been read
 
     def _digest(self, index: int) -> bytes:
         try:
             with open(self.at(index).path, "rb") as file:
-                return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).digest()
+                return decoding.digest_of(file)
         except OSError as error:
             raise StoreError(f"cannot read {self.folder}: {error.strerror}") from error
 
 
 def list_images(folder: Path) -> FileList:
-    """Return the files with an image suffix below ``folder``; others are skipped."""
-    names, labels = bytearray(), array("i")
-    ends, num_bytes, changed_at = array("q"), array("q"), array("q")
-    classes = class_names(folder)
-    for label, name in enumerate(classes):
-        top = os.path.join(folder, name)
-        for path in _images_below(top):
-            try:
-                status = os.stat(path)
-            except OSError as error:  # a broken link
-                raise StoreError(f"cannot read {path}: {error.strerror}") from error
-            if not S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
-                continue
-            if status.st_size > MOST_BYTES:
-                raise BadRecord(path, reason=f"it has {status.st_size:,} bytes, more than {MOST_BYTES:,}")
-            names += os.fsencode(name + path[len(top) :])
-            for column, value in ((ends, len(names)), (num_bytes, status.st_size), (changed_at, status.st_mtime_ns)):
-                column.append(value)
-            labels.append(label)
-    if not labels:
-        raise StoreError(f"cannot read {folder}: {_NO_IMAGES}")
-    return FileList(
-        folder=folder,
-        root=os.fsencode(os.path.abspath(folder)),
-        classes=classes,
-        names=bytes(names),
-        ends=np.array(ends, np.int64),
-        labels=np.array(labels, np.int32),
-        num_bytes=np.array(num_bytes, np.int64),
-        changed_at=np.array(changed_at, np.int64),
-    )
+    """Return the files with an image suffix below ``folder``; others are skipped. Hidden folders are no classes."""
+
+    def refuse(error: OSError) -> None:
+        raise StoreError(f"cannot read {os.fsdecode(error.filename)}: {error.strerror}") from error
+
+    rows: list[tuple[bytes, int, int, int]] = []
+    try:
+        classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+        for label, name in enumerate(classes):
+            top = os.path.join(folder, name)
+            files = [os.path.join(where, file) for where, _, files in os.walk(top, onerror=refuse) for file in files]
+            for path in sorted(files, key=lambda path: path.split(os.sep)):
+                if os.path.splitext(path)[1].lower() not in SUFFIXES:
+                    continue
+                about = os.stat(path)
+                if not S_ISREG(about.st_mode):  # opening a pipe would wait for a writer
+                    continue
+                if about.st_size > MOST_BYTES:
+                    raise BadRecord(path, reason=f"it has {about.st_size:,} bytes, more than {MOST_BYTES:,}")
+                rows.append((os.fsencode(name + path[len(top) :]), label, about.st_size, about.st_mtime_ns))
+    except OSError as error:  # a broken link, a folder that may not be read
+        refuse(error)
+    except ValueError as error:  # a name with a NUL in it
+        raise StoreError(f"cannot read {folder}: {error}") from error
+    if not rows:
+        raise StoreError(f"cannot read {folder}: it has no images in folders named after their classes")
+    longest = max(len(path) for path, *_ in rows)
+    fields = [("path", f"S{longest}"), ("label", "i4"), ("num_bytes", "i8"), ("changed_at", "i8")]
+    root = os.fsencode(os.path.abspath(folder))
+    return FileList(folder, root, tuple(classes), np.array(rows, dtype=fields))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -299,13 +242,9 @@ class StreamedFolder:
         """Return the records at these indices."""
         return replace(self, indices=self.indices[indices.cpu()])
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str, *, targets_only: bool = False) -> Self:
         """Return the same records, with their targets on a device."""
         return replace(self, device=torch.device(device))
-
-    def targets_to(self, device: torch.device | str) -> Self:
-        """Return the same as ``to``."""
-        return self.to(device)
 
     @property
     def kind(self) -> object:
@@ -324,7 +263,7 @@ class StreamedFolder:
 
     def possible_duplicates(self, other: StreamedFolder) -> Self:
         """Return the records with as many bytes as one of the other's."""
-        sizes = (records.files.num_bytes[records.indices.numpy()] for records in (self, other))
+        sizes = (records.files.rows["num_bytes"][records.indices.numpy()] for records in (self, other))
         return self.at(torch.from_numpy(np.flatnonzero(np.isin(*sizes))))
 
     def sample(self, count: int) -> Self:
@@ -338,9 +277,8 @@ class StreamedFolder:
             raise InvalidValue("num_classes", allowed=allowed, given=num_classes)
         sample = self.sample(_CHECKED_FILES)
         for index in sample.not_images():
-            path = self.files.at(int(sample.indices[index])).path
-            advice = f"it is not an image; find all of these with: lehr data check {self.files.folder}"
-            raise BadRecord(path.decode(errors="replace"), reason=advice)
+            path = os.fsdecode(self.files.at(int(sample.indices[index])).path)
+            raise BadRecord(path, reason=f"it is not an image; find all with: lehr data check {self.files.folder}")
 
     def not_images(self) -> Iterator[int]:
         """Yield the indices of the records whose files are not images. All are decoded."""
@@ -351,31 +289,27 @@ class StreamedFolder:
     def _start(self, indices: Tensor) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
         """Start decoding a batch, each file once; calling the result waits for it."""
         chosen, row_of = torch.unique(self.indices[indices.cpu()], return_inverse=True)  # padding is read once
-        pixels = torch.zeros(len(chosen), self.channels, self.image_side, self.image_side, dtype=torch.uint8)
-        is_image = torch.zeros(len(chosen), dtype=torch.bool)
-        waits = []
-        for first in range(0, len(chosen), _FILES_PER_JOB):
-            part = slice(first, first + _FILES_PER_JOB)
-            files = [self.files.at(index) for index in chosen[part].tolist()]
-            job = DecodeJob(files=files, pixels=pixels[part].numpy(), is_image=is_image[part].numpy())
-            waits.append(self.decoders.start(job))
-        labels = torch.from_numpy(self.files.labels[chosen.numpy()])
+        size = (self.image_side, self.image_side)
+        files = [self.files.at(index) for index in chosen.tolist()]
+        waits = [self.decoders.start(file, channels=self.channels, size=size) for file in files]
 
         def finish() -> tuple[Tensor, Tensor, Tensor]:
             """Wait until the batch is decoded. Errors name the folder and no file: others may see them."""
+            images = torch.zeros(len(waits), self.channels, *size, dtype=torch.uint8)
+            is_image = torch.zeros(len(waits), dtype=torch.bool)
             try:
-                for wait in waits:
-                    wait()
+                for row, wait in enumerate(waits):
+                    if (pixels := wait()) is not None:
+                        images[row], is_image[row] = torch.tensor(pixels), True
             except WorkerDied as error:
                 reason = "a worker process that decodes its images ended"
                 raise StoreError(f"cannot read {self.files.folder}: {reason}") from error
             except OSError as error:
                 raise StoreError(f"cannot read {self.files.folder} as it was listed: {error.strerror}") from error
-            rows = (pixels, is_image, labels)
-            in_order = len(pixels) == len(row_of) and bool((row_of.diff() == 1).all())
-            inputs, are_images, targets = rows if in_order else (each[row_of] for each in rows)
+            inputs = images[row_of]
             if self.device.type == "cuda":  # so that the copy overlaps with computation
                 inputs = inputs.pin_memory()
-            return inputs, targets.long().to(self.device, non_blocking=True), are_images
+            labels = torch.from_numpy(self.files.rows["label"][chosen.numpy()]).long()
+            return inputs, labels[row_of].to(self.device, non_blocking=True), is_image[row_of]
 
         return finish

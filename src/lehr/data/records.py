@@ -2,7 +2,7 @@
 
 - ``RecordSet``: what a run needs of its records; ``InMemory`` holds them as tensors, ``StreamedFolder`` leaves them on
   disk (``image_folder``)
-- ``FromDataset``, ``read_dataset``: records of any map-style ``torch.utils.data.Dataset``
+- ``read_dataset``: records of any map-style ``torch.utils.data.Dataset``
 - ``check_trainable``, ``check_count``: whether they can be trained on
 - ``overlap``, ``is_mostly_in``, ``sketch``: whether two sets share records
 """
@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from lehr import validate
@@ -43,11 +41,8 @@ class RecordSet(Records, Protocol):
     def at(self, indices: Tensor) -> Self:
         """Return the records at these indices."""
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str, *, targets_only: bool = False) -> Self:
         """Return the same records, on a device as far as they are in memory."""
-
-    def targets_to(self, device: torch.device | str) -> Self:
-        """Return the same records with only their targets on a device."""
 
     def contents(self) -> Iterator[Bytes]:
         """Yield bytes that identify the input of each record, in order."""
@@ -101,13 +96,9 @@ class InMemory:
         """Return the records at these indices."""
         return type(self)(*self.batch(indices))
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str, *, targets_only: bool = False) -> Self:
         """Return the same records on a device."""
-        return type(self)(self.inputs.to(device), self.targets.to(device))
-
-    def targets_to(self, device: torch.device | str) -> Self:
-        """Return the same records with only their targets on a device."""
-        return type(self)(self.inputs, self.targets.to(device))
+        return type(self)(self.inputs if targets_only else self.inputs.to(device), self.targets.to(device))
 
     @property
     def kind(self) -> object:
@@ -154,22 +145,21 @@ def check_trainable(records: Records, *, num_classes: int | None) -> None:
         validate.count(num_classes=num_classes)
     if len(records) == 0:
         raise BadRecord(0, reason="there are no records")
-    for first, inputs, targets in _chunks(records):
-        expected = min(_CHUNK, len(records) - first)
-        for name, tensor in (*_parts("input", inputs), *_parts("target", targets)):
-            held = 0 if tensor.ndim == 0 else len(tensor)
-            if held != expected:
-                raise BadRecord(first + min(held, expected), reason=f"{held} of {expected} records have a {name}")
-            if tensor.is_floating_point() or tensor.is_complex():
-                _refuse(~torch.isfinite(tensor), tensor, first=first, reason=f"its {name} holds a NaN or an infinity")
-        if num_classes is None:
-            continue
-        for name, labels in _parts("label", targets):
-            is_label = (labels >= 0) & (labels < num_classes)  # NaN is none
-            if labels.is_floating_point():
-                is_label &= labels == labels.floor()
-            reason = f"its {name} is {{}}, not a whole number from 0 to {num_classes - 1}"
-            _refuse(~is_label, labels, first=first, reason=reason)
+    for indices in torch.split(torch.arange(len(records)), _CHUNK):
+        inputs, labels = records.batch(indices)
+        parts: dict[str, Any] = {"input": inputs, "target": labels}
+        for name, values in parts.items():
+            if values.is_floating_point() or values.is_complex():
+                _refuse(~torch.isfinite(values), values, indices, f"its {name} holds {{}}")
+        if num_classes is not None:
+            is_label = (labels >= 0) & (labels < num_classes) & (labels == labels.to(torch.int64))
+            _refuse(~is_label, labels, indices, f"its label is {{}}, not a whole number from 0 to {num_classes - 1}")
+
+
+def _refuse(is_bad: Tensor, values: Tensor, indices: Tensor, reason: str) -> None:
+    if bool(is_bad.any()):
+        first = tuple(torch.nonzero(is_bad)[0].tolist())
+        raise BadRecord(int(indices[first[0]]), reason=reason.format(values[first].item()))
 
 
 def check_count(*, stated: int, held: int) -> None:
@@ -179,31 +169,6 @@ def check_count(*, stated: int, held: int) -> None:
     """
     if not held <= MAX_COUNT_RATIO * stated <= MAX_COUNT_RATIO**2 * held:
         raise InvalidValue("records", allowed=f"within a factor of {MAX_COUNT_RATIO} of their number", given=stated)
-
-
-def _chunks(records: Records) -> Iterator[tuple[int, Any, Any]]:
-    for first in range(0, len(records), _CHUNK):
-        last = min(first + _CHUNK, len(records))
-        if isinstance(records, InMemory):  # a slice copies nothing
-            yield first, records.inputs[first:last], records.targets[first:last]
-        else:
-            yield first, *records.batch(torch.arange(first, last))
-
-
-def _parts(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    match value:
-        case dict():
-            yield from ((f"{name} {key!r}", each) for key, each in value.items())
-        case tuple():
-            yield from ((f"{name} {index}", each) for index, each in enumerate(value))
-        case _:
-            yield name, value
-
-
-def _refuse(is_bad: Tensor, values: Tensor, *, first: int, reason: str) -> None:
-    if bool(is_bad.any()):
-        index = tuple(torch.nonzero(is_bad)[0].tolist())
-        raise BadRecord(first + index[0], reason=reason.replace("{}", str(values[index].item())))
 
 
 def overlap(one: RecordSet, other: RecordSet) -> tuple[int, ...]:
@@ -238,110 +203,36 @@ def _digests(records: RecordSet) -> Iterator[bytes]:
     return (hashlib.blake2b(content, digest_size=16).digest() for content in records.contents())
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FromDataset:
-    """The records of a data set whose items are pairs of an input and a target.
-
-    An input is a tensor, an array, a number or a Pillow image, or a tuple or dict of them; an image becomes bytes of
-    shape CHW. Items are read again in every batch; ``read_dataset`` reads them once.
-    """
-
-    dataset: Dataset[Any]
-
-    def __post_init__(self) -> None:
-        given: object = self.dataset
-        if isinstance(given, IterableDataset):
-            raise InvalidValue("dataset", allowed="map-style: sampling fetches records by index", given=given)
-
-    def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]
-
-    def batch(self, indices_B: Tensor) -> tuple[Any, Any]:
-        """Return inputs and targets of the records at these indices."""
-        indices = indices_B.tolist()
-        if not indices:
-            inputs, targets = self.batch(torch.zeros(1, dtype=torch.int64))
-            return tree_map(lambda tensor: tensor[:0], inputs), tree_map(lambda tensor: tensor[:0], targets)
-        pairs = [self._pair(index) for index in indices]
-        return _stacked([each for each, _ in pairs], indices), _stacked([each for _, each in pairs], indices)
-
-    def _pair(self, index: int) -> tuple[Any, Any]:
-        try:
-            item = self.dataset[index]
-        except Exception as error:  # the data set is the user's own code
-            raise BadRecord(index, reason=f"reading it failed: {type(error).__name__}: {error}") from error
-        if not isinstance(item, Sequence) or len(item) != 2:
-            raise BadRecord(index, reason=f"it is not a pair of an input and a target, but a {type(item).__name__}")
-        return _tensors(item[0], index), _tensors(item[1], index)
-
-
 def read_dataset(dataset: Dataset[Any]) -> InMemory:
-    """Return all records of a data set, read once: random transforms are applied once and for all."""
+    """Return all records of a map-style data set, whose items are pairs of an input and a target.
+
+    Each is a tensor, an array, a number or a Pillow image, which becomes bytes of shape CHW. Items are read once:
+    random transforms are applied once and for all.
+    """
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return InMemory(*dataset.tensors)
-    records = FromDataset(dataset)
-    if len(records) == 0:
+    if isinstance(dataset, IterableDataset):
+        raise InvalidValue("dataset", allowed="map-style: sampling fetches records by index", given=type(dataset))
+    records: list[tuple[Tensor, Tensor]] = []
+    for index in range(len(dataset)):  # type: ignore[arg-type]
+        try:
+            inputs, target = map(_as_tensor, dataset[index])
+        except Exception as error:  # the data set is the user's own code
+            reason = f"it is not a pair of tensors, numbers or images: {type(error).__name__}: {error}"
+            raise BadRecord(index, reason=reason) from error
+        records.append((inputs, target))
+        for given, first in zip(records[-1], records[0], strict=True):
+            if given.shape != first.shape:
+                raise BadRecord(
+                    index, reason=f"it is of shape {tuple(given.shape)}, others are of {tuple(first.shape)}"
+                )
+    if not records:
         raise BadRecord(0, reason="there are no records")
-    starts = range(0, len(records), _CHUNK)
-    chunks = [records.batch(torch.arange(first, min(first + _CHUNK, len(records)))) for first in starts]
-    for inputs, targets in chunks:
-        if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
-            raise InvalidValue("dataset", allowed="of one tensor for the input and one for the target", given=dataset)
-    return InMemory(_joined(inputs for inputs, _ in chunks), _joined(targets for _, targets in chunks))
+    return InMemory(*map(torch.stack, zip(*records, strict=True)))
 
 
-def _joined(chunks: Iterable[Tensor]) -> Tensor:
-    parts, first = list(chunks), 0
-    for part in parts:
-        if part.shape[1:] != parts[0].shape[1:]:
-            raise BadRecord(first, reason=_other_shape(part[0], parts[0][0]))
-        first += len(part)
-    return torch.cat(parts)
-
-
-def _tensors(value: Any, index: int) -> Any:
-    """Return the value with tensors in place of arrays, numbers and images."""
-    match value:
-        case Tensor():
-            return value
-        case dict():
-            return {name: _tensors(each, index) for name, each in value.items()}
-        case tuple():
-            return tuple(_tensors(each, index) for each in value)
-        case np.ndarray() | np.generic() | bool() | int() | float():
-            try:
-                return torch.as_tensor(value)
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise BadRecord(index, reason=f"its numbers cannot be a tensor: {error}") from error
-    pillow: Any = sys.modules.get("PIL.Image")  # loaded where there is an image
-    if pillow is None or not isinstance(value, pillow.Image):
-        raise BadRecord(index, reason=f"it holds a {type(value).__name__}, which is neither a number nor an image")
-    pixels = np.array(value)
+def _as_tensor(value: Any) -> Tensor:
+    if not hasattr(value, "getbands"):
+        return torch.as_tensor(value)
+    pixels = np.array(value)  # a Pillow image
     return torch.from_numpy(pixels[..., None] if pixels.ndim == 2 else pixels).permute(2, 0, 1)
-
-
-def _stacked(values: Sequence[Any], indices: Sequence[int]) -> Any:
-    first = values[0]
-    if isinstance(first, dict | tuple):
-        keys = first if isinstance(first, dict) else range(len(first))
-        parts = {
-            key: _stacked([_part(each, key, index) for each, index in zip(values, indices, strict=True)], indices)
-            for key in keys
-        }
-        return parts if isinstance(first, dict) else tuple(parts.values())
-    for value, index in zip(values, indices, strict=True):
-        if not isinstance(value, Tensor) or value.shape != first.shape:
-            raise BadRecord(index, reason=_other_shape(value, first))
-    return torch.stack(list(values))
-
-
-def _part(value: Any, name: Any, index: int) -> Any:
-    try:
-        return value[name]
-    except (KeyError, IndexError, TypeError) as error:
-        raise BadRecord(index, reason=f"it has no part {name!r}, which other records have") from error
-
-
-def _other_shape(value: Any, first: Tensor) -> str:
-    given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-    return f"it is of shape {given}, others are of {tuple(first.shape)}"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lehr import validate
-from lehr.data import file_content, readers
+from lehr.data.file_content import LARGEST, named_errors
 from lehr.data.records import RecordSet
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.files import atomic
@@ -66,14 +66,11 @@ class Split:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return the split in a file that ``save`` wrote."""
-        try:
-            with atomic.opened(path, at_most=file_content.LARGEST_FILE) as file:
-                parts = readers.read_npy(file, path=Path(path), at_most=file_content.LARGEST)
-        except ValueError as error:
-            raise DamagedFile(f"cannot read {path}: it is not a split ({error})") from error
-        if parts.dtype != np.uint8 or parts.ndim != 1 or not np.isin(parts, (PRIVATE, PUBLIC, TEST)).all():
-            raise DamagedFile(f"cannot read {path}: it is not a split")
-        return cls(torch.from_numpy(parts))
+        with named_errors(Path(path)):
+            parts = np.load(io.BytesIO(atomic.read_bytes(path, at_most=LARGEST)), allow_pickle=False)
+            if parts.dtype != np.uint8 or parts.ndim != 1 or not np.isin(parts, (PRIVATE, PUBLIC, TEST)).all():
+                raise DamagedFile(f"cannot read {path}: it is not a split")
+            return cls(torch.from_numpy(parts))
 
     def _indices(self, part: int) -> Tensor:
         return torch.nonzero(self.parts == part).flatten()

@@ -3,7 +3,7 @@ Learning".
 
 Each coordinate of a gradient is clipped to a bound that follows how large it has been, and gets noise in proportion to
 that bound (ADAN); the step is RMSProp's (ADAL); ADADP does both. The paper takes the bounds from gradients without
-noise. No ε follows from that (``clipping/adaptive.proof.md``); here they come from released sums.
+noise. No ε follows from that (``privacy/clipping.proof.md``); here they come from released sums.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """AGD. Lee & Kifer (2018), "Concentrated Differentially Private Gradient Descent with Adaptive per-Iteration Privacy
 Budget".
 
-A noisy gradient gives a direction, and a noisy choice among step sizes says how far to go. Where standing still wins,
-the gradient was too noisy: it is measured again, more finely, and averaged with what there is. What a step costs so
-follows from what was released, and all of it is charged, step by step, within a limit that was fixed beforehand.
+A noisy gradient gives a direction, and a noisy choice among step sizes decides how far to go. Where a step of zero
+wins, the gradient was too noisy: it is measured again, with less noise, and averaged with the earlier ones. So the cost
+of a step depends on earlier releases; all of it is charged, step by step, within a limit that was fixed beforehand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def agd(
 ) -> Method:
     """``growth`` is the paper's γ; steps are at most ``largest_step`` long at first, in ``step_sizes`` equal parts.
 
-    The choice looks at all records, as in the paper, or at a draw of an expected ``choice_batch_size``.
+    The choice uses all records, as in the paper, or a draw of an expected ``choice_batch_size``.
     """
     energy = PrivateChoice(loss_clip=loss_clip, epsilon=choice_epsilon, expected_batch_size=choice_batch_size)
     choice = NoisyMax(

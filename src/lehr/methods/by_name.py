@@ -1,4 +1,4 @@
-"""The methods by their names, with settings that are checked before anything else happens."""
+"""The methods by name, with settings that are checked first."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lehr.errors import InvalidValue
 from lehr.optim.optimizers import Update
 from lehr.run.mechanism import Method
 
-# For methods whose paper counts soundly, if not tightly: all that was done, by Rényi divergences.
+# For methods whose paper counts soundly, if not tightly: by this rule ε is larger, and is a bound.
 MOMENTS = PublishedRule(paper="Mironov (2017)", theorem="Rényi divergences of all steps, converted by Proposition 3")
 
 
-def _found() -> dict[str, Callable[..., Method]]:
-    """Every public function of this package's modules that returns a ``Method``."""
+def _find() -> dict[str, Callable[..., Method]]:
+    """Return every public function of this package's modules that returns a ``Method``."""
     found = {}
     for module in pkgutil.iter_modules(methods.__path__):
         if module.name == "by_name":
@@ -33,13 +33,13 @@ def _found() -> dict[str, Callable[..., Method]]:
     return dict(sorted(found.items()))
 
 
-METHODS: Mapping[str, Callable[..., Method]] = MappingProxyType(_found())
+METHODS: Mapping[str, Callable[..., Method]] = MappingProxyType(_find())
 
 
 def named(name: str, /, **settings: object) -> Method:
-    """The method of this name. Schedules, an update and an energy may be given in their JSON forms.
+    """Return the method of this name. Schedules, an update and an energy may be given in their JSON forms.
 
-    ``accounting="published"`` counts as the method's paper does, beside what is proven.
+    ``accounting="published"`` counts as the method's paper does, besides what is proven.
 
     >>> named("dpsgd", clip_nrom=1.0)
     Traceback (most recent call last):
@@ -53,30 +53,24 @@ learning_rate, momentum, schedule, update; given: 'clip_nrom'
         if setting not in own | {"accounting"}:
             allowed = "one of " + ", ".join(sorted(own | {"accounting"}))
             raise InvalidValue(f"setting of {name}", allowed=allowed, given=setting)
-    _refuse_two_updates(settings)
+    doubled = sorted({"learning_rate", "momentum", "schedule"} & settings.keys()) if "update" in settings else []
+    if doubled:
+        raise InvalidValue("update", allowed="given alone: it has its own " + ", ".join(doubled), given=doubled)
     made = function(**{setting: _read(setting, value) for setting, value in settings.items() if setting in own})
-    if "accounting" not in own:
-        made = _counted_as(made, settings.get("accounting", "proven"))
+    accounting = settings.get("accounting", "proven")
+    if "accounting" not in own and (rule := published_rule(MOMENTS, accounting)) is not None:
+        if not made.is_private or made.noise.needs_limit:
+            allowed = "proven where there is no privacy to count, or costs follow what is released"
+            raise InvalidValue("accounting", allowed=allowed, given=accounting)
+        made = replace(made, published=rule)
     return replace(made, settings={setting: _written(setting, value) for setting, value in settings.items()})
-
-
-def _counted_as(method: Method, accounting: object) -> Method:
-    """A method whose paper says nothing that does not hold: by its rule, ε is larger, and is a bound."""
-    rule = published_rule(MOMENTS, accounting)
-    if rule is None:
-        return method
-    if not method.is_private:
-        raise InvalidValue("accounting", allowed="proven where there is no privacy to count", given=accounting)
-    if method.noise.needs_limit:
-        raise InvalidValue("accounting", allowed="proven where costs follow what is released", given=accounting)
-    return replace(method, published=rule)
 
 
 _SCHEDULES = ("schedule", "clip_schedule")
 
 
 def _read(setting: str, value: Any) -> object:
-    """The setting itself, from its JSON form where it is not one already."""
+    """Return the setting itself, from its JSON form where it is not one already."""
     if setting in _SCHEDULES and not hasattr(value, "factor"):
         return schedules.from_json(value, name=setting)
     if setting == "energy" and not isinstance(value, PublicEnergy | PrivateEnergy | PrivateChoice):
@@ -85,13 +79,7 @@ def _read(setting: str, value: Any) -> object:
 
 
 def _written(setting: str, value: Any) -> object:
-    """The JSON form, from which a run that is resumed makes the method again."""
+    """Return the JSON form, from which a resumed run makes the method again."""
     if isinstance(value, dict) or setting not in (*_SCHEDULES, "update", "energy"):
         return value
     return schedules.to_json(value) if setting in _SCHEDULES else value.to_json()
-
-
-def _refuse_two_updates(settings: Mapping[str, object]) -> None:
-    doubled = sorted({"learning_rate", "momentum", "schedule"} & settings.keys()) if "update" in settings else []
-    if doubled:
-        raise InvalidValue("update", allowed="given alone: it has its own " + ", ".join(doubled), given=doubled)

@@ -1,8 +1,8 @@
 """DPOPT. Xiang et al. (2019), "Differentially-Private Deep Learning from an Optimization Perspective".
 
-Each coordinate of a gradient has a bound, and the noise is shaped so that, for what it is worth in privacy, it moves
-the loss least. The bounds follow released sums as in ADADP, and the gradient that the shape needs is a released one:
-the paper leaves open where both come from, and this is what can be proven.
+Each coordinate of a gradient has a bound, and among all noise of the same privacy the one is used that moves the loss
+least. The paper does not say where the bounds and the gradient for the shape come from; here both come from released
+sums, as the bounds of ADADP do, which can be proven.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
-"""DPSGD. Abadi et al. (2016), "Deep Learning with Differential Privacy".
+"""DPSGD (Abadi et al. 2016, "Deep Learning with Differential Privacy") and its relatives, which clip in other ways.
 
 Every record's gradient is clipped to a norm, Gaussian noise is added to the sum, and any optimizer takes the mean.
+``update`` replaces SGD by another optimizer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from lehr.errors import InvalidValue
 from lehr.optim.optimizers import BuildsOptimizer, sgd
-from lehr.privacy.clipping import clip_rule, with_schedule
-from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clip_rule, with_schedule
+from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
 
@@ -22,7 +26,7 @@ def dpsgd(
     clip_schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
-    """A clip rule by its name, isotropic noise, every step taken. ``update`` replaces SGD by another optimizer.
+    """A clip rule by its name, isotropic noise, every step accepted.
 
     The defaults suit a small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``.
     """
@@ -30,5 +34,74 @@ def dpsgd(
         name="dpsgd",
         clipping=with_schedule(clip_rule(clip, clip_norm), clip_schedule),
         noise=IsotropicNoise(),
+        update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
+    )
+
+
+def dpsgd_per_layer(
+    *,
+    learning_rate: float = 0.5,
+    clip_norm: float = 0.1,
+    shares: Mapping[str, float] | None = None,
+    momentum: float = 0.9,
+    schedule: Schedule = CONSTANT,
+    clip_schedule: Schedule = CONSTANT,
+    update: BuildsOptimizer | None = None,
+) -> Method:
+    """Every one of L layers is clipped to ``clip_norm / √L``, or in proportion to ``shares``, by the layers' names.
+
+    McMahan et al. (2018), "Learning Differentially Private Recurrent Language Models". The squares of the bounds add up
+    to the square of ``clip_norm``, which is the sensitivity.
+    """
+    given: object = {} if shares is None else shares
+    if not isinstance(given, Mapping):
+        raise InvalidValue("shares", allowed="an object with a number for each layer", given=given)
+    clip = PerLayerClip(clip_norm, shares=tuple(sorted(given.items())))
+    return Method(
+        name="dpsgd-per-layer",
+        clipping=with_schedule(clip, clip_schedule),
+        noise=IsotropicNoise(),
+        update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
+    )
+
+
+def auto_s(
+    *,
+    learning_rate: float = 0.5,
+    clip_norm: float = 0.1,
+    stability: float = 0.01,
+    momentum: float = 0.9,
+    schedule: Schedule = CONSTANT,
+    clip_schedule: Schedule = CONSTANT,
+    update: BuildsOptimizer | None = None,
+) -> Method:
+    """Each gradient is scaled by ``clip_norm / (norm + stability)``, so there is no threshold to tune.
+
+    Bu et al. (2023), "Automatic Clipping: Differentially Private Deep Learning Made Easier and Stronger". With a
+    ``stability`` of zero it is AUTO-V.
+    """
+    return Method(
+        name="auto-s",
+        clipping=with_schedule(AutomaticClip(clip_norm, stability=stability), clip_schedule),
+        noise=IsotropicNoise(),
+        update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
+    )
+
+
+def plain_sgd(
+    *,
+    learning_rate: float = 0.05,
+    momentum: float = 0.9,
+    schedule: Schedule = CONSTANT,
+    update: BuildsOptimizer | None = None,
+) -> Method:
+    """SGD without privacy, in the same loop, for comparison: no clip, no noise, no ε, no certificate.
+
+    ``fit`` then takes ``steps`` and neither ε nor δ.
+    """
+    return Method(
+        name="plain-sgd",
+        clipping=Unclipped(),
+        noise=NoNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )

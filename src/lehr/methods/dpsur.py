@@ -1,9 +1,9 @@
 """DPSUR. Fu et al. (2024), "DPSUR: Accelerating Differentially Private Stochastic Gradient Descent Using Selective
 Update and Release".
 
-A candidate of DPSGD is taken if the loss on a draw of private records falls, as seen through clip and noise. Every
-candidate is charged for its gradient and for its test. The paper charges candidates that were taken; that is not a
-guarantee, for the reason that SA-DPSGD's is not.
+A candidate of DPSGD is accepted if the clipped and noised loss on a draw of private records falls. Every candidate is
+charged for its gradient and for its test. The paper charges accepted candidates only, which is no guarantee, for the
+same reason as in SA-DPSGD.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def dpsur(
     update: BuildsOptimizer | None = None,
     accounting: Literal["proven", "published"] = "proven",
 ) -> Method:
-    """DPSGD with a noisy test: taken where the change of the loss is below ``threshold`` times ``loss_clip``.
+    """DPSGD with a noisy test: accepted where the change of the loss is below ``threshold`` times ``loss_clip``.
 
     The test clips the mean of its batch, as in the paper, or with ``clipped="records"`` the change of every record.
     """

@@ -1,14 +1,14 @@
 """SA-DPSGD. Fu et al. (2022), "SA-DPSGD: Differentially Private Stochastic Gradient Descent based on Simulated
 Annealing".
 
-A candidate of DPSGD is taken if the loss on public records falls, and otherwise with a probability that shrinks as
-training goes on. Every candidate is charged, taken or not, and their number is the plan's. The paper charges those that
-were taken; that is not a guarantee (``acceptance/annealed.proof.md``).
+A candidate of DPSGD is accepted if the loss on public records falls, and otherwise with a probability that shrinks as
+training goes on. Every candidate is charged, accepted or not, and their number is the plan's. The paper charges
+accepted candidates only, which is no guarantee (``acceptance/annealed.proof.md``).
 
-With ``salvage`` a gradient that was rejected is averaged with the next at the same weights, and with ``step_scales``
-several step sizes of one gradient are tried: both are post-processing, and cost nothing. So is ``keeps_momentum``: a
-rejection takes back the weights alone. The paper does not say; the code of DPSUR (Fu et al. 2024), by two of its three
-authors and others, does so.
+With ``salvage`` a rejected gradient is averaged with the next at the same weights, and with ``step_scales`` several
+step sizes of one gradient are tried: both are post-processing, and cost nothing. So is ``keeps_momentum``: a rejection
+restores the weights alone, as the code of DPSUR (Fu et al. 2024) does, by two of the three authors; the paper does not
+say.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PUBLISHED = PublishedRule(
     shown_in="docs/published_claims.md",
     counts_accepted_only=True,
 )
-# One more premise that is broken: of what is rejected nothing may be used.
+# One more premise is broken: rejected gradients must not be used.
 PUBLISHED_WITH_MOMENTUM_KEPT = replace(
     PUBLISHED, because=f"{PUBLISHED.because}; here rejected gradients also stay in the momentum, and are not charged"
 )
@@ -60,7 +60,7 @@ def sa_dpsgd(
     update: BuildsOptimizer | None = None,
     accounting: Literal["proven", "published"] = "proven",
 ) -> Method:
-    """DPSGD with annealed acceptance, by public records, which are then not scored on, or by a ``PrivateEnergy``."""
+    """DPSGD with annealed acceptance by public records, which are then not scored on, or by a ``PrivateEnergy``."""
     annealed = Annealed(
         initial_inverse_temperature=initial_inverse_temperature,
         rejection_threshold=rejection_threshold,

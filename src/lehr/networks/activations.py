@@ -103,42 +103,31 @@ ACTIVATION_CLASSES: tuple[type[nn.Module], ...] = (
 )
 
 
-def with_activation(
-    model: nn.Module,
-    activation: Activation | str | Mapping[str, Activation | str],
-    *,
-    replacing: tuple[type[nn.Module], ...] = ACTIVATION_CLASSES,
-) -> nn.Module:
+def with_activation(model: nn.Module, activation: Activation | str | Mapping[str, Activation | str]) -> nn.Module:
     """Return a copy of the model with this activation in place of all others.
 
     ``activation`` makes one when called, as ``nn.Tanh`` does, or is a name ("tempered_sigmoid(mnist)"), or maps the
-    paths of some layers to these: ``{"1": "tanh", "4": partial(TemperedSigmoid, 2, 3, 1)}``. ``replacing`` are the
-    classes that count as activations; ``torch.relu(x)`` in a ``forward`` cannot be found. A shared module is replaced
-    by a shared module; training mode is kept.
+    paths of some layers to these: ``{"1": "tanh", "4": partial(TemperedSigmoid, 2, 3, 1)}``. ``torch.relu(x)`` in a
+    ``forward`` cannot be found. A shared module is replaced by a shared module; training mode is kept.
     """
     copied = nn.ModuleList([copy.deepcopy(model)])  # a parent for a model that is itself an activation
-    found = {  # by path in the model: the parent of every activation, and its name there
-        f"{parent_path}.{name}".removeprefix(".").removeprefix("0").removeprefix("."): (parent, name)
-        for parent_path, parent in copied.named_modules()
-        for name, child in parent._modules.items()  # named_children() would name a shared one once
-        if isinstance(child, replacing)
-    }
-    if not found:
-        kinds = ", ".join(kind.__name__ for kind in replacing)
-        allowed = f"a model with activations that are modules ({kinds}); torch.relu(x) in its forward cannot be swapped"
+    modules = copied.named_modules(remove_duplicate=False)
+    before = {path: module for path, module in modules if isinstance(module, ACTIVATION_CLASSES)}
+    if not before:
+        allowed = "one with activations that are modules; torch.relu(x) in its forward cannot be replaced"
         raise InvalidValue("model", allowed=allowed, given=type(model).__name__)
-    chosen = activation if isinstance(activation, Mapping) else dict.fromkeys(found, activation)
+    paths = {path[2:]: path for path in before}
+    chosen = activation if isinstance(activation, Mapping) else dict.fromkeys(paths, activation)
     made: dict[object, nn.Module] = {}
     for path, given in chosen.items():
-        if path not in found:
-            raise InvalidValue("path of an activation", allowed="one of " + ", ".join(found), given=path)
+        if path not in paths:
+            raise InvalidValue("path of an activation", allowed="one of " + ", ".join(paths), given=path)
         if isinstance(given, nn.Module):  # calling it would not make another
-            allowed = "what makes one when it is called, as the class itself or a partial of it, or its name"
+            allowed = "a class or a partial of it that makes one, or its name"
             raise InvalidValue("activation", allowed=allowed, given=given)
-        parent, name = found[path]
-        before = parent.get_submodule(name)
-        if (before, given) not in made:
+        replaced = before[paths[path]]
+        if (replaced, given) not in made:
             make = given if callable(given) else activation_by_name(given)
-            made[before, given] = make().train(before.training)
-        setattr(parent, name, made[before, given])
+            made[replaced, given] = make().train(replaced.training)
+        copied.set_submodule(paths[path], made[replaced, given])
     return copied[0]

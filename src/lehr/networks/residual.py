@@ -39,9 +39,6 @@ BRANCH_STD = 0.2  # how much of its variance a normaliser-free block adds to the
 GROUP_NORM_DEPTHS = {18: ((2, 2, 2, 2), False), 34: ((3, 4, 6, 3), False), 50: ((3, 4, 6, 3), True)}
 
 
-Convolution = Callable[..., nn.Module]  # makes one that is padded by half of its kernel
-
-
 def wide_resnet(
     *,
     depth: int = 16,
@@ -66,51 +63,22 @@ def wide_resnet(
     channels = [stem, *(stem * validate.count(width=width) * factor for factor in (1, 2, 4))]
     if num_groups is not None:
         check_divides("num_groups", num_groups, of=channels[1])
-    stages = []
+    blocks = []
     for (before, after), stride in zip(itertools.pairwise(channels), (1, 2, 2), strict=True):
-        blocks = [WideBlock(before, after, stride=stride, num_groups=num_groups, order=order)]
-        for _ in range((depth - 4) // 6 - 1):
-            blocks.append(WideBlock(after, after, stride=1, num_groups=num_groups, order=order))
-        stages.append(nn.Sequential(*blocks))
+        for _ in range((depth - 4) // 6):
+            sizes = ((after, 3), (after, 3))
+            blocks.append(ResidualBlock(before, sizes, stride=stride, num_groups=num_groups, order=order))
+            before, stride = after, 1
     network = nn.Sequential(
         _convolution(in_channels, stem, kernel_size=3),
-        *stages,
-        nn.Sequential(*_activation_and_norm(channels[-1], num_groups, order)),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(channels[-1], num_classes),
+        *blocks,
+        *_activation_and_norm(channels[-1], num_groups, order),
+        *_classifier(channels[-1], num_classes),
     )
     network.apply(_initialise_wide)
     if weight_standardised:
         standardise(network)
     return network
-
-
-class WideBlock(nn.Module):
-    """Two convolutions, each with its activation and norm, beside a shortcut: a convolution where shapes change."""
-
-    def __init__(self, in_channels: int, out_channels: int, *, stride: int, num_groups: int | None, order: str) -> None:
-        super().__init__()
-        self.residual = nn.Sequential(
-            _convolution(in_channels, out_channels, kernel_size=3, stride=stride),
-            nn.Sequential(*_activation_and_norm(out_channels, num_groups, order)),
-            _convolution(out_channels, out_channels, kernel_size=3),
-            nn.Sequential(*_activation_and_norm(out_channels, num_groups, order)),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if (in_channels, stride) != (out_channels, 1):
-            self.shortcut = _convolution(in_channels, out_channels, kernel_size=1, stride=stride)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.add(self.shortcut(images), self.residual(images))
-
-
-def _initialise_wide(layer: nn.Module) -> None:
-    """Weights of variance 1 / fan-in, biases of zero, as in both papers."""
-    if isinstance(layer, nn.Conv2d | nn.Linear):
-        nn.init.trunc_normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
 
 
 def group_norm_resnet(
@@ -140,59 +108,16 @@ def group_norm_resnet(
         sizes = ((width, 1), (width, 3), (EXPANSION * width, 1)) if is_bottleneck else ((width, 3), (width, 3))
         for index in range(num):
             stride = 2 if stage and not index else 1
-            blocks.append(GroupNormBlock(channels, sizes, stride=stride, num_groups=num_groups, order=order))
+            block = ResidualBlock(channels, sizes, stride=stride, num_groups=num_groups, order=order, is_original=True)
+            blocks.append(block)
             channels = sizes[-1][0]
-    activated = _activation_and_norm(stem_channels, num_groups, order)
     network = nn.Sequential(
-        *_stem(stem, in_channels, stem_channels, convolution=_convolution, activated=activated),
+        *_stem(stem, _convolution, in_channels, stem_channels, *_activation_and_norm(stem_channels, num_groups, order)),
         *blocks,
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(channels, num_classes),
+        *_classifier(channels, num_classes),
     )
     network.apply(_initialise_group_norm)
     return network
-
-
-class GroupNormBlock(nn.Module):
-    """Convolutions of these (channels, kernel sizes) beside a shortcut: a convolution and a norm where shapes change.
-
-    The stride is that of the first convolution larger than one pixel.
-    """
-
-    def __init__(
-        self, in_channels: int, sizes: tuple[tuple[int, int], ...], *, stride: int, num_groups: int, order: str
-    ) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        channels, left = in_channels, stride
-        for out_channels, kernel_size in sizes:
-            here, left = (left, 1) if kernel_size > 1 else (1, left)
-            layers.append(_convolution(channels, out_channels, kernel_size=kernel_size, stride=here))
-            layers += _activation_and_norm(out_channels, num_groups, order)
-            channels = out_channels
-        self.last: nn.Module = nn.Identity()
-        if order == "before":  # the last activation follows the sum
-            self.last = layers.pop()
-        self.residual = nn.Sequential(*layers)
-        self.shortcut: nn.Module = nn.Identity()
-        if (in_channels, stride) != (channels, 1):
-            self.shortcut = nn.Sequential(
-                _convolution(in_channels, channels, kernel_size=1, stride=stride), nn.GroupNorm(num_groups, channels)
-            )
-
-    def forward(self, images: Tensor) -> Tensor:
-        result: Tensor = self.last(torch.add(self.shortcut(images), self.residual(images)))
-        return result
-
-
-def _initialise_group_norm(layer: nn.Module) -> None:
-    """Weights of variance 2 / fan-out, for ReLUs, as in the paper; the classifier's begin small, with no bias."""
-    if isinstance(layer, nn.Conv2d):
-        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-    elif isinstance(layer, nn.Linear):
-        nn.init.normal_(layer.weight, std=0.01)
-        nn.init.zeros_(layer.bias)
 
 
 def nf_resnet50(*, num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
@@ -214,25 +139,61 @@ def nf_resnet(
     """
     if not isinstance(num_blocks, list | tuple) or not num_blocks:
         raise InvalidValue("num_blocks", allowed="how many blocks each stage has, as (3, 4, 6, 3)", given=num_blocks)
-    channels, num_before, stages = validate.count(stem_channels=stem_channels), 0, []
+    channels, num_before, blocks = validate.count(stem_channels=stem_channels), 0, []
     for stage, num in enumerate(num_blocks):
-        width, blocks = stem_channels * 2**stage, []
+        width = stem_channels * 2**stage
         for index in range(validate.count(num_blocks=num)):
             # The shortcut of a stage's first block resets the variance of the stream to one; each block adds its part.
             expected_std = math.sqrt(1 + (index or num_before) * BRANCH_STD**2)
             stride = 2 if stage and not index else 1
             blocks.append(Bottleneck(channels, width, stride=stride, expected_std=expected_std))
             channels = EXPANSION * width
-        stages.append(nn.Sequential(*blocks))
         num_before = num
     return nn.Sequential(
-        *_stem(stem, in_channels, stem_channels, convolution=standardised_convolution, activated=()),
-        *stages,
+        *_stem(stem, standardised_convolution, in_channels, stem_channels),
+        *blocks,
         ScaledReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(channels, num_classes),
+        *_classifier(channels, num_classes),
     )
+
+
+class ResidualBlock(nn.Module):
+    """Convolutions of these (channels, kernel sizes), each with its activation and norm, and a shortcut.
+
+    The stride is that of the first convolution larger than one pixel. The shortcut is a convolution where shapes
+    change. With ``is_original``, as in He et al. (2016), that has a norm too, and in the order "before" the last
+    activation follows the sum.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        sizes: tuple[tuple[int, int], ...],
+        *,
+        stride: int,
+        num_groups: int | None,
+        order: str,
+        is_original: bool = False,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels, left = in_channels, stride
+        for out_channels, kernel_size in sizes:
+            here, left = (left, 1) if kernel_size > 1 else (1, left)
+            layers.append(_convolution(channels, out_channels, kernel_size=kernel_size, stride=here))
+            layers += _activation_and_norm(out_channels, num_groups, order)
+            channels = out_channels
+        self.last: nn.Module = layers.pop() if is_original and order == "before" else nn.Identity()
+        self.residual = nn.Sequential(*layers)
+        self.shortcut: nn.Module = nn.Identity()
+        if (in_channels, stride) != (channels, 1):
+            self.shortcut = _convolution(in_channels, channels, kernel_size=1, stride=stride)
+            if is_original and num_groups is not None:
+                self.shortcut = nn.Sequential(self.shortcut, nn.GroupNorm(num_groups, channels))
+
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = self.last(torch.add(self.shortcut(images), self.residual(images)))
+        return result
 
 
 class ScaledReLU(nn.Module):
@@ -247,7 +208,7 @@ class ScaledReLU(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions, the first and last of one pixel, whose sum with the stream a gain opens."""
+    """Three standardised convolutions, the first and last of one pixel, whose sum with the stream a gain opens."""
 
     def __init__(self, in_channels: int, channels: int, *, stride: int, expected_std: float) -> None:
         super().__init__()
@@ -274,10 +235,27 @@ class Bottleneck(nn.Module):
         return torch.add(kept, self.branch(activated), alpha=BRANCH_STD)
 
 
+def _initialise_wide(layer: nn.Module) -> None:
+    """Weights of variance 1 / fan-in, biases of zero, as in both papers."""
+    if isinstance(layer, nn.Conv2d | nn.Linear):
+        nn.init.trunc_normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+def _initialise_group_norm(layer: nn.Module) -> None:
+    """Weights of variance 2 / fan-out, for ReLUs, as in the paper; the classifier's begin small, with no bias."""
+    if isinstance(layer, nn.Conv2d):
+        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    elif isinstance(layer, nn.Linear):
+        nn.init.normal_(layer.weight, std=0.01)
+        nn.init.zeros_(layer.bias)
+
+
 def _stem(
-    stem: str, in_channels: int, out_channels: int, *, convolution: Convolution, activated: Sequence[nn.Module]
+    stem: str, convolution: Callable[..., nn.Module], in_channels: int, out_channels: int, *activated: nn.Module
 ) -> list[nn.Module]:
-    """Return a convolution, what activates it, and for large images a pool.
+    """Return a convolution, its activation and norm, and for large images a pool.
 
     ``"imagenet"`` is the stem of He et al. (2016): 7 × 7 pixels with a stride of 2, then the maximum of 3 × 3 with a
     stride of 2. ``"small"`` is 3 × 3 pixels, for images of about 32 × 32.
@@ -286,6 +264,10 @@ def _stem(
         return [convolution(in_channels, out_channels, kernel_size=3), *activated]
     pool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
     return [convolution(in_channels, out_channels, kernel_size=7, stride=2), *activated, pool]
+
+
+def _classifier(channels: int, num_classes: int) -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
 
 
 def _activation_and_norm(num_channels: int, num_groups: int | None, order: str) -> list[nn.Module]:

@@ -1,7 +1,7 @@
-"""Weight averaging beside the optimizer: the model that is released may be a mean of those the steps went through.
+"""Weight averaging: the released model may be a mean of the weights that the steps went through.
 
-The weights are released values, so that any mean of them is post-processing and costs nothing. Averages are kept in
-float32 or better. Buffers are the model's own and are not averaged.
+The weights are released values, so any mean of them is post-processing and costs nothing. Averages are in float32 or
+better. Buffers are the model's own and are not averaged.
 
 >>> from torch import nn
 >>> model = nn.Linear(1, 1, bias=False)
@@ -22,23 +22,24 @@ from torch import Tensor, nn
 
 from lehr import validate
 from lehr.errors import InvalidValue
+from lehr.files import strict_json
 from lehr.interfaces import at_least_float32
 
 
 @dataclass(frozen=True)
 class AverageState:
-    """The averages by parameter name, and how many steps were learnt from."""
+    """The averages by parameter name, and the number of steps so far."""
 
     averages: dict[str, Tensor]
     learnt: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint needs, not copies, under names such as ``average/layer.weight``."""
+        """Return what a checkpoint needs, not copied, under names such as ``average/layer.weight``."""
         count = torch.tensor(self.learnt, dtype=torch.int64)
         return {_COUNT: count} | {_PREFIX + name: value for name, value in self.averages.items()}
 
     def loaded(self, tensors: Mapping[str, Tensor]) -> AverageState:
-        """The state of a checkpoint, of the same kind as this one. Tensors that are not of an average are left out."""
+        """Return the state of a checkpoint, of the same kind as this one. Tensors of other names are ignored."""
         found = {name.removeprefix(_PREFIX): value for name, value in tensors.items() if name.startswith(_PREFIX)}
         if _COUNT not in tensors or found.keys() != self.averages.keys():
             raise InvalidValue("average", allowed=f"tensors for {sorted(self.averages)}", given=sorted(tensors))
@@ -51,19 +52,19 @@ _COUNT = "average_count"
 
 
 class Averaging(Protocol):
-    """Which mean of the weights is kept."""
+    """A mean of the weights that the steps went through."""
 
     def start(self, model: nn.Module) -> AverageState:
-        """Before the first step."""
+        """Return the state before the first step."""
 
     def learn(self, state: AverageState, model: nn.Module) -> AverageState:
-        """After a step. The tensors of the state are changed in place; go on with what is returned."""
+        """Return the state after a step. The tensors of ``state`` are changed in place."""
 
     def weights(self, state: AverageState, model: nn.Module) -> dict[str, Tensor]:
-        """The averaged weights in the model's types, with its buffers: for ``load_state_dict``. Not copies."""
+        """Return the averaged weights in the model's types, with its buffers, for ``load_state_dict``; not copied."""
 
     def to_json(self) -> dict[str, object]:
-        """The JSON form."""
+        """Return the JSON form."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,7 @@ class NoAverage:
         return state
 
     def weights(self, state: AverageState, model: nn.Module) -> dict[str, Tensor]:
-        """The model's state, tied parameters under all of their names, with averages in place of weights."""
-        names = {id(p): name for name, p in model.named_parameters()}
+        names = {id(p): name for name, p in model.named_parameters()}  # tied parameters have several
         found = model.state_dict(keep_vars=True)
         averaged = {name: state.averages.get(names.get(id(value), ""), value.detach()) for name, value in found.items()}
         return {name: value.to(found[name].dtype) for name, value in averaged.items()}
@@ -90,10 +90,9 @@ class NoAverage:
 
 
 class _MovingAverage(NoAverage):
-    """Moves the average towards the weights after every step."""
+    """Moves the average towards the weights after every step, counted from zero, by this share of the way."""
 
     def share(self, step: int) -> float:
-        """The share of the way, after this step, counted from zero."""
         raise NotImplementedError
 
     def start(self, model: nn.Module) -> AverageState:
@@ -146,12 +145,8 @@ _RULES: dict[str, Any] = {rule.kind: rule for rule in (NoAverage, ExponentialAve
 
 
 def from_json(shape: object) -> Averaging:
-    """The averaging of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
-    given = dict(shape) if isinstance(shape, dict) else {}
-    kind = given.pop("kind", None)
-    forms = {name: {field.name for field in fields(rule)} for name, rule in _RULES.items()}
-    if not isinstance(kind, str) or given.keys() != forms.get(kind):
-        allowed = "an object of one of the forms " + ", ".join(f"{name} {sorted(form)}" for name, form in forms.items())
-        raise InvalidValue("averaging", allowed=allowed, given=shape)
-    rule: Averaging = _RULES[kind](**given)
+    """Return the averaging of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
+    given = dict(strict_json.check_object("averaging", shape))
+    kind = _RULES[validate.one_of(_RULES, averaging=given.pop("kind", None))]
+    rule: Averaging = kind(**strict_json.fields("averaging", given, [field.name for field in fields(kind)]))
     return rule

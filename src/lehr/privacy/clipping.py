@@ -1,6 +1,6 @@
-"""Clipping: bounding what one record can do to a sum. The proofs are in ``clipping.proof.md``.
+"""Clipping: bounding how far one record can move a sum. The proofs are in ``clipping.proof.md``.
 
-- ``FlatClip``, ``AutomaticClip``, ``PerLayerClip``: one clip norm; each registers the name by which it can be chosen
+- ``FlatClip``, ``AutomaticClip``, ``PerLayerClip``: one clip norm; each can be chosen by the name it registers
 - ``ScheduledClip``: a clip norm under a schedule
 - ``PerCoordinateClip``: a bound for each coordinate; ``AdaptiveClip`` learns such bounds (ADADP)
 - ``Unclipped``: for training without privacy
@@ -41,7 +41,7 @@ CLIP_RULES: dict[str, type[NormClip]] = {}
 
 
 def check_clip_norm(**named: object) -> float:
-    """A number that can be a clip norm: float32 arithmetic with it stays within its range."""
+    """Return a number that can be a clip norm: float32 arithmetic with it stays within its range."""
     value = validate.at_least(SMALLEST_CLIP_NORM, **named)
     if not value <= LARGEST_CLIP_NORM:
         (name,) = named
@@ -111,7 +111,7 @@ class ScheduledClip(StatelessClipping):
 
 
 def clip_rule(name: str, clip_norm: float) -> NormClip:
-    """The clip rule of this name with its default settings.
+    """Return the clip rule of this name with its default settings.
 
     >>> clip_rule("automatic", 0.5)
     AutomaticClip(clip_norm=0.5, stability=0.01)
@@ -120,7 +120,7 @@ def clip_rule(name: str, clip_norm: float) -> NormClip:
 
 
 def with_schedule(clip: NormClip, schedule: Schedule) -> NormClip | ScheduledClip:
-    """The rule under a schedule; the rule itself where that is constant."""
+    """Return the rule under a schedule; the rule itself where that is constant."""
     return clip if schedule == CONSTANT else ScheduledClip(clip, schedule)
 
 
@@ -204,18 +204,21 @@ class PerLayerClip(NormClip, name="per-layer"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "shares", _pairs(self.shares))
-        names = [layer for layer, _ in self.shares]
-        if len(set(names)) != len(names):
-            raise InvalidValue("shares", allowed="every layer once", given=names)
+        try:  # tuples, which cannot be changed and can be hashed
+            object.__setattr__(self, "shares", tuple((str(layer), share) for layer, share in self.shares))
+        except (TypeError, ValueError):
+            raise InvalidValue("shares", allowed="pairs of a layer and its share", given=self.shares) from None
         for _, share in self.shares:
             check_clip_norm(shares=share)
-        for bound in _bounds(self.clip_norm, self.shares).values():
+        bounds = _bounds(self.clip_norm, self.shares)
+        if len(bounds) != len(self.shares):
+            raise InvalidValue("shares", allowed="every layer once", given=self.shares)
+        for bound in bounds.values():
             check_clip_norm(shares=bound)
 
     @classmethod
     def with_norms(cls, clip_norms: Mapping[str, float]) -> PerLayerClip:
-        """The rule in which every layer has the bound given for it by name."""
+        """Return the rule with these bounds, by the names of the layers."""
         norms = tuple((layer, check_clip_norm(clip_norms=norm)) for layer, norm in sorted(clip_norms.items()))
         return cls(clip_norm=math.hypot(*(norm for _, norm in norms)), shares=norms)
 
@@ -239,16 +242,8 @@ class PerLayerClip(NormClip, name="per-layer"):
         return [bounds[layer] for layer in layers]
 
 
-def _pairs(shares: object) -> tuple[tuple[str, float], ...]:
-    """As tuples, which nobody can change and which can be hashed."""
-    try:
-        return tuple((str(layer), share) for layer, share in shares)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        raise InvalidValue("shares", allowed="pairs of a layer and its share", given=shares) from None
-
-
 def _layers(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The parameters of every layer, by the name of the module that owns them."""
+    """Return the parameters of every layer, by the name of the module that owns them."""
     layers: dict[str, tuple[str, ...]] = {}
     for name in names:
         layers[_owner(name)] = (*layers.get(_owner(name), ()), name)
@@ -256,14 +251,14 @@ def _layers(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _owner(name: str) -> str:
-    """The module of a parameter. One behind a computed weight is called ``layer.parametrizations.weight.original``."""
+    """Return the module of a parameter; that of ``layer.parametrizations.weight.original`` is ``layer``."""
     dotted = f".{name}"
     computed = dotted.find(".parametrizations.")
     return dotted[1 : computed if computed >= 0 else dotted.rfind(".")]
 
 
 def _bounds(clip_norm: float, shares: tuple[tuple[str, float], ...]) -> dict[str, float]:
-    """The bound of every layer, in proportion to the shares; the squares add up to the square of the clip norm."""
+    """Return the bound of every layer, in proportion to the shares; the squares add up to the squared clip norm."""
     whole = math.sqrt(sum(share * share for _, share in shares))
     return {layer: clip_norm * (share / whole) for layer, share in shares}
 
@@ -274,7 +269,7 @@ class PerCoordinateClip(FixedClip):
 
     Adding or removing one record moves the sum by at most the norm of all bounds taken as one vector, and each
     coordinate by at most its bound; replacing one, by at most twice that. The bounds are copied when the rule is built
-    and whenever they are handed out, so that nobody can change them behind the sensitivity.
+    and whenever they are read, so that they always match the sensitivity.
 
     >>> PerCoordinateClip({"weight": torch.full((2, 8), 0.25)}).sensitivity
     1.0
@@ -297,21 +292,12 @@ class PerCoordinateClip(FixedClip):
 
     def __call__(self, gradients: RecordGradients) -> PrivateSum:
         if not isinstance(gradients, CoordinateGradients):
-            allowed = "those of lehr.gradients.materialised.MaterialisedEngine, which can be looked at by coordinates"
+            allowed = "those of lehr.gradients.materialised.MaterialisedEngine, which have coordinates"
             raise InvalidValue("gradients", allowed=allowed, given=type(gradients).__name__)
         if set(gradients.names) != set(self._bounds):
             raise InvalidValue("bounds", allowed=f"one for each of {list(gradients.names)}", given=sorted(self._bounds))
         values = gradients.clipped_sum(self._clip)
         return PrivateSum(values=values, sensitivity=self.sensitivity, bounds=self.bounds)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PerCoordinateClip):
-            return NotImplemented
-        mine, theirs = self._bounds, other._bounds
-        return mine.keys() == theirs.keys() and all(_same(mine[name], theirs[name]) for name in mine)
-
-    def __hash__(self) -> int:
-        return hash((self.sensitivity, frozenset((name, bound.shape) for name, bound in self._bounds.items())))
 
     def __repr__(self) -> str:
         shapes = {name: tuple(bound.shape) for name, bound in self._bounds.items()}
@@ -330,10 +316,6 @@ def _checked(name: str, bound: object) -> Tensor:
     return copied
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
-
-
 def _clamped(name: str, grads_B: Tensor, bound: Tensor) -> Tensor:
     if grads_B.shape[1:] != bound.shape:
         raise InvalidValue(
@@ -349,23 +331,23 @@ RAW = "the bounds, and so the noise, follow sums of gradients that have no noise
 
 
 class Prior(Protocol):
-    """What is known about the squares of mean gradients, coordinate by coordinate."""
+    """The expected squares of mean gradients, coordinate by coordinate."""
 
     @property
     def unproven(self) -> str | None:
-        """Why nothing holds for it, if so."""
+        """Why there is no guarantee; None where there is one."""
 
     def start(self, parameters: Tensors) -> SlotState:
-        """Before the first step."""
+        """Return the state before the first step."""
 
     def learn(self, state: SlotState, released: ReleasedSum, *, divisor: float) -> SlotState:
-        """After a sum was released."""
+        """Return the state after a sum was released."""
 
     def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
-        """After a sum was computed, and before it has noise."""
+        """Return the state after a sum was computed, before it has noise."""
 
     def squares(self, state: SlotState) -> dict[str, Tensor] | None:
-        """The expected squares, all above zero; nothing while they say nothing."""
+        """Return the expected squares, all above zero, or None while nothing is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -403,12 +385,12 @@ class RawPrior:
 class ReleasedPrior:
     """A running mean of squared released means, less the variance of their noise; shrunk to the mean of its tensor.
 
-    Increments are not cut off at zero: that would let the noise feed itself. How uncertain a coordinate's mean is, is
-    known as well, since the noise is; where all its spread within a tensor is explained by that, the coordinates share
-    the mean of their tensor. A coordinate counts as at least ``least_share`` of that mean.
+    Increments are not clipped at zero: that would let the noise feed itself. The uncertainty of each coordinate's mean
+    follows from the noise; where it explains all the spread within a tensor, the coordinates share the mean of their
+    tensor. A coordinate counts as at least ``least_share`` of that mean.
 
-    It says nothing while the mean over all coordinates is within ``significance`` standard errors of zero. Bounds that
-    follow nothing but noise are worse than a flat clip.
+    There are no squares while the mean over all coordinates is within ``significance`` standard errors of zero: bounds
+    that follow only noise are worse than a flat clip.
     """
 
     memory: float = 0.99
@@ -447,19 +429,22 @@ class ReleasedPrior:
         squares = {name: square / warmth for name, square in _of(state, _SQUARE).items()}
         variances = {name: variance / warmth**2 for name, variance in _of(state, _VARIANCE).items()}
         whole = float(torch.cat([square.flatten() for square in squares.values()]).mean())
-        if not whole > self.significance * _error_of_mean(variances):
+        # Coordinates are independent.
+        count = sum(square.numel() for square in squares.values())
+        error = math.sqrt(math.fsum(float(variance.sum()) for variance in variances.values())) / count
+        if not whole > self.significance * error:
             return None
         return {name: self._shrunk(square, variances[name], floor=whole) for name, square in squares.items()}
 
     def _shrunk(self, square: Tensor, variance: Tensor, *, floor: float) -> Tensor:
-        """Towards the mean of the tensor, by as much of the spread as the known uncertainty explains."""
+        """Shrink towards the mean of the tensor, by the share of the spread that the known uncertainty explains."""
         mean = square.mean().clamp_min(self.least_share**2 * floor)
         spread = square.var(correction=0)
         kept = (1 - variance.mean() / spread.clamp_min(_TINY)).clamp(0, 1)
         return (mean + kept * (square - mean)).clamp_min(self.least_share * mean)
 
     def _warmth(self, state: SlotState) -> float:
-        """What a running mean that began at zero has reached of the truth."""
+        """Return the share of the truth that a running mean from zero has reached."""
         return 1.0 - float(self.memory ** max(1.0, float(state[_LEARNT])))
 
 
@@ -471,12 +456,6 @@ def _zeros(prefix: str, parameters: Tensors) -> dict[str, Tensor | float]:
     return {prefix + name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
 
 
-def _error_of_mean(variances: Mapping[str, Tensor]) -> float:
-    """The standard error of the mean over all coordinates, which are independent."""
-    whole = math.fsum(float(variance.sum()) for variance in variances.values())
-    return math.sqrt(whole) / sum(variance.numel() for variance in variances.values())
-
-
 def _of(state: SlotState, prefix: str) -> dict[str, Tensor]:
     found = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     return {name: value for name, value in found.items() if isinstance(value, Tensor)}
@@ -485,14 +464,14 @@ def _of(state: SlotState, prefix: str) -> dict[str, Tensor]:
 def _moved(
     state: SlotState, prefix: str, seen: Mapping[str, Tensor], *, memory: float, share: float | None = None
 ) -> dict[str, Tensor | float]:
-    """The state with these running means moved by what was seen."""
+    """Return the state with these running means moved towards ``seen``."""
     share = 1 - memory if share is None else share
     moved = {prefix + name: memory * before + share * seen[name] for name, before in _of(state, prefix).items()}
     return {**state, **moved}
 
 
 def _variances(released: ReleasedSum, *, divisor: float) -> dict[str, Tensor]:
-    """Of the noise in a released mean, coordinate by coordinate."""
+    """Return the variances of the noise in a released mean."""
     return {
         name: torch.zeros_like(value, dtype=torch.float64) + (released.std_of(name) / divisor) ** 2
         for name, value in released.values.items()
@@ -504,12 +483,12 @@ class AdaptiveClip:
     """ADADP's clip: a bound for each coordinate that follows the size of its gradients so far.
 
     Xu et al. (2020), "An Adaptive and Fast Convergent Approach to Differentially Private Deep Learning". A running mean
-    of squared mean gradients, the prior, gives each coordinate a bound in proportion to its square root; until it says
-    anything, the clip is flat. The paper's prior has no noise (``RawPrior``), and no ε follows from it;
-    ``ReleasedPrior`` uses released sums.
+    of squared mean gradients, the prior, gives each coordinate a bound in proportion to its square root; until there is
+    one, the clip is flat. The paper's prior has no noise (``RawPrior``), and no ε follows from it; ``ReleasedPrior``
+    uses released sums.
 
     All bounds together have the norm ``clip_norm``. With a ``bound_scale``, the paper's β, they are that many times the
-    square roots themselves: over a prior from released sums, which are clipped, such bounds can only shrink.
+    square roots: with a prior from released sums, which are clipped, such bounds can only shrink.
     """
 
     clip_norm: float

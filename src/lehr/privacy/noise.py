@@ -28,13 +28,15 @@ ROUNDING = 2**-22  # what sums in float64 may be off by, relative to the sensiti
 
 
 def with_rounding(sensitivity: float) -> float:
-    """The sensitivity that noise is scaled from: with what rounding can add to how far a record moves a sum."""
+    """Return the sensitivity that noise is scaled from, with a margin for the rounding of sums."""
     return validate.positive(sensitivity=sensitivity) * (1 + ROUNDING)
 
 
 class FixedNoise:
-    """Noise whose multiplier is the plan's. ``needs_bounds`` says that its shape follows bounds of coordinates, and
-    ``needs_limit`` that its multiplier follows what was released, so that its cost is not known beforehand.
+    """Noise whose multiplier is the plan's.
+
+    ``needs_bounds``: its shape follows bounds of coordinates. ``needs_limit``: its multiplier follows what was
+    released, so its cost is not known beforehand.
     """
 
     needs_bounds: ClassVar[bool] = False
@@ -44,7 +46,7 @@ class FixedNoise:
         return {}
 
     def factor(self, state: SlotState) -> float:
-        """What the plan's noise multiplier is multiplied by."""
+        """Return the factor on the plan's noise multiplier."""
         return 1.0
 
     def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
@@ -56,8 +58,12 @@ class IsotropicNoise(FixedNoise):
     """Every coordinate gets independent Gaussian noise of standard deviation ``noise_multiplier * sensitivity``."""
 
     def event(self, noise_multiplier: float) -> Gaussian:
-        """What a release does to the records."""
+        """Return the event of a release."""
         return Gaussian(noise_multiplier=validate.positive(noise_multiplier=noise_multiplier))
+
+    def noise_std(self, private: PrivateSum, noise_multiplier: float, state: SlotState) -> float | dict[str, Tensor]:
+        """Return the standard deviation of the noise, one for all coordinates or one for each."""
+        return validate.positive(noise_multiplier=noise_multiplier) * with_rounding(private.sensitivity)
 
     def release(
         self,
@@ -68,14 +74,15 @@ class IsotropicNoise(FixedNoise):
         state: SlotState | None = None,
         purpose: str = "noise",
     ) -> ReleasedSum:
-        """The sum with its noise, once for everything that was drawn. It never looks at what the values are.
+        """Return the sum with its noise, added once for the whole draw. The noise does not depend on the values.
 
-        Two sums of one step need two purposes, for the noise of one must not be that of the other.
+        Two sums of one step need two purposes: each must have its own noise.
         """
-        noise_std = validate.positive(noise_multiplier=noise_multiplier) * with_rounding(private.sensitivity)
+        noise_std = self.noise_std(private, noise_multiplier, state or {})
         released = randomness.normals(purpose, private.values)
+        stds = [noise_std[name] for name in released] if isinstance(noise_std, dict) else noise_std
         # In float64, where the noise is, and then rounded once.
-        torch._foreach_mul_(list(released.values()), noise_std)
+        torch._foreach_mul_(list(released.values()), stds)
         torch._foreach_add_(list(released.values()), [private.values[name] for name in released])
         return ReleasedSum(
             values={name: value.to(at_least_float32(private.values[name].dtype)) for name, value in released.items()},
@@ -86,10 +93,10 @@ class IsotropicNoise(FixedNoise):
 
 @dataclass(frozen=True)
 class NoNoise(FixedNoise):
-    """The sum as it is: noise of multiplier zero, for which every accountant answers infinity."""
+    """The sum as it is: a noise multiplier of zero, for which every accountant answers infinity."""
 
     def event(self, noise_multiplier: float = 0.0) -> Gaussian:
-        """A release without noise."""
+        """Return the event of a release without noise."""
         if noise_multiplier != 0:
             raise InvalidValue("noise_multiplier", allowed="0 where there is no noise", given=noise_multiplier)
         return Gaussian(noise_multiplier=0.0)
@@ -102,7 +109,7 @@ class NoNoise(FixedNoise):
         randomness: StepRandomness,
         state: SlotState | None = None,
     ) -> ReleasedSum:
-        """The sum, unchanged."""
+        """Return the sum, unchanged."""
         return ReleasedSum(
             values={name: value.to(at_least_float32(value.dtype)) for name, value in private.values.items()}
         )
@@ -115,8 +122,8 @@ class BudgetedNoise(IsotropicNoise):
     Lee & Kifer (2018), "Concentrated Differentially Private Gradient Descent with Adaptive per-Iteration Privacy
     Budget". In zero-concentrated terms a measurement with noise multiplier σ costs 1 / 2σ². Where it led nowhere, the
     cost of one good measurement is raised by the share ``growth`` for good, and only the difference is measured at the
-    same weights: averaged by their precisions, the two are worth the whole. The cost of a measurement thus follows from
-    what was released, and the run is charged against a filter. The state has costs over the first one's.
+    same weights: averaged by their precisions, the two are worth the whole. So the cost of a measurement depends on
+    earlier releases, and the run is charged against a filter. The state has costs relative to the first.
 
     >>> noise, refused = BudgetedNoise(growth=0.1), {"whole": 1.1, "next": 0.1}
     >>> round(noise.factor(refused), 3)  # the difference alone is a tenth, and so has √10 times the noise
@@ -151,51 +158,21 @@ class ShapedNoise(IsotropicNoise, ABC):
 
     @abstractmethod
     def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
-        """What the standard deviations are to be in proportion to: from public values only."""
+        """Return numbers that the standard deviations are in proportion to, from public values only."""
 
-    def release(
-        self,
-        private: PrivateSum,
-        *,
-        noise_multiplier: float,
-        randomness: StepRandomness,
-        state: SlotState | None = None,
-        purpose: str = "noise",
-    ) -> ReleasedSum:
+    def noise_std(self, private: PrivateSum, noise_multiplier: float, state: SlotState) -> float | dict[str, Tensor]:
+        """Return noise in proportion to the shape that is worth ``noise_multiplier``.
+
+        Where a bound is zero, no record moves the coordinate, and its noise may be zero as well.
+        """
         if private.bounds is None:
-            return super().release(
-                private, noise_multiplier=noise_multiplier, randomness=randomness, state=state, purpose=purpose
-            )
-        shape = self.shape(bounds_of(private), state or {})
-        return shaped_release(private, shape, noise_multiplier=noise_multiplier, randomness=randomness, purpose=purpose)
-
-
-def shaped_release(
-    private: PrivateSum, shape: Tensors, *, noise_multiplier: float, randomness: StepRandomness, purpose: str = "noise"
-) -> ReleasedSum:
-    """The sum with noise in proportion to ``shape``, scaled so that it is worth ``noise_multiplier``.
-
-    Where a bound is zero, nobody can move the coordinate, and its noise may be zero as well.
-    """
-    noise_std = fitted(bounds_of(private), shape, noise_multiplier=noise_multiplier)
-    drawn = randomness.normals(purpose, private.values)
-    values = {
-        name: (private.values[name] + noise_std[name] * drawn[name]).to(at_least_float32(private.values[name].dtype))
-        for name in private.values
-    }
-    return ReleasedSum(values=values, noise_std=noise_std, noise_multiplier=noise_multiplier)
-
-
-def bounds_of(private: PrivateSum) -> dict[str, Tensor]:
-    """The bounds of the coordinates, on the device of the values; an error where there is one for the whole sum."""
-    if private.bounds is None:
-        allowed = "one whose clip bounds every coordinate: noise of another shape does not cover a bound on the norm"
-        raise InvalidValue("private", allowed=allowed, given=f"a sum of sensitivity {private.sensitivity:g}")
-    return {name: bound.double().to(private.values[name].device) for name, bound in private.bounds.items()}
+            return super().noise_std(private, noise_multiplier, state)
+        bounds = {name: bound.double().to(private.values[name].device) for name, bound in private.bounds.items()}
+        return fitted(bounds, self.shape(bounds, state), noise_multiplier=noise_multiplier)
 
 
 def fitted(bounds: Tensors, shape: Tensors, *, noise_multiplier: float) -> dict[str, Tensor]:
-    """The shape, scaled so that the squares of bounds over standard deviations add up to 1 / noise_multiplier²."""
+    """Return the shape, scaled so that the squared ratios of bound and noise add up to 1 / noise_multiplier²."""
     validate.positive(noise_multiplier=noise_multiplier)
     # Over its largest number, for the square of what is far from one may leave the range of float64.
     largest = _largest(_checked("shape", shape))
@@ -221,7 +198,7 @@ def _checked(what: str, given: Tensors) -> Tensors:
 
 
 def _ratio(bound: Tensor, shape: Tensor) -> Tensor:
-    """A coordinate that cannot move adds nothing; one that can, and would get no noise, makes the sum infinite."""
+    """Return bound / shape: zero for a coordinate that cannot move, infinity for one that would get no noise."""
     return torch.where(bound > 0, bound.double() / shape, 0.0)
 
 
@@ -230,7 +207,7 @@ def _largest(given: Tensors) -> float:
 
 
 def _norm(given: Tensors, *, unit: float) -> float:
-    """Of all numbers taken as one vector, squared in a unit in which none of them is too large for it."""
+    """Return the norm of all numbers as one vector; no square overflows in this unit."""
     return unit * math.sqrt(math.fsum(float((value / unit).square().sum()) for value in given.values()))
 
 
@@ -283,7 +260,7 @@ class OptimisedNoise(ShapedNoise):
         return closed_form(bounds, slopes) if self.found_by == "closed-form" else projected_gradient(bounds, slopes)
 
     def slopes(self, state: SlotState, like: Tensors) -> dict[str, Tensor]:
-        """The size of each coordinate's gradient, floored; all the same where nothing is known."""
+        """Return the size of each coordinate's gradient, floored; all the same where nothing is known."""
         known = {name: value.abs() for name, value in state.items() if isinstance(value, Tensor)}
         whole = sum(float(value.square().sum()) for value in known.values())
         if not 0 < whole < math.inf:  # nothing is known, or the run has diverged
@@ -293,14 +270,14 @@ class OptimisedNoise(ShapedNoise):
 
 
 def closed_form(bounds: Tensors, slopes: Tensors) -> dict[str, Tensor]:
-    """The best shape: σ_i in proportion to √(s_i / |c_i|)."""
+    """Return the best shape: σ_i in proportion to √(s_i / |c_i|)."""
     return {name: (bounds[name] / slopes[name]).sqrt() for name in bounds}
 
 
 def projected_gradient(
     bounds: Tensors, slopes: Tensors, *, steps: int = 50, step_size: float = 0.5
 ) -> dict[str, Tensor]:
-    """The paper's way: so many steps down the variance, each followed by a projection to the constraint.
+    """Return the paper's shape: ``steps`` down the variance, each followed by a projection to the constraint.
 
     Written in the shares y_i = s_i² σ² / σ_i² the constraint is Σ y_i = 1, and the variance Σ (c_i s_i)² / y_i up to a
     constant. The steps are exponentiated ones, whose projection is a division, and no share can turn negative.
@@ -316,7 +293,7 @@ def projected_gradient(
 
 
 def _projected(shares: Tensors, bounds: Tensors) -> dict[str, Tensor]:
-    """Shares that add up to one, of the coordinates that can move."""
+    """Return shares that add up to one, zero for coordinates that cannot move."""
     moving = {name: torch.where(bounds[name] > 0, share, 0.0) for name, share in shares.items()}
     whole = math.fsum(float(share.sum()) for share in moving.values())
     return {name: share / whole for name, share in moving.items()}

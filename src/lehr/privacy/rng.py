@@ -1,8 +1,8 @@
-"""The only maker of random numbers.
+"""All random numbers of the library.
 
-A run has one secret key, and every random number of the run is a function of it, of the purpose, of the step and of the
-attempt at that step. So the draw and the noise of step 400 can be had without the 399 before it, and a step that is
-repeated after a crash repeats them bit by bit.
+A run has one secret key, and every random number of the run is a function of it, the purpose, the step and the attempt
+at that step. So the draw and the noise of step 400 need no earlier step, and a step that is repeated after a crash is
+bit-identical.
 
 >>> key = RunKey(bytes(32))  # only in an example: a run uses RunKey.fresh()
 >>> step = key.at(step=400, attempt=0)
@@ -12,8 +12,8 @@ True
 False
 
 The bits come from SHAKE-128, a cryptographic hash with an output of any length: torch's own generator on a CPU takes a
-seed of 32 bits and is linear, so that whoever knows some of its outputs knows the rest. What is assumed, and how strong
-it is, stands in ``privacy/rng.proof.md``.
+seed of 32 bits and is linear, so the rest follows from some of its outputs. The assumptions are in
+``privacy/rng.proof.md``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KEY_BYTES = 32
 _DOMAIN = b"lehr.rng/1"
 # Words of one call of the hash: small enough to stay in the processor's cache, and even, as pairs are made of them.
 _PART_WORDS = 2**16
-_PART_NORMALS_ON_GPU = 2**24  # of one seed: few, so that a share of them can be had without most of the others
+_PART_NORMALS_ON_GPU = 2**24  # of one seed: few, so that a rank can make its share without most of the others
 _ONES_EXPONENT = np.uint64(0x3FF0_0000_0000_0000)  # the bits of 1.0
 _BELOW_ONE = 1 - 2.0**-53
 _TWISTER_WORDS = 624
@@ -71,24 +71,28 @@ class RunKey:
 
     @classmethod
     def fresh(cls, *, cryptographic_on_gpu: bool = False) -> Self:
-        """A new key from the entropy of the operating system."""
+        """Return a new key from the entropy of the operating system."""
         return cls(secrets.token_bytes(KEY_BYTES), cryptographic_on_gpu=cryptographic_on_gpu)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, cryptographic_on_gpu: bool = False) -> Self:
-        """The key in a file. A link, a file that others may read, and one of another length are refused."""
-        # Opening a pipe would otherwise wait for somebody to write into it.
+        """Return the key in a file. A link, a file that others may read, and one of another length are refused."""
+        # Without O_NONBLOCK, opening a pipe waits for a writer.
         with _opened(path, os.O_RDONLY | os.O_NONBLOCK, what="read") as descriptor:
-            _refuse_unless_a_key_file(path, os.fstat(descriptor))
+            mode = os.fstat(descriptor).st_mode
+            if not S_ISREG(mode):
+                raise StoreError(f"cannot read the key {path}: it is not a file")
+            if mode & 0o077:
+                raise StoreError(f"cannot read the key {path}: others may read it, mode {mode & 0o777:04o}, not 0600")
             secret = os.read(descriptor, KEY_BYTES + 1)
         if len(secret) != KEY_BYTES:
             raise StoreError(f"cannot read the key {path}: it has {len(secret)} bytes and a key has {KEY_BYTES}")
-        if not any(secret):  # a process was stopped between overwriting it and removing its file
+        if not any(secret):  # a process was killed between overwriting it and removing its file
             raise StoreError(f"cannot read the key {path}: it was destroyed, as it is by a release")
         return cls(secret, cryptographic_on_gpu=cryptographic_on_gpu)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the key to a new file that only its owner may read. A file that is there stays as it is."""
+        """Write the key to a new file that only its owner may read. An existing file is not changed."""
         with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, what="write") as descriptor:
             try:
                 os.fchmod(descriptor, 0o600)
@@ -100,7 +104,7 @@ class RunKey:
 
     @staticmethod
     def destroy(path: str | os.PathLike[str]) -> None:
-        """Overwrite the key and remove its file. It is no error if it is gone already."""
+        """Overwrite the key and remove its file, if there is one."""
         if not os.path.lexists(path):
             return
         with _opened(path, os.O_WRONLY | os.O_NONBLOCK, what="destroy") as descriptor:
@@ -113,32 +117,33 @@ class RunKey:
 
     @staticmethod
     def fresh_attempt() -> int:
-        """A number for an attempt that no copy of the run's folder will ever draw again."""
+        """Return a random number for an attempt, so that no copy of the run's folder repeats it."""
         return secrets.randbits(59)
 
     def at(self, step: int, attempt: int) -> StepRandomness:
-        """The randomness of one attempt at one step."""
+        """Return the randomness of one attempt at one step."""
         return StepRandomness(key=self, step=step, attempt=attempt)
 
     def fingerprint(self, *chunks: Bytes | Iterable[Bytes]) -> str:
-        """A keyed hash of chunks of bytes, given one by one or by iterables; where one chunk ends makes a difference.
+        """Return a keyed hash of chunks of bytes, given one by one or by iterables; where one chunk ends matters.
 
-        Nobody without the key can tell from it whether the content is one that they guess.
+        Without the key, a guess of the content cannot be confirmed.
         """
         hashed = hashlib.blake2b(key=self._derived("fingerprint").digest(KEY_BYTES), digest_size=32)
-        for chunk in _flattened(chunks):
-            hashed.update(memoryview(chunk).nbytes.to_bytes(8, "big"))
-            hashed.update(chunk)
+        for given in chunks:
+            for chunk in (given,) if isinstance(given, bytes | bytearray | memoryview) else given:
+                hashed.update(memoryview(chunk).nbytes.to_bytes(8, "big"))
+                hashed.update(chunk)
         return hashed.hexdigest()
 
     def uniforms_of(self, contents: Iterable[Bytes], purpose: str) -> Tensor:
-        """A number in (0, 1) for each content, which depends on that content and no other. Equal ones share theirs."""
+        """Return a number in (0, 1) for each content, which depends on that content alone."""
         key = self._derived("content", validate.text(purpose=purpose)).digest(KEY_BYTES)
         digests = (hashlib.blake2b(content, key=key, digest_size=8).digest() for content in contents)
         return _uniforms(b"".join(digests))
 
     def _derived(self, kind: str, *names: str | int) -> Any:
-        """The hash of everything that the bits depend on. Each field carries its length, so no two inputs collide."""
+        """Return the hash of all that the bits depend on. Each field has its length before it, so no inputs collide."""
         fields = (_DOMAIN, self.secret, kind.encode(), *map(_field, names))
         return hashlib.shake_128(b"".join(len(part).to_bytes(8, "big") + part for part in fields))
 
@@ -148,7 +153,7 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True)
 class StepRandomness:
-    """The random numbers of one attempt at one step, each purpose with a stream of its own."""
+    """The random numbers of one attempt at one step, with a separate stream for each purpose."""
 
     key: RunKey
     step: int
@@ -159,15 +164,18 @@ class StepRandomness:
         validate.count(minimum=0, attempt=self.attempt)
 
     def uniforms(self, purpose: str, count: int) -> Tensor:
-        """Uniform numbers in (0, 1), in float64 on the CPU. Asking for more of them only adds to their end."""
+        """Return uniform numbers in (0, 1), in float64 on the CPU. A larger ``count`` only adds numbers at the end."""
         return torch.cat([*self._uniform_parts("uniforms", purpose, count), torch.empty(0, dtype=torch.float64)])
 
     def normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Standard normal numbers in float64, in these shapes and on this device.
+        """Return standard normal numbers in float64, in these shapes and on this device.
 
         They are one stream, cut in the order of the names: the same names in another order get other numbers.
         """
-        device = _one_device(like)
+        devices = {tensor.device for tensor in like.values()} or {torch.device("cpu")}
+        if len(devices) > 1:
+            raise InvalidValue("like", allowed="tensors on one device", given=sorted(map(str, devices)))
+        device = devices.pop()
         count = sum(tensor.numel() for tensor in like.values())
         (drawn,) = self.normals_between(purpose, [(0, count)], count=count, device=device)
         parts = drawn.to(device).split_with_sizes([tensor.numel() for tensor in like.values()])
@@ -176,9 +184,9 @@ class StepRandomness:
     def normals_between(
         self, purpose: str, spans: Iterable[tuple[int, int]], *, count: int, device: torch.device
     ) -> list[Tensor]:
-        """Of ``count`` standard normal numbers those of each span, from its first place to before its last.
+        """Return those of ``count`` standard normal numbers in each span, from its first index to before its last.
 
-        Where the spans stand in rising order, no number is made twice.
+        If the spans are in rising order, no number is made twice.
 
         >>> step = RunKey(bytes(32)).at(step=0, attempt=0)
         >>> whole = step.normals("noise", {"all": torch.empty(9)})["all"]
@@ -203,10 +211,10 @@ class StepRandomness:
         return [between(first, last) for first, last in spans]
 
     def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
-        """A generator of torch for what draws by itself: augmentation, dropout.
+        """Return a torch generator, for augmentation and dropout.
 
-        On a CPU its whole state comes from the key, for of a seed torch keeps 32 bits, which can all be tried; on a
-        GPU it is seeded with 64 bits.
+        On a CPU its whole state comes from the key: torch keeps 32 bits of a seed, which can all be tried. On a GPU it
+        is seeded with 64 bits.
         """
         made = torch.Generator(device=device).manual_seed(self.seed(purpose))
         if made.device.type == "cpu":
@@ -217,7 +225,7 @@ class StepRandomness:
         return made
 
     def seed(self, purpose: str) -> int:
-        """The 64 bits that such a generator is seeded with."""
+        """Return the 64 bits that such a generator is seeded with."""
         return self._seed("generator", purpose)
 
     def _normals_here(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
@@ -249,35 +257,20 @@ def _uniforms(words: bytes) -> Tensor:
 
 
 def _box_muller(uniforms: Tensor) -> Tensor:
-    """As many standard normal numbers as there are uniform ones, from pairs of a radius and an angle."""
+    """Return as many standard normal numbers as there are uniform ones, from pairs of a radius and an angle."""
     radii, angles = uniforms.view(2, -1)
     radii.log_().mul_(-2).sqrt_()
     angles.mul_(2 * math.pi)
     return torch.cat([torch.cos(angles).mul_(radii), torch.sin(angles).mul_(radii)])
 
 
-def _one_device(like: Mapping[str, Tensor]) -> torch.device:
-    devices = {tensor.device for tensor in like.values()} or {torch.device("cpu")}
-    if len(devices) > 1:
-        raise InvalidValue("like", allowed="tensors on one device", given=sorted(map(str, devices)))
-    return devices.pop()
-
-
 def _field(value: str | int) -> bytes:
     return value.encode() if isinstance(value, str) else value.to_bytes(8, "big")
 
 
-def _flattened(chunks: Iterable[Bytes | Iterable[Bytes]]) -> Iterator[Bytes]:
-    for chunk in chunks:
-        if isinstance(chunk, bytes | bytearray | memoryview):
-            yield chunk
-        else:
-            yield from chunk
-
-
 @contextmanager
 def _opened(path: str | os.PathLike[str], flags: int, *, what: str) -> Iterator[int]:
-    """The open file, never the target of a link; what goes wrong names the file."""
+    """Open the file, never the target of a link; errors name the file."""
     try:
         descriptor = os.open(path, flags | _NO_FOLLOWING, 0o600)
         try:
@@ -287,14 +280,6 @@ def _opened(path: str | os.PathLike[str], flags: int, *, what: str) -> Iterator[
     except OSError as error:
         reason = "it is a link, and a key is a file" if os.path.islink(path) else error.strerror
         raise StoreError(f"cannot {what} the key {path}: {reason}") from error
-
-
-def _refuse_unless_a_key_file(path: str | os.PathLike[str], about: os.stat_result) -> None:
-    if not S_ISREG(about.st_mode):
-        raise StoreError(f"cannot read the key {path}: it is not a file")
-    if about.st_mode & 0o077:
-        mode = f"{about.st_mode & 0o777:04o}"
-        raise StoreError(f"cannot read the key {path}: its mode is {mode}, so that others may know it; 0600 is allowed")
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Sampling: which records enter a step. The sampler that draws also states its event, so that the two agree.
+"""Sampling: which records enter a step. The sampler that draws also states its event, so the two agree.
 
 ``PoissonSampling`` draws every record independently; it is counted under add-or-remove-one. ``WithoutReplacement``
 draws a fixed number of distinct records; the number of records is then public, so it is counted under replace-one, and
@@ -23,8 +23,8 @@ from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, SampledW
 from lehr.errors import InvalidValue
 from lehr.privacy.rng import StepRandomness
 
-# A jump is at most so long that a record at its end is reached with probability 1/16. A longer one would rest on the
-# few smallest of the uniform numbers, whose logarithms are too far apart for the records that they must tell apart.
+# A jump is at most so long that a record at its end is reached with probability 1/16. A longer one would depend on the
+# few smallest uniform numbers, whose logarithms are too far apart to distinguish neighbouring records.
 _LONGEST_JUMP = math.log(16)
 
 
@@ -33,15 +33,14 @@ class PoissonSampling:
     """Each record enters with probability ``expected_batch_size / records``.
 
     ``records`` is the number of records that the user states, a public constant: the probability is the same for
-    neighbouring data sets, whatever number of records is really held.
+    neighbouring data sets, whatever the true number of records.
     """
 
     expected_batch_size: float
     records: int
 
     adjacency: ClassVar[Adjacency] = Adjacency.ADD_OR_REMOVE_ONE
-    # How far a sum can move between neighbours, in units of what one record added or removed can do.
-    sensitivity_factor: ClassVar[float] = 1.0
+    sensitivity_factor: ClassVar[float] = 1.0  # of a neighbour, relative to one record added or removed
 
     def __post_init__(self) -> None:
         validate.count(records=self.records)
@@ -55,11 +54,11 @@ class PoissonSampling:
         return self.expected_batch_size / self.records
 
     def event(self, released: Gaussian) -> PoissonSampled:
-        """What a step did to the records: this sampling, and then what was released about the sum."""
+        """Return the event of a step: this sampling, then the release of the sum."""
         return PoissonSampled(sampling_probability=self.sampling_probability, event=released)
 
     def draw(self, num_records: int, randomness: StepRandomness, *, purpose: str = "sampling") -> Tensor:
-        """The places of the records of one step, in order: as many as the coins say, never more or fewer."""
+        """Return the indices of the records of one step, in order. A draw is never cut or filled up."""
         validate.count(minimum=0, num_records=num_records)
         if not num_records or self.sampling_probability == 1:
             return torch.arange(num_records)
@@ -70,14 +69,14 @@ class PoissonSampling:
         count = int(expected + 6 * math.sqrt(expected)) + 16
         while True:
             uniforms = randomness.uniforms(purpose, count)
-            places, end = _places(uniforms, rate=rate, longest=longest)
+            indices, end = _indices(uniforms, rate=rate, longest=longest)
             if end >= num_records:
-                return places[: int(torch.searchsorted(places, num_records))]
+                return indices[: int(torch.searchsorted(indices, num_records))]
             count *= 2  # the same numbers, and more of them after their end
 
 
-def _places(uniforms: Tensor, *, rate: float, longest: int) -> tuple[Tensor, int]:
-    """The records that are hit when jumping on from gap to gap, and how many records were passed."""
+def _indices(uniforms: Tensor, *, rate: float, longest: int) -> tuple[Tensor, int]:
+    """Return the records that are hit when jumping from gap to gap, and the number of records passed."""
     # Cut before it becomes an integer: the quotient may be infinite.
     gaps = uniforms.log_().div_(-rate).clamp_max_(longest).long()
     hit = gaps < longest  # a longer jump ends before a record that has not had its coin yet
@@ -93,8 +92,7 @@ class WithoutReplacement:
     records: int
 
     adjacency: ClassVar[Adjacency] = Adjacency.REPLACE_ONE
-    # How far a sum can move between neighbours, in units of what one record added or removed can do.
-    sensitivity_factor: ClassVar[float] = 2.0
+    sensitivity_factor: ClassVar[float] = 2.0  # of a neighbour, relative to one record added or removed
 
     def __post_init__(self) -> None:
         validate.count(records=self.records)
@@ -110,19 +108,19 @@ class WithoutReplacement:
         return self.sample_size / self.records
 
     def event(self, released: Gaussian) -> SampledWithoutReplacement:
-        """What a step did to the records.
+        """Return the event of a step.
 
-        ``released`` measures its noise by what one record added or removed can do to the sum. A record replaced by
-        another can do twice as much, so that the event has half of that noise multiplier.
+        The noise multiplier of ``released`` is relative to one record added or removed. A record replaced by another
+        moves the sum by twice as much, so the event has half of that noise multiplier.
         """
         halved = Gaussian(noise_multiplier=released.noise_multiplier / self.sensitivity_factor)
         return SampledWithoutReplacement(records=self.records, sample_size=self.sample_size, event=halved)
 
     def draw(self, num_records: int, randomness: StepRandomness, *, purpose: str = "sampling") -> Tensor:
-        """The places of the records of one step, in order."""
+        """Return the indices of the records of one step, in order."""
         if validate.count(minimum=0, num_records=num_records) != self.records:
             raise InvalidValue("num_records", allowed=f"exactly the {self.records} records stated", given=num_records)
-        # Of a large sample it is cheaper to draw what is left out, and as random.
+        # For a large sample it is cheaper to draw the records that are left out.
         left_out = self.records - self.sample_size
         if left_out < self.sample_size:
             kept = torch.ones(self.records, dtype=torch.bool)
@@ -132,23 +130,20 @@ class WithoutReplacement:
 
 
 def _distinct(size: int, records: int, randomness: StepRandomness, purpose: str) -> Tensor:
-    """The first ``size`` different places of an endless row of independent ones."""
+    """Return the first ``size`` different indices of an endless sequence of independent ones."""
     count = size + size // 2 + 16
     while True:
-        places = (randomness.uniforms(purpose, count) * records).long().clamp_max_(records - 1)
-        found, first_at = _first_appearances(places)
+        indices = (randomness.uniforms(purpose, count) * records).long().clamp_max_(records - 1)
+        found, which = torch.unique(indices, return_inverse=True)
+        never = torch.full_like(found, len(indices))
+        first_at = never.scatter_reduce(0, which, torch.arange(len(indices)), reduce="amin")
         if len(found) >= size:
-            return found[first_at.argsort()[:size]]
-        count *= 2  # the same places, and more of them after their end
+            chosen: Tensor = found[first_at.argsort()[:size]]
+            return chosen
+        count *= 2  # the same indices, and more of them after their end
 
 
-def _first_appearances(places: Tensor) -> tuple[Tensor, Tensor]:
-    found, which = torch.unique(places, return_inverse=True)
-    never = torch.full_like(found, len(places))
-    return found, never.scatter_reduce(0, which, torch.arange(len(places)), reduce="amin")
-
-
-ORDER = "order"  # the purpose of the numbers that it is drawn by
+ORDER = "order"  # the purpose of the numbers for ``shuffled``
 
 
 @dataclass(frozen=True)
@@ -160,17 +155,17 @@ class PhysicalBatch:
 
 
 def shuffled(indices: Tensor, randomness: StepRandomness) -> Tensor:
-    """The records in uniformly random order, so that who shares a physical batch does not follow from who is held.
+    """Return the records in uniformly random order, so that physical batches do not depend on the other records.
 
-    With a record less, the others keep their physical batches, all but one of them: ``lehr/run/mechanism.proof.md``.
+    With a record less, all others but one keep their physical batches: ``lehr/run/mechanism.proof.md``.
     """
     return indices[randomness.uniforms(ORDER, len(indices)).argsort()]
 
 
 def physical(indices: Tensor, size: int, *, is_padded: bool = True) -> list[PhysicalBatch]:
-    """The records in batches of ``size``, the last one filled up with record 0, masked, unless it may be shorter.
+    """Return the records in batches of ``size``; the last is filled up with record 0, masked, unless it may be shorter.
 
-    A draw of nobody is one batch of padding alone.
+    An empty draw is one batch of padding.
 
     >>> [batch.mask_P.tolist() for batch in physical(torch.tensor([3, 5, 8]), 2)]
     [[True, True], [True, False]]
@@ -189,11 +184,15 @@ SAMPLERS: dict[str, type[PoissonSampling] | type[WithoutReplacement]] = {
     "poisson": PoissonSampling,
     "without-replacement": WithoutReplacement,
 }
-_SHUFFLED = ("shuffled", "shuffle", "epochs", "shuffled-epochs")
+_SHUFFLED = dict.fromkeys(
+    ("shuffled", "shuffle", "epochs", "shuffled-epochs"),
+    ": shuffled epochs have no accountant here, and counting them as Poisson sampling understates ε,"
+    " by up to four times in published runs",
+)
 
 
 def adjacency_of(sampling: str) -> Adjacency:
-    """The adjacency under which a sampling is counted.
+    """Return the adjacency under which a sampling is counted.
 
     >>> adjacency_of("shuffled")
     Traceback (most recent call last):
@@ -201,29 +200,17 @@ def adjacency_of(sampling: str) -> Adjacency:
     lehr.errors.InvalidValue: sampling must be one of poisson, without-replacement: shuffled epochs have no accountant \
 here, and counting them as Poisson sampling understates ε, by up to four times in published runs; given: 'shuffled'
     """
-    if sampling not in tuple(SAMPLERS):  # a file may say a list, which a dict cannot be asked for
-        raise InvalidValue("sampling", allowed="one of " + ", ".join(SAMPLERS) + _reason(sampling), given=sampling)
+    if sampling not in tuple(SAMPLERS):  # a list in a file is not hashable
+        reason = _SHUFFLED.get(str(sampling), "")
+        raise InvalidValue("sampling", allowed=f"one of {', '.join(SAMPLERS)}{reason}", given=sampling)
     return SAMPLERS[sampling].adjacency
 
 
 def counted_under(adjacency: Adjacency, *, expected_batch_size: float, records: int) -> Sampling:
-    """The sampler that is counted under an adjacency."""
+    """Return the sampler that is counted under an adjacency."""
     if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
         return PoissonSampling(expected_batch_size=expected_batch_size, records=records)
-    return WithoutReplacement(sample_size=_whole(expected_batch_size), records=records)
-
-
-def _reason(name: str) -> str:
-    if name not in _SHUFFLED:
-        return ""
-    return (
-        ": shuffled epochs have no accountant here, and counting them as Poisson sampling understates ε,"
-        " by up to four times in published runs"
-    )
-
-
-def _whole(expected_batch_size: float) -> int:
     if not float(expected_batch_size).is_integer():
         allowed = "a whole number where records are drawn without replacement"
         raise InvalidValue("expected_batch_size", allowed=allowed, given=expected_batch_size)
-    return int(expected_batch_size)
+    return WithoutReplacement(sample_size=int(expected_batch_size), records=records)

@@ -24,7 +24,7 @@ from lehr.data import DataSet, InMemory, Preparation, image_folder, load, reader
 from lehr.data.augmentation import Augmentation
 from lehr.data.catalogue import CATALOGUE
 from lehr.data.decoding import DecoderPool, versions
-from lehr.data.image_folder import DEFAULT_WORKERS, StreamedFolder, list_images, stream_files
+from lehr.data.image_folder import DEFAULT_WORKERS, StreamedFolder, stream_image_folder
 from lehr.data.records import RecordSet, check_trainable, is_mostly_in, overlap, read_dataset
 from lehr.data.split import Split
 from lehr.errors import BadRecord, InvalidValue
@@ -83,7 +83,7 @@ class RunRecords:
         try:
             return self._map(lambda part: part.to(device))
         except torch.OutOfMemoryError:
-            return self._map(lambda part: part.targets_to(device))
+            return self._map(lambda part: part.to(device, targets_only=True))
 
     def _map(self, change: Callable[[RecordSet], RecordSet]) -> RunRecords:
         parts = {name: getattr(self, name) for name in _PARTS}
@@ -198,7 +198,7 @@ def _read_part(section: DataConfig, prefix: str, decoders: DecoderPool | None) -
     if side is None:
         allowed = "stated for streamed folders: no image is read to find its size"
         raise InvalidValue("image_side", allowed=allowed, given=None)
-    streamed = stream_files(list_images(path), image_side=side, channels=section.channels, decoders=decoders)
+    streamed = stream_image_folder(path, image_side=side, channels=section.channels, workers=decoders)
     return _Part(streamed, streamed.classes)
 
 

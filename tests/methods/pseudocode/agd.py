@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.methods.pseudocode.trace import Draws, Gradients, Losses, Normals, Places, Trace, Vector
+from tests.methods.pseudocode.base import Indices, OfRecords, Trace, Vector, flat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +22,6 @@ class Budget:
     gradient: float
     noisy_max: float
     growth: float = 0.1
-
-
-def clipped_sum(gradients: Gradients, w: Vector, places: Places, clip_norm: float) -> Vector:
-    grads = gradients(w, places)
-    norms = np.linalg.norm(grads, axis=1, keepdims=True)
-    return np.asarray((grads / np.maximum(1, norms / clip_norm)).sum(axis=0))
 
 
 @dataclass
@@ -56,41 +50,39 @@ class StepSizes:
 def agd(
     w: Vector,
     *,
-    gradients: Gradients,
-    losses: Losses,
-    draws: Draws,
-    normals: Normals,
+    gradients: OfRecords,
+    losses: OfRecords,
+    draws: Sequence[Indices],
+    normals: Sequence[Vector],
     noises: Sequence[Vector],
-    loss_draws: Draws,
+    loss_draws: Sequence[Indices],
     budget: Budget,
     step_sizes: StepSizes,
     grad_clip: float,
     loss_clip: float,
-    noise_factor: float = 1.0,
 ) -> Trace:
     """``noises[t]`` has a standard Laplace number for each step size, of noisy-max t.
 
-    ``draws`` and ``loss_draws`` are all records in the paper, every time. ``noise_factor`` multiplies the noise of the
-    noisy-max: 1 where a record can move all losses in one direction only, 2 where it can move them apart. The run ends
-    where the budget does not reach for what comes next.
+    ``draws`` and ``loss_draws`` are all records in the paper, every time. The run ends where the budget does not reach
+    for what comes next.
     """
     trace, rho, rho_ng = Trace(), budget.total, budget.gradient
     mean, precision = np.zeros_like(w), 0.0  # the average of the gradients measured at w, and the budget in it
-    for t, places in enumerate(draws):
+    for t, indices in enumerate(draws):
         # The first gradient at w costs rho_ng; another one gamma times what is in the average already, GradAvg.
         cost = rho_ng if precision == 0 else budget.growth * precision
         rho = rho - cost - budget.noisy_max
         if rho < 0:
             break
         noise_std = grad_clip / np.sqrt(2 * cost)
-        measured = clipped_sum(gradients, w, places, grad_clip) + noise_std * normals[t]
+        measured = flat(grad_clip)(gradients(w, indices)).sum(axis=0) + noise_std * normals[t]
         mean = (precision * mean + cost * measured) / (precision + cost)
         precision = precision + cost
         direction = mean / np.linalg.norm(mean)
 
         sizes = step_sizes.all()
         values = [np.clip(losses(w - size * direction, loss_draws[t]), 0, loss_clip).sum() for size in sizes]
-        scale = noise_factor * loss_clip / np.sqrt(2 * budget.noisy_max)
+        scale = loss_clip / np.sqrt(2 * budget.noisy_max)
         chosen = int(np.argmax(-np.array(values) + scale * noises[t]))  # NoisyMax(-Omega)
         if chosen > 0:
             w = w - sizes[chosen] * direction

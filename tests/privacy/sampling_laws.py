@@ -111,8 +111,8 @@ def without_neighbours(probability: float) -> Draw:
     draw = at_rate(probability)
 
     def spread(num_records: int, randomness: StepRandomness) -> Tensor:
-        places = draw(num_records, randomness)
-        moved = places + torch.arange(len(places))
+        indices = draw(num_records, randomness)
+        moved = indices + torch.arange(len(indices))
         return moved[moved < num_records]
 
     return spread
