@@ -44,7 +44,7 @@ from lehr.accounting.events import (
 )
 from lehr.accounting.filter import is_within
 from lehr.errors import BudgetExceeded, InvalidValue
-from lehr.files.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, check_name, reading
+from lehr.files.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, check_name, row_errors
 
 LEDGER_FORMAT = FileFormat(application_id=0x4C65684C, version=1, name="Lehr ledger", journal=Journal.WRITE_AHEAD)
 
@@ -69,7 +69,7 @@ class Ledger(FileBacked):
     def __init__(self, file: AppendOnlyFile) -> None:
         super().__init__(file)
         rows = file.rows()
-        with reading(file.path, rows[0]):
+        with row_errors(file.path, rows[0]):
             content = rows[0].content()
             self.run = check_name(run=content["run"])
             self.plan_event = from_json(content["plan_event"])
@@ -153,7 +153,7 @@ class Ledger(FileBacked):
     def _totals(self, rows: tuple[Row, ...]) -> _Totals:
         known = self._known
         for row in rows[known.rows :]:
-            with reading(self.path, row):
+            with row_errors(self.path, row):
                 known = known.with_entry(_entry(row))
         self._known = known
         return known
