@@ -947,7 +947,7 @@ ACCOUNTING = (
     Planted(
         name="ledger-overdrawn",
         where="accounting/ledger.py",
-        edits=(("        if not _is_allowed(after, self.plan_event, self.adjacency):\n", "        if False:\n"),),
+        edits=(("        if not _is_allowed(charged, self.plan_event, self.adjacency):\n", "        if False:\n"),),
         does="the ledger accepts more than the plan allows",
         breaks="ε was stated for the plan, and nothing else stops a run that exceeds it",
         caught_by=("accounting/test_ledger.py::test_the_last_step_of_the_plan_is_taken_and_one_more_is_refused",),

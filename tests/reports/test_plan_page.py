@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lehr.accounting import PassedOver
+from lehr.accounting import Answer
 from lehr.planning.plan import Plan
 from lehr.reports.plan_page import (
     POINTS,
@@ -59,7 +59,7 @@ def test_the_page_has_the_numbers_the_claim_and_the_curve() -> None:
 
 def test_an_accountant_cannot_write_html() -> None:
     attack = "</script><script>alert('x')</script><b onclick=y>&amp;"
-    bound = replace(PLAN.bound(), accountant=attack, passed_over=(PassedOver(attack, attack),))
+    bound = replace(PLAN.bound(), accountant=attack, passed_over=(Answer(attack, None, False, attack),))
     text = render(PLAN, bound=bound, claim=PLAN.claim(), points=epsilon_points(PLAN))
     assert attack not in text
     assert "alert('x')" in Page(text).words
