@@ -963,7 +963,7 @@ ACCOUNTING = (
         ),
         does="the Rényi conversion divides by the order instead of the order minus one",
         breaks="ε is smaller than the theorem gives, and noise is calibrated to it",
-        caught_by=("accounting/test_rdp.py::test_balle20_at_whole_orders_gives_the_reference_values",),
+        caught_by=("accounting/test_rdp.py::test_balle20_gives_the_reference_values",),
     ),
     Planted(
         name="calibrated-from-outside",
@@ -971,7 +971,7 @@ ACCOUNTING = (
         edits=(("    return inside\n\n\ndef _is_done", "    return outside\n\n\ndef _is_done"),),
         does="of the two values around the target, calibration returns the one that exceeds it",
         breaks="the run costs more than the requested ε",
-        caught_by=("accounting/test_calibration.py::test_a_real_value_is_found_within_a_thousandth_and_from_inside",),
+        caught_by=("accounting/test_accountant.py::test_a_real_value_is_found_within_a_thousandth_and_from_inside",),
     ),
     Planted(
         name="estimate-for-a-bound",
@@ -1019,9 +1019,7 @@ ACCOUNTING = (
         edits=(("lost = self._beyond_window(repeats) + infinite", "lost = infinite"),),
         does="privacy losses above the window of a transform are ignored",
         breaks="ε is too small whenever the window is too narrow",
-        caught_by=(
-            "accounting/test_composition.py::test_a_window_that_is_too_narrow_makes_epsilon_larger_and_never_smaller",
-        ),
+        caught_by=("accounting/test_composition.py::test_mass_beyond_a_narrow_window_is_counted_as_lost",),
     ),
     Planted(
         name="infinite-losses-forgotten",
@@ -1029,7 +1027,7 @@ ACCOUNTING = (
         edits=(("lost = self._beyond_window(repeats) + infinite", "lost = self._beyond_window(repeats)"),),
         does="the probability of an infinite privacy loss is not subtracted from δ",
         breaks="ε is too small",
-        caught_by=("accounting/test_composition.py::test_masses_that_the_grid_calls_infinitely_lossy_are_counted",),
+        caught_by=("accounting/test_composition.py::test_mass_at_infinite_loss_is_counted_as_lost",),
     ),
     Planted(
         name="shortened-law-forgets",
@@ -1037,7 +1035,7 @@ ACCOUNTING = (
         edits=(("law.infinite_mass + float(law.masses[last:].sum())", "law.infinite_mass"),),
         does="the probability cut off from a distribution of rare losses is ignored",
         breaks="ε is too small",
-        caught_by=("accounting/test_composition.py::test_masses_that_are_left_out_are_counted_as_lost",),
+        caught_by=("accounting/test_composition.py::test_rare_masses_that_are_left_out_are_counted_as_lost",),
     ),
     Planted(
         name="total-variation-without-a-root",

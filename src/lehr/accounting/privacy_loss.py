@@ -191,7 +191,7 @@ class RandomisedResponseLoss(PrivacyLoss):
 
     def __init__(self, epsilon: float) -> None:
         losses = np.array([1.0, -1.0]) * max(epsilon, _SMALLEST_EPSILON)
-        super().__init__(losses, (losses - losses[0]) / 2 - math.log1p(math.exp(-losses[0])))
+        super().__init__(losses, np.minimum(losses, 0.0) - math.log1p(math.exp(-losses[0])))
 
     def on_points(self, points: Floats) -> tuple[Floats, float]:
         return split(self.losses, np.exp(self.log_masses), points), 0.0
