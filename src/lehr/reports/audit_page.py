@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from scipy import special
 
-from lehr.auditing import Audit, Verdict
+from lehr.auditing import Audit, Floats, Verdict
 from lehr.auditing.audit import (
     NO_GUARANTEE,
-    Curve,
     allowed_tradeoff,
     assumptions_text,
     certified_text,
@@ -159,12 +157,11 @@ def _is_gaussian(audit: Audit) -> bool:
     return GAUSSIAN_TRADEOFF in audit.decisive.assumes and 0 < audit.claimed_epsilon < math.inf
 
 
-def _gaussian(epsilon: float, delta: float) -> Curve:
+def _gaussian(epsilon: float, delta: float) -> tuple[Floats, Floats]:
     """The trade-off curve of Gaussian noise with exactly this ε at δ."""
-    positives = allowed_tradeoff(epsilon, delta).false_positive_rates
-    rates = special.ndtr(-special.ndtri(positives) - mu_from_epsilon(epsilon, delta=delta))
-    return Curve(false_positive_rates=positives, rates=np.asarray(rates))
+    positives, _ = allowed_tradeoff(epsilon, delta)
+    return positives, special.ndtr(-special.ndtri(positives) - mu_from_epsilon(epsilon, delta=delta))
 
 
-def _points(curve: Curve) -> tuple[list[float], list[float]]:
-    return curve.false_positive_rates.tolist(), curve.rates.tolist()
+def _points(curve: tuple[Floats, Floats]) -> tuple[list[float], list[float]]:
+    return curve[0].tolist(), curve[1].tolist()
