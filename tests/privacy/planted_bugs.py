@@ -75,7 +75,7 @@ SAMPLER = (
         breaks="a record in that sample enters every sum, but each step is charged as a fresh sample",
         caught_by=(
             "run/test_loop.py::test_a_run_is_dpsgd_as_it_is_written_in_the_paper",
-            "attacks/test_step_attack.py::test_faults_are_found_in_a_short_game_too",
+            "attacks/test_step_attack.py::test_a_short_attack_finds_faults_and_nothing_else",
         ),
     ),
     Planted(
@@ -161,7 +161,7 @@ CLIP = (
         caught_by=(
             "privacy/clipping/test_rules.py::test_a_long_gradient_is_scaled_to_the_clip_norm",
             "contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",
-            "attacks/test_step_attack.py::test_faults_are_found_in_a_short_game_too",
+            "attacks/test_step_attack.py::test_a_short_attack_finds_faults_and_nothing_else",
         ),
     ),
     Planted(
@@ -178,7 +178,7 @@ CLIP = (
         breaks="with m parameters, one record can change the sum by √m times the clip norm",
         caught_by=(
             "contracts/test_clip_rules.py::test_a_large_record_moves_the_sum_by_nearly_the_sensitivity",
-            "attacks/test_step_attack.py::test_faults_are_found_in_a_short_game_too",
+            "attacks/test_step_attack.py::test_a_short_attack_finds_faults_and_nothing_else",
         ),
     ),
     Planted(
@@ -241,7 +241,7 @@ CLIP = (
         caught_by=(
             "gradients/test_ghost.py::test_another_clip_rule_gets_a_step_of_its_own",
             "contracts/test_engines.py::test_one_record_moves_a_private_sum_by_the_clip_norm_however_many_views",
-            "attacks/test_step_attack.py::test_faults_are_found_in_a_short_game_too",
+            "attacks/test_step_attack.py::test_a_short_attack_finds_faults_and_nothing_else",
         ),
     ),
     Planted(
@@ -396,7 +396,7 @@ NOISE = (
         caught_by=(
             "privacy/noise/test_isotropic.py::test_the_noise_has_the_multiplier_times_the_sensitivity_and_no_other_scale",
             "run/test_mechanism.py::test_the_noise_is_the_events_multiplier_times_what_a_neighbour_can_move",
-            "attacks/test_step_attack.py::test_faults_are_found_in_a_short_game_too",
+            "attacks/test_step_attack.py::test_a_short_attack_finds_faults_and_nothing_else",
         ),
     ),
     Planted(
@@ -428,7 +428,7 @@ NOISE = (
         breaks="below one, as with small clip norms, the variance is less than the standard deviation that is charged",
         caught_by=(
             "privacy/noise/test_isotropic.py::test_the_noise_has_the_multiplier_times_the_sensitivity_and_no_other_scale",
-            "attacks/test_step_attack.py::test_faults_are_found_in_a_short_game_too",
+            "attacks/test_step_attack.py::test_a_short_attack_finds_faults_and_nothing_else",
         ),
     ),
     Planted(

@@ -133,10 +133,11 @@ def _attack_steps(
     quiet: bool,
 ) -> list[tuple[Audit, float]]:
     """Each audit, and how many seconds it took."""
-    from lehr.attacks.step_attack import FEWEST_CANARIES, NUM_CANARIES
+    from lehr.attacks import step_attack
     from lehr.training.prepare import check_device
 
-    number = validate.count(minimum=FEWEST_CANARIES, canaries=NUM_CANARIES if canaries is None else canaries)
+    number = step_attack.NUM_CANARIES if canaries is None else canaries
+    validate.count(minimum=step_attack.FEWEST_CANARIES, canaries=number)
     check_device(device)  # before anything is planned
     with common.working("Planning"):
         subjects = _subjects(what, method, numbers)
@@ -146,7 +147,15 @@ def _attack_steps(
     for subject in subjects:
         began = time.monotonic()
         progress = [AuditProgress(subject.name, quiet=quiet)]
-        one = subject.attacked(num_canaries=number, confidence=confidence, device=device, callbacks=progress)
+        one = step_attack.attack(
+            subject.method,
+            subject.plan,
+            subject=subject.name,
+            num_canaries=number,
+            confidence=confidence,
+            device=device,
+            callbacks=progress,
+        )
         done.append((one, time.monotonic() - began))
     return done
 
