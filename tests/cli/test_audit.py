@@ -122,8 +122,7 @@ def test_a_configuration_is_attacked_without_its_records(lehr: Run, tmp_path: Pa
 
 
 def test_all_methods_are_in_one_table(lehr: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = subjects.private_methods()
-    monkeypatch.setattr(subjects, "method_settings", lambda: {name: every[name] for name in ("dpsgd", "auto-s")})
+    monkeypatch.setattr(subjects, "private_methods", lambda: ("dpsgd", "auto-s"))
     said = lehr("audit", "--method", "all", "--steps", "2", "--canaries", "128", "-q", "--report", "all.html").stdout
     words = Page((tmp_path / "all.html").read_text(encoding="utf-8")).words
     for method in ("dpsgd", "auto-s"):

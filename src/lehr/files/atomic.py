@@ -52,11 +52,11 @@ def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:
         if not target.exists():
             return
         if not target.is_file():
-            raise StoreError(f"cannot write {path}: it exists and is not a file")
+            raise StoreError(f"cannot write {path}: it is there already and is not a file")
         if is_database(target):
             raise StoreError(f"cannot write {path}: a budget, a ledger or another database is there and is kept")
         if not overwrite:
-            raise StoreError(f"cannot write {path}: it exists and is replaced only with --overwrite")
+            raise StoreError(f"cannot write {path}: it is there already, and is replaced only with --overwrite")
 
 
 def read(path: str | os.PathLike[str]) -> str:
