@@ -54,7 +54,7 @@ def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:
         if not target.is_file():
             raise StoreError(f"cannot write {path}: it is there already and is not a file")
         if is_database(target):
-            raise StoreError(f"cannot write {path}: a budget, a ledger or another database is there and is kept")
+            raise StoreError(f"cannot write {path}: a budget, a ledger or another database is there; it stays")
         if not overwrite:
             raise StoreError(f"cannot write {path}: it is there already, and is replaced only with --overwrite")
 
