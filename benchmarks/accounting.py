@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dp_accounting import pld
 
 from benchmarks import parse_options, save
-from lehr.accounting import EpsilonCurve, bound, calibrate, version
+from lehr.accounting import EpsilonCurve, bound, version
+from lehr.accounting.calibration import Target, smallest_noise_multiplier
 from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.accounting.pld import PLD
 
@@ -53,7 +54,10 @@ def curve_of_200_points(steps: int) -> None:
 
 def calibrate_noise() -> None:
     """The least noise for ε 3 in 4698 steps."""
-    calibrate(delta=DELTA, epsilon=3.0, steps=4698, sampling_probability=STEP.sampling_probability)
+    probability = STEP.sampling_probability
+    smallest_noise_multiplier(
+        lambda sigma: Repeated(PoissonSampled(probability, Gaussian(sigma)), 4698), Target(3.0, DELTA)
+    )
 
 
 MEASURED: dict[str, tuple[Callable[[], None], float]] = {  # what is run, and by what its seconds are divided

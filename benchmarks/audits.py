@@ -1,8 +1,8 @@
-"""What the step game certifies: ``python -m benchmarks.audits [--device cuda] --save FILE``.
+"""What the step attack certifies: ``python -m benchmarks.audits [--device cuda] --save FILE``.
 
-Every method at a claim of ε = 3; DPSGD at several claims and numbers of canaries, five games each; and the game of
-neighbours, on a record as loud as the clip allows. With ``--faults`` methods are also played with half the noise, which
-must be refuted on every device. Figures are certified ones at 95 % confidence, with fresh coins.
+Every method at a claim of ε = 3; DPSGD at several claims and numbers of canaries, five audits each; and the attack on
+neighbours, with a record as loud as the clip allows. With ``--faults`` methods are also attacked with half the noise,
+which must be refuted on every device. Figures are certified ones at 95 % confidence, with fresh coins.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch.nn.functional import cross_entropy
 from benchmarks import parse_options, save
 from lehr import make_plan
 from lehr.attacks import neighbours, step_attack
-from lehr.attacks.subjects import MethodSetting, method_settings
+from lehr.attacks.subjects import private_methods, subject_named
 from lehr.auditing import Audit
 from lehr.data import InMemory
 from lehr.methods import by_name
 from lehr.privacy.rng import StepRandomness
 
-CLAIMS, CANARIES, GAMES = (1.0, 3.0, 8.0), (512, 2048, 8192, 32_768), 5
+CLAIMS, CANARIES, AUDITS = (1.0, 3.0, 8.0), (512, 2048, 8192, 32_768), 5
 STEPS = ((1.0, 1.0), (0.1, 1.0), (0.1, 0.6))  # a sampling probability and a noise multiplier
 
 
@@ -47,48 +47,40 @@ def row(audit: Audit, seconds: float, **asked: object) -> dict[str, Any]:
     }
 
 
-def played(name: str, setting: MethodSetting, *, epsilon: float, num_canaries: int, device: str) -> dict[str, Any]:
+def attacked(name: str, *, epsilon: float, num_canaries: int, device: str) -> dict[str, Any]:
     """One audit, at 400 steps and a sampling probability of 0.1."""
-    plan = setting.plan(epsilon=epsilon)
+    subject = subject_named(name, epsilon=epsilon)
     begun = time.monotonic()
-    audit = step_attack.attack(
-        setting.build(),
-        plan,
-        subject=name,
-        num_canaries=num_canaries,
-        host=setting.host(),
-        device=device,
-    )
+    audit = step_attack.attack(subject.method, subject.plan, subject=name, num_canaries=num_canaries, device=device)
     return row(audit, time.monotonic() - begun, num_canaries=num_canaries)
 
 
 def every_method(device: str) -> Iterator[dict[str, Any]]:
-    for name, setting in method_settings().items():
-        yield played(name, setting, epsilon=3.0, num_canaries=16_384, device=device)
+    for name in private_methods():
+        yield attacked(name, epsilon=3.0, num_canaries=16_384, device=device)
 
 
 def by_canaries(device: str) -> Iterator[dict[str, Any]]:
     for epsilon in CLAIMS:
         for num_canaries in CANARIES:
-            dpsgd = method_settings()["dpsgd"]
-            games = [
-                played("dpsgd", dpsgd, epsilon=epsilon, num_canaries=num_canaries, device=device) for _ in range(GAMES)
+            audits = [
+                attacked("dpsgd", epsilon=epsilon, num_canaries=num_canaries, device=device) for _ in range(AUDITS)
             ]
             yield {
                 "claimed": epsilon,
                 "num_canaries": num_canaries,
-                "games": GAMES,
+                "audits": AUDITS,
                 **{
-                    f"median {by}": statistics.median(game["certified"][by] for game in games)
-                    for by in games[0]["certified"]
+                    f"median {by}": statistics.median(audit["certified"][by] for audit in audits)
+                    for by in audits[0]["certified"]
                 },
-                "spread": [f(game["certified"]["Gaussian trade-off"] for game in games) for f in (min, max)],
-                "not refuted": sum(game["verdict"] == "not refuted" for game in games),
+                "spread": [f(audit["certified"]["Gaussian trade-off"] for audit in audits) for f in (min, max)],
+                "not refuted": sum(audit["verdict"] == "not refuted" for audit in audits),
             }
 
 
 def one_step(device: str) -> Iterator[dict[str, Any]]:
-    """The game of neighbours: a linear model, 400 records with two classes, and one that is far louder than they."""
+    """The attack on neighbours: a linear model, 400 records with two classes, and one that is far louder than they."""
     made = torch.Generator().manual_seed(0)
     private = InMemory(torch.randn(400, 20, generator=made), torch.randint(0, 2, (400,), generator=made))
     loud = (1000 * torch.ones(20), torch.tensor(1))
@@ -121,7 +113,7 @@ def with_half_the_noise(device: str) -> Iterator[dict[str, Any]]:
     StepRandomness.normals = half  # type: ignore[method-assign]
     try:
         for name in ("dpsgd", "dpsgd-per-layer", "auto-s", "adadp", "dpopt", "sa-dpsgd"):
-            yield played(name, method_settings()[name], epsilon=3.0, num_canaries=2048, device=device)
+            yield attacked(name, epsilon=3.0, num_canaries=2048, device=device)
     finally:
         StepRandomness.normals = drawn  # type: ignore[method-assign]
 

@@ -1,19 +1,26 @@
+"""Events: values that are checked, counted, and written as JSON; claims about them; extreme numbers."""
+
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import pickle
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lehr.accounting.accountant import answers, bound
+from lehr.accounting.claims import IDEAL_ARITHMETIC, Claim, Premise, PublishedRule, Standing, published_rule
 from lehr.accounting.events import (
     EVENT_TYPES,
+    Adjacency,
     Atom,
     Composed,
     Event,
@@ -37,256 +44,63 @@ from lehr.accounting.events import (
 from lehr.errors import InvalidValue
 
 STEP: Atom = PoissonSampled(sampling_probability=512 / 60_000, event=Gaussian(noise_multiplier=1.23))
-NOT_NUMBERS = [math.nan, math.inf, -math.inf, True, "1.0", None, 1j, [1.0]]
+
+_not_negative = st.floats(0, allow_infinity=False)
+_gaussians = st.builds(Gaussian, _not_negative)
+_samples = st.integers(1, 10**9).flatmap(lambda records: st.tuples(st.just(records), st.integers(1, records)))
+_simple: st.SearchStrategy[Atom] = st.one_of(
+    _gaussians,
+    st.builds(Laplace, _not_negative),
+    st.builds(PureDP, _not_negative),
+    st.builds(RenyiLimit, st.floats(1, 1e6, exclude_min=True), st.floats(1e-9, 1e9)),
+    st.builds(PoissonSampled, st.floats(0, 1, exclude_min=True), _gaussians),
+    st.builds(lambda size, event: SampledWithoutReplacement(size[0], size[1], event), _samples, _gaussians),
+    st.builds(NonPrivate, st.text(min_size=1).filter(str.strip)),
+)
 
 
-def not_negative() -> st.SearchStrategy[float]:
-    return st.floats(0, allow_infinity=False)
+def _selected(inner: st.SearchStrategy[Event]) -> st.SearchStrategy[RepeatAndSelect]:
+    return st.builds(RepeatAndSelect, inner, st.floats(1, 1e6), st.none() | _not_negative)
 
 
-def sampled_without_replacement() -> st.SearchStrategy[SampledWithoutReplacement]:
-    sizes = st.integers(1, 10**9).flatmap(lambda records: st.tuples(st.just(records), st.integers(1, records)))
-    return st.builds(lambda size, event: SampledWithoutReplacement(size[0], size[1], event), sizes, gaussians())
-
-
-def gaussians() -> st.SearchStrategy[Gaussian]:
-    return st.builds(Gaussian, not_negative())
-
-
-def simple_atoms() -> st.SearchStrategy[Atom]:
-    laplaces = st.builds(Laplace, not_negative())
-    sampled = st.builds(PoissonSampled, st.floats(0, 1, exclude_min=True), gaussians())
-    bare = st.builds(NonPrivate, st.text(min_size=1).filter(str.strip))
-    pure = st.builds(PureDP, not_negative())
-    limits = st.builds(RenyiLimit, st.floats(1, 1e6, exclude_min=True), st.floats(1e-9, 1e9))
-    return st.one_of(gaussians(), laplaces, pure, limits, sampled, sampled_without_replacement(), bare)
-
-
-def nested(inner: st.SearchStrategy[Event]) -> st.SearchStrategy[Event]:
-    means = st.floats(1, allow_infinity=False)
+def _nested(inner: st.SearchStrategy[Event]) -> st.SearchStrategy[Event]:
     return st.one_of(
         st.builds(Repeated, inner, st.integers(1, 1000)),
         st.builds(Composed, st.lists(inner, max_size=4).map(tuple)),
-        st.builds(RepeatAndSelect, inner, means, st.none() | not_negative()),
+        _selected(inner),
     )
 
 
-def events() -> st.SearchStrategy[Event]:
-    return st.recursive(simple_atoms(), nested, max_leaves=12)
+EVENTS: st.SearchStrategy[Event] = st.recursive(_simple, _nested, max_leaves=12)
 
 
-def atoms() -> st.SearchStrategy[Atom]:
-    selected = st.builds(RepeatAndSelect, events(), st.floats(1, 1e6), st.none() | not_negative())
-    return simple_atoms() | selected
-
-
-@given(event=events())
-def test_an_event_survives_being_written_as_json_and_read_back(event: Event) -> None:
+@given(event=EVENTS)
+def test_events_are_frozen_hashable_equal_by_value_and_survive_json(event: Event) -> None:
     text = json.dumps(to_json(event), allow_nan=False)
-    assert from_json(json.loads(text)) == event
-
-
-@given(event=events())
-def test_events_are_hashable_and_equal_by_value(event: Event) -> None:
-    twin = pickle.loads(pickle.dumps(event))
-    assert twin == event
-    assert hash(twin) == hash(event)
-    assert {twin: 1}[event] == 1
-
-
-@given(event=events())
-def test_events_are_frozen_and_take_no_new_attributes(event: Event) -> None:
-    field = dataclasses.fields(event)[0].name
+    for twin in (pickle.loads(pickle.dumps(event)), from_json(json.loads(text))):
+        assert {twin: 1}[event] == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(event, field, 1)
+        setattr(event, dataclasses.fields(event)[0].name, 1)
     with pytest.raises((AttributeError, TypeError)):
         object.__setattr__(event, "price", 1)
 
 
-@given(event=events())
-def test_an_event_prints_on_one_line_without_the_name_of_a_field_missing(event: Event) -> None:
-    assert str(event)
-    assert "object at 0x" not in str(event)
-
-
-@given(counts=st.dictionaries(atoms(), st.integers(1, 10**6), max_size=5))
+@given(counts=st.dictionaries(_simple | _selected(EVENTS), st.integers(1, 10**6), max_size=5))
 def test_counting_undoes_composing(counts: dict[Atom, int]) -> None:
     assert counted(composed(counts)) == counts
 
 
-@given(event=events())
-def test_composing_what_was_counted_says_the_same(event: Event) -> None:
-    assert counted(composed(counted(event))) == counted(event)
-    assert composed(counted(composed(counted(event)))) == composed(counted(event))
-
-
-@given(event=events(), times=st.integers(1, 1000))
+@given(event=EVENTS, times=st.integers(1, 1000))
 def test_repeating_multiplies_every_count(event: Event, times: int) -> None:
     assert counted(Repeated(event, times)) == {atom: times * count for atom, count in counted(event).items()}
-
-
-@given(parts=st.lists(events(), max_size=4))
-def test_composing_adds_the_counts_in_any_order(parts: list[Event]) -> None:
-    together = counted(Composed(tuple(parts)))
-    assert together == counted(Composed(tuple(reversed(parts))))
-    assert sum(together.values()) == sum(sum(counted(part).values()) for part in parts)
-
-
-@given(event=events())
-def test_counted_never_holds_a_repetition_or_a_composition(event: Event) -> None:
     assert not any(isinstance(atom, Repeated | Composed) for atom in counted(event))
 
 
-def test_an_empty_composition_is_nothing() -> None:
-    assert counted(Composed(())) == {}
-    assert composed({}) == Composed(())
-    assert composed({STEP: 0}) == Composed(())
-    assert str(Composed(())) == "nothing"
-
-
-def test_what_happened_once_or_alone_is_said_in_the_shortest_way() -> None:
-    assert composed({STEP: 1}) == STEP
-    assert composed({STEP: 4698}) == Repeated(STEP, 4698)
-    both: dict[Atom, int] = {STEP: 2, Gaussian(4.0): 1}
-    assert composed(both) == Composed((Repeated(STEP, 2), Gaussian(4.0)))
-
-
-def test_a_negative_count_is_never_composed() -> None:
-    with pytest.raises(InvalidValue):
-        composed({STEP: -1})
-
-
-def test_events_are_printed_for_people() -> None:
-    assert str(Repeated(STEP, 4698)) == (
-        "4698 × PoissonSampled(sampling_probability=0.00853333, Gaussian(noise_multiplier=1.23))"
-    )
-    assert str(Composed((Laplace(2.0), Gaussian(4.0)))) == "Laplace(noise_multiplier=2) + Gaussian(noise_multiplier=4)"
-    assert str(SampledWithoutReplacement(60_000, 600, Gaussian(0.9))) == (
-        "SampledWithoutReplacement(600 of 60000, Gaussian(noise_multiplier=0.9))"
-    )
-    assert str(RepeatAndSelect(Gaussian(4.0), 10.0)) == (
-        "RepeatAndSelect(Gaussian(noise_multiplier=4), mean=10, shape=1.0)"
-    )
-    assert str(PureDP(0.25)) == "PureDP(epsilon=0.25)"
-    assert str(RenyiLimit(order=8.0, divergence=0.25)) == "RenyiLimit(order=8, divergence=0.25)"
-    assert str(NonPrivate("the mean image")) == "NonPrivate(the mean image)"
-
-
-NUMBER_FIELDS: dict[str, Callable[[object], Event]] = {
-    "Gaussian.noise_multiplier": lambda value: Gaussian(value),  # type: ignore[arg-type]
-    "Laplace.noise_multiplier": lambda value: Laplace(value),  # type: ignore[arg-type]
-    "PureDP.epsilon": lambda value: PureDP(value),  # type: ignore[arg-type]
-    "RenyiLimit.order": lambda value: RenyiLimit(value, 1.0),  # type: ignore[arg-type]
-    "RenyiLimit.divergence": lambda value: RenyiLimit(2.0, value),  # type: ignore[arg-type]
-    "PoissonSampled.sampling_probability": lambda value: PoissonSampled(value, Gaussian(1.0)),  # type: ignore[arg-type]
-    "SampledWithoutReplacement.records": lambda value: SampledWithoutReplacement(value, 1, Gaussian(1.0)),  # type: ignore[arg-type]
-    "SampledWithoutReplacement.sample_size": lambda value: SampledWithoutReplacement(9, value, Gaussian(1.0)),  # type: ignore[arg-type]
-    "RepeatAndSelect.mean": lambda value: RepeatAndSelect(Gaussian(1.0), value),  # type: ignore[arg-type]
-    "Repeated.count": lambda value: Repeated(Gaussian(1.0), value),  # type: ignore[arg-type]
-}
-
-
-@pytest.mark.parametrize("field", NUMBER_FIELDS)
-@pytest.mark.parametrize("value", [*NOT_NUMBERS, -1], ids=repr)
-def test_nan_infinity_booleans_strings_and_negatives_are_refused_by_name(field: str, value: object) -> None:
-    with pytest.raises(InvalidValue) as caught:
-        NUMBER_FIELDS[field](value)
-    assert caught.value.name == field.partition(".")[2]
-    assert caught.value.allowed
-    assert caught.value.given is value
-    assert repr(value) in str(caught.value)
-
-
-def test_the_fields_tried_above_are_all_fields_that_hold_a_number() -> None:
-    named = {f"{kind.__name__}.{field.name}" for kind in EVENT_TYPES for field in dataclasses.fields(kind)}
-    others = {field for field in named if field.endswith((".event", ".events", ".reason"))}
-    assert named - others - {"RepeatAndSelect.shape"} == set(NUMBER_FIELDS)
-
-
-@pytest.mark.parametrize("shape", [value for value in NOT_NUMBERS if value is not None] + [-1e-9], ids=repr)
-def test_the_shape_of_a_selection_is_none_or_not_negative(shape: float) -> None:
-    with pytest.raises(InvalidValue, match="shape"):
-        RepeatAndSelect(STEP, 10.0, shape)
-
-
-@pytest.mark.parametrize("probability", [0.0, 1.0 + 2**-52])
-def test_a_sampling_probability_is_above_zero_and_at_most_one(probability: float) -> None:
-    with pytest.raises(InvalidValue, match="sampling_probability"):
-        PoissonSampled(probability, Gaussian(1.0))
-
-
-def test_a_sample_is_no_larger_than_the_records() -> None:
-    assert SampledWithoutReplacement(600, 600, Gaussian(1.0)).sample_size == 600
-    with pytest.raises(InvalidValue, match="sample_size must be at most the 600 records; given: 601"):
-        SampledWithoutReplacement(600, 601, Gaussian(1.0))
-
-
-def test_a_selection_repeats_at_least_once_on_average() -> None:
-    with pytest.raises(InvalidValue, match=r"mean must be a finite number >= 1; given: 0\.5"):
-        RepeatAndSelect(STEP, 0.5)
-
-
-@pytest.mark.parametrize("reason", ["", " ", None, 3])
-def test_what_was_released_without_noise_has_a_reason(reason: str) -> None:
-    with pytest.raises(InvalidValue, match="reason"):
-        NonPrivate(reason)
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: PoissonSampled(0.5, STEP),  # type: ignore[arg-type]
-        lambda: SampledWithoutReplacement(9, 3, Laplace(1.0)),  # type: ignore[arg-type]
-        lambda: Repeated("a step", 3),  # type: ignore[arg-type]
-        lambda: RepeatAndSelect(None, 3.0),  # type: ignore[arg-type]
-        lambda: Composed((STEP, 3)),  # type: ignore[arg-type]
-        lambda: Composed([STEP]),  # type: ignore[arg-type]
-        lambda: Composed(STEP),  # type: ignore[arg-type]
-    ],
-)
-def test_an_event_holds_nothing_but_the_events_that_it_may_hold(build: Callable[[], Event]) -> None:
-    with pytest.raises(InvalidValue):
-        build()
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        None,
-        [],
-        "gaussian",
-        {},
-        {"kind": None},
-        {"kind": ["gaussian"], "noise_multiplier": 1.0},
-        {"kind": "os.system", "noise_multiplier": 1.0},
-        {"kind": "Gaussian", "noise_multiplier": 1.0},
-        {"kind": "gaussian"},
-        {"kind": "gaussian", "noise_multiplier": 1.0, "seed": 0},
-        {"kind": "gaussian", "noise_multiplier": "1.0"},
-        {"kind": "gaussian", "noise_multiplier": math.nan},
-        {"kind": "gaussian", "noise_multiplier": 10**400},
-        {"kind": "gaussian", "noise_multiplier": -1},
-        {"kind": "repeated", "event": {"kind": "gaussian", "noise_multiplier": 1.0}, "count": 2.0},
-        {"kind": "repeated", "event": {"kind": "gaussian", "noise_multiplier": 1.0}},
-        {"kind": "repeated", "event": None, "count": 2},
-        {"kind": "composed", "events": {}},
-        {"kind": "composed", "events": [None]},
-        {"kind": "poisson-sampled", "sampling_probability": 0.5, "event": {"kind": "composed", "events": []}},
-        {"kind": "non-private", "reason": ""},
-    ],
-    ids=lambda shape: repr(shape)[:60],
-)
-def test_json_that_is_not_exactly_an_event_is_refused(shape: object) -> None:
-    with pytest.raises(InvalidValue):
-        from_json(shape)
-
-
-def test_json_nested_deeper_than_any_run_is_refused() -> None:
-    shape: dict[str, object] = to_json(STEP)
-    for _ in range(100_000):
-        shape = {"kind": "repeated", "event": shape, "count": 1}
-    with pytest.raises(InvalidValue):
-        from_json(shape)
+@given(parts=st.lists(EVENTS, max_size=4))
+def test_composing_adds_the_counts_in_any_order(parts: list[Event]) -> None:
+    whole = counted(Composed(tuple(parts)))
+    assert whole == counted(Composed(tuple(reversed(parts))))
+    assert sum(whole.values()) == sum(sum(counted(part).values()) for part in parts)
 
 
 _PARTS: list[Event] = [Gaussian(1.0), PoissonSampled(0.1, Gaussian(1.0)), Gaussian(2.0)]
@@ -303,39 +117,242 @@ def test_a_part_and_the_rest_make_the_whole(part: Event, other: Event) -> None:
     assert is_part(whole, of=part) == (counted(other) == {})
 
 
-def test_counts_beyond_floating_point_are_refused_however_they_are_nested() -> None:
-    event: Event = Gaussian(1.0)
+def test_counts_are_composed_in_the_shortest_way() -> None:
+    both: dict[Atom, int] = {STEP: 2, Gaussian(4.0): 1}
+    assert composed({}) == composed({STEP: 0}) == Composed(())
+    assert composed({STEP: 1}) == STEP
+    assert composed({STEP: 4698}) == Repeated(STEP, 4698)
+    assert composed(both) == Composed((Repeated(STEP, 2), Gaussian(4.0)))
+    with pytest.raises(InvalidValue):
+        composed({STEP: -1})
+
+
+def test_events_are_printed_for_people() -> None:
+    printed = [
+        Repeated(STEP, 4698),
+        SampledWithoutReplacement(60_000, 600, Gaussian(0.9)),
+        Composed((Laplace(2.0), RepeatAndSelect(Gaussian(4.0), 10.0), NonPrivate("the mean image"))),
+        Composed(()),
+    ]
+    assert list(map(str, printed)) == [
+        "4698 × PoissonSampled(sampling_probability=0.00853333, Gaussian(noise_multiplier=1.23))",
+        "SampledWithoutReplacement(600 of 60000, Gaussian(noise_multiplier=0.9))",
+        "Laplace(noise_multiplier=2) + RepeatAndSelect(Gaussian(noise_multiplier=4), mean=10, shape=1.0)"
+        " + NonPrivate(the mean image)",
+        "nothing",
+    ]
+
+
+NUMBER_FIELDS: dict[str, Callable[[Any], Event]] = {
+    "Gaussian.noise_multiplier": Gaussian,
+    "Laplace.noise_multiplier": Laplace,
+    "PureDP.epsilon": PureDP,
+    "RenyiLimit.order": lambda value: RenyiLimit(value, 1.0),
+    "RenyiLimit.divergence": lambda value: RenyiLimit(2.0, value),
+    "PoissonSampled.sampling_probability": lambda value: PoissonSampled(value, Gaussian(1.0)),
+    "SampledWithoutReplacement.records": lambda value: SampledWithoutReplacement(value, 1, Gaussian(1.0)),
+    "SampledWithoutReplacement.sample_size": lambda value: SampledWithoutReplacement(9, value, Gaussian(1.0)),
+    "RepeatAndSelect.mean": lambda value: RepeatAndSelect(Gaussian(1.0), value),
+    "RepeatAndSelect.shape": lambda value: RepeatAndSelect(Gaussian(1.0), 2.0, value),
+    "Repeated.count": lambda value: Repeated(Gaussian(1.0), value),
+}
+OUT_OF_RANGE: dict[str, list[float]] = {
+    "RenyiLimit.order": [1.0, 0.5, 0.0],
+    "RenyiLimit.divergence": [0.0],
+    "PoissonSampled.sampling_probability": [0.0, 1.0 + 2**-52],
+    "SampledWithoutReplacement.sample_size": [10],
+    "RepeatAndSelect.mean": [0.5],
+    "Repeated.count": [0, 10**400],
+}
+
+
+@pytest.mark.parametrize("field", NUMBER_FIELDS)
+def test_a_number_that_is_none_or_out_of_range_is_refused_by_name(field: str) -> None:
+    wrong = [math.nan, math.inf, -math.inf, True, "1.0", 1j, [1.0], -1, *OUT_OF_RANGE.get(field, [])]
+    for value in wrong if field == "RepeatAndSelect.shape" else [*wrong, None]:
+        with pytest.raises(InvalidValue) as caught:
+            NUMBER_FIELDS[field](value)
+        assert caught.value.name == field.partition(".")[2]
+        assert caught.value.given is value
+
+
+def test_the_fields_tried_above_are_all_fields_that_hold_a_number() -> None:
+    named = {f"{kind.__name__}.{field.name}" for kind in EVENT_TYPES for field in dataclasses.fields(kind)}
+    assert {field for field in named if not field.endswith((".event", ".events", ".reason"))} == set(NUMBER_FIELDS)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: PoissonSampled(0.5, STEP),  # type: ignore[arg-type]
+        lambda: SampledWithoutReplacement(9, 3, Laplace(1.0)),  # type: ignore[arg-type]
+        lambda: Repeated("a step", 3),  # type: ignore[arg-type]
+        lambda: RepeatAndSelect(None, 3.0),  # type: ignore[arg-type]
+        lambda: Composed((STEP, 3)),  # type: ignore[arg-type]
+        lambda: Composed([STEP]),  # type: ignore[arg-type]
+        lambda: NonPrivate(" "),
+        lambda: NonPrivate(3),  # type: ignore[arg-type]
+    ],
+)
+def test_an_event_holds_only_the_events_and_reasons_that_it_may_hold(build: Callable[[], Event]) -> None:
+    with pytest.raises(InvalidValue):
+        build()
+
+
+_GAUSSIAN = {"kind": "gaussian", "noise_multiplier": 1.0}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(None, [], "gaussian", {}, {"kind": None}, {"kind": "gaussian"}),
+        *(_GAUSSIAN | {"kind": kind} for kind in (["gaussian"], "os.system", "Gaussian")),
+        _GAUSSIAN | {"seed": 0},
+        *(_GAUSSIAN | {"noise_multiplier": value} for value in ("1.0", math.nan, 10**400, -1)),
+        {"kind": "repeated", "event": _GAUSSIAN, "count": 2.0},
+        {"kind": "repeated", "event": _GAUSSIAN},
+        {"kind": "repeated", "event": None, "count": 2},
+        {"kind": "composed", "events": {}},
+        {"kind": "composed", "events": [None]},
+        {"kind": "poisson-sampled", "sampling_probability": 0.5, "event": {"kind": "composed", "events": []}},
+        {"kind": "non-private", "reason": ""},
+    ],
+    ids=lambda shape: repr(shape)[:60],
+)
+def test_json_that_is_not_exactly_an_event_is_refused(shape: object) -> None:
+    with pytest.raises(InvalidValue):
+        from_json(shape)
+
+
+def test_deep_nesting_and_counts_beyond_floating_point_are_refused() -> None:
+    shape = to_json(STEP)
+    for _ in range(100_000):
+        shape = {"kind": "repeated", "event": shape, "count": 1}
+    with pytest.raises(InvalidValue):
+        from_json(shape)
+    deep = many = Repeated(Gaussian(1.0), 1)
+    for _ in range(2000):
+        deep = Repeated(deep, 1)
     for _ in range(4):
-        event = Repeated(event, 10**6)
-    with pytest.raises(InvalidValue, match="repetitions must be a whole number <= 1000000000000000000"):
-        counted(event)
-    with pytest.raises(InvalidValue, match="count must be a whole number <= 1000000000000000000"):
-        Repeated(Gaussian(1.0), 10**400)
+        many = Repeated(many, 10**6)
+    for event, name in ((deep, "event"), (many, "repetitions")):
+        with pytest.raises(InvalidValue, match=f"^{name}"):
+            counted(event)
 
 
 def test_numbers_of_other_libraries_are_kept_as_python_s_own() -> None:
     narrow = Repeated(Repeated(Gaussian(np.float32(0.5)), np.int32(100_000)), np.int32(100_000))  # type: ignore[arg-type]
     assert counted(narrow) == {Gaussian(0.5): 10**10}
     step = PoissonSampled(np.float32(0.25), Gaussian(Fraction(3, 2)))  # type: ignore[arg-type]
-    assert type(step.sampling_probability) is float
-    assert type(step.event.noise_multiplier) is float
+    assert type(step.sampling_probability) is type(step.event.noise_multiplier) is float
     assert json.loads(json.dumps(to_json(narrow))) == to_json(narrow)
 
 
-def test_an_event_nested_too_deep_is_refused_when_it_is_counted() -> None:
-    event: Event = Gaussian(1.0)
-    for _ in range(2000):
-        event = Repeated(event, 1)
-    with pytest.raises(InvalidValue, match="event must be nested a few levels deep"):
-        counted(event)
+# Numbers that a stranger's file may hold: an answer or a named refusal, never a crash
+
+TINY, HUGE = 5e-324, 1.7e308
+NOISE = (0.0, TINY, 1e-200, 1e-4, 0.05, 1e7, 1e200, HUGE)
+EXTREME: list[Event] = [
+    *(kind(noise) for kind in (Gaussian, Laplace, PureDP) for noise in NOISE),
+    *(PoissonSampled(p, Gaussian(noise)) for p, noise in itertools.product((TINY, 1e-100, 1e-10, 1.0), NOISE)),
+]
 
 
-@pytest.mark.parametrize("order", [1.0, 0.5, 0.0])
-def test_the_order_of_a_limit_is_above_one(order: float) -> None:
-    with pytest.raises(InvalidValue, match=r"^order must be"):
-        RenyiLimit(order=order, divergence=1.0)
+@pytest.mark.parametrize("event", EXTREME, ids=str)
+def test_every_number_that_is_allowed_has_an_answer(event: Event) -> None:
+    for count, delta in itertools.product((1, 10**18), (TINY, 1e-5, 1 - 1e-16)):
+        found = answers(Repeated(event, count), delta=delta)
+        assert all(answer.reason if answer.epsilon is None else answer.epsilon >= 0 for answer in found)
+        assert bound(Repeated(event, count), delta=delta).epsilon >= 0
 
 
-def test_a_limit_that_admits_nothing_is_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"^divergence must be"):
-        RenyiLimit(order=2.0, divergence=0.0)
+@pytest.mark.parametrize("inner", [Gaussian(HUGE), PureDP(0.0), PureDP(TINY), PureDP(HUGE)])
+def test_a_selection_of_an_extreme_event_has_an_answer(inner: Event) -> None:
+    assert bound(RepeatAndSelect(inner, mean=1e300), delta=1e-5).epsilon >= 0
+
+
+def test_sampling_without_replacement_with_very_much_noise_has_an_answer() -> None:
+    event = Repeated(SampledWithoutReplacement(10**7, 1, Gaussian(1e300)), 10**7)
+    assert bound(event, delta=1e-5, adjacency=Adjacency.REPLACE_ONE).epsilon >= 0
+
+
+@pytest.mark.parametrize("epsilon", [0.0, TINY, 1e-8, 0.1, 30.0, 499.0, 501.0, HUGE])
+def test_a_pure_mechanism_next_to_gaussian_steps_has_an_answer(epsilon: float) -> None:
+    event = Composed((PureDP(epsilon), Repeated(PoissonSampled(0.01, Gaussian(1.0)), 10), Gaussian(3.0)))
+    alone = bound(Composed(event.events[1:]), delta=1e-5).epsilon
+    found = bound(event, delta=1e-5).epsilon
+    assert alone * 0.9999 <= found
+    assert found <= (alone + epsilon) * 1.0001 + (1 if epsilon > 500 else 0) or epsilon == HUGE
+
+
+def test_a_step_that_loses_much_next_to_one_that_loses_little_is_counted_tightly() -> None:
+    both, alone = (
+        bound(event, delta=1e-12)
+        for event in (Composed((Gaussian(0.3), PoissonSampled(1e-6, Gaussian(5.0)))), Gaussian(0.3))
+    )
+    assert both.accountant == "pld"
+    assert alone.epsilon <= both.epsilon <= alone.epsilon * 1.001
+
+
+# Claims
+
+MET = Premise("each record's contribution has norm at most C", Standing.MET)
+BROKEN = Premise("acceptance does not look at the records", Standing.BROKEN, because="it reads the private loss")
+PROVEN = Claim(
+    epsilon=2.366,
+    delta=1e-5,
+    adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+    accountant="pld",
+    theorem="composition of privacy loss distributions",
+    premises=(MET, IDEAL_ARITHMETIC),
+    proof="accounting/pld.proof.md",
+)
+
+
+@pytest.mark.parametrize(
+    "changed, kind",
+    [
+        ({}, "proven"),
+        ({"epsilon": math.inf}, "proven"),
+        ({"epsilon": 0.0}, "proven"),
+        ({"premises": (MET, BROKEN), "proof": None}, "published"),
+        ({"is_estimate": True, "proof": None}, "estimate"),
+        ({"is_estimate": True, "premises": (BROKEN,)}, "estimate"),
+    ],
+)
+def test_a_claim_is_proven_unless_a_premise_is_broken_or_it_is_an_estimate(changed: dict[str, Any], kind: str) -> None:
+    claim = dataclasses.replace(PROVEN, **changed)
+    assert claim.kind == kind
+    assert claim.is_proven == (kind == "proven")
+    assert claim.broken == tuple(premise for premise in claim.premises if premise is BROKEN)
+
+
+@pytest.mark.parametrize(
+    "name, wrong",
+    [
+        ("proof", None),
+        *(("epsilon", value) for value in (-1e-300, -math.inf, math.nan)),
+        *(("delta", value) for value in (0.0, 1.0, math.nan, True, "1e-5")),
+    ],
+)
+def test_a_claim_that_makes_no_sense_is_refused_by_name(name: str, wrong: object) -> None:
+    with pytest.raises(InvalidValue, match=f"^{name}"):
+        dataclasses.replace(PROVEN, **{name: wrong})  # type: ignore[arg-type]
+
+
+def test_a_premise_states_something_and_a_broken_one_says_why() -> None:
+    for statement, because in ((" ", "a reason"), ("it holds", "")):
+        with pytest.raises(InvalidValue):
+            Premise(statement, Standing.BROKEN, because=because)
+
+
+def test_a_broken_published_rule_says_why_and_where_that_is_shown() -> None:
+    rule = PublishedRule(paper="Somebody (2020)", theorem="Theorem 1")
+    assert not rule.is_broken
+    assert published_rule(rule, "published") is rule
+    assert published_rule(rule, "proven") is None
+    for wrong in ({"because": "it does not hold"}, {"counts_accepted_only": True}):
+        with pytest.raises(InvalidValue):
+            dataclasses.replace(rule, **wrong)
+    with pytest.raises(InvalidValue, match=r"^accounting"):
+        published_rule(rule, "hoped")

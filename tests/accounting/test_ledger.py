@@ -28,6 +28,7 @@ from lehr.files.append_only import AppendOnlyFile
 STEP = PoissonSampled(512 / 60_000, Gaussian(1.23))
 TEST = Gaussian(4.0)
 PLAN = Composed((Repeated(STEP, 100), Repeated(TEST, 3)))
+LIMIT = RenyiLimit(order=5.0, divergence=1.0)  # Gaussian noise of multiplier s has 2.5 / s² at this order
 
 
 @pytest.fixture
@@ -35,14 +36,22 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.ledger"
 
 
+def create(path: Path, plan: Event = PLAN) -> Ledger:
+    return Ledger.create(path, run="a run", plan_event=plan, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+
+
 @pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
-    with begun(path) as ledger:
+    with create(path) as ledger:
         yield ledger
 
 
-def begun(path: Path) -> Ledger:
-    return Ledger.create(path, run="a run", plan_event=PLAN, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+def assert_refused(ledger: Ledger, *events: Event) -> None:
+    before = ledger.head
+    for event in events:
+        with pytest.raises(BudgetExceeded):
+            ledger.record(event)
+    assert ledger.head == before
 
 
 def test_a_new_ledger_has_charged_nothing_and_the_whole_plan_remains(ledger: Ledger) -> None:
@@ -51,9 +60,9 @@ def test_a_new_ledger_has_charged_nothing_and_the_whole_plan_remains(ledger: Led
     assert ledger.entries() == ()
 
 
-def test_what_was_recorded_is_there_after_reopening(path: Path, ledger: Ledger) -> None:
-    ledger.record(STEP, note="the first step")
-    ledger.record(Repeated(STEP, 41))
+def test_charges_are_there_after_reopening(path: Path, ledger: Ledger) -> None:
+    ledger.record(STEP, note="the first step", counts={"steps": 1})
+    ledger.record(Repeated(STEP, 41), counts={"steps": 41, "scores": 2})
     ledger.record(TEST)
     ledger.close()
     with Ledger.open(path) as again:
@@ -62,32 +71,26 @@ def test_what_was_recorded_is_there_after_reopening(path: Path, ledger: Ledger) 
         assert (again.run, again.plan_event, again.delta) == ("a run", PLAN, 1e-5)
         assert again.adjacency is Adjacency.ADD_OR_REMOVE_ONE
         assert [entry.note for entry in again.entries()] == ["the first step", "", ""]
+        assert [again.count(name) for name in ("steps", "scores", "looks")] == [42, 2, 0]
 
 
-def test_another_opening_of_the_same_run_sees_and_shares_the_plan(path: Path, ledger: Ledger) -> None:
+def test_two_openings_share_one_plan(path: Path, ledger: Ledger) -> None:
     with Ledger.open(path) as other:
         ledger.record(Repeated(STEP, 60))
         assert counted(other.charged()) == {STEP: 60}
         other.record(Repeated(STEP, 40))
-    with pytest.raises(BudgetExceeded):
-        ledger.record(STEP)
+    assert_refused(ledger, STEP)
 
 
 def test_the_last_step_of_the_plan_is_taken_and_one_more_is_refused(ledger: Ledger) -> None:
     ledger.record(Repeated(STEP, 99))
     ledger.record(STEP)
-    head = ledger.head
-    with pytest.raises(BudgetExceeded, match=r"run 'a run' has 3 × Gaussian.* left, and this asks for Poisson"):
-        ledger.record(STEP)
-    assert ledger.head == head
+    assert_refused(ledger, STEP)
 
 
-@pytest.mark.parametrize(
-    "event", [Repeated(STEP, 101), Gaussian(1.23), Composed((Repeated(STEP, 50), Repeated(TEST, 4)))]
-)
-def test_a_block_that_is_not_in_the_plan_is_refused_whole(ledger: Ledger, event: Event) -> None:
-    with pytest.raises(BudgetExceeded):
-        ledger.record(event)
+def test_a_block_that_is_not_in_the_plan_is_refused_whole(ledger: Ledger) -> None:
+    assert_refused(ledger, Repeated(STEP, 101), Gaussian(1.23), Composed((Repeated(STEP, 50), Repeated(TEST, 4))))
+    assert_refused(ledger, LIMIT)
     assert ledger.charged() == NOTHING
 
 
@@ -96,16 +99,9 @@ def test_acceptance_never_changes_the_charge(path: Path, ledger: Ledger) -> None
     ledger.accepted(7, note="annealed")
     ledger.accepted(0)
     assert counted(ledger.charged()) == {STEP: 10}
-    assert ledger.accepted_count() == 7
     with Ledger.open(path) as again:
         assert again.accepted_count() == 7
         assert counted(again.remaining()) == {STEP: 90, TEST: 3}
-
-
-@pytest.mark.parametrize("count", [-1, 1.5, True, "3", math.nan])
-def test_a_bad_count_is_refused(ledger: Ledger, count: int) -> None:
-    with pytest.raises(InvalidValue, match="count must be a whole number >= 0"):
-        ledger.accepted(count)
 
 
 @pytest.mark.parametrize("recorded, noted, count", [(0, 0, 1), (1, 0, 10**6), (10, 7, 4)])
@@ -113,7 +109,7 @@ def test_no_more_steps_are_accepted_than_were_recorded(ledger: Ledger, recorded:
     if recorded:
         ledger.record(Repeated(STEP, recorded))
     ledger.accepted(noted)
-    with pytest.raises(InvalidValue, match=f"count must be at most {recorded - noted}, .*; given: {count}"):
+    with pytest.raises(InvalidValue, match=r"^count"):
         ledger.accepted(count)
     assert ledger.accepted_count() == noted
     ledger.accepted(recorded - noted)
@@ -127,79 +123,71 @@ def test_a_finished_ledger_takes_nothing_more_from_anyone(path: Path, ledger: Le
         ledger.finish()
         assert other.is_finished()
         for book in (ledger, other):
-            with pytest.raises(BudgetExceeded, match="run 'a run' is finished"):
-                book.record(STEP)
-            with pytest.raises(BudgetExceeded, match="run 'a run' is finished"):
+            assert_refused(book, STEP)
+            with pytest.raises(BudgetExceeded):
                 book.accepted(1)
         assert counted(other.charged()) == {STEP: 10}
-    ledger.close()
-    with Ledger.open(path) as again, pytest.raises(BudgetExceeded, match="is finished"):
-        again.record(STEP)
-
-
-def test_finishing_twice_adds_one_line(ledger: Ledger) -> None:
-    ledger.finish()
     head = ledger.head
     ledger.finish()
     assert ledger.head == head
-    assert [entry.finishes for entry in ledger.entries()] == [True]
+    ledger.close()
+    with Ledger.open(path) as again:
+        assert_refused(again, STEP)
+        assert [entry.finishes for entry in again.entries()] == [False, True]
 
 
-def test_the_ledger_asked_for_is_not_refused(ledger: Ledger) -> None:
+def test_another_run_s_ledger_is_refused(ledger: Ledger) -> None:
     same_plan = Composed((Repeated(TEST, 2), TEST, Repeated(STEP, 100)))
     ledger.refuse_other()
     ledger.refuse_other(run="a run", plan_event=same_plan, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    for other in ({"run": "b"}, {"plan_event": Repeated(STEP, 99)}, {"adjacency": Adjacency.REPLACE_ONE}):
+        with pytest.raises(InvalidValue, match=r"^ledger"):
+            ledger.refuse_other(**other)
 
 
-def test_another_run_s_ledger_is_refused_by_name(ledger: Ledger) -> None:
-    with pytest.raises(InvalidValue, match="ledger must be that of the run 'b'; given: 'a run'"):
-        ledger.refuse_other(run="b")
-    with pytest.raises(InvalidValue, match=r"ledger must be that of the plan 99 × Poisson.*; given: '100 × Poisson"):
-        ledger.refuse_other(plan_event=Repeated(STEP, 99))
-    with pytest.raises(InvalidValue, match="ledger must be for replace-one; given: 'add-or-remove-one'"):
-        ledger.refuse_other(adjacency=Adjacency.REPLACE_ONE)
-
-
-@pytest.mark.parametrize("event", ["a step", None, to_json(STEP)])
-def test_what_is_no_event_is_refused(ledger: Ledger, event: Event) -> None:
-    with pytest.raises(InvalidValue, match="event must be an event"):
-        ledger.record(event)
+def test_events_and_counts_are_checked(ledger: Ledger) -> None:
+    for event in ("a step", None, to_json(STEP)):
+        with pytest.raises(InvalidValue, match=r"^event"):
+            ledger.record(event)  # type: ignore[arg-type]
+    for count in (-1, 1.5, True, "3", math.nan):
+        with pytest.raises(InvalidValue, match=r"^steps"):
+            ledger.record(STEP, counts={"steps": count})  # type: ignore[dict-item]
+        with pytest.raises(InvalidValue, match=r"^count"):
+            ledger.accepted(count)  # type: ignore[arg-type]
+    assert ledger.charged() == NOTHING
 
 
 @pytest.mark.parametrize(
-    "wrong, name",
+    "name, wrong",
     [
-        ({"run": " "}, "run"),
-        ({"run": "first\nsecond"}, "run"),
-        ({"run": "\x1b[2Jfirst"}, "run"),
-        ({"plan_event": "steps"}, "plan_event"),
-        ({"delta": 1.0}, "delta"),
-        ({"delta": math.nan}, "delta"),
-        ({"adjacency": "replace-one"}, "adjacency"),
+        *(("run", run) for run in (" ", "first\nsecond", "\x1b[2Jfirst")),
+        ("plan_event", "steps"),
+        *(("delta", delta) for delta in (1.0, math.nan)),
+        ("adjacency", "replace-one"),
     ],
 )
-def test_bad_arguments_are_refused_by_name_and_make_no_file(path: Path, wrong: dict[str, object], name: str) -> None:
+def test_bad_arguments_are_refused_by_name_and_make_no_file(path: Path, name: str, wrong: object) -> None:
     right: dict[str, object] = {"run": "r", "plan_event": PLAN, "delta": 1e-5, "adjacency": Adjacency.REPLACE_ONE}
-    with pytest.raises(InvalidValue, match=f"^{name} must be"):
-        Ledger.create(path, **(right | wrong))  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(InvalidValue, match=f"^{name}"):
+        Ledger.create(path, **(right | {name: wrong}))  # type: ignore[arg-type]
     assert not path.exists()
 
 
-def test_an_existing_ledger_is_never_written_over(path: Path, ledger: Ledger) -> None:
+def test_an_existing_ledger_is_never_replaced(path: Path, ledger: Ledger) -> None:
     ledger.record(STEP)
-    with pytest.raises(StoreError, match="exists already"):
-        begun(path)
+    with pytest.raises(StoreError):
+        create(path)
     assert ledger.charged() == STEP
 
 
-def test_an_old_copy_is_told_by_its_head(path: Path, ledger: Ledger) -> None:
+def test_an_old_copy_is_recognised_by_its_head(path: Path, ledger: Ledger) -> None:
     ledger.close()
     old = path.read_bytes()
     with Ledger.open(path) as again:
         again.record(Repeated(STEP, 90))
         head = again.head
     path.write_bytes(old)
-    with pytest.raises(DamagedFile, match="does not continue"):
+    with pytest.raises(DamagedFile):
         Ledger.open(path, continuing=head)
 
 
@@ -208,15 +196,17 @@ def test_an_old_copy_is_told_by_its_head(path: Path, ledger: Ledger) -> None:
     [
         ("charged", {"event": {"kind": "unheard-of"}, "note": ""}),
         ("charged", {"note": ""}),
-        ("accepted", {"count": -5, "note": ""}),
-        ("refunded", {"event": to_json(STEP), "note": ""}),
-        ("charged", {"event": to_json(Repeated(STEP, 101)), "note": ""}),
+        ("charged", {"event": to_json(STEP), "note": "", "counts": []}),
+        ("charged", {"event": to_json(Repeated(STEP, 10**6)), "note": ""}),
         ("charged", {"event": to_json(Gaussian(1.0)), "note": ""}),
+        ("accepted", {"count": -5, "note": ""}),
         ("accepted", {"count": 1, "note": ""}),
+        ("refunded", {"event": to_json(STEP), "note": ""}),
     ],
 )
-def test_rows_that_make_no_sense_are_damage(path: Path, kind: str, body: dict[str, object]) -> None:
-    begun(path).close()
+@pytest.mark.parametrize("plan", [PLAN, LIMIT], ids=["plan", "limit"])
+def test_rows_that_break_the_rules_are_damage(path: Path, plan: Event, kind: str, body: dict[str, object]) -> None:
+    create(path, plan).close()
     with AppendOnlyFile.open(path, LEDGER_FORMAT) as file:
         file.append(kind, body)
     before = path.read_bytes()
@@ -227,112 +217,51 @@ def test_rows_that_make_no_sense_are_damage(path: Path, kind: str, body: dict[st
 
 @pytest.mark.parametrize(
     "kind, body",
-    [
-        ("charged", {"event": to_json(STEP), "note": ""}),
-        ("accepted", {"count": 0, "note": ""}),
-        ("finished", {}),
-    ],
+    [("charged", {"event": to_json(STEP), "note": ""}), ("accepted", {"count": 0, "note": ""}), ("finished", {})],
 )
 def test_rows_after_the_end_are_damage(path: Path, kind: str, body: dict[str, object]) -> None:
-    with begun(path) as ledger:
+    with create(path) as ledger:
         ledger.finish()
     with AppendOnlyFile.open(path, LEDGER_FORMAT) as file:
         file.append(kind, body)
-    with pytest.raises(DamagedFile, match=r"row 3.*finished"):
+    with pytest.raises(DamagedFile, match="row 3"):
         Ledger.open(path)
 
 
-def test_an_opening_row_that_makes_no_sense_is_damage(path: Path) -> None:
+def test_an_opening_row_that_makes_no_sense_and_a_foreign_file_are_refused(path: Path) -> None:
     AppendOnlyFile.create(path, LEDGER_FORMAT, kind="opened", body={"run": "r"}).close()
     with pytest.raises(DamagedFile, match="row 1"):
         Ledger.open(path)
-
-
-def test_a_foreign_file_is_refused(path: Path) -> None:
     path.write_text("# notes\n" * 500)
-    with pytest.raises(ForeignFile, match="no Lehr ledger"):
+    with pytest.raises(ForeignFile):
         Ledger.open(path)
 
 
-def test_what_a_charge_pays_for_is_counted_over_all_charges(path: Path, ledger: Ledger) -> None:
-    ledger.record(Repeated(STEP, 10), counts={"steps": 10, "scores": 2})
-    ledger.record(Repeated(STEP, 5), counts={"steps": 5})
-    ledger.record(STEP)
-    ledger.accepted(3)
-    with Ledger.open(path) as again:
-        assert [again.count(name) for name in ("steps", "scores", "looks")] == [15, 2, 0]
-        assert again.entries()[0].counts == {"steps": 10, "scores": 2}
+# Under a limit
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, True, "3", math.nan])
-def test_a_charge_that_pays_for_no_whole_number_is_refused(ledger: Ledger, count: int) -> None:
-    with pytest.raises(InvalidValue, match="steps must be a whole number >= 0"):
-        ledger.record(STEP, counts={"steps": count})
-    assert ledger.charged() == NOTHING
-
-
-LIMIT = RenyiLimit(order=5.0, divergence=1.0)  # Gaussian noise of multiplier s has 2.5 / s² at this order
-
-
-def limited(path: Path, *, beside: tuple[Event, ...] = ()) -> Ledger:
-    plan = Composed((LIMIT, *beside)) if beside else LIMIT
-    return Ledger.create(path, run="a run", plan_event=plan, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
-
-
-def test_under_a_limit_any_events_are_taken_while_their_divergences_fit(path: Path) -> None:
-    with limited(path) as ledger:
+def test_any_events_are_taken_while_their_divergences_fit(path: Path) -> None:
+    with create(path, LIMIT) as ledger:
+        assert_refused(ledger, NonPrivate("raw"), Gaussian(0.0), Repeated(Gaussian(5.0), 11))
         ledger.record(Gaussian(2.0))  # 0.625
         ledger.record(Gaussian(2.7))  # 0.343 more
-        head = ledger.head
-        with pytest.raises(BudgetExceeded, match=r"this asks for Gaussian\(noise_multiplier=6\)"):
-            ledger.record(Gaussian(6.0))  # 0.069 more
-        assert ledger.head == head
+        assert_refused(ledger, Gaussian(6.0))  # 0.069 more
         ledger.record(Gaussian(10.0))
         assert ledger.charged() == Composed((Gaussian(2.0), Gaussian(2.7), Gaussian(10.0)))
-    with Ledger.open(path) as again, pytest.raises(BudgetExceeded):
-        again.record(Gaussian(10.0))
+    with Ledger.open(path) as again:
+        assert_refused(again, Gaussian(10.0))
 
 
-def test_under_a_limit_many_at_once_count_as_many(path: Path) -> None:
-    with limited(path) as ledger:
-        with pytest.raises(BudgetExceeded):
-            ledger.record(Repeated(Gaussian(5.0), 11))
-        ledger.record(Repeated(Gaussian(5.01), 10))
-
-
-def test_what_has_no_noise_fits_under_no_limit(path: Path) -> None:
-    with limited(path) as ledger:
-        for event in (NonPrivate("raw"), Gaussian(0.0)):
-            with pytest.raises(BudgetExceeded):
-                ledger.record(event)
-
-
-def test_what_was_planned_beside_a_limit_does_not_count_towards_it(path: Path) -> None:
-    with limited(path, beside=(TEST,)) as ledger:
+def test_events_planned_next_to_a_limit_do_not_count_towards_it(path: Path) -> None:
+    with create(path, Composed((LIMIT, TEST))) as ledger:
         ledger.record(TEST)  # 0.156, which was planned
         ledger.record(Gaussian(1.6))  # 0.977
-        with pytest.raises(BudgetExceeded):
-            ledger.record(TEST)  # a second one was not
+        assert_refused(ledger, TEST)  # a second one was not
 
 
 @pytest.mark.parametrize("first, second", [(LIMIT, Gaussian(10.0)), (Gaussian(10.0), LIMIT)], ids=["limit", "event"])
 def test_a_limit_that_is_charged_as_such_leaves_nothing(path: Path, first: Event, second: Event) -> None:
-    with limited(path) as ledger:
+    with create(path, LIMIT) as ledger:
         ledger.record(first)
-        with pytest.raises(BudgetExceeded):
-            ledger.record(second)
+        assert_refused(ledger, second)
         assert ledger.charged() == first
-
-
-def test_a_plan_without_a_limit_takes_no_limit(ledger: Ledger) -> None:
-    with pytest.raises(BudgetExceeded):
-        ledger.record(LIMIT)
-
-
-def test_a_file_in_which_more_was_charged_than_the_limit_admits_is_damaged(path: Path) -> None:
-    limited(path).close()
-    row = {"event": to_json(Gaussian(1.0)), "note": "", "counts": {}}
-    with AppendOnlyFile.open(path, LEDGER_FORMAT) as file, file.transaction() as transaction:
-        transaction.append("charged", row)
-    with pytest.raises(DamagedFile):
-        Ledger.open(path)

@@ -1,4 +1,4 @@
-"""Faults put into the real parts, for games that must find them, and keys with which a game can be repeated."""
+"""Faults put into the real parts, which attacks must find, and keys with which an attack can be repeated."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from itertools import count
 import pytest
 from torch import Tensor
 
-from lehr.interfaces import Clipping, ClipRule, PrivateSum, RecordGradients, SlotState, StepOutcome, Tensors
-from lehr.privacy.clipping import PerCoordinateClip, Unclipped
+from lehr.attacks.harness import Wrapper
+from lehr.interfaces import ClipRule, PrivateSum, RecordGradients, SlotState
+from lehr.privacy.clipping import FlatClip, PerCoordinateClip, Unclipped
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.mechanism import Method
@@ -20,17 +21,31 @@ Sabotage = Callable[[Method, pytest.MonkeyPatch], Method]
 
 
 def keys_of(name: str) -> Iterator[RunKey]:
-    """Keys that follow from a name: the same game at every repetition of a test."""
+    """Keys that follow from a name: the same attack at every repetition of a test."""
     return (RunKey(hashlib.sha256(f"{name} {number}".encode()).digest()) for number in count())
 
 
-def noise_halved(method: Method, monkeypatch: pytest.MonkeyPatch) -> Method:
+def scale_noise(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """Every noise from here on is so many times as large."""
     drawn = StepRandomness.normals
 
-    def half(self: StepRandomness, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: value / 2 for name, value in drawn(self, purpose, like).items()}
+    def scaled(self: StepRandomness, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: factor * value for name, value in drawn(self, purpose, like).items()}
 
-    monkeypatch.setattr(StepRandomness, "normals", half)
+    monkeypatch.setattr(StepRandomness, "normals", scaled)
+
+
+def turn_clipping_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flat clipping does not clip, and states its sensitivity as before."""
+
+    def unclipped(self: FlatClip, gradients: RecordGradients) -> PrivateSum:
+        return replace(Unclipped()(gradients), sensitivity=self.sensitivity)
+
+    monkeypatch.setattr(FlatClip, "__call__", unclipped)
+
+
+def noise_halved(method: Method, monkeypatch: pytest.MonkeyPatch) -> Method:
+    scale_noise(monkeypatch, 0.5)
     return method
 
 
@@ -66,31 +81,11 @@ class RuleOff:
         return replace(Unclipped()(gradients), sensitivity=self.sensitivity, bounds=bounds)
 
 
-@dataclass(frozen=True)
-class ClipOff:
+class ClipOff(Wrapper):
     """A way of clipping that does not clip."""
 
-    clipping: Clipping
-
-    @property
-    def needs_coordinates(self) -> bool:
-        return self.clipping.needs_coordinates
-
-    @property
-    def unproven(self) -> str | None:
-        return self.clipping.unproven
-
-    def start(self, parameters: Tensors) -> SlotState:
-        return self.clipping.start(parameters)
-
     def rule(self, state: SlotState, step: int) -> ClipRule:
-        return RuleOff(self.clipping.rule(state, step))
-
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
-        return self.clipping.learn(state, taken)
-
-    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
-        return self.clipping.peek(state, private, divisor=divisor)
+        return RuleOff(self.inner.rule(state, step))
 
 
 SABOTAGES: Mapping[str, Sabotage] = {

@@ -1,9 +1,10 @@
-"""The step game at small sizes; at full size, on every method: tests/attacks/test_subjects.py."""
+"""The step attack at small sizes; at full size, on every method: tests/attacks/test_subjects.py."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,11 +14,10 @@ from lehr import make_plan
 from lehr.accounting import ACCOUNTANTS
 from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.attacks import step_attack
-from lehr.attacks.canaries import Canaries, SignCanaries
+from lehr.attacks.canaries import SignCanaries
 from lehr.attacks.step_attack import RunScores, attack, attack_once, canaries_for
 from lehr.auditing import Verdict
 from lehr.auditing.bounds import epsilon_from_mu, mu_from_epsilon
-from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.gradients.precision import margin
 from lehr.interfaces import PrivateSum, ReleasedSum
@@ -26,50 +26,46 @@ from lehr.planning.plan import Plan
 from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PoissonSampling
 from lehr.schedules import StepDecay
-from tests.attacks.sabotage import SABOTAGES, keys_of
+from tests.attacks.sabotage import SABOTAGES, keys_of, scale_noise
 
 KEY = RunKey(bytes(32))
 PLAN = make_plan(epsilon=8.0, delta=1e-5, records=1000, expected_batch_size=100, steps=30)
 METHODS = ("dpsgd", "dpsgd-per-layer", "auto-s", "adadp", "dpopt", "sa-dpsgd")
 
 
-def played(name: str, plan: Plan = PLAN, *, num_canaries: int = 512) -> RunScores:
+@cache
+def scores_of(name: str, plan: Plan = PLAN, *, num_canaries: int = 512) -> RunScores:
     method = named(name)
     return attack_once(method, plan, canaries=canaries_for(method, plan, num_canaries=num_canaries), key=KEY)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_canaries_saturate_the_clip_so_that_the_noise_over_them_is_the_plans(name: str) -> None:
-    q = PLAN.sampling_probability
-    precision = (played(name).member_std ** 2 - 1) / (q * (1 - q))
+def test_canaries_saturate_the_clip_and_only_those_present_stand_out(name: str) -> None:
+    found, q = scores_of(name), PLAN.sampling_probability
+    precision = (found.member_std**2 - 1) / (q * (1 - q))
     # A clip by norms leaves room for rounding, as much as its margin.
     room = 0 if named(name).clipping.needs_coordinates else margin(torch.float32)
     assert math.isclose(1 / math.sqrt(precision), PLAN.noise_multiplier * (1 + room), rel_tol=1e-3)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_whoever_is_not_there_has_a_standard_normal_mean_and_whoever_is_stands_out(name: str) -> None:
-    found = played(name)
     others, members = found.by_mean.others, found.by_mean.members
-    expected = PLAN.sampling_probability * math.sqrt(PLAN.steps) / PLAN.noise_multiplier
     assert abs(others.mean()) < 5 / math.sqrt(len(others))
     assert abs(others.std() - 1) < 5 / math.sqrt(2 * len(others))
+    expected = q * math.sqrt(PLAN.steps) / PLAN.noise_multiplier
     assert abs(members.mean() - expected) < 5 * found.member_std / math.sqrt(len(members))
 
 
-def test_every_candidate_is_seen_also_those_that_are_rejected() -> None:
-    found = played("sa-dpsgd")
+def test_rejected_candidates_are_seen_too() -> None:
+    found = scores_of("sa-dpsgd")
     assert found.steps_seen == PLAN.steps
     assert 0 < found.run.end.accepted < PLAN.steps
 
 
-def test_rejected_gradients_that_stay_in_the_momentum_are_charged_and_tell_no_more() -> None:
+def test_rejected_gradients_that_stay_in_the_momentum_are_charged_and_show_no_more() -> None:
     audit = attack(named("sa-dpsgd", keeps_momentum=True), PLAN, num_canaries=2048, keys=keys_of("kept momentum"))
     assert audit.verdict is Verdict.NOT_REFUTED
     assert audit.decisive.epsilon > 2.5  # of the 8 that are charged: all candidates are seen, rejected ones too
 
 
-def test_the_bounds_of_adadp_come_to_differ_in_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bounds_of_adadp_come_to_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = []
     observe = step_attack.Adversary.observe
 
@@ -80,17 +76,14 @@ def test_the_bounds_of_adadp_come_to_differ_in_the_game(monkeypatch: pytest.Monk
         observe(self, private, released)
 
     monkeypatch.setattr(step_attack.Adversary, "observe", noting)
-    played("adadp", replace(PLAN, steps=60), num_canaries=2048)
+    scores_of("adadp", replace(PLAN, steps=60), num_canaries=2048)
     assert len(ratios) > 30
     assert max(ratios) > 1.5
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "adadp"])
-def test_nobody_is_found_who_was_never_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(planted: Canaries, is_present: torch.Tensor, adjacency: Adjacency) -> InMemory:
-        return planted.public()
-
-    monkeypatch.setattr(step_attack, "_records", nobody)
+def test_canaries_that_were_never_there_certify_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_attack, "_records", lambda canaries, *_: canaries.public())
     monkeypatch.setattr(SignCanaries, "expected", lambda *_, **__: {})
     audit = attack(named(name), PLAN, num_canaries=512, keys=keys_of("null"))
     assert audit.verdict is not Verdict.REFUTED
@@ -98,45 +91,38 @@ def test_nobody_is_found_who_was_never_there(name: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("fault", [None, "noise halved", "clip off"])
-def test_faults_are_found_in_a_short_game_too(fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_attack_finds_faults_and_nothing_else(fault: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     method = named("dpsgd")
     if fault is not None:
         method = SABOTAGES[fault](method, monkeypatch)
-    audit = attack(method, PLAN, num_canaries=2048, keys=keys_of(f"short game, {fault}"))
+    audit = attack(method, PLAN, num_canaries=2048, keys=keys_of(f"short attack, {fault}"))
     assert (audit.verdict is Verdict.REFUTED) == (fault is not None)
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "adadp"])
-def test_replacing_a_record_is_attacked_with_its_opposite(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = make_plan(
-        noise_multiplier=1.5,
-        delta=1e-5,
-        records=600,
-        expected_batch_size=60,
-        steps=30,
-        adjacency=Adjacency.REPLACE_ONE,
-    )
+def test_under_replace_one_a_canary_is_replaced_by_its_opposite(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {"noise_multiplier": 1.5, "delta": 1e-5, "expected_batch_size": 60, "steps": 30}
+    plan = make_plan(records=600, adjacency=Adjacency.REPLACE_ONE, **numbers)  # type: ignore[arg-type]
     audit = attack(named(name), plan, num_canaries=600, keys=keys_of("replaced"))
     assert audit.verdict is Verdict.NOT_REFUTED
     assert audit.bounds[1].epsilon > 0.2  # the accountant of this sampling is far from tight
-    for _ in range(3):
-        SABOTAGES["noise halved"](named(name), monkeypatch)
+    scale_noise(monkeypatch, 1 / 8)
     assert attack(named(name), plan, num_canaries=600, keys=keys_of("replaced")).verdict is Verdict.REFUTED
+    with pytest.raises(InvalidValue, match=r"^records"):  # too few to be replaced
+        attack(named(name), replace(plan, records=20, expected_batch_size=2))
 
 
 def test_without_sampling_the_score_is_linear() -> None:
     plan = make_plan(epsilon=4.0, delta=1e-5, records=600, expected_batch_size=600, steps=10)
-    found = played("dpsgd", plan)
-    scores, means = found.by_likelihood.members, found.by_mean.members
-    assert np.allclose(np.corrcoef(scores, means), 1.0)
+    found = scores_of("dpsgd", plan)
+    assert np.allclose(np.corrcoef(found.by_likelihood.members, found.by_mean.members), 1.0)
     assert attack(named("dpsgd"), plan, num_canaries=2048, keys=keys_of("all")).decisive.epsilon > 2.0
 
 
 def test_schedules_of_noise_and_clip_are_followed() -> None:
     schedule = StepDecay(every=15, decay=0.5)
     plan = make_plan(epsilon=8.0, delta=1e-5, records=1000, expected_batch_size=100, steps=30, noise_schedule=schedule)
-    method = named("dpsgd", clip_schedule=schedule)
-    audit = attack(method, plan, num_canaries=4096, keys=keys_of("schedules"))
+    audit = attack(named("dpsgd", clip_schedule=schedule), plan, num_canaries=4096, keys=keys_of("schedules"))
     assert audit.verdict is Verdict.NOT_REFUTED
     assert audit.checks[0].passed
     assert audit.decisive.epsilon > 2.5
@@ -161,8 +147,7 @@ def test_the_gaussian_curve_understates_what_sampled_steps_cost_beyond_the_rates
     for q, sigma, steps in ((0.1, 2.94, 400), (512 / 60_000, 1.23, 4698), (0.01, 0.8, 500), (0.05, 0.7, 10)):
         event = Repeated(PoissonSampled(q, Gaussian(sigma)), steps)
         costs = [pld.epsilon(event, delta=delta, adjacency=Adjacency.ADD_OR_REMOVE_ONE) for delta in (1e-2, 1e-5)]
-        mu = mu_from_epsilon(costs[0], delta=1e-2)
-        assert epsilon_from_mu(mu, delta=1e-5) < costs[1]
+        assert epsilon_from_mu(mu_from_epsilon(costs[0], delta=1e-2), delta=1e-5) < costs[1]
 
 
 @pytest.mark.parametrize(
@@ -178,37 +163,17 @@ def test_an_honest_plan_is_not_refuted_where_delta_is_among_the_rates_that_are_c
     assert audit.decisive.epsilon <= audit.claimed_epsilon
 
 
-def test_draws_that_do_not_take_place_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_draws_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PoissonSampling, "draw", lambda *_, **__: torch.arange(0))
     audit = attack(named("dpsgd"), PLAN, num_canaries=2048, keys=keys_of("nobody is drawn"))
     assert audit.verdict is Verdict.SUSPICIOUS
     assert audit.objections == (step_attack.DRAWN_AS_STATED,)
 
 
-def test_a_method_without_noise_has_no_claim_to_attack() -> None:
-    plan = Plan(noise_multiplier=0.0, expected_batch_size=10, records=100, steps=2, delta=1e-5)
-    with pytest.raises(InvalidValue, match="without it there is no claim"):
-        attack(named("plain-sgd"), plan)
-
-
-@pytest.mark.parametrize("name", ["dpsgd", "adadp"])
-def test_too_few_records_to_be_replaced_are_refused(name: str) -> None:
-    plan = Plan(
-        noise_multiplier=1.0,
-        delta=1e-5,
-        records=20,
-        expected_batch_size=2,
-        steps=2,
-        adjacency=Adjacency.REPLACE_ONE,
-    )
-    with pytest.raises(InvalidValue, match="records must be a whole number >= 64; given: 20"):
-        attack(named(name), plan)
-
-
-@pytest.mark.parametrize("wrong", [{"num_canaries": 10}, {"confidence": 1.0}, {"confidence": math.nan}])
-def test_bad_numbers_are_refused_before_anything_is_run(
-    wrong: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_attack, "attack_once", lambda *_, **__: pytest.fail("it was played"))
-    with pytest.raises(InvalidValue):
-        attack(named("dpsgd"), PLAN, **wrong)  # type: ignore[arg-type]
+def test_bad_arguments_are_refused_before_anything_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_attack, "attack_once", lambda *_, **__: pytest.fail("it was run"))
+    for wrong in ({"num_canaries": 10}, {"confidence": 1.0}, {"confidence": math.nan}):
+        with pytest.raises(InvalidValue, match=next(iter(wrong))):
+            attack(named("dpsgd"), PLAN, **wrong)
+    with pytest.raises(InvalidValue, match=r"^method"):
+        attack(named("plain-sgd"), replace(PLAN, noise_multiplier=0.0))

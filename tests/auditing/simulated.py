@@ -28,7 +28,7 @@ def mu_of(epsilon: float) -> float:
 
 
 def gaussian_scores(*, mu: float, per_side: int, repetitions: int, seed: int) -> Iterator[Scores]:
-    """Independent games against noise of standard deviation 1 that a member shifts by μ."""
+    """Independent attacks on noise of standard deviation 1 that a member shifts by μ."""
     rng = np.random.default_rng(seed)
     for _ in range(repetitions):
         yield Scores(members=rng.normal(mu, 1, per_side), others=rng.normal(0, 1, per_side))
@@ -40,16 +40,16 @@ def most_exceptions(repetitions: int = REPETITIONS, *, confidence: float = CONFI
 
 
 def exceptions(bound: Callable[[Scores], LowerBound], *, truth: float, per_side: int, repetitions: int) -> int:
-    """How many games have a bound above the truth, where the truth is an ε of the Gaussian mechanism, or 0."""
+    """How many attacks have a bound above the truth, where the truth is an ε of the Gaussian mechanism, or 0."""
     mu = mu_of(truth) if truth else 0.0
-    games = gaussian_scores(mu=mu, per_side=per_side, repetitions=repetitions, seed=20)
-    return sum(bound(scores).epsilon > truth for scores in games)
+    attacks = gaussian_scores(mu=mu, per_side=per_side, repetitions=repetitions, seed=20)
+    return sum(bound(scores).epsilon > truth for scores in attacks)
 
 
 def mean_certified(bound: Callable[[Scores], LowerBound], *, truth: float, per_side: int, repetitions: int) -> float:
-    """The mean bound over games against the Gaussian mechanism of this ε."""
-    games = gaussian_scores(mu=mu_of(truth), per_side=per_side, repetitions=repetitions, seed=21)
-    return float(np.mean([bound(scores).epsilon for scores in games]))
+    """The mean bound over attacks on the Gaussian mechanism of this ε."""
+    attacks = gaussian_scores(mu=mu_of(truth), per_side=per_side, repetitions=repetitions, seed=21)
+    return float(np.mean([bound(scores).epsilon for scores in attacks]))
 
 
 def right_guesses(*, mu: float, canaries: int, guesses: int, repetitions: int, seed: int) -> Counts:

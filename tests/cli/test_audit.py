@@ -99,8 +99,7 @@ def test_configuration_is_attacked_without_its_records(lehr: Run, tmp_path: Path
 
 
 def test_all_methods_are_in_one_table(lehr: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = subjects.method_settings()
-    monkeypatch.setattr(subjects, "method_settings", lambda: {name: every[name] for name in ("dpsgd", "auto-s")})
+    monkeypatch.setattr(subjects, "private_methods", lambda: ("dpsgd", "auto-s"))
     shown = lehr("audit", "--method", "all", "--steps", "2", "--canaries", "128", "-q", "--report", "all.html").stdout
     words = Page((tmp_path / "all.html").read_text(encoding="utf-8")).words
     assert all(f" {method} " in text for method in ("dpsgd", "auto-s") for text in (shown, words))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import shutil
@@ -63,8 +62,10 @@ NPY_HEADERS = (
     "'''",
     "",
 )
-SPARSE_BYTES = 1024**4
-NO_FILES = ("zero", "full", "null", "pipe", "folder", "loop", "nowhere", "sparse", "empty", "gone")
+NO_FILES = (
+    *("/dev/zero", "/dev/full", "/dev/null", "nowhere/at/all"),
+    *("loop", "pipe", "folder", "empty", "sparse", "gone"),
+)
 
 
 def mutate(path: Path, kind: str, random: Random) -> str:
@@ -80,21 +81,17 @@ def put_in_its_place(path: Path, what: str) -> str:
     """Something that is no file of this kind, or no file at all; returns what."""
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     match what:
-        case "zero" | "full" | "null":
-            path.symlink_to(f"/dev/{what}")
+        case "/dev/zero" | "/dev/full" | "/dev/null" | "nowhere/at/all":
+            path.symlink_to(what)
+        case "loop":
+            path.symlink_to(path.name)
         case "pipe":
             os.mkfifo(path)
         case "folder":
             path.mkdir()
-        case "loop":
-            path.symlink_to(path.name)
-        case "nowhere":
-            path.symlink_to("nowhere/at/all")
-        case "sparse":
+        case "empty" | "sparse":
             path.touch()
-            os.truncate(path, SPARSE_BYTES)
-        case "empty":
-            path.touch()
+            os.truncate(path, 0 if what == "empty" else 1024**4)
     return what
 
 
@@ -103,24 +100,17 @@ def _change_bytes(path: Path, random: Random) -> None:
     for _ in range(random.choice((1, 1, 2, 8))):
         at = min(random.choice((random.randrange(len(content) + 1), random.randrange(128))), len(content))
         end = min(len(content), at + random.choice((1, 4, 8, 100)))
-        match random.randrange(6):
-            case 0:
-                content[at:end] = random.randbytes(end - at)
-            case 1:
-                del content[at:]
-            case 2:
-                del content[at:end]
-            case 3:
-                content[at:at] = content[at:end] * random.choice((1, 100))
-            case 4:
-                content[at:end] = random.choice((b"\xff", b"\x00", b"\x7f")) * (end - at)
-            case 5:
-                content[at:at] = random.choice((b"{", b"[", b'"', b"\n", b"\xff\xfe", b"(", b"-", b"9" * 20))
+        content[at:end] = random.choice(
+            (
+                random.randbytes(end - at),
+                random.choice((b"\xff", b"\x00", b"\x7f")) * (end - at),
+                content[at:end] * random.choice((0, 2, 101)),
+                random.choice((b"{", b"[", b'"', b"\n", b"\xff\xfe", b"(", b"-", b"9" * 20)) + content[at:end],
+            )
+        )
+        if random.random() < 0.2:
+            del content[at:]
     path.write_bytes(content)
-
-
-def _change_json(path: Path, random: Random) -> None:
-    path.write_text(_changed_json(path.read_text(), random), encoding="utf-8")
 
 
 def _changed_json(text: str, random: Random) -> str:
@@ -155,6 +145,10 @@ def _nodes(shape: Any) -> Any:
         yield shape, key
         if isinstance(shape[key], dict | list):
             yield from _nodes(shape[key])
+
+
+def _change_json(path: Path, random: Random) -> None:
+    path.write_text(_changed_json(path.read_text(), random), encoding="utf-8")
 
 
 def _change_json_lines(path: Path, random: Random) -> None:
@@ -211,13 +205,14 @@ def _with_other_header(content: bytes, random: Random) -> bytes:
 
 
 def _change_idx(path: Path, random: Random) -> None:
-    content = path.read_bytes()
-    path.write_bytes(_with_other_axes(content, random))
+    path.write_bytes(_with_other_axes(path.read_bytes(), random))
 
 
 def _change_idx_gz(path: Path, random: Random) -> None:
+    content = gzip.decompress(path.read_bytes())
     bomb = bytes(random.choice((0, 0, 32 * 1024**2)))
-    path.write_bytes(gzip.compress(_with_other_axes(gzip.decompress(path.read_bytes()), random) + bomb, 1))
+    changed = random.choice((content[: random.randrange(2000)], _with_other_axes(content, random) + bomb))
+    path.write_bytes(gzip.compress(changed, 1))
 
 
 def _with_other_axes(content: bytes, random: Random) -> bytes:
@@ -252,38 +247,36 @@ def _change_png(path: Path, random: Random) -> None:
 def _change_database(path: Path, random: Random) -> None:
     """Any value of any table of an SQLite file, its triggers and its schema."""
     with closing(sqlite3.connect(path, isolation_level=None)) as file, suppress(sqlite3.Error):
-        for name, kind in file.execute("SELECT name, type FROM sqlite_master").fetchall():
-            if kind == "trigger":
-                file.execute(f"DROP TRIGGER {name}")
-        tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        named = file.execute("SELECT name, type FROM sqlite_master").fetchall()
+        for name in (name for name, kind in named if kind == "trigger"):
+            file.execute(f"DROP TRIGGER {name}")
+        tables = [name for name, kind in named if kind == "table"]
         table = random.choice(tables)
-        columns = [row[1] for row in file.execute(f"PRAGMA table_info({table})")]
-        rows = [row for (row,) in file.execute(f"SELECT rowid FROM {table}")] or [1]
+        column = random.choice([row[1] for row in file.execute(f"PRAGMA table_info({table})")])
+        row = random.choice([row for (row,) in file.execute(f"SELECT rowid FROM {table}")] or [1])
         new = random.choice((None, "", "x", -1, 2**62, 1e308, b"\xff\xfe", "{}", "[]", "null", "NaN", "x" * 10_000))
         match random.randrange(6):
             case 0:
-                file.execute(f"DELETE FROM {table} WHERE rowid = ?", (random.choice(rows),))
+                file.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))
             case 1:
                 file.execute(f"DROP TABLE {table}")
             case 2:
                 file.execute(f"PRAGMA {random.choice(('application_id', 'user_version'))} = {random.randrange(9)}")
             case _:
-                file.execute(
-                    f"UPDATE {table} SET {random.choice(columns)} = ? WHERE rowid = ?", (new, random.choice(rows))
-                )
+                file.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (new, row))
         if random.random() < 0.8 and tables[0] == "entry":
-            for name in list(_SCHEMA)[1:]:
-                file.execute(_SCHEMA[name])
+            for statement in list(_SCHEMA.values())[1:]:
+                file.execute(statement)
 
 
 def _change_entries(path: Path, random: Random) -> None:
     """Another body of a row of a ledger or a budget, and every hash after it as it then must be."""
-    known = BUDGET_FORMAT if b"budget" in path.name.encode() else LEDGER_FORMAT
+    form = BUDGET_FORMAT if "budget" in path.name else LEDGER_FORMAT
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         rows = file.execute("SELECT seq, at, kind, body FROM entry ORDER BY seq").fetchall()
         for name in list(_SCHEMA)[1:]:
             file.execute(f"DROP TRIGGER {name}")
-        chosen, chain = random.choice(rows)[0], _seed(known)
+        chosen, chain = random.choice(rows)[0], _seed(form)
         for seq, at, kind, body in rows:
             if seq == chosen:
                 body = _changed_json(body, random)
@@ -291,8 +284,8 @@ def _change_entries(path: Path, random: Random) -> None:
             with suppress(UnicodeEncodeError):
                 chain = _link(chain, seq, at, kind, body)
                 file.execute("UPDATE entry SET kind = ?, body = ?, chain = ? WHERE seq = ?", (kind, body, chain, seq))
-        for name in list(_SCHEMA)[1:]:
-            file.execute(_SCHEMA[name])
+        for statement in list(_SCHEMA.values())[1:]:
+            file.execute(statement)
 
 
 def _add_journal(path: Path, random: Random) -> None:
@@ -303,13 +296,6 @@ def _add_journal(path: Path, random: Random) -> None:
         put_in_its_place(beside, random.choice(NO_FILES))
 
 
-def _change_within_gzip(path: Path, random: Random) -> None:
-    whole = io.BytesIO()
-    with gzip.GzipFile(fileobj=whole, mode="wb", mtime=0) as file:
-        file.write(gzip.decompress(path.read_bytes())[: random.randrange(2000)])
-    path.write_bytes(whole.getvalue())
-
-
 _OF_KIND: dict[str, tuple[Callable[[Path, Random], None], ...]] = {
     "bytes": (),
     "json": (_change_json, _change_json, _change_json),
@@ -318,7 +304,7 @@ _OF_KIND: dict[str, tuple[Callable[[Path, Random], None], ...]] = {
     "npz": (_change_npz,),
     "npy": (_change_npy,),
     "idx": (_change_idx,),
-    "idx.gz": (_change_idx_gz, _change_within_gzip),
+    "idx.gz": (_change_idx_gz, _change_idx_gz),
     "png": (_change_png,),
     "safetensors": (_change_safetensors, _change_safetensors),
     "entries": (_change_entries, _change_database, _change_database, _add_journal),

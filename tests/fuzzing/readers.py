@@ -24,7 +24,6 @@ from lehr.data.decoding import decode_listed
 from lehr.data.file_content import read_file
 from lehr.data.image_folder import list_images
 from lehr.data.readers import parse_cifar, read_inputs, read_npz
-from lehr.data.records import InMemory
 from lehr.data.split import Split
 from lehr.errors import LehrError
 from lehr.planning.budget import Budget
@@ -37,9 +36,10 @@ from lehr.training.records import read_data
 
 EXIT_CODES = (0, 1, 2, 3, 4)
 RECORDS = ("private.npz", "test.npz")
+IMAGE_KINDS = ("png", "jpg", "gif", "bmp", "tiff", "webp", "ppm")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reader:
     """What reads ``file``, a file of this kind; ``needs`` is what else is copied, and ``often`` its share of inputs."""
 
@@ -47,8 +47,8 @@ class Reader:
     file: str
     kind: str
     read: Callable[[], object]
-    needs: tuple[str, ...] = ()
     often: int = 1
+    needs: tuple[str, ...] = ()
 
 
 class Stopped(LehrError):
@@ -60,14 +60,59 @@ class _Stop(Callback):
         raise Stopped
 
 
-def command(*words: str) -> int:
+def command(words: str) -> int:
     """Run the command ``lehr``; its exit code."""
     try:
-        app(list(words))
+        app(words.split())
     except SystemExit as end:
         code = end.code
     assert code in EXIT_CODES, f"exit code {code}"
     return int(code)
+
+
+COMMANDS = (
+    ("paid.json", "json", "certificate check paid.json"),
+    ("paid.json", "json", "certificate show paid.json"),
+    ("plan.json", "json", "account --plan plan.json"),
+    ("plan.json", "json", "certificate issue new.json --plan plan.json --settings-chosen-on fixed"),
+    ("plan.json", "json", "budget fits data.budget --plan plan.json"),
+    ("data.budget", "entries", "budget show data.budget --json"),
+    ("data.budget", "entries", "budget settle data.budget --run second --steps 5"),
+    ("prediction.json", "json", "report run --prediction prediction.json"),
+    ("model/config.json", "json", "evaluate model --npz test.npz"),
+    ("model/model.safetensors", "safetensors", "predict model private.npz"),
+    ("model/config.json", "json", "predict model images.idx --votes 2"),
+    ("images", "folder", "evaluate model --folder images"),
+    ("search-search/study.db", "database", "search search.toml --no-compile --json"),
+    ("search-search/search.json", "json", "search search.toml --no-compile --json"),
+    ("images.idx", "idx", "predict model images.idx"),
+    ("private.npz", "npz", "predict model private.npz --json"),
+    ("images/a/image.png", "png", "predict model images/a/image.png --resize"),
+    ("nothing", "folder", "release run --to nothing"),
+    ("plan.json", "folder", "predict model images.idx --to plan.json --overwrite"),
+)
+_RUN_FILES = (
+    ("config.json", "json"),
+    ("ledger.db", "entries"),
+    ("metrics.jsonl", "json lines"),
+    ("certificate.json", "json"),
+    ("audit.json", "json"),
+    ("model.safetensors", "safetensors"),
+    ("private/key", "bytes"),
+    ("private", "folder"),
+)
+_RESUMED_FILES = (
+    ("config.json", "json"),
+    ("config.json", "json"),
+    ("ledger.db", "entries"),
+    ("checkpoints/step-0000000000.safetensors", "safetensors"),
+    ("checkpoints", "folder"),
+    ("private/attempts.jsonl", "json lines"),
+    ("private/fingerprint", "bytes"),
+    ("private/diagnostics.jsonl", "json lines"),
+    ("private/lock", "folder"),
+    ("metrics.jsonl", "bytes"),
+)
 
 
 def readers(known: Mapping[str, Any]) -> list[Reader]:
@@ -84,84 +129,52 @@ def readers(known: Mapping[str, Any]) -> list[Reader]:
             assert ledger.charged() == known["charged"], "the ledger shows other charges"
 
     def releases() -> None:
-        if command("release", "run", "--to", "released") == 0:
+        if command("release run --to released") == 0:
             stated = read_certificate("released/certificate.json")
             assert stated.epsilon >= known["epsilon"], "the released model promises less than it costs"
             assert stated.delta <= known["delta"], "the released model promises less than it costs"
 
-    def shows(*words: str) -> Callable[[], object]:
-        return lambda: command(*words)
+    def of_run() -> Iterator[Reader]:
+        for file, kind in _RUN_FILES:
+            yield Reader("release", f"run/{file}", kind, releases, 6, ("run",))
+            yield Reader("report", f"run/{file}", kind, partial(command, "report run"), 3, ("run",))
+            yield Reader("serve", f"run/{file}", kind, lambda: Pages(Path()).answer("/"), 8, ("run",))
+        for file, kind in _RESUMED_FILES:
+            yield Reader("resume", f"interrupted/{file}", kind, _resume, 6, ("interrupted", *RECORDS))
 
+    mnist = "known/MNIST/raw/train-images-idx3-ubyte"
     return [
+        Reader("certificate", "model/certificate.json", "json", partial(_check, "model/certificate.json"), 20),
+        Reader("certificate", "paid.json", "json", partial(_check, "paid.json"), 20),
+        *(Reader(words, file, kind, partial(command, words), 1, _needs(words)) for file, kind, words in COMMANDS),
+        Reader("budget", "data.budget", "entries", reads_budget, 60),
+        Reader("ledger", "run/ledger.db", "entries", reads_ledger, 60),
+        *of_run(),
+        Reader("configuration", "run.toml", "toml", _configure, 100, RECORDS),
+        Reader("train", "run.toml", "toml", _train, 12, RECORDS),
+        Reader("search", "search.toml", "toml", lambda: Search.read(Path("search.toml")).plan, 40, RECORDS),
+        Reader("npz", "private.npz", "npz", lambda: read_npz(Path("private.npz")), 60),
         *(
-            Reader(name="certificate", file=file, kind="json", read=_checker(file), often=20)
-            for file in ("model/certificate.json", "paid.json")
-        ),
-        *_commands(
-            ("paid.json", "json", "certificate check paid.json"),
-            ("paid.json", "json", "certificate show paid.json"),
-            ("plan.json", "json", "account --plan plan.json"),
-            ("plan.json", "json", "certificate issue new.json --plan plan.json --settings-chosen-on fixed"),
-            ("data.budget", "entries", "budget show data.budget --json"),
-            ("data.budget", "entries", "budget settle data.budget --run second --steps 5"),
-            ("prediction.json", "json", "report run --prediction prediction.json"),
-            ("model/config.json", "json", "evaluate model --npz test.npz"),
-            ("model/model.safetensors", "safetensors", "predict model private.npz"),
-            ("model/config.json", "json", "predict model images.idx --votes 2"),
-            ("images", "folder", "evaluate model --folder images"),
-            ("search-search/study.db", "database", "search search.toml --no-compile --json"),
-            ("search-search/search.json", "json", "search search.toml --no-compile --json"),
-            ("images.idx", "idx", "predict model images.idx"),
-            ("private.npz", "npz", "predict model private.npz --json"),
-            ("images/a/image.png", "png", "predict model images/a/image.png --resize"),
-        ),
-        Reader(name="budget", file="data.budget", kind="entries", read=reads_budget, often=60),
-        Reader(name="ledger", file="run/ledger.db", kind="entries", read=reads_ledger, often=60),
-        Reader(name="plan and budget", file="plan.json", kind="json", needs=("data.budget",), often=2,
-               read=shows("budget", "fits", "data.budget", "--plan", "plan.json")),
-        *(
-            Reader(name="release", file=f"run/{file}", kind=kind, read=releases, needs=("run",), often=6)
-            for file, kind in _RUN_FILES
-        ),
-        *(
-            Reader(name="report", file=f"run/{file}", kind=kind, read=shows("report", "run"), needs=("run",), often=3)
-            for file, kind in _RUN_FILES
-        ),
-        *(
-            Reader(name="serve", file=f"run/{file}", kind=kind, read=_serve, needs=("run",), often=8)
-            for file, kind in _RUN_FILES
-        ),
-        *(
-            Reader(name="resume", file=f"interrupted/{file}", kind=kind, read=_resume, needs=_RESUMED, often=6)
-            for file, kind in _RESUMED_FILES
-        ),
-        Reader(name="release --to", file="nothing", kind="folder", needs=("run",),
-               read=shows("release", "run", "--to", "nothing")),
-        Reader(name="predict --to", file="plan.json", kind="folder", needs=("model", "images.idx"),
-               read=shows("predict", "model", "images.idx", "--to", "plan.json", "--overwrite")),
-        Reader(name="configuration", file="run.toml", kind="toml", read=_configure, needs=RECORDS, often=100),
-        Reader(name="train", file="run.toml", kind="toml", read=_train, needs=RECORDS, often=12),
-        Reader(name="search", file="search.toml", kind="toml", read=lambda: Search.read(Path("search.toml")).plan,
-               needs=RECORDS, often=40),
-        Reader(name="npz", file="private.npz", kind="npz", read=lambda: read_npz(Path("private.npz")), often=60),
-        *(
-            Reader(name="unlabelled", file=file, kind=kind, read=_unlabelled(file), often=40)
+            Reader("unlabelled", file, kind, partial(read_inputs, Path(file), shape=(1, 4, 4)), 40)
             for file, kind in (("private.npz", "npz"), ("images.idx", "idx"), ("images.idx.gz", "idx.gz"))
         ),
-        Reader(name="known data", file="known/MNIST/raw/train-images-idx3-ubyte", kind="idx",
-               needs=("known",), often=10,
-            read=lambda: load("mnist", Path("known"))),
-        Reader(name="split", file="split.npy", kind="npy", read=lambda: Split.load("split.npy"), often=40),
-        Reader(name="cifar", file="cifar.bin", kind="bytes", often=10,
-               read=lambda: _cifar("cifar.bin")),
+        Reader("known data", mnist, "idx", lambda: load("mnist", Path("known")), 10, ("known",)),
+        Reader("split", "split.npy", "npy", lambda: Split.load("split.npy"), 40),
+        Reader("cifar", "cifar.bin", "bytes", _cifar, 10),
         *(
-            Reader(name=read.__name__, file=f"images/a/image.{ending}", kind="png" if ending == "png" else "bytes",
-                   read=read, needs=("images",), often=10)
-            for read in (_image_folder, _streamed_folder)
-            for ending in ("png", "jpg", "gif", "bmp", "tiff", "webp", "ppm")
+            Reader(name, f"images/a/image.{ending}", "png" if ending == "png" else "bytes", read, 10, ("images",))
+            for name, read in (("image folder", _image_folder), ("streamed folder", _streamed_folder))
+            for ending in IMAGE_KINDS
         ),
-        Reader(name="kept results", file="kept.json", kind="json", read=lambda: ResultFile.read("kept.json"), often=10),
-    ]  # fmt: skip
+        Reader("kept results", "kept.json", "json", lambda: ResultFile.read("kept.json"), 10),
+    ]
+
+
+def _needs(words: str) -> tuple[str, ...]:
+    """The files and folders that a command names, and those behind them."""
+    files = (".npz", ".budget", ".toml", ".idx")
+    named = [word for word in words.split() if word in ("run", "model", "images") or Path(word).suffix in files]
+    return (*named, "search-search", *RECORDS) if words.startswith("search") else tuple(named)
 
 
 def facts() -> dict[str, Any]:
@@ -180,86 +193,32 @@ def facts() -> dict[str, Any]:
         }
 
 
-_RUN_FILES = (
-    ("config.json", "json"),
-    ("ledger.db", "entries"),
-    ("metrics.jsonl", "json lines"),
-    ("certificate.json", "json"),
-    ("audit.json", "json"),
-    ("model.safetensors", "safetensors"),
-    ("private/key", "bytes"),
-    ("private", "folder"),
-)
-_RESUMED = ("interrupted", *RECORDS)
-_RESUMED_FILES = (
-    ("config.json", "json"),
-    ("config.json", "json"),
-    ("ledger.db", "entries"),
-    ("checkpoints/step-0000000000.safetensors", "safetensors"),
-    ("checkpoints", "folder"),
-    ("private/attempts.jsonl", "json lines"),
-    ("private/fingerprint", "bytes"),
-    ("private/diagnostics.jsonl", "json lines"),
-    ("private/lock", "folder"),
-    ("metrics.jsonl", "bytes"),
-)
+def _check(file: str) -> None:
+    certificate = read_certificate(file)
+    if not checking.mismatches(certificate):
+        costs = accounting.bound(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
+        assert certificate.epsilon >= costs.epsilon, "a certificate holds that promises less than its event costs"
 
 
-def _commands(*described: tuple[str, str, str]) -> Iterator[Reader]:
-    for file, kind, words in described:
-        needs = [word for word in words.split() if word in _FOLDERS or Path(word).suffix in _FILES]
-        if words.startswith("search"):
-            needs += ["search-search", *RECORDS]
-        yield Reader(name=words, file=file, kind=kind, read=partial(command, *words.split()), needs=tuple(needs))
-
-
-_FOLDERS, _FILES = ("run", "model", "images"), (".npz", ".budget", ".toml", ".idx")
-
-
-def _checker(file: str) -> Callable[[], None]:
-    def check() -> None:
-        certificate = read_certificate(file)
-        if not checking.mismatches(certificate):
-            costs = accounting.bound(certificate.event, delta=certificate.delta, adjacency=certificate.adjacency)
-            assert certificate.epsilon >= costs.epsilon, "a certificate holds that promises less than its event costs"
-
-    return check
-
-
-def _cifar(name: str) -> InMemory:
-    return parse_cifar(read_file(Path(name)), num_labels=1, path=Path(name))
-
-
-def _unlabelled(file: str) -> Callable[[], object]:
-    return lambda: read_inputs(Path(file), shape=(1, 4, 4))
+def _cifar() -> None:
+    parse_cifar(read_file(Path("cifar.bin")), num_labels=1, path=Path("cifar.bin"))
 
 
 def _configure() -> None:
-    said = RunConfig.read(Path("run.toml"))
-    method_and_plan(said)
-    run_plan(said)
-    read_data(said)
+    config = RunConfig.read(Path("run.toml"))
+    method_and_plan(config)
+    run_plan(config)
+    read_data(config)
 
 
 def _train() -> None:
-    fit(
-        config=RunConfig.read(Path("run.toml")),
-        directory=Path("new"),
-        callbacks=[_Stop()],
-        quiet=True,
-        compiled=False,
-        seed=1,
-    )
+    config = RunConfig.read(Path("run.toml"))
+    fit(config=config, directory=Path("new"), callbacks=[_Stop()], quiet=True, compiled=False, seed=1)
 
 
 def _resume() -> None:
-    words = {"npz": "private.npz", "test_npz": "test.npz"}
-    asked = config_of_run(Path("interrupted")).with_values(data=words)
-    fit(config=asked, directory=Path("interrupted"), resume=True, callbacks=[_Stop()], quiet=True, compiled=False)
-
-
-def _serve() -> None:
-    Pages(Path()).answer("/")
+    config = config_of_run(Path("interrupted")).with_values(data={"npz": "private.npz", "test_npz": "test.npz"})
+    fit(config=config, directory=Path("interrupted"), resume=True, callbacks=[_Stop()], quiet=True, compiled=False)
 
 
 def _image_folder() -> None:
@@ -268,5 +227,5 @@ def _image_folder() -> None:
 
 def _streamed_folder() -> None:
     files = list_images(Path("images"))
-    for place in range(len(files)):
-        decode_listed(files.at(place), size=(4, 4), channels=3)
+    for index in range(len(files)):
+        decode_listed(files.at(index), size=(4, 4), channels=3)

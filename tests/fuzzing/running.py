@@ -1,4 +1,4 @@
-"""Runs many mutated inputs, in child processes that are given little memory and little time for each."""
+"""Runs many mutated inputs in child processes, with little memory and little time for each."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def run(readers: Sequence[Reader], *, seeds: Path, scratch: Path, numbers: Seque
             while done < len(numbers):
                 if not here.poll(MOST_WAITING):
                     raise TimeoutError
-                said = here.recv()
-                if said == _ENDED:
+                received = here.recv()
+                if received == _ENDED:
                     done += 1
-                elif said.what:
-                    findings.append(said)
+                elif received.what:
+                    findings.append(received)
                 else:
-                    current = said
+                    current = received
         except (EOFError, TimeoutError) as error:
             hung = isinstance(error, TimeoutError)
             findings.append(current._replace(what="it hangs" if hung else "the process died"))
@@ -71,7 +71,7 @@ def run(readers: Sequence[Reader], *, seeds: Path, scratch: Path, numbers: Seque
     return findings
 
 
-def _work(readers: Sequence[Reader], seeds: Path, scratch: Path, numbers: Sequence[int], told: Connection) -> None:
+def _work(readers: Sequence[Reader], seeds: Path, scratch: Path, numbers: Sequence[int], report: Connection) -> None:
     torch.set_num_threads(1)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * os.sysconf("SC_PAGE_SIZE") + MOST_ADDRESSES
@@ -79,22 +79,24 @@ def _work(readers: Sequence[Reader], seeds: Path, scratch: Path, numbers: Sequen
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in numbers:
-            _try(readers, seeds, scratch, number, told)
-            told.send(_ENDED)
+            _try(readers, seeds, scratch, number, report)
+            report.send(_ENDED)
 
 
-def _try(readers: Sequence[Reader], seeds: Path, scratch: Path, number: int, told: Connection) -> None:
-    random, changed = Random(number), ""
-    if number < len(readers) * len(NO_FILES):  # each of them for each reader, before anything is left to chance
+def _try(readers: Sequence[Reader], seeds: Path, scratch: Path, number: int, report: Connection) -> None:
+    random = Random(number)
+    is_no_file = number < len(readers) * len(NO_FILES)  # each of them for each reader, before the random mutations
+    if is_no_file:
         reader = readers[number // len(NO_FILES)]
-        prepare(reader, seeds, scratch)
-        changed = put_in_its_place(scratch / reader.file, NO_FILES[number % len(NO_FILES)])
     else:
         reader = random.choices(readers, [each.often for each in readers])[0]
-        prepare(reader, seeds, scratch)
-        changed = mutate(scratch / reader.file, reader.kind, random)
+    prepare(reader, seeds, scratch)
+    path = scratch / reader.file
+    changed = (
+        put_in_its_place(path, NO_FILES[number % len(NO_FILES)]) if is_no_file else mutate(path, reader.kind, random)
+    )
     finding = Finding(number, f"{reader.name} ({reader.file})", changed, "")
-    told.send(finding)
+    report.send(finding)
     Path("/proc/self/clear_refs").write_text("5")  # the most memory that was used is measured from here on
     began, used = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     wrong = _wrong(reader, scratch)
@@ -103,7 +105,7 @@ def _try(readers: Sequence[Reader], seeds: Path, scratch: Path, number: int, tol
     if not wrong and (more := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used) > MOST_MEMORY:
         wrong = f"it takes {more // 1024} MiB"
     if wrong:
-        told.send(finding._replace(what=wrong))
+        report.send(finding._replace(what=wrong))
 
 
 def prepare(reader: Reader, seeds: Path, scratch: Path) -> None:
@@ -118,9 +120,9 @@ def prepare(reader: Reader, seeds: Path, scratch: Path) -> None:
 
 def _wrong(reader: Reader, scratch: Path) -> str:
     """What the reader did that it must not do; nothing where it read the file or refused it."""
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with chdir(scratch), redirect_stdout(said), redirect_stderr(said):
+        with chdir(scratch), redirect_stdout(output), redirect_stderr(output):
             reader.read()
     except LehrError:
         pass

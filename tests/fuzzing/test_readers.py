@@ -1,4 +1,4 @@
-"""No file, whatever it holds, makes a reader fail other than by an error of Lehr's own, hang, or count too little."""
+"""Whatever a file holds, its reader accepts it or raises an error of Lehr; it never hangs or counts too little."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_must_not_happen_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     }
     for fault, does in faults.items():
         monkeypatch.setattr(running, "MOST_WAITING", 1.0 if fault == "it hangs" else 90.0)
-        reader = Reader(name=fault, file="file", kind="bytes", read=does)
+        reader = Reader(fault, "file", "bytes", does)
         found = run([reader], seeds=tmp_path / "seeds", scratch=tmp_path / "scratch", numbers=[0, 1])
         assert len(found) == 2, fault
         assert all(fault in each.what for each in found), found

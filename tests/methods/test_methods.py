@@ -311,7 +311,7 @@ def test_dpsur_as_published_counts_accepted_candidates_and_charges_all(tmp_path:
     assert run.certificate is not None
     assert run.certificate.epsilon == pytest.approx(run.proven.epsilon, rel=1e-6)
     [claim] = run.certificate.published_claims
-    assert (claim.claim, claim.kind) == (run.published, "published")
+    assert (claim, claim.kind) == (run.published, "published")
 
 
 @pytest.mark.parametrize("keeps_momentum", [False, True])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lehr.accounting import PassedOver
+from lehr.accounting import Answer
 from lehr.planning.plan import Plan
 from lehr.reports.plan_page import (
     POINTS,
@@ -55,7 +55,9 @@ def test_page_has_the_numbers_the_claim_and_the_curve() -> None:
 
 def test_names_of_accountants_are_escaped_and_an_infinite_epsilon_has_no_curve() -> None:
     attack = "</script><script>alert('x')</script><b onclick=y>&amp;"
-    bound = replace(PLAN.bound(), epsilon=math.inf, accountant=attack, passed_over=(PassedOver(attack, attack),))
+    bound = replace(
+        PLAN.bound(), epsilon=math.inf, accountant=attack, passed_over=(Answer(attack, None, False, attack),)
+    )
     text = render(PLAN, bound=bound, claim=PLAN.claim(), curve=epsilon_chart(PLAN))
     assert attack not in text
     assert "alert('x')" in Page(text).words

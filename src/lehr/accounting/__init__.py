@@ -6,7 +6,7 @@
 - ``rdp``: Rényi divergences with two conversions, also for sampling without replacement and repeated selection
 - ``closed_forms``: Gaussian noise without sampling, and two estimates that are shown and never used
 - ``levels``: schedules of very many noise levels, counted at fewer
-- ``calibration``: any three of four numbers give the fourth
+- ``calibration``: the noise, sample or steps with which a run stays within a target ε
 - ``filter``: composition for runs that are chosen after seeing earlier ones
 """
 
@@ -18,14 +18,12 @@ from lehr.accounting.accountant import (
     Answer,
     Bound,
     EpsilonCurve,
-    PassedOver,
     answers,
     bound,
     claim,
     smallest_of,
     version,
 )
-from lehr.accounting.calibration import Setting, calibrate
 from lehr.accounting.filter import RenyiFilter
 
 __all__ = [
@@ -34,12 +32,9 @@ __all__ = [
     "Answer",
     "Bound",
     "EpsilonCurve",
-    "PassedOver",
     "RenyiFilter",
-    "Setting",
     "answers",
     "bound",
-    "calibrate",
     "claim",
     "smallest_of",
     "version",

@@ -94,9 +94,9 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedRule:
-    """How a paper counts its own method. Where it is broken, ``because`` says why, and ``shown_in`` where that is seen.
+    """How a paper counts its own method. Where it is broken, ``because`` says why, and ``shown_in`` shows that.
 
-    ``counts_accepted_only`` says that candidates which were not accepted are left out of the count.
+    ``counts_accepted_only``: candidates that were not accepted are left out of the count.
     """
 
     paper: str
@@ -107,8 +107,6 @@ class PublishedRule:
     counts_accepted_only: bool = False
 
     def __post_init__(self) -> None:
-        validate.text(paper=self.paper)
-        validate.text(theorem=self.theorem)
         if self.because:
             validate.text(shown_in=self.shown_in)
         if self.counts_accepted_only and not self.because:
@@ -120,9 +118,6 @@ class PublishedRule:
         return bool(self.because)
 
 
-ACCOUNTINGS = ("proven", "published")
-
-
 def published_rule(rule: PublishedRule, accounting: object) -> PublishedRule | None:
     """The rule, if the run is accounted for as published; None for what is proven. Other words are refused."""
-    return rule if validate.one_of(ACCOUNTINGS, accounting=accounting) == "published" else None
+    return rule if validate.one_of(("proven", "published"), accounting=accounting) == "published" else None

@@ -12,18 +12,20 @@ Neither estimate is a guarantee.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
 
-from lehr.accounting.events import Adjacency, Atom, Event, Gaussian, NonPrivate, PoissonSampled, counted
+from lehr.accounting.events import Adjacency, Event, Gaussian, NonPrivate, PoissonSampled, counted
 from lehr.errors import UnsupportedEvent
 
 SMALLEST_NOISE = 1e-3  # less counts as none
 SMALLEST_PROBABILITY = 1e-20
 LARGEST_NOISE = 1e11
+_LARGEST_CLOSED_FORM = 1e12
 
 
 class GaussianStep(NamedTuple):
@@ -34,36 +36,28 @@ class GaussianStep(NamedTuple):
 
 
 def gaussian_steps(event: Event, *, adjacency: Adjacency, accountant: str) -> dict[GaussianStep, int]:
-    """Each distinct step and how often it happened; whatever is no Gaussian step is refused by name."""
+    """Each distinct step and how often it happened; events that are no Gaussian steps are refused by name.
+
+    A step out of the range of arithmetic stands as the nearest that loses no less: more sampling, or less noise.
+    """
     steps: dict[GaussianStep, int] = {}
     for atom, count in counted(event).items():
-        step = _within_range(_gaussian_step(atom, adjacency, accountant))
+        match atom:
+            case Gaussian():
+                probability, sigma = 1.0, atom.noise_multiplier
+            case NonPrivate():
+                probability, sigma = 1.0, 0.0
+            case PoissonSampled() if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+                probability, sigma = atom.sampling_probability, atom.event.noise_multiplier
+            case _:
+                reason = "it counts Gaussian noise only, on all records or on a Poisson sample of them"
+                if isinstance(atom, PoissonSampled):
+                    reason = "Poisson sampling is counted under add-or-remove-one only"
+                raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
+        sigma = min(sigma, LARGEST_NOISE) if sigma >= SMALLEST_NOISE else 0.0
+        step = GaussianStep(max(probability, SMALLEST_PROBABILITY), sigma)
         steps[step] = steps.get(step, 0) + count
     return steps
-
-
-def _within_range(step: GaussianStep) -> GaussianStep:
-    """The nearest step that arithmetic can take and that loses no less: more sampling, or less noise."""
-    sigma = min(step.noise_multiplier, LARGEST_NOISE)
-    return GaussianStep(max(step.sampling_probability, SMALLEST_PROBABILITY), sigma if sigma >= SMALLEST_NOISE else 0.0)
-
-
-def _gaussian_step(atom: Atom, adjacency: Adjacency, accountant: str) -> GaussianStep:
-    match atom:
-        case Gaussian():
-            return GaussianStep(1.0, atom.noise_multiplier)
-        case NonPrivate():
-            return GaussianStep(1.0, 0.0)
-        case PoissonSampled() if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
-            return GaussianStep(atom.sampling_probability, atom.event.noise_multiplier)
-        case PoissonSampled():
-            reason = "Poisson sampling is counted under add-or-remove-one only"
-        case _:
-            reason = "it counts Gaussian noise only, on all records or on a Poisson sample of them"
-    raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
-
-
-_LARGEST_CLOSED_FORM = 1e12
 
 
 def gaussian_epsilon(squared_mu: float, *, delta: float) -> float:
@@ -81,28 +75,24 @@ def gaussian_epsilon(squared_mu: float, *, delta: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class GdpEstimate:
-    """ε of the Gaussian mechanism with μ² = Σ q²·(e^(1/σ²) − 1) over the steps."""
+class Estimate:
+    """ε from a sum over the steps; infinite where a step has no noise."""
 
-    name: str = "gdp"
+    name: str
+    theorem: str
+    cost: Callable[[GaussianStep], float]
+    convert: Callable[[float, float], float]
     is_estimate: bool = True
-    theorem: str = (
-        "central limit theorem for Gaussian differential privacy (Bu, Dong, Long & Su 2020), an approximation"
-    )
     proof: None = None
 
     def epsilon(self, event: Event, *, delta: float, adjacency: Adjacency) -> float:
-        """The estimate; infinite where there is no noise."""
         steps = gaussian_steps(event, adjacency=adjacency, accountant=self.name)
-        return gaussian_epsilon(sum(count * _squared_mu(step) for step, count in steps.items()), delta=delta)
-
-
-GDP = GdpEstimate()
+        if any(step.noise_multiplier == 0 for step in steps):
+            return math.inf
+        return self.convert(sum(count * self.cost(step) for step, count in steps.items()), delta)
 
 
 def _squared_mu(step: GaussianStep) -> float:
-    if step.noise_multiplier == 0:
-        return math.inf
     precision = step.noise_multiplier**-2
     if step.sampling_probability == 1:
         return precision
@@ -112,26 +102,15 @@ def _squared_mu(step: GaussianStep) -> float:
         return math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class TanEstimate:
-    """ε from the total amount of noise alone."""
-
-    name: str = "tan"
-    is_estimate: bool = True
-    theorem: str = "Rényi divergence at small orders and large noise (Sander et al. 2023, Section 3), an approximation"
-    proof: None = None
-
-    def epsilon(self, event: Event, *, delta: float, adjacency: Adjacency) -> float:
-        """The estimate; infinite where there is no noise."""
-        steps = gaussian_steps(event, adjacency=adjacency, accountant=self.name)
-        eta_squared = sum(count * _eta_squared(step) for step, count in steps.items())
-        return eta_squared + 2 * math.sqrt(eta_squared * -math.log(delta))
-
-
-TAN = TanEstimate()
-
-
-def _eta_squared(step: GaussianStep) -> float:
-    if step.noise_multiplier == 0:
-        return math.inf
-    return (step.sampling_probability / step.noise_multiplier) ** 2 / 2
+GDP = Estimate(
+    name="gdp",
+    theorem="central limit theorem for Gaussian differential privacy (Bu, Dong, Long & Su 2020), an approximation",
+    cost=_squared_mu,
+    convert=lambda squared_mu, delta: gaussian_epsilon(squared_mu, delta=delta),
+)
+TAN = Estimate(
+    name="tan",
+    theorem="Rényi divergence at small orders and large noise (Sander et al. 2023, Section 3), an approximation",
+    cost=lambda step: (step.sampling_probability / step.noise_multiplier) ** 2 / 2,
+    convert=lambda eta_squared, delta: eta_squared + 2 * math.sqrt(eta_squared * -math.log(delta)),
+)

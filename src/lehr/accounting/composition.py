@@ -24,78 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, special
 
-from lehr.accounting.privacy_loss import Floats, GridLoss, Loss, SampledGaussianLoss, split
+from lehr.accounting.privacy_loss import Floats, GridLoss, PrivacyLoss, SampledGaussianLoss, split
 
-Parts = Sequence[tuple[Loss, int]]
+Parts = Sequence[tuple[PrivacyLoss, int]]
+Complexes = NDArray[np.complex128]
 
 LOG_TILTED_TAIL = math.log(1e-10)  # probability, under the tilted law, of falling outside of the window on one side
-_TILT_RATIO = 1.1  # tilts are looked up on a geometric grid, so that neighbouring queries share their moments
-
-
-class Window:
-    """The tilt for the largest number of repeats, and losses that frame every number of them.
-
-    Under the law tilted by e^(tilt·loss) the sum of many losses gathers around its mean. The tilt puts that mean where
-    ε lies: it minimises the Chernoff bound on ε, so that tilt + 1 is the order of the best Rényi bound. These numbers
-    only steer the precision of a composition; none decides its validity.
-    """
-
-    def __init__(self, parts: Parts, *, delta: float, fewest: int, most: int, gentler: int = 0) -> None:
-        """A tilt ``gentler`` times halved suits losses of which a single large one, not their sum, decides."""
-        self.parts, self.delta, self.fewest, self.most = parts, delta, fewest, most
-        self.tilt = self._best_tilt() / 2**gentler
-        self.low = max(self._lows(fewest))
-        self.high, self.further_tilt = min(self._highs(most))
-
-    def spacing_for(self, tolerance: float) -> float:
-        """A grid adds spacing²/6 of variance a step; this much of it changes ε by about ``tolerance``·ε."""
-        steps = self.most * sum(count for _, count in self.parts)
-        return math.sqrt(12 * tolerance * self._chernoff(self.tilt) / (steps * (self.tilt + 1)))
-
-    def _lows(self, repeats: int) -> list[float]:
-        here = self._log_moment(self.tilt)
-        shifts = [*self._shifts(repeats), 0.5 * self.tilt, self.tilt]  # for losses that are bounded above, not below
-        rises = [repeats * (here - self._log_moment(self.tilt - shift)) for shift in shifts]
-        return [(rise + LOG_TILTED_TAIL) / shift for rise, shift in zip(rises, shifts, strict=True)]
-
-    def _highs(self, repeats: int) -> list[tuple[float, float]]:
-        here = self._log_moment(self.tilt)
-        shifts = [*self._shifts(repeats), 0.1 * self.tilt, 0.3 * self.tilt, self.tilt]
-        rises = [repeats * (self._log_moment(self.tilt + shift) - here) for shift in shifts]
-        pairs = zip(rises, shifts, strict=True)
-        return [((rise - LOG_TILTED_TAIL) / shift, self.tilt + shift) for rise, shift in pairs]
-
-    def _shifts(self, repeats: int) -> list[float]:
-        """Further tilts for Chernoff bounds: the best one for a normal law, and gentler ones for heavier tails."""
-        deviation = math.sqrt(repeats * self._variance(self.tilt))
-        return [scale * math.sqrt(-2 * LOG_TILTED_TAIL) / deviation for scale in (0.03, 0.1, 0.3, 1.0)]
-
-    def _best_tilt(self) -> float:
-        guess = 0.5 * math.log(-2 * math.log(self.delta) / (self.most * self._variance(0.0)))
-        index = round(guess / math.log(_TILT_RATIO))
-        return float(_TILT_RATIO ** _lowest(lambda i: self._chernoff(_TILT_RATIO**i), index - 240, index + 40))
-
-    def _chernoff(self, tilt: float) -> float:
-        return (self.most * self._log_moment(tilt) - math.log(self.delta)) / tilt
-
-    def _log_moment(self, tilt: float) -> float:
-        return sum(count * part.log_moment(tilt) for part, count in self.parts)
-
-    def _variance(self, tilt: float) -> float:
-        return sum(count * part.variance(tilt) for part, count in self.parts)
-
-
-def _lowest(value: Callable[[int], float], first: int, last: int) -> int:
-    """The index of the minimum: the best of every sixteenth, then by strides that halve."""
-    index, stride = min(range(first, last + 1, 16), key=value), 8
-    while stride:
-        index = min((max(index - stride, first), index, min(index + stride, last)), key=value)
-        stride //= 2
-    return index
-
-
 MAX_GRID_POINTS = 1 << 22
 MAX_FREQUENCIES = 1 << 18  # a query costs as many complex exponentials, the grid itself only two transforms
+_TILT_RATIO = 1.1  # tilts are looked up on a geometric grid, so that neighbouring queries share their moments
 _ROUNDING_MARGIN = 1e-6  # relative, of δ: for the rounding of masses, which 10⁸ steps multiply
 _ROUNDING_UNIT = 2.0**-52
 _ROUNDINGS_OF_A_TRANSFORM = 16  # of 2⁻⁵² each: more than the logarithm of the longest one, in half units
@@ -105,10 +42,8 @@ _LARGEST_EXPONENT = 700.0  # of a double, nearly
 _LOG_NEGLIGIBLE = -90.0  # a frequency this weak changes no double
 _FIRST_COARSENESS = 32  # the first grid has this many times fewer points than the finest
 _SMALL_EPSILON = 0.01  # below it the precision that is asked for is absolute
-_FEWEST_PLACES = 4096  # a transform this short costs no more than a few sums
+_FEWEST_POSITIONS = 4096  # a transform this short costs no more than a few sums
 _ALMOST_ZERO = 1e-300
-
-Complexes = NDArray[np.complex128]
 
 
 def compose_by_transform(
@@ -125,36 +60,98 @@ def compose_by_transform(
     The grid is refined until, at both ends of the range, that changes ε by no more than ``tolerance``·(ε + 0.01) or ε
     is below one that is known to be ``larger``; or until ``MAX_GRID_POINTS`` or ``MAX_FREQUENCIES`` are reached.
     """
-    coarse, fine = None, _clear_composition(parts, delta, tolerance, fewest, most)
-    while not all(_is_fine(coarse, fine, repeats, tolerance, larger) for repeats in {fewest, most}):
-        if fine.spacing / 2 < _finest_spacing(fine.window) or fine.frequencies > MAX_FREQUENCIES:
+    coarse: _Composition | None = None
+    fine = _clear_composition(parts, delta, tolerance, fewest, most)
+
+    def is_fine(repeats: int) -> bool:
+        epsilon = fine.epsilon(repeats)
+        change = math.inf if coarse is None else coarse.epsilon(repeats) - epsilon
+        # Never for an infinite one: it has no change.
+        return epsilon <= larger(repeats) or change <= tolerance * (epsilon + _SMALL_EPSILON)
+
+    while not (is_fine(fewest) and is_fine(most)):
+        if fine.spacing / 2 < fine.window.finest_spacing or fine.frequencies > MAX_FREQUENCIES:
             break
         coarse, fine = fine, _Composition(fine.window, fine.spacing / 2)
     return fine.epsilon
 
 
 def _clear_composition(parts: Parts, delta: float, tolerance: float, fewest: int, most: int) -> _Composition:
-    """On a first grid, with the strongest tilt at which what decides stands clear of rounding, or the best found."""
+    """On a first grid, with the strongest tilt at which what decides is clear of rounding, or the best one."""
     best: _Composition | None = None
     for gentler in range(_MOST_GENTLER_TILTS):
         window = Window(parts, delta=delta, fewest=fewest, most=most, gentler=gentler)
-        found = _Composition(window, _first_spacing(window, tolerance))
-        if found.is_clear(fewest) and found.is_clear(most):
-            return found
-        if best is not None and best.epsilon(most) <= found.epsilon(most) < math.inf:
+        spacing = max(window.spacing_for(tolerance), _FIRST_COARSENESS * window.finest_spacing)
+        composition = _Composition(window, _power_of_two_above(spacing))
+        if composition.is_clear(fewest) and composition.is_clear(most):
+            return composition
+        if best is not None and best.epsilon(most) <= composition.epsilon(most) < math.inf:
             return best
-        best = found
+        best = composition
     assert best is not None
     return best
 
 
-def _first_spacing(window: Window, tolerance: float) -> float:
-    return _power_of_two_above(max(window.spacing_for(tolerance), _FIRST_COARSENESS * _finest_spacing(window)))
+class Window:
+    """The tilt for the largest number of repeats, and losses that frame every number of them.
 
+    Under the law tilted by e^(tilt·loss) the sum of many losses gathers around its mean. The tilt puts that mean where
+    ε lies: it minimises the Chernoff bound on ε, so that tilt + 1 is the order of the best Rényi bound. These numbers
+    only steer the precision of a composition; none decides its validity.
+    """
 
-def _finest_spacing(window: Window) -> float:
-    widest = max(window.high - window.low, *(part.largest - part.smallest for part, _ in window.parts))
-    return widest / MAX_GRID_POINTS
+    def __init__(self, parts: Parts, *, delta: float, fewest: int, most: int, gentler: int = 0) -> None:
+        """A tilt ``gentler`` times halved suits losses of which a single large one, not their sum, decides."""
+        self.parts, self.delta, self.fewest, self.most = parts, delta, fewest, most
+        self.tilt = tilt = self._best_tilt() / 2**gentler
+        here = self._log_moment(tilt)
+        # By Chernoff bounds at several further tilts; the last ones suit losses that are bounded on one side.
+        lows = (
+            (fewest * (here - self._log_moment(tilt - shift)) + LOG_TILTED_TAIL) / shift
+            for shift in (*self._shifts(fewest), 0.5 * tilt, tilt)
+        )
+        highs = (
+            ((most * (self._log_moment(tilt + shift) - here) - LOG_TILTED_TAIL) / shift, tilt + shift)
+            for shift in (*self._shifts(most), 0.1 * tilt, 0.3 * tilt, tilt)
+        )
+        self.low = max(lows)
+        self.high, self.further_tilt = min(highs)
+        widest = max(self.high - self.low, *(part.largest - part.smallest for part, _ in parts))
+        self.finest_spacing = widest / MAX_GRID_POINTS
+
+    def spacing_for(self, tolerance: float) -> float:
+        """A grid adds spacing²/6 of variance a step; this much of it changes ε by about ``tolerance``·ε."""
+        steps = self.most * sum(count for _, count in self.parts)
+        return math.sqrt(12 * tolerance * self._chernoff(self.tilt) / (steps * (self.tilt + 1)))
+
+    def _shifts(self, repeats: int) -> list[float]:
+        """Further tilts for Chernoff bounds: the best one for a normal law, and gentler ones for heavier tails."""
+        deviation = math.sqrt(repeats * self._variance(self.tilt))
+        return [scale * math.sqrt(-2 * LOG_TILTED_TAIL) / deviation for scale in (0.03, 0.1, 0.3, 1.0)]
+
+    def _best_tilt(self) -> float:
+        """The minimum of the Chernoff bound: the best of every sixteenth tilt, then by strides that halve."""
+
+        def value(index: int) -> float:
+            return self._chernoff(_TILT_RATIO**index)
+
+        guess = 0.5 * math.log(-2 * math.log(self.delta) / (self.most * self._variance(0.0)))
+        first = round(guess / math.log(_TILT_RATIO)) - 240
+        last = first + 280
+        index, stride = min(range(first, last + 1, 16), key=value), 8
+        while stride:
+            index = min((max(index - stride, first), index, min(index + stride, last)), key=value)
+            stride //= 2
+        return float(_TILT_RATIO**index)
+
+    def _chernoff(self, tilt: float) -> float:
+        return (self.most * self._log_moment(tilt) - math.log(self.delta)) / tilt
+
+    def _log_moment(self, tilt: float) -> float:
+        return sum(count * part.log_moment(tilt) for part, count in self.parts)
+
+    def _variance(self, tilt: float) -> float:
+        return sum(count * part.variance(tilt) for part, count in self.parts)
 
 
 class _Composition:
@@ -170,30 +167,27 @@ class _Composition:
         self._largest = sum(count * float(grid.losses[-1]) for grid, count in grids)
         rise = window.most * (self._further_log_moment - self._log_moment)
         chernoff_high = (rise - LOG_TILTED_TAIL) / (self._further_tilt - self._tilt)
-        self._high = min(chernoff_high, window.most * self._largest)
+        largest = window.most * self._largest
+        self._high = chernoff_high if chernoff_high < largest - spacing else largest  # an end that rounding may hit
         self._first = math.floor(window.low / spacing)
         self._size = int(_power_of_two_above(max(self._high / spacing - self._first + 2, 16)))
         self._offset = 0
         self._steps = sum(count for _, count in grids)
         self._log_spectrum = self._transform(grids, window.fewest)
+        self.frequencies = len(self._log_spectrum)  # those that matter
         decays = (self._tilt * spacing, (self._tilt + 1) * spacing)
         self._series = [_DecaySeries(self.frequencies, self._size, decay) for decay in decays]
         self._known: dict[int, tuple[float, bool]] = {}
 
-    @property
-    def frequencies(self) -> int:
-        """How many frequencies the transform has that matter."""
-        return len(self._log_spectrum)
-
     def epsilon(self, repeats: int) -> float:
         """An upper bound on ε of so many repeats."""
-        return self._found(repeats)[0]
+        return self._solve(repeats)[0]
 
     def is_clear(self, repeats: int) -> bool:
         """Whether what decides ε of so many repeats is far above the rounding of the transform."""
-        return self._found(repeats)[1]
+        return self._solve(repeats)[1]
 
-    def _found(self, repeats: int) -> tuple[float, bool]:
+    def _solve(self, repeats: int) -> tuple[float, bool]:
         if repeats not in self._known:
             infinite = -math.expm1(repeats * self._log_finite_mass)
             lost = self._beyond_window(repeats) + infinite
@@ -213,8 +207,8 @@ class _Composition:
             exponents = self._tilt * grid.losses - _log_moment(grid, self._tilt)
             tilted = grid.masses * np.exp(np.minimum(exponents, _LARGEST_EXPONENT))  # only an empty point has more
             centre = round(float(tilted @ np.arange(len(tilted))))  # small phases keep the power precise
-            places = np.arange(-centre, len(tilted) - centre) % self._size
-            spectrum = fft.rfft(np.bincount(places, weights=tilted, minlength=self._size), workers=2)
+            positions = np.arange(-centre, len(tilted) - centre) % self._size
+            spectrum = fft.rfft(np.bincount(positions, weights=tilted, minlength=self._size), workers=2)
             strong = np.flatnonzero(np.abs(spectrum) > math.exp(_LOG_NEGLIGIBLE / (fewest * count)))
             total = total[: strong[-1] + 1]
             spectrum = spectrum[: len(total)]
@@ -240,12 +234,12 @@ class _Composition:
             return np.asarray(delta * np.exp(np.minimum(exponent, _LARGEST_EXPONENT)))
 
         # Far to the left both sides are below the transform's rounding, so the crossing is looked for from the right.
-        places = self._series[0].places
-        passed = np.flatnonzero(~(above.at_places - discounted.at_places + rounding <= level(places)))
-        found = int(passed[-1]) + 1 if len(passed) else 0
-        if found == len(places):
+        positions = self._series[0].positions
+        outside = np.flatnonzero(~(above.at_positions - discounted.at_positions + rounding <= level(positions)))
+        first_inside = int(outside[-1]) + 1 if len(outside) else 0
+        if first_inside == len(positions):
             return math.inf, False
-        low, index = int(places[max(found - 1, 0)]), int(places[found])
+        low, index = int(positions[max(first_inside - 1, 0)]), int(positions[first_inside])
         while index - low > 1:
             middle = (low + index) // 2
             within = above.at(middle) - discounted.at(middle) + rounding <= level(middle)
@@ -261,15 +255,15 @@ class _Composition:
 class _DecaySeries:
     """For each frequency the geometric series Σ e^(u·(i·angle − decay)) over u = 0, 1, …, the same for every spectrum.
 
-    ``places`` are evenly spaced indices of the window, at least as many as the frequencies tell apart.
+    ``positions`` are evenly spaced indices of the window, at least as many as the frequencies tell apart.
     """
 
     def __init__(self, frequencies: int, size: int, decay: float) -> None:
         self.size, self.decay = size, decay
         self.sums = -1 / np.expm1(_turned(1, frequencies, size) - decay)
-        self.stride = size // min(int(_power_of_two_above(max(4 * frequencies, _FEWEST_PLACES))), size)
-        self.places = np.arange(0, size, self.stride, dtype=np.float64)
-        self.decay_to_the_end = np.exp(-decay * (size - self.places))
+        self.stride = size // min(int(_power_of_two_above(max(4 * frequencies, _FEWEST_POSITIONS))), size)
+        self.positions = np.arange(0, size, self.stride, dtype=np.float64)
+        self.decay_to_the_end = np.exp(-decay * (size - self.positions))
 
 
 class _TailSum:
@@ -283,15 +277,15 @@ class _TailSum:
         self._series = series
         self._spectrum = spectrum * series.sums
         self.size = 2 * float(np.abs(self._spectrum).sum()) / series.size  # no sum is larger
-        periodic = fft.irfft(self._spectrum, len(series.places), workers=2) / series.stride
+        periodic = fft.irfft(self._spectrum, len(series.positions), workers=2) / series.stride
         self._beyond = float(periodic[0])
-        self.at_places: Floats = periodic - self._beyond * series.decay_to_the_end
+        self.at_positions: Floats = periodic - self._beyond * series.decay_to_the_end
 
     def at(self, index: int) -> float:
         """The sum starting at one index."""
         series = self._series
         if index % series.stride == 0:
-            return float(self.at_places[index // series.stride])
+            return float(self.at_positions[index // series.stride])
         waves = (self._spectrum * np.exp(_turned(index, len(self._spectrum), series.size))).real
         periodic = float(2 * waves.sum() - waves[0]) / series.size  # every frequency but the zeroth has a mirror image
         return periodic - self._beyond * math.exp(-series.decay * (series.size - index))
@@ -300,20 +294,6 @@ class _TailSum:
 def _turned(index: int, frequencies: int, size: int) -> Complexes:
     """i times the angle of each frequency at an index, taken modulo a turn in whole numbers, which loses no digit."""
     return np.asarray(2j * math.pi / size * (index * np.arange(frequencies) % size), dtype=np.complex128)
-
-
-def _is_fine(
-    coarse: _Composition | None,
-    fine: _Composition,
-    repeats: int,
-    tolerance: float,
-    larger: Callable[[int], float],
-) -> bool:
-    found = fine.epsilon(repeats)
-    if found <= larger(repeats):
-        return True
-    change = math.inf if coarse is None else coarse.epsilon(repeats) - found
-    return change <= tolerance * (found + _SMALL_EPSILON)  # never for an infinite one: it has no change
 
 
 def _log_moment(grid: GridLoss, tilt: float) -> float:
@@ -348,7 +328,9 @@ def compose_by_pairs(
     def power(part: int, count: int) -> _Law:
         if (part, count) not in known:
             if count == 1:
-                known[part, 1] = _one_step(parts[part][0], negligible)
+                loss = parts[part][0]
+                points = _points(loss.typical, loss.smallest, loss.largest)
+                known[part, 1] = _shortened(_Law(loss.typical, points, *loss.on_points(points)), negligible)
             else:
                 half = power(part, count // 2)
                 even = _compose(half, half, negligible)
@@ -364,19 +346,10 @@ def compose_by_pairs(
     return epsilon
 
 
-def _one_step(loss: SampledGaussianLoss, negligible: float) -> _Law:
-    points = _points(loss.typical, max(loss.smallest, -LARGEST_PAIRED_LOSS), min(loss.largest, LARGEST_PAIRED_LOSS))
-    return _shortened(_Law(loss.typical, points, *loss.on_points(points)), negligible)
-
-
 def _compose(one: _Law, other: _Law, negligible: float) -> _Law:
     """The law of the sum, each pair's mass split between the two points next to it."""
     scale = math.hypot(one.scale, other.scale)
-    points = _points(
-        scale,
-        max(one.losses[0] + other.losses[0], -LARGEST_PAIRED_LOSS),
-        min(one.losses[-1] + other.losses[-1], LARGEST_PAIRED_LOSS),
-    )
+    points = _points(scale, one.losses[0] + other.losses[0], one.losses[-1] + other.losses[-1])
     losses = np.add.outer(one.losses, other.losses).ravel()
     masses = np.multiply.outer(one.masses, other.masses).ravel()
     infinite = one.infinite_mass + other.infinite_mass + float(masses[losses > points[-1]].sum())
@@ -395,6 +368,8 @@ def _shortened(law: _Law, negligible: float) -> _Law:
 
 
 def _points(scale: float, low: float, high: float) -> Floats:
+    """The points of a grid from ``low`` to ``high``, neither beyond ``LARGEST_PAIRED_LOSS``."""
+    low, high = max(low, -LARGEST_PAIRED_LOSS), min(high, LARGEST_PAIRED_LOSS)
     first, last = math.floor(math.asinh(low / scale) / WIDTH), math.ceil(math.asinh(high / scale) / WIDTH)
     return np.asarray(scale * np.sinh(WIDTH * np.arange(first, last + 1)))
 

@@ -15,15 +15,15 @@ True
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from lehr import validate
 from lehr.errors import InvalidValue
+from lehr.files import strict_json
 
 
 class Adjacency(Enum):
@@ -40,8 +40,11 @@ class _Checked:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            object.__setattr__(self, name, _CHECKS[name](**{name: getattr(self, name)}))
+        for name, field in self.__dataclass_fields__.items():
+            value = _CHECKS[name](**{name: getattr(self, name)})
+            if field.type == "Gaussian" and not isinstance(value, Gaussian):
+                raise InvalidValue(name, allowed="a Gaussian", given=value)
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         values = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
@@ -86,10 +89,6 @@ class PoissonSampled(_Checked):
     sampling_probability: float
     event: Gaussian
 
-    def __post_init__(self) -> None:
-        _Checked.__post_init__(self)
-        _check_gaussian(self.event)
-
 
 @dataclass(frozen=True, slots=True)
 class SampledWithoutReplacement(_Checked):
@@ -101,7 +100,6 @@ class SampledWithoutReplacement(_Checked):
 
     def __post_init__(self) -> None:
         _Checked.__post_init__(self)
-        _check_gaussian(self.event)
         if not self.sample_size <= self.records:
             raise InvalidValue("sample_size", allowed=f"at most the {self.records} records", given=self.sample_size)
 
@@ -168,7 +166,6 @@ Atom = (
     Gaussian | Laplace | PureDP | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | RenyiLimit | NonPrivate
 )
 Event = Atom | Repeated | Composed
-EVENT_TYPES: tuple[type, ...] = get_args(Event)
 
 
 def check_event(**named: object) -> Event:
@@ -191,11 +188,6 @@ def _check_events(*, events: object) -> tuple[Event, ...]:
     if not isinstance(events, tuple):
         raise InvalidValue("events", allowed="a tuple of events", given=events)
     return tuple(check_event(events=event) for event in events)
-
-
-def _check_gaussian(event: object) -> None:
-    if not isinstance(event, Gaussian):
-        raise InvalidValue("event", allowed="a Gaussian", given=event)
 
 
 def _check_order(*, order: float) -> float:
@@ -255,20 +247,7 @@ def rest(whole: Event, part: Event) -> Event:
     return composed({atom: max(0, count - taken.get(atom, 0)) for atom, count in counted(whole).items()})
 
 
-def to_json(event: Event) -> dict[str, object]:
-    """The JSON form of an event."""
-    kind = _KIND_OF[type(event)]
-    fields = {name: _field_to_json(getattr(event, name)) for name in event.__dataclass_fields__}
-    return {"kind": kind, **fields}
-
-
-def from_json(shape: object) -> Event:
-    """The event of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
-    return _from_json(shape, levels_left=_DEEPEST_NESTING)
-
-
-_DEEPEST_NESTING = 100  # far more than any run needs, far less than Python's stack
-_TYPE_OF: dict[str, Any] = {
+_TYPE_OF: Mapping[str, Any] = {
     "gaussian": Gaussian,
     "laplace": Laplace,
     "pure-dp": PureDP,
@@ -281,37 +260,39 @@ _TYPE_OF: dict[str, Any] = {
     "composed": Composed,
 }
 _KIND_OF = {event_type: kind for kind, event_type in _TYPE_OF.items()}
+EVENT_TYPES: tuple[type, ...] = tuple(_KIND_OF)
 
 
-def _from_json(shape: object, *, levels_left: int) -> Event:
-    kind, fields = _kind_and_fields(shape)
-    if not levels_left:
-        raise InvalidValue("event", allowed=f"nested at most {_DEEPEST_NESTING} deep", given=kind)
-    if "event" in fields:
-        fields["event"] = _from_json(fields["event"], levels_left=levels_left - 1)
-    if "events" in fields:
-        if not isinstance(fields["events"], list):
-            raise InvalidValue("events", allowed="a list of events", given=fields["events"])
-        fields["events"] = tuple(_from_json(part, levels_left=levels_left - 1) for part in fields["events"])
-    event: Event = _TYPE_OF[kind](**fields)
-    return event
+def to_json(event: Event) -> dict[str, object]:
+    """The JSON form of an event."""
+    fields: dict[str, object] = {"kind": _KIND_OF[type(event)]}
+    for name in event.__dataclass_fields__:
+        value = getattr(event, name)
+        if isinstance(value, tuple):
+            value = [to_json(part) for part in value]
+        fields[name] = to_json(value) if isinstance(value, Event) else value
+    return fields
 
 
-def _kind_and_fields(shape: object) -> tuple[str, dict[str, Any]]:
+def from_json(shape: object) -> Event:
+    """The event of a JSON form. Unknown kinds, missing or surplus fields and bad values are refused."""
+    strict_json.refuse_depth(shape)
+    return _from_json(shape)
+
+
+def _from_json(shape: object) -> Event:
     kind = shape.get("kind") if isinstance(shape, dict) else None
-    if not isinstance(shape, dict) or not isinstance(kind, str) or kind not in _TYPE_OF:
+    if not isinstance(kind, str) or kind not in _TYPE_OF:
         raise InvalidValue("event", allowed="an object whose kind is one of " + ", ".join(_TYPE_OF), given=shape)
-    fields = {name: value for name, value in shape.items() if name != "kind"}
-    expected = {field.name for field in dataclasses.fields(_TYPE_OF[kind])}
-    if set(fields) != expected:
-        raise InvalidValue(f"event {kind}", allowed=f"with the fields {sorted(expected)}", given=list(fields))
-    return kind, fields
-
-
-def _field_to_json(value: object) -> object:
-    if isinstance(value, tuple):
-        return [to_json(part) for part in value]
-    return to_json(value) if isinstance(value, Event) else value
+    names = _TYPE_OF[kind].__dataclass_fields__
+    given: dict[str, Any] = dict(strict_json.fields(f"event {kind}", shape, ["kind", *names]))
+    del given["kind"]
+    if "event" in given:
+        given["event"] = _from_json(given["event"])
+    if "events" in given:
+        given["events"] = strict_json.list_of("events", given["events"], _from_json)
+    event: Event = _TYPE_OF[kind](**given)
+    return event
 
 
 def _add(event: Event, times: int, totals: dict[Atom, int]) -> None:

@@ -28,6 +28,7 @@ from lehr.errors import InvalidValue
 
 _SMALLEST_ORDER = 1.1
 _MOST_ORDERS = 20  # each more leaves less of δ to the others
+_BELOW = 1 - 1e-9  # so that rounding on the way back does not pass ε
 _LARGEST_ORDER = 10_000  # ε below about 0.003 needs more; dp-accounting's work grows with the order
 
 
@@ -55,9 +56,8 @@ class RenyiFilter:
             allowed = f"1 to {_MOST_ORDERS} numbers above 1 and at most {_LARGEST_ORDER}"
             raise InvalidValue("orders", allowed=allowed, given=self.orders)
         if not np.any(self.limits > 0):
-            raise InvalidValue(
-                "epsilon", allowed=f"large enough for the orders {self.orders} to admit", given=self.epsilon
-            )
+            allowed = f"large enough for the orders {self.orders} to admit"
+            raise InvalidValue("epsilon", allowed=allowed, given=self.epsilon)
 
     @classmethod
     def choose(
@@ -68,12 +68,13 @@ class RenyiFilter:
         adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
         expecting: Event | None = None,
     ) -> Self:
-        """Orders from public numbers: the best one for the event that is ``expecting``-ed to fill most of the budget,
-        or two that suit Gaussian steps in general."""
+        """Orders from public numbers: the best one for ``expecting``, the event that will fill most of the budget, or
+        two that suit Gaussian steps in general."""
         epsilon, delta = validate.positive(epsilon=epsilon), validate.delta(delta=delta)
         orders = _orders_for_gaussian(epsilon, delta)
         if expecting is not None:
-            orders = _best_order(epsilon, delta, adjacency, expecting)
+            candidates = tuple(sorted({*FRACTIONAL_ORDERS, *orders}))
+            orders = (_best_of(candidates, epsilon, delta, adjacency, expecting)[0],)
         return cls(epsilon=epsilon, delta=delta, adjacency=adjacency, orders=orders)
 
     @property
@@ -103,11 +104,6 @@ def _orders_for_gaussian(epsilon: float, delta: float) -> tuple[float, ...]:
     above_one = root * (math.sqrt(root**2 + epsilon) + root) / epsilon
     wanted = (min(max(1 + scale * above_one, _SMALLEST_ORDER), _LARGEST_ORDER) for scale in (0.55, 1.0))
     return tuple(sorted({float(round(order, 1 if order < 10 else None)) for order in wanted}))
-
-
-def _best_order(epsilon: float, delta: float, adjacency: Adjacency, event: Event) -> tuple[float, ...]:
-    orders = tuple(sorted({*FRACTIONAL_ORDERS, *_orders_for_gaussian(epsilon, delta)}))
-    return (_best_of(orders, epsilon, delta, adjacency, event)[0],)
 
 
 def _best_of(
@@ -155,6 +151,3 @@ def _divergence_of(atom: Atom, order: float, adjacency: Adjacency) -> float:
     """At the order or the next whole one, where a divergence is no smaller: some series end at whole orders only."""
     orders = tuple(sorted({order, float(math.ceil(order))}))
     return float(renyi_divergences(atom, orders, adjacency, accountant="filter", only_these=True).min())
-
-
-_BELOW = 1 - 1e-9  # so that rounding on the way back does not pass ε

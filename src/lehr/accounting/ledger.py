@@ -44,7 +44,8 @@ from lehr.accounting.events import (
 )
 from lehr.accounting.filter import is_within
 from lehr.errors import BudgetExceeded, InvalidValue
-from lehr.files.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, check_name, reading
+from lehr.files import strict_json
+from lehr.files.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, check_name, row_errors
 
 LEDGER_FORMAT = FileFormat(application_id=0x4C65684C, version=1, name="Lehr ledger", journal=Journal.WRITE_AHEAD)
 
@@ -53,7 +54,7 @@ LEDGER_FORMAT = FileFormat(application_id=0x4C65684C, version=1, name="Lehr ledg
 class Entry:
     """One line of a ledger: an event that was charged, a number of steps that were accepted, or the end; and when."""
 
-    at: str
+    at: str = ""
     event: Event = NOTHING
     accepted: int = 0
     note: str = ""
@@ -69,7 +70,7 @@ class Ledger(FileBacked):
     def __init__(self, file: AppendOnlyFile) -> None:
         super().__init__(file)
         rows = file.rows()
-        with reading(file.path, rows[0]):
+        with row_errors(file.path, rows[0]):
             content = rows[0].content()
             self.run = check_name(run=content["run"])
             self.plan_event = from_json(content["plan_event"])
@@ -96,24 +97,24 @@ class Ledger(FileBacked):
 
         ``counts`` says what it pays for, such as ``{"steps": 100}``, to be asked for by ``count``.
         """
-        check_event(event=event)
-        paid = {name: validate.count(minimum=0, **{name: number}) for name, number in (counts or {}).items()}
-        with self._file.transaction() as transaction:
-            self._totals(transaction.rows).with_charge(event)
-            transaction.append("charged", {"event": to_json(event), "note": note, "counts": paid})
+        entry = Entry(event=check_event(event=event), note=note, counts=_check_counts(counts or {}))
+        self._append("charged", entry, {"event": to_json(event), "note": note, "counts": entry.counts})
 
     def accepted(self, count: int, *, note: str = "") -> None:
         """Note that ``count`` of the steps recorded so far were accepted. It never changes what was charged."""
-        validate.count(minimum=0, count=count)
-        with self._file.transaction() as transaction:
-            self._totals(transaction.rows).with_accepted(count)
-            transaction.append("accepted", {"count": count, "note": note})
+        entry = Entry(accepted=validate.count(minimum=0, count=count), note=note)
+        self._append("accepted", entry, {"count": entry.accepted, "note": note})
 
     def finish(self) -> None:
         """End the run: when this returns, nothing more is taken, from any process. Finishing twice does no harm."""
         with self._file.transaction() as transaction:
             if not self._totals(transaction.rows).is_finished:
                 transaction.append("finished", {})
+
+    def _append(self, kind: str, entry: Entry, body: Mapping[str, object]) -> None:
+        with self._file.transaction() as transaction:
+            self._totals(transaction.rows).after(entry)  # refuses what the plan does not have
+            transaction.append(kind, body)
 
     def refuse_other(
         self, *, run: str | None = None, plan_event: Event | None = None, adjacency: Adjacency | None = None
@@ -153,8 +154,8 @@ class Ledger(FileBacked):
     def _totals(self, rows: tuple[Row, ...]) -> _Totals:
         known = self._known
         for row in rows[known.rows :]:
-            with reading(self.path, row):
-                known = known.with_entry(_entry(row))
+            with row_errors(self.path, row):
+                known = known.after(_entry(row))
         self._known = known
         return known
 
@@ -171,30 +172,19 @@ class _Totals:
     accepted: int = 0
     is_finished: bool = False
 
-    def with_entry(self, entry: Entry) -> _Totals:
-        self._refuse_finished()
-        after = self.with_charge(entry.event).with_accepted(entry.accepted)
-        return replace(after, rows=self.rows + 1, is_finished=entry.finishes)
-
-    def with_charge(self, event: Event) -> _Totals:
-        self._refuse_finished()
-        after = together(self.charged, event)
-        if not _is_allowed(after, self.plan_event, self.adjacency):
-            left = rest(self.plan_event, self.charged)
-            raise BudgetExceeded(f"the plan of the run {self.run!r} has {left} left, and this asks for {event}")
-        return replace(self, charged=after)
-
-    def with_accepted(self, count: int) -> _Totals:
-        self._refuse_finished()
-        open_steps = sum(counted(self.charged).values()) - self.accepted
-        if count > open_steps:
-            allowed = f"at most {open_steps}, the steps recorded and not noted as accepted yet"
-            raise InvalidValue("count", allowed=allowed, given=count)
-        return replace(self, accepted=self.accepted + count)
-
-    def _refuse_finished(self) -> None:
+    def after(self, entry: Entry) -> _Totals:
         if self.is_finished:
             raise BudgetExceeded(f"the run {self.run!r} is finished, and its ledger takes nothing more")
+        charged = together(self.charged, entry.event)
+        if not _is_allowed(charged, self.plan_event, self.adjacency):
+            left = rest(self.plan_event, self.charged)
+            raise BudgetExceeded(f"the plan of the run {self.run!r} has {left} left, and this asks for {entry.event}")
+        open_steps = sum(counted(charged).values()) - self.accepted
+        if entry.accepted > open_steps:
+            allowed = f"at most {open_steps}, the steps recorded and not noted as accepted yet"
+            raise InvalidValue("count", allowed=allowed, given=entry.accepted)
+        accepted = self.accepted + entry.accepted
+        return replace(self, rows=self.rows + 1, charged=charged, accepted=accepted, is_finished=entry.finishes)
 
 
 def _is_allowed(charged: Event, plan_event: Event, adjacency: Adjacency) -> bool:
@@ -214,9 +204,8 @@ def _entry(row: Row) -> Entry:
     content = row.content()
     match row.kind:
         case "charged":
-            return Entry(
-                at=row.at, event=from_json(content["event"]), note=str(content["note"]), counts=_counts(content)
-            )
+            counts = _check_counts(strict_json.check_object("counts", content.get("counts", {})))
+            return Entry(at=row.at, event=from_json(content["event"]), note=str(content["note"]), counts=counts)
         case "accepted":
             accepted = validate.count(minimum=0, count=content["count"])
             return Entry(at=row.at, accepted=accepted, note=str(content["note"]))
@@ -226,8 +215,5 @@ def _entry(row: Row) -> Entry:
             raise InvalidValue("kind", allowed="one of charged, accepted, finished", given=row.kind)
 
 
-def _counts(content: Mapping[str, object]) -> dict[str, int]:
-    given = content.get("counts", {})
-    if not isinstance(given, dict):
-        raise InvalidValue("counts", allowed="an object of numbers", given=given)
-    return {str(name): validate.count(minimum=0, **{str(name): number}) for name, number in given.items()}
+def _check_counts(counts: Mapping[str, object]) -> dict[str, int]:
+    return {name: validate.count(minimum=0, **{name: number}) for name, number in counts.items()}

@@ -12,8 +12,7 @@ multiplier may be replaced by a smaller one of the same schedule, and what is co
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +23,9 @@ from lehr.accounting.events import Atom, PoissonSampled, SampledWithoutReplaceme
 MOST_LEVELS = 96  # some 4 s of counting; ε of usual schedules is then within 1 % of that of all levels
 
 _STEEPNESS = 4  # the cost of a step falls about as this power of its noise, more at large Rényi orders
-_DIGITS_KEPT = 12  # so that a schedule and its multiple, rounded otherwise, have their levels at the same places
+_DIGITS = 12  # of noise ratios, so that a schedule and its multiple, rounded otherwise, have the same levels
 
 Sampled = PoissonSampled | SampledWithoutReplacement
-Floats = NDArray[np.float64]
 
 
 def with_fewer_levels(counts: Mapping[Atom, int], *, most: int = MOST_LEVELS) -> dict[Atom, int]:
@@ -48,43 +46,34 @@ def with_fewer_levels(counts: Mapping[Atom, int], *, most: int = MOST_LEVELS) ->
 
 def _lowered(sampled: Sequence[Sampled], counts: Mapping[Atom, int], most: int) -> dict[Atom, Atom]:
     """For each step the one of the same sampling that it is counted as, with no more noise than its own."""
-    groups = _by_way(sampled)
-    distances = [_distances(group, counts) for group in groups]
+    groups: dict[tuple[float, ...], list[Sampled]] = {}
+    for atom in sorted(sampled, key=lambda atom: atom.event.noise_multiplier):
+        if isinstance(atom, PoissonSampled):
+            groups.setdefault((atom.sampling_probability,), []).append(atom)
+        else:
+            groups.setdefault((atom.records, atom.sample_size), []).append(atom)
+    distances = [_distances(group, counts) for group in groups.values()]
     spare, total = max(most - len(groups), 0), sum(float(distance[-1]) for distance in distances)
     lowered: dict[Atom, Atom] = {}
-    for group, distance in zip(groups, distances, strict=True):
+    for group, distance in zip(groups.values(), distances, strict=True):
         levels = 1 + int(spare * (distance[-1] / total)) if total else 1
-        places = np.minimum(levels * (distance / (distance[-1] or 1.0)), levels - 1).astype(int)
-        lowered |= {atom: group[first] for atom, first in zip(group, np.searchsorted(places, places), strict=True)}
+        intervals = np.minimum(levels * (distance / (distance[-1] or 1.0)), levels - 1).astype(int)
+        firsts = np.searchsorted(intervals, intervals)
+        lowered |= {atom: group[first] for atom, first in zip(group, firsts, strict=True)}
     return lowered
 
 
-def _distances(group: Sequence[Sampled], counts: Mapping[Atom, int]) -> Floats:
+def _distances(group: Sequence[Sampled], counts: Mapping[Atom, int]) -> NDArray[np.float64]:
     """How far each level lies from the least noisy one, so that equal distances are equally bad to round away.
 
     Rounding all of an interval to its end adds its number of steps times its width in cost, and the sum of these over
     all intervals is least where each has the same sum of square roots (Panter & Dite 1951). Only ratios of noise
     count, so that a schedule and its multiple are rounded alike, and a search for the right multiple meets no jumps.
     """
+    first = group[0]
+    rate = first.sampling_probability if isinstance(first, PoissonSampled) else first.sample_size / first.records
     sigmas = np.maximum([atom.event.noise_multiplier for atom in group], SMALLEST_NOISE)
-    costs = np.round(sigmas[0] / sigmas, _DIGITS_KEPT) ** _STEEPNESS * _share(group[0]) ** 2
+    costs = np.round(sigmas[0] / sigmas, _DIGITS) ** _STEEPNESS * rate**2
     steps = np.array([counts[atom] for atom in group[1:]], dtype=float)
     distances = np.concatenate([[0.0], np.cumsum(np.sqrt(steps * (costs[:-1] - costs[1:])))])
     return distances if distances[-1] > 0 else np.arange(len(group), dtype=float)  # no double tells the costs apart
-
-
-def _by_way(sampled: Sequence[Sampled]) -> list[list[Sampled]]:
-    """The steps of each way of sampling, those with the least noise first."""
-    groups: dict[Hashable, list[Sampled]] = {}
-    for atom in sampled:
-        groups.setdefault(_way(atom), []).append(atom)
-    return [sorted(group, key=lambda atom: atom.event.noise_multiplier) for group in groups.values()]
-
-
-def _way(atom: Sampled) -> Hashable:
-    """How the records were sampled: everything but the noise."""
-    return type(atom), *(getattr(atom, field.name) for field in dataclasses.fields(atom) if field.name != "event")
-
-
-def _share(atom: Sampled) -> float:
-    return atom.sampling_probability if isinstance(atom, PoissonSampled) else atom.sample_size / atom.records

@@ -1,6 +1,6 @@
 """Privacy loss distributions: the tight accountant for Gaussian steps, sampled or not, under add-or-remove-one.
 
-Beside them it counts mechanisms that are private without a δ, each as randomised response, the worst of its kind.
+It also counts mechanisms that are private without a δ, each as randomised response, the worst of its kind.
 
 dp-accounting composes losses on a fixed grid: 1e-4 wide by default, in plain floating point. That is exact enough for
 usual settings; at others it runs out of memory, or its rounding exceeds δ and the answer lies above the Rényi bound.
@@ -19,7 +19,7 @@ from lehr.accounting import composition
 from lehr.accounting.closed_forms import GaussianStep, gaussian_epsilon, gaussian_steps
 from lehr.accounting.events import Adjacency, Atom, Event, PureDP, composed, counted
 from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
-from lehr.accounting.privacy_loss import Direction, Loss, RandomisedResponseLoss, SampledGaussianLoss
+from lehr.accounting.privacy_loss import Direction, PrivacyLoss, RandomisedResponseLoss, SampledGaussianLoss
 from lehr.errors import AccountantFailed
 
 PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
@@ -58,7 +58,9 @@ class PldAccountant:
         self, event: Event, *, delta: float, adjacency: Adjacency, fewest: int, most: int
     ) -> Callable[[int], float]:
         """ε of the event repeated so many times, from ``fewest`` to ``most``; cheap to ask for many counts."""
-        pure, others = _parted(counted(event))
+        counts = counted(event)
+        pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
+        others: dict[Atom, int] = {atom: count for atom, count in counts.items() if not isinstance(atom, PureDP)}
         steps = gaussian_steps(composed(others), adjacency=adjacency, accountant=self.name)
         delta = min(delta, LARGEST_DELTA)
         if any(step.noise_multiplier == 0 for step in steps):
@@ -85,8 +87,15 @@ class PldAccountant:
         on_removing = compose(removing)
         on_adding = compose(adding, larger=on_removing) if steps else on_removing
         simple_sum = math.inf if steps else math.fsum(count * epsilon for epsilon, count in pure.items())
-        by_transform = partial(_larger, on_removing, on_adding, simple_sum, most)
-        return by_transform if by_pairs is None else lambda repeats: min(by_pairs(repeats), by_transform(repeats))
+
+        def epsilon(repeats: int) -> float:
+            """The larger ε of both directions; ε never falls with repeats, so that of the most often settles it."""
+            removed = on_removing(repeats)
+            larger = removed if on_adding(most) <= removed else max(removed, on_adding(repeats))
+            smaller = math.inf if by_pairs is None else by_pairs(repeats)
+            return min(larger, smaller, repeats * simple_sum)
+
+        return epsilon
 
     def _refuse_out_of_reach(
         self, pure: Mapping[float, int], steps: Mapping[GaussianStep, int], delta: float, most: int
@@ -105,20 +114,8 @@ class PldAccountant:
 PLD = PldAccountant()
 
 
-def _parted(counts: Mapping[Atom, int]) -> tuple[dict[float, int], dict[Atom, int]]:
-    """The ε's of what is private without a δ, with their counts, and everything else."""
-    pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
-    return pure, {atom: count for atom, count in counts.items() if not isinstance(atom, PureDP)}
-
-
-def _for_a_transform(step: GaussianStep) -> GaussianStep:
-    """The nearest step that a transform can take and that loses no less: more sampling, or less noise."""
-    probability = max(step.sampling_probability, SMALLEST_PROBABILITY)
-    return GaussianStep(probability, min(step.noise_multiplier, probability * LARGEST_NOISE_PER_PROBABILITY))
-
-
 def _by_pairs(steps: Mapping[GaussianStep, int], delta: float, most: int) -> Callable[[int], float]:
-    """ε by ``rare``, with less noise where its rounding asks for that."""
+    """The larger ε of both directions, pair by pair, with less noise where its rounding asks for that."""
     quieter = [
         (step._replace(noise_multiplier=min(step.noise_multiplier, composition.LARGEST_PAIRED_NOISE)), count)
         for step, count in steps.items()
@@ -146,18 +143,6 @@ def _with_one_unsampled(steps: Mapping[GaussianStep, int]) -> dict[GaussianStep,
     return {**{step: count for step, count in steps.items() if step not in unsampled}, GaussianStep(1.0, sigma): count}
 
 
-def _larger(
-    on_removing: Callable[[int], float],
-    on_adding: Callable[[int], float],
-    simple_sum: float,
-    most: int,
-    repeats: int,
-) -> float:
-    """The larger ε of both directions; ε never falls with repeats, so that of the most of them often settles it."""
-    removing = min(on_removing(repeats), repeats * simple_sum)
-    return removing if on_adding(most) <= removing else max(removing, min(on_adding(repeats), repeats * simple_sum))
-
-
 def _total_variation(pure: Mapping[float, int], steps: Mapping[GaussianStep, int]) -> float:
     """At most this, for one repeat; where it is within δ, (0, δ) holds."""
     of_steps = (
@@ -169,18 +154,18 @@ def _total_variation(pure: Mapping[float, int], steps: Mapping[GaussianStep, int
 
 def _losses(
     pure: Mapping[float, int], steps: Mapping[GaussianStep, int], direction: Direction, delta: float
-) -> list[tuple[Loss, int]]:
-    return [
-        *((_loss(_for_a_transform(step), direction, delta), count) for step, count in steps.items()),
-        *((RandomisedResponseLoss(epsilon), count) for epsilon, count in pure.items()),
+) -> list[tuple[PrivacyLoss, int]]:
+    """The losses for a transform. A step out of its range is replaced by one that loses no less."""
+    losses: list[tuple[PrivacyLoss, int]] = [
+        (RandomisedResponseLoss(epsilon), count) for epsilon, count in pure.items()
     ]
+    for step, count in steps.items():
+        probability = max(step.sampling_probability, SMALLEST_PROBABILITY)  # more sampling
+        sigma = min(step.noise_multiplier, probability * LARGEST_NOISE_PER_PROBABILITY)  # less noise
+        losses.append((_loss(GaussianStep(probability, sigma), direction, delta), count))
+    return losses
 
 
 @lru_cache(maxsize=16)
 def _loss(step: GaussianStep, direction: Direction, delta: float) -> SampledGaussianLoss:
-    return SampledGaussianLoss(
-        sampling_probability=step.sampling_probability,
-        noise_multiplier=step.noise_multiplier,
-        direction=direction,
-        delta=delta,
-    )
+    return SampledGaussianLoss(**step._asdict(), direction=direction, delta=delta)

@@ -36,7 +36,6 @@ from lehr.accounting.events import (
     counted,
 )
 from lehr.accounting.levels import with_fewer_levels
-from lehr.accounting.privacy_loss import randomised_response_divergences
 from lehr.errors import UnsupportedEvent
 
 Floats = NDArray[np.float64]
@@ -52,6 +51,10 @@ _LARGEST_NOISE = 1e6  # more counts as this much
 _SERIES_CUT_OFF = math.exp(-29.0)  # dp-accounting ends the series of a fractional order at terms of e⁻³⁰ of the sum
 _SELECTION_ROUNDING = 1e-12
 _ROUNDING_UNIT = 1e-15  # about five units in the last place of a double near one
+_RESPONSE_ROUNDING = 1e-14  # relative, of a divergence of randomised response: some fifty units in the last place
+_SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-140, 1e200  # of randomised response; beyond, it counts as this, or infinite
+_FLAT_EXPONENT = 1e3  # beyond it e^(−exponent) is no double
+_SMALL_EXPONENT = 100.0  # its hyperbolic sine, squared, is still a double
 
 
 def mironov17(orders: Floats, divergences: Floats, delta: float) -> Floats:
@@ -118,45 +121,51 @@ def renyi_divergences(
 
     With ``only_these`` no other order is computed, which the accountants could share.
     """
+    shared = not only_these and set(orders) <= set(FRACTIONAL_ORDERS)
     total = np.zeros(len(orders))
     for atom, count in with_fewer_levels(counted(event)).items():
         _refuse_uncountable(atom, adjacency, accountant)
-        computed = _orders_computed(atom, orders, only_these=only_these)
-        found = dict(zip(computed, _of_atom(atom, computed, adjacency), strict=True))
-        total += count * np.array([found.get(order, math.inf) for order in orders])
+        computed = set(FRACTIONAL_ORDERS if shared else orders)
+        if isinstance(atom, RepeatAndSelect):  # its bound at one order is a minimum over the base event's other orders
+            computed |= set(FRACTIONAL_ORDERS)
+        if isinstance(atom, SampledWithoutReplacement):
+            computed = {order for order in computed if order <= _LARGEST_ORDER_WITHOUT_REPLACEMENT}
+        at = tuple(sorted(computed))
+        known = dict(zip(at, _of_atom(atom, at, adjacency), strict=True))
+        total += count * np.array([known.get(order, math.inf) for order in orders])
     return total
 
 
 @lru_cache(maxsize=256)
 def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tuple[float, ...]:
-    if _is_without_noise(atom):
+    """Divergences of one atom. Where arithmetic cannot follow, that of the nearest atom that loses no less."""
+    at = np.asarray(orders)
+    match atom:
+        case RenyiLimit():  # a divergence never falls with its order
+            return tuple(np.where(at <= atom.order, atom.divergence, math.inf).tolist())
+        case PureDP():
+            return tuple(_randomised_response(atom.epsilon, at).tolist())
+        case RepeatAndSelect():
+            return tuple(_selection_divergences(atom, orders, adjacency).tolist())
+        case NonPrivate():
+            sigma = 0.0
+        case Gaussian() | Laplace():
+            sigma = atom.noise_multiplier
+        case PoissonSampled() | SampledWithoutReplacement():
+            sigma = atom.event.noise_multiplier
+    if sigma < SMALLEST_NOISE or not orders:
         return (math.inf,) * len(orders)
-    if isinstance(atom, RenyiLimit):  # a divergence never falls with its order
-        return tuple(atom.divergence if order <= atom.order else math.inf for order in orders)
-    if isinstance(atom, PureDP):
-        return tuple(randomised_response_divergences(atom.epsilon, np.asarray(orders)).tolist())
-    if isinstance(atom, RepeatAndSelect):
-        return tuple(_selection_divergences(atom, orders, adjacency).tolist())
-    if isinstance(atom, SampledWithoutReplacement) and atom.sample_size < atom.records:
-        sigma = min(atom.event.noise_multiplier, _LARGEST_NOISE)
-        return tuple(_without_replacement(atom.sample_size / atom.records, sigma, np.asarray(orders)).tolist())
+    sigma = min(sigma, _LARGEST_NOISE)
+    if isinstance(atom, SampledWithoutReplacement) and atom.sample_size < atom.records:  # all records: no sampling
+        return tuple(_without_replacement(atom.sample_size / atom.records, sigma, at).tolist())
+    noise = dp_accounting.LaplaceDpEvent if isinstance(atom, Laplace) else dp_accounting.GaussianDpEvent
+    event = noise(sigma)
+    if isinstance(atom, PoissonSampled):
+        event = dp_accounting.PoissonSampledDpEvent(max(atom.sampling_probability, SMALLEST_PROBABILITY), event)
     with _quiet_dp_accounting():
         reference = rdp.RdpAccountant(list(orders), _RELATION[adjacency])
-        reference.compose(_reference_event(atom))
-    return tuple(_rounded_up(np.asarray(orders), np.asarray(reference.rdp, dtype=float)).tolist())
-
-
-def _orders_computed(atom: Atom, orders: tuple[float, ...], *, only_these: bool) -> tuple[float, ...]:
-    """The usual orders wherever they will do, so that accountants share one computation."""
-    match atom:
-        case RepeatAndSelect():  # its bound at one order is a minimum over the base event's other orders
-            computed = {*orders, *FRACTIONAL_ORDERS}
-        case _:
-            shared = not only_these and set(orders) <= set(FRACTIONAL_ORDERS)
-            computed = set(FRACTIONAL_ORDERS if shared else orders)
-    if isinstance(atom, SampledWithoutReplacement):
-        computed = {order for order in computed if order <= _LARGEST_ORDER_WITHOUT_REPLACEMENT}
-    return tuple(sorted(computed))
+        reference.compose(event)
+    return tuple(_rounded_up(at, np.asarray(reference.rdp, dtype=float)).tolist())
 
 
 def _rounded_up(orders: Floats, divergences: Floats) -> Floats:
@@ -168,6 +177,22 @@ def _rounded_up(orders: Floats, divergences: Floats) -> Floats:
     slack = _ROUNDING_UNIT * (1 + special.gammaln(orders + 1)) / (orders - 1)
     slack += np.where(orders % 1 == 0, 0.0, _SERIES_CUT_OFF / (orders - 1))
     return np.where(np.isnan(divergences), math.inf, np.maximum(divergences, 0.0) + slack)
+
+
+def _randomised_response(epsilon: float, orders: Floats) -> Floats:
+    """The Rényi divergence of randomised response at each order, never below the truth and never above ε.
+
+    With a = (order − ½)·ε and b = ε/2 it is (log cosh a − log cosh b)/(order − 1).
+    """
+    if epsilon == 0 or epsilon > _LARGEST_EPSILON:
+        return np.full(len(orders), 0.0 if epsilon == 0 else math.inf)
+    epsilon = max(epsilon, _SMALLEST_EPSILON)
+    exponent = min(epsilon, _FLAT_EXPONENT)
+    more, less = (np.minimum(scale * exponent / 2, _SMALL_EXPONENT) for scale in (orders, orders - 1))
+    near_one = np.log1p(2 * np.sinh(more) * np.sinh(less) / math.cosh(min(exponent / 2, _SMALL_EXPONENT)))
+    rest = np.log1p(np.exp(-(2 * orders - 1) * exponent)) - math.log1p(math.exp(-exponent))
+    divergences = np.where(more < _SMALL_EXPONENT, near_one / (orders - 1), epsilon + rest / (orders - 1))
+    return np.asarray(np.minimum(divergences * (1 + _RESPONSE_ROUNDING), epsilon))
 
 
 def _without_replacement(share: float, sigma: float, orders: Floats) -> Floats:
@@ -267,34 +292,6 @@ def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> No
     raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
 
 
-def _is_without_noise(atom: Atom) -> bool:
-    match atom:
-        case Gaussian() | Laplace():
-            return atom.noise_multiplier < SMALLEST_NOISE
-        case PoissonSampled() | SampledWithoutReplacement():
-            return atom.event.noise_multiplier < SMALLEST_NOISE
-        case PureDP() | RenyiLimit() | RepeatAndSelect():
-            return False
-        case NonPrivate():
-            return True
-
-
-def _reference_event(atom: Atom) -> dp_accounting.DpEvent:
-    """The same event in dp-accounting's words; where arithmetic cannot follow, the nearest one that loses no less."""
-    match atom:
-        case Gaussian():
-            return dp_accounting.GaussianDpEvent(min(atom.noise_multiplier, _LARGEST_NOISE))
-        case Laplace():
-            return dp_accounting.LaplaceDpEvent(min(atom.noise_multiplier, _LARGEST_NOISE))
-        case PoissonSampled():
-            probability = max(atom.sampling_probability, SMALLEST_PROBABILITY)
-            return dp_accounting.PoissonSampledDpEvent(probability, _reference_event(atom.event))
-        case SampledWithoutReplacement():  # of all records: no sampling
-            return _reference_event(atom.event)
-        case _:
-            raise AssertionError(f"{atom} has divergences of its own")
-
-
 _RELATION = {
     Adjacency.ADD_OR_REMOVE_ONE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
@@ -305,10 +302,10 @@ _RELATION = {
 def _quiet_dp_accounting() -> Iterator[None]:
     """It warns of orders whose series does not converge; they come back as infinite and drop out of the minimum."""
     logger = logging.getLogger("absl")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with np.errstate(all="ignore"):
             yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)

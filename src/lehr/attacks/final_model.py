@@ -52,7 +52,6 @@ _AT_ONCE = 1000
 _NO_NUMBER = 1e30  # for a loss that is not finite
 
 Prepare: TypeAlias = Callable[[Inputs], Inputs]
-Flags: TypeAlias = NDArray[np.bool_]
 
 
 def attack(
@@ -68,10 +67,10 @@ def attack(
     confidence: float = 0.95,
     subject: str = "a model",
 ) -> Audit:
-    """Hold a claimed ε against the losses of a model on ``members``, which it was trained on, and on ``others``.
+    """Compare a claimed ε with the losses of a model on ``members``, which it was trained on, and on ``others``.
 
-    A small loss speaks for a member; with a ``reference``, a model that saw neither, a loss that is small beside the
-    reference's. ``prepare`` is what the model sees of inputs. The result says something about the members, without
+    A small loss speaks for a member; with a ``reference``, a model trained on neither, a loss that is small compared
+    with the reference's. ``prepare`` maps inputs to what the model sees. The result depends on the members without
     noise, and is for their owner.
     """
     check_confidence(confidence=confidence)
@@ -80,7 +79,7 @@ def attack(
             raise InvalidValue(name, allowed=f"{SMALLEST_SIDE} records or more", given=len(side))
     return _audit(
         Sides(members=members, others=others),
-        partial(_scores, model, reference=reference, loss_fn=loss_fn, prepare=prepare),
+        partial(scores_of, model, reference=reference, loss_fn=loss_fn, prepare=prepare),
         subject=subject,
         claimed_epsilon=claimed_epsilon,
         delta=delta,
@@ -100,16 +99,16 @@ def attack_run(
     confidence: float = 0.95,
     key: RunKey | None = None,
 ) -> Audit:
-    """Attack the model of a finished run with the very records that it was given: other ones are refused.
+    """Attack the model of a finished run with the very records that it was given; others are refused.
 
-    ``data``, ``test`` and ``public`` are what ``lehr.fit`` was given. Where the run held out a part of its records,
-    those are the others, and guesses decide; otherwise its test records are. ``model`` is needed where the run trained
-    a network of your own; it is filled and left in evaluation. ``key`` is for tests.
+    ``data``, ``test`` and ``public`` are what ``lehr.fit`` was given. If the run held out records, those are the
+    others, and guesses decide; otherwise its test records are. ``model`` is needed if the run trained a network of your
+    own; its weights are replaced, and it is left in evaluation mode. ``key`` makes a test repeatable.
     """
     check_confidence(confidence=confidence)
     config = read_config(Path(directory))
-    network = _loaded(Path(directory), config, model)
-    given = check_records(
+    network = _load_model(Path(directory), config, model)
+    records = check_records(
         data,
         records=config["data"]["records"],
         test=test,
@@ -120,10 +119,10 @@ def attack_run(
         dtype=next(network.parameters()).dtype,
     )
     claimed = claim_from_json("proven", config["claims"]["proven"])
-    prepare = partial(each, given.preparation.prepared)
+    prepare = partial(each, records.preparation.prepared)
     return _audit(
-        _sides(Path(directory), config, given),
-        partial(_scores, network, reference=reference, loss_fn=loss_fn, prepare=prepare),
+        _sides_of_run(Path(directory), config, records),
+        partial(scores_of, network, reference=reference, loss_fn=loss_fn, prepare=prepare),
         subject=config["run"],
         claimed_epsilon=claimed.epsilon,
         delta=claimed.delta,
@@ -133,33 +132,46 @@ def attack_run(
 
 
 def losses(model: nn.Module, records: InMemory, *, loss_fn: LossFn | None, prepare: Prepare | None) -> Floats:
-    """The loss of each record, of the model as it is used; cross entropy where no other is given."""
+    """The loss of each record in evaluation mode; cross entropy by default."""
     loss_fn = loss_fn or partial(cross_entropy, reduction="none")
     device = next(model.parameters()).device
-    found = []
+    parts = []
     with evaluating(model), torch.no_grad():
         for first in range(0, len(records), _AT_ONCE):
             inputs, targets = records.batch(torch.arange(first, min(first + _AT_ONCE, len(records))))
-            seen = inputs if prepare is None else prepare(inputs)
-            outputs = call(model, each(lambda leaf: leaf.to(device), seen))
-            found.append(one_each(loss_fn(outputs, targets.to(device)), num_records=len(targets)).double().cpu())
-    values: Floats = torch.cat(found).nan_to_num(nan=_NO_NUMBER).clamp(-_NO_NUMBER, _NO_NUMBER).numpy()
+            prepared = inputs if prepare is None else prepare(inputs)
+            outputs = call(model, each(lambda leaf: leaf.to(device), prepared))
+            parts.append(one_each(loss_fn(outputs, targets.to(device)), num_records=len(targets)).double().cpu())
+    values: Floats = torch.cat(parts).nan_to_num(nan=_NO_NUMBER).clamp(-_NO_NUMBER, _NO_NUMBER).numpy()
     return values
+
+
+def scores_of(
+    model: nn.Module,
+    records: InMemory,
+    *,
+    reference: nn.Module | None,
+    loss_fn: LossFn | None,
+    prepare: Prepare | None,
+) -> Floats:
+    """The negative loss of each record, relative to that of the ``reference``."""
+    own = -losses(model, records, loss_fn=loss_fn, prepare=prepare)
+    return own if reference is None else own + losses(reference, records, loss_fn=loss_fn, prepare=prepare)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sides:
-    """Who was trained on, who was not, and, where a coin decided that, with which probability it was not."""
+    """Records that were trained on, others, and, where a coin decided that, its probability of holding one out."""
 
     members: InMemory
     others: InMemory
     held_out_fraction: float = 0.0
 
-    def fair(self, key: RunKey) -> tuple[InMemory, Flags]:
-        """Records of both sides, and which are members: so many of the larger side that the coins become fair.
+    def fair(self, key: RunKey) -> tuple[InMemory, NDArray[np.bool_]]:
+        """Records of both sides, and which are members: so many of the larger side are dropped that coins become fair.
 
-        Records that are there twice go the same way together, and are left out: they have no coin of their own. The
-        order of the others says nothing about their side.
+        Duplicate records go to the same side together, and are left out: they have no coin of their own. The order of
+        the others says nothing about their side.
         """
         is_member = np.repeat([True, False], [len(self.members), len(self.others)])
         whole = joined(self.members, self.others)
@@ -168,27 +180,15 @@ class Sides:
         order = np.array(sorted(range(len(contents)), key=contents.__getitem__))
         coins = key.uniforms_of((contents[index] for index in order), "canaries").numpy()
         odds = self.held_out_fraction / (1 - self.held_out_fraction)
-        kept = coins < np.where(is_member[order], min(1.0, odds), min(1.0, 1 / odds))
+        stays = coins < np.where(is_member[order], min(1.0, odds), min(1.0, 1 / odds))
         counts = Counter(contents)
-        indices = order[kept & [counts[contents[index]] == 1 for index in order]]
+        indices = order[stays & [counts[contents[index]] == 1 for index in order]]
         return whole.at(torch.from_numpy(indices)), is_member[indices]
-
-
-def _scores(
-    model: nn.Module,
-    records: InMemory,
-    *,
-    reference: nn.Module | None,
-    loss_fn: LossFn | None,
-    prepare: Prepare | None,
-) -> Floats:
-    own = -losses(model, records, loss_fn=loss_fn, prepare=prepare)
-    return own if reference is None else own + losses(reference, records, loss_fn=loss_fn, prepare=prepare)
 
 
 def _audit(
     sides: Sides,
-    scores_of: Callable[[InMemory], Floats],
+    score: Callable[[InMemory], Floats],
     *,
     subject: str,
     claimed_epsilon: float,
@@ -196,40 +196,39 @@ def _audit(
     confidence: float,
     key: RunKey | None = None,
 ) -> Audit:
-    scores = Scores(scores_of(sides.members), scores_of(sides.others))
+    scores = Scores(score(sides.members), score(sides.others))
     stated = {"delta": delta, "confidence": confidence}
     assumes = (INDEPENDENT,) if sides.held_out_fraction else (INDEPENDENT, ONE_POPULATION)
     by_rates = (bounds.clopper_pearson(scores, **stated), bounds.gaussian_tradeoff(scores, **stated))
-    found = tuple(replace(bound, assumes=(*bound.assumes, *assumes)) for bound in by_rates)
+    shown = tuple(replace(bound, assumes=(*bound.assumes, *assumes)) for bound in by_rates)
     if sides.held_out_fraction:
         records, is_member = sides.fair(key or RunKey.fresh())
         guesses = best_number_of_guesses(claimed_epsilon=claimed_epsilon, canaries=len(records), **stated)
-        found = (*bounds_from_guesses(scores_of(records), is_member, guesses=guesses, **stated), *found)
+        shown = (*bounds_from_guesses(score(records), is_member, guesses=guesses, **stated), *shown)
     return Audit(
         subject=subject,
         attack=DESCRIPTION,
         claimed_epsilon=claimed_epsilon,
         delta=delta,
-        bounds=found,
+        bounds=shown,
         members=len(scores.members),
         others=len(scores.others),
         runs=1,
-        steps=0,  # of none was anything seen
+        steps=0,  # none was observed
         roc=roc_points(scores),
         is_private=True,
     )
 
 
-def _loaded(directory: Path, config: dict[str, Any], model: nn.Module | None) -> nn.Module:
-    """The network of a run with its last weights."""
-    described = config["model"]
+def _load_model(directory: Path, config: dict[str, Any], model: nn.Module | None) -> nn.Module:
+    """The network of a run with its final weights."""
+    described, files = config["model"], RunFiles(directory)
     if model is None and described["network"] is None:
         raise InvalidValue("model", allowed="given: the run trained a network of your own", given=None)
-    files = RunFiles(directory)
     if not files.model.exists():
         raise StoreError(f"cannot attack the model of {directory}: the run has not finished")
     if model is None:
-        with torch.random.fork_rng(devices=[]):  # its first weights are written over
+        with torch.random.fork_rng(devices=[]):  # its first weights are replaced
             model = networks.build(described["network"], **described["arguments"])
     try:
         model.load_state_dict(read_weights(files.model))
@@ -238,30 +237,28 @@ def _loaded(directory: Path, config: dict[str, Any], model: nn.Module | None) ->
     return model.eval()
 
 
-def _sides(directory: Path, config: dict[str, Any], given: RunRecords) -> Sides:
-    """Who was trained on, as the run's own folder has it."""
+def _sides_of_run(directory: Path, config: dict[str, Any], records: RunRecords) -> Sides:
+    """Which records were trained on, as the run's own folder has it."""
     files, training = RunFiles(directory), config["training"]
     if not files.key.exists():
         reason = "its key is gone, as it is after a release; use lehr.attacks.final_model.attack"
-        raise StoreError(f"cannot tell who was trained on in {directory}: {reason}")
+        raise StoreError(f"cannot tell which records were trained on in {directory}: {reason}")
     with RunFolder.open(directory) as folder:
-        folder.refuse_other(config=folder.config, fingerprint=given.fingerprint)
+        folder.refuse_other(config=folder.config, fingerprint=records.fingerprint)
     fraction = validate.non_negative(held_out_fraction=training["held_out_fraction"])
     if fraction:
-        parts = given.with_held_out(Split.load(files.split))
+        parts = records.with_held_out(Split.load(files.split))
         assert parts.held_out is not None
-        return Sides(members=_held(parts.private), others=_held(parts.held_out), held_out_fraction=fraction)
-    if given.test is None:
-        allowed = "given, as to the run, where no records were held out: somebody must be compared with"
-        raise InvalidValue("test", allowed=allowed, given=None)
-    if training["acceptance_fraction"] is None:
-        return Sides(members=_held(given.private), others=_held(given.test))
-    kept = Split.load(files.split)  # what acceptance looked at has been of influence too
-    return Sides(members=_held(given.private), others=_held(given.test.at(kept.private)))
+        return Sides(members=_in_memory(parts.private), others=_in_memory(parts.held_out), held_out_fraction=fraction)
+    if records.test is None:
+        raise InvalidValue("test", allowed="given, as to the run, where no records were held out", given=None)
+    others = records.test
+    if training["acceptance_fraction"] is not None:  # acceptance has seen the other part
+        others = others.at(Split.load(files.split).private)
+    return Sides(members=_in_memory(records.private), others=_in_memory(others))
 
 
-def _held(records: RecordSet) -> InMemory:
+def _in_memory(records: RecordSet) -> InMemory:
     if not isinstance(records, InMemory):
-        allowed = "records that are held in memory: all of them are looked at"
-        raise InvalidValue("data", allowed=allowed, given=type(records).__name__)
+        raise InvalidValue("data", allowed="records that are held in memory", given=type(records).__name__)
     return records

@@ -1,4 +1,4 @@
-"""What the attacks share: a temporary run of the real loop, an observer of its sums, likelihood ratios, guesses."""
+"""Shared by the attacks: a temporary run of the real loop, an observer of its sums, likelihood ratios, guesses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def check_private_method(method: Method) -> Method:
 
 
 def check_addable(plan: Plan) -> None:
-    """Refuse a plan under which records are replaced: nothing stands in for a record that is left out."""
+    """Refuse a plan under replace-one: these attacks leave a record out."""
     if plan.adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
         allowed = "one under add-or-remove-one; where records are replaced, use lehr.attacks.step_attack"
         raise InvalidValue("plan", allowed=allowed, given=plan.adjacency.value)
@@ -61,7 +61,7 @@ def joined(first: InMemory, second: InMemory) -> InMemory:
 def train_in_temporary_folder(
     run: TrainingRun, *, key: RunKey | None = None, callbacks: Sequence[Callback] = ()
 ) -> Run:
-    """Train, as ``lehr.fit`` does. With a ``key`` of its own, a run can be repeated draw by draw and noise by noise."""
+    """Train as ``lehr.fit`` does. With the same ``key`` a run has the same draws and the same noise."""
     with tempfile.TemporaryDirectory(prefix="lehr-attack-") as folder, run.open(Path(folder) / "run") as opened:
         if key is not None:
             opened.key = key
@@ -79,8 +79,8 @@ def plan_run(
     public: InMemory | None = None,
     physical_batch: int | None = None,
 ) -> TrainingRun:
-    """The run, decided and tried, and not begun."""
-    given = check_records(
+    """A checked run that has not begun."""
+    records = check_records(
         private,
         records=plan.records,
         test=None,
@@ -96,13 +96,10 @@ def plan_run(
         config=config,
         loss_fn=loss_fn,
         device=next(model.parameters()).device,
-        evaluation=EvaluationPlan(records=given, method=method, training=config.training),
+        evaluation=EvaluationPlan(records=records, method=method, training=config.training),
         plan=plan,
     )
     return run.check()
-
-
-SumObserver: TypeAlias = Callable[[PrivateSum, ReleasedSum], None]
 
 
 class Wrapper:
@@ -116,9 +113,9 @@ class Wrapper:
 
 
 class ObservedNoise(Wrapper):
-    """A noise that tells ``observe`` what it was given and what it released."""
+    """A noise that calls ``observe`` with what it was given and what it released."""
 
-    def __init__(self, noise: Noise, observe: SumObserver) -> None:
+    def __init__(self, noise: Noise, observe: Callable[[PrivateSum, ReleasedSum], None]) -> None:
         super().__init__(noise)
         self._observe = observe
 
@@ -128,16 +125,16 @@ class ObservedNoise(Wrapper):
         return released
 
 
-def observed(method: Method, observe: SumObserver) -> Method:
-    """The same method, whose released sums ``observe`` sees."""
+def observed(method: Method, observe: Callable[[PrivateSum, ReleasedSum], None]) -> Method:
+    """The same method; ``observe`` sees every private sum and what is released of it."""
     return replace(method, noise=ObservedNoise(method.noise, observe))
 
 
 def log_likelihood_ratio(along: Tensor, *, precision: float, probability: float) -> Tensor:
-    """The logarithm of the ratio, element by element, of Gaussian noise with the record, by a coin, to noise alone.
+    """The log likelihood ratio, element by element, of a sampled record plus Gaussian noise to noise alone.
 
-    ``along`` is what was released along the record, by the precision of the noise: a sum that the record is in has
-    ``precision`` more of it on average, which is also its variance.
+    ``along`` is the released sum along the record, weighted by the inverse variance of the noise. A sum that the record
+    is in has ``precision`` more of it on average, which is also its variance.
 
     >>> log_likelihood_ratio(torch.tensor([2.0, 0.0]), precision=4.0, probability=1.0)
     tensor([ 0., -2.])
@@ -154,58 +151,43 @@ _TRIED = 24
 
 
 def bounds_from_guesses(
-    scores: Floats,
-    is_present: NDArray[np.bool_],
-    *,
-    guesses: int,
-    delta: float,
-    confidence: float,
+    scores: Floats, is_present: NDArray[np.bool_], *, guesses: int, delta: float, confidence: float
 ) -> tuple[LowerBound, LowerBound]:
     """What the guesses certify, by themselves and with the trade-off of Gaussian noise."""
     right = num_right(scores, is_present, guesses=guesses)
-    stated = {"right": right, "guesses": guesses, "canaries": len(scores)}
-    return (
-        one_run.lower_bound(**stated, delta=delta, confidence=confidence),
-        one_run.tradeoff_lower_bound(**stated, delta=delta, confidence=confidence),
-    )
+    numbers: dict[str, Any] = {"right": right, "guesses": guesses, "canaries": len(scores)}
+    numbers |= {"delta": delta, "confidence": confidence}
+    return one_run.lower_bound(**numbers), one_run.tradeoff_lower_bound(**numbers)
 
 
 def num_right(scores: Floats, is_present: NDArray[np.bool_], *, guesses: int) -> int:
-    """How many of so many guesses are right: the largest scores are guessed there, the smallest not there.
+    """How many of so many guesses are right: the largest scores are guessed present, the smallest absent.
 
     >>> num_right(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, True, False, False]), guesses=2)
     2
     """
     check_guesses(right=0, guesses=guesses, canaries=len(scores))
-    # Equal scores are in the order of the records, which no coin has seen.
+    # Equal scores are in the order of the records, which does not depend on the coins.
     order = np.argsort(scores, kind="stable")
     guessed_out, guessed_in = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
     return int(is_present[guessed_in].sum() + (~is_present[guessed_out]).sum())
 
 
 def best_number_of_guesses(*, claimed_epsilon: float, canaries: int, delta: float, confidence: float) -> int:
-    """The number of guesses that would certify the most if the claimed ε were tight.
+    """The number of guesses that would certify the most if the claimed ε were tight, and scores Gaussian.
 
     >>> best_number_of_guesses(claimed_epsilon=3.0, canaries=1000, delta=1e-5, confidence=0.95) < 1000
     True
     """
     validate.count(canaries=canaries)
     mu = mu_from_epsilon(min(claimed_epsilon, _LARGEST_EPSILON), delta=delta)
-    tried = np.unique(np.geomspace(min(10, canaries), canaries, _TRIED).astype(int)).tolist()
 
     def certified(guesses: int) -> float:
-        right = int(guesses * _share_right(mu, guesses / canaries))
-        found = one_run.lower_bound(right=right, guesses=guesses, canaries=canaries, delta=delta, confidence=confidence)
-        return found.epsilon
+        share = guesses / canaries
+        threshold = optimize.brentq(lambda t: special.ndtr(mu - t) + special.ndtr(-t) - share, -40.0, 40.0 + mu)
+        right = int(guesses * float(special.ndtr(mu - threshold) / share))
+        numbers = {"right": right, "guesses": guesses, "canaries": canaries}
+        return one_run.lower_bound(**numbers, delta=delta, confidence=confidence).epsilon
 
+    tried = np.unique(np.geomspace(min(10, canaries), canaries, _TRIED).astype(int)).tolist()
     return int(max(tried, key=lambda guesses: (certified(guesses), guesses)))
-
-
-def _share_right(mu: float, share_guessed: float) -> float:
-    """How many of the guesses are right, where scores are Gaussian, and μ larger on average for who is there."""
-
-    def too_many(threshold: float) -> float:
-        return float(special.ndtr(mu - threshold) + special.ndtr(-threshold) - share_guessed)
-
-    threshold = optimize.brentq(too_many, -40.0, 40.0 + mu)
-    return float(special.ndtr(mu - threshold) / share_guessed)

@@ -1,12 +1,11 @@
-"""One run with many canaries: each is in the data by a fair coin of its own, and the trained model is asked who was.
+"""One run with many canaries: each is in the data by a fair coin, and the trained model is asked which were.
 
-One training is enough for a bound with nothing assumed (Steinke, Nasr & Jagielski 2023): the coins are independent,
-though all canaries are told from the same model. Scores come from the final model alone, or, with ``white_box``, from
-every released sum; guesses are made about the clearest of them.
+One training is enough for a bound that assumes nothing (Steinke, Nasr & Jagielski 2023): the coins are independent,
+though one model answers for all canaries. Scores come from the final model alone, or, with ``white_box``, from every
+released sum; guesses are made about the clearest of them.
 
-A training on private records is a use of those records, and it costs its ε again each time, this one included: the
-trained model is thrown away, but the result of the attack has no noise. Use public or made-up records
-wherever those will do.
+A training on private records is a use of those records and costs its ε, this one included: the trained model is thrown
+away, but the result of the attack has no noise. Use public or synthetic records wherever possible.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ from lehr.run.shape import Callback
 
 FROM_THE_MODEL = "one run with canaries by fair coins, told from the final model alone"
 FROM_THE_SUMS = "one run with canaries by fair coins, told from every released sum"
+FEWEST_CANARIES = 32
 
 
 def attack(
@@ -65,21 +65,26 @@ def attack(
     confidence: float = 0.95,
     records_are_public: bool = False,
     physical_batch: int | None = None,
-    subject: str | None = None,
     callbacks: Sequence[Callback] = (),
     key: RunKey | None = None,
 ) -> Audit:
     """Train a copy of ``model`` once, on the private records and half of the canaries, and guess which half.
 
-    For private records this is a run like any other, and has to be paid for: its ε adds to what they have spent.
+    For private records this is a run like any other: its ε adds to what they have spent.
 
-    ``plan.records`` is a stated number that has room for the canaries. ``public`` is for methods that look at a public
-    loss. With ``white_box`` every released sum is looked at along what the clip leaves of each canary, or, to save
-    time, every ``look_every``-th. ``guesses`` is how many guesses are made, most and least likely halved; left out, it
-    follows from the claim. The result is about canaries, but hangs on the private records too; it is for their owner,
-    unless you declare that ``records_are_public``. ``key`` is for tests: otherwise all is drawn afresh.
+    ``plan.records`` is a stated number that has room for the canaries. ``public`` is for methods that use a public
+    loss. With ``white_box`` scores come from every ``look_every``-th released sum, along what the clip leaves of each
+    canary. ``guesses`` is how many guesses are made, half of them "in"; by default it follows from the claim. The
+    result depends on the private records; it is for their owner, unless ``records_are_public``. ``key`` makes a test
+    repeatable.
     """
-    _refuse_unfit(method, plan, private, canaries)
+    check_private_method(method)
+    check_addable(plan)
+    validate.count(minimum=FEWEST_CANARIES, canaries=len(canaries))
+    own, theirs = private.inputs, canaries.inputs
+    if own.shape[1:] != theirs.shape[1:] or own.dtype != theirs.dtype:
+        allowed = f"records of shape {tuple(own.shape[1:])} and {own.dtype}, as the private ones are"
+        raise InvalidValue("canaries", allowed=allowed, given=f"{tuple(theirs.shape[1:])}, {theirs.dtype}")
     check_confidence(confidence=confidence)
     validate.true_or_false(records_are_public=records_are_public)
     validate.count(look_every=look_every)
@@ -89,25 +94,33 @@ def attack(
     is_present = key.at(0, 0).uniforms("canaries", len(canaries)) < 0.5
     trained = copy.deepcopy(model)
     observer = CanaryObserver(trained, canaries, loss_fn, look_every=look_every) if white_box else None
-    decided = plan_run(
-        trained,
-        joined(private, canaries.at(is_present.nonzero().squeeze(1))),
-        method=observed(method, observer.observe) if observer else method,
-        plan=plan,
-        loss_fn=loss_fn,
-        num_classes=num_classes,
-        public=public,
-        physical_batch=physical_batch,
+    run = train_in_temporary_folder(
+        plan_run(
+            trained,
+            joined(private, canaries.at(is_present.nonzero().squeeze(1))),
+            method=observed(method, observer.observe) if observer else method,
+            plan=plan,
+            loss_fn=loss_fn,
+            num_classes=num_classes,
+            public=public,
+            physical_batch=physical_batch,
+        ),
+        key=key,
+        callbacks=callbacks,
     )
-    run = train_in_temporary_folder(decided, key=key, callbacks=callbacks)
-    scores = observer.scores() if observer else _by_loss(model, trained, canaries, loss_fn)
+    if observer is not None:
+        scores = observer.scores()
+    else:  # by how much the loss of each canary fell
+        prepare = partial(each, Preparation().prepared)
+        before, after = (losses(one, canaries, loss_fn=loss_fn, prepare=prepare) for one in (model, trained))
+        scores = before - after
     present = is_present.numpy()
     stated = {"delta": plan.delta, "confidence": confidence}
     claimed = run.proven.epsilon
     if guesses is None:
         guesses = best_number_of_guesses(claimed_epsilon=claimed, canaries=len(canaries), **stated)
     return Audit(
-        subject=subject or method.name,
+        subject=method.name,
         attack=FROM_THE_SUMS if white_box else FROM_THE_MODEL,
         claimed_epsilon=claimed,
         delta=plan.delta,
@@ -124,9 +137,9 @@ def attack(
 def mislabelled_canaries(
     records: InMemory, num_canaries: int, *, num_classes: int, generator: torch.Generator
 ) -> InMemory:
-    """So many of the records, each with a label other than its own: nothing but memory would explain a small loss.
+    """So many of the records, each with a wrong label: only memorisation would explain a small loss.
 
-    They become canaries and are no longer secret: take records that are public, or made up.
+    They become canaries and are no longer secret: take records that are public or synthetic.
 
     >>> made = mislabelled_canaries(InMemory(torch.zeros(9, 2), torch.arange(9) % 3), 4, num_classes=3,
     ...     generator=torch.Generator().manual_seed(1))
@@ -137,14 +150,14 @@ def mislabelled_canaries(
     if not validate.count(num_canaries=num_canaries) <= len(records):
         raise InvalidValue("num_canaries", allowed=f"at most the {len(records)} records", given=num_canaries)
     chosen = records.at(torch.randperm(len(records), generator=generator)[:num_canaries])
-    further = torch.randint(1, num_classes, (num_canaries,), generator=generator)
-    return InMemory(chosen.inputs, (chosen.targets + further) % num_classes)
+    shifts = torch.randint(1, num_classes, (num_canaries,), generator=generator)
+    return InMemory(chosen.inputs, (chosen.targets + shifts) % num_classes)
 
 
 def noise_canaries(like: InMemory, num_canaries: int, *, num_classes: int, generator: torch.Generator) -> InMemory:
-    """Canaries of the same shape and type as the records: inputs of uniform noise, each with a random label.
+    """Canaries of the shape and type of the records: uniform noise, each with a random label.
 
-    They are nobody's records. Noise is from 0 to 255 for bytes, and from 0 to 1 for numbers.
+    Noise is from 0 to 255 for bytes, and from 0 to 1 for numbers.
     """
     shape = (validate.count(num_canaries=num_canaries), *like.inputs.shape[1:])
     if like.inputs.dtype == torch.uint8:
@@ -156,10 +169,10 @@ def noise_canaries(like: InMemory, num_canaries: int, *, num_classes: int, gener
 
 
 class CanaryObserver:
-    """Looks at released sums along what a clip leaves of every canary, at the weights of the moment.
+    """Scores canaries by released sums along what a clip leaves of each canary, at the current weights.
 
     Of a clip it knows what is public about the sum: its sensitivity, or the bounds of its coordinates. A canary is
-    taken as cut off by those, which is what a clip does to loud ones, and close for others.
+    cut off by those, which is what a clip does to large gradients, and close for others.
     """
 
     def __init__(self, model: nn.Module, canaries: InMemory, loss_fn: LossFn, *, look_every: int) -> None:
@@ -169,7 +182,7 @@ class CanaryObserver:
         self._num_seen = 0
 
     def observe(self, private: PrivateSum, released: ReleasedSum) -> None:
-        """Of the private sum, only what is public is looked at: how it was clipped."""
+        """Of the private sum, only what is public is used: how it was clipped."""
         if self._num_seen % self._look_every == 0:
             along = self._along(released, sensitivity=private.sensitivity, bounds=private.bounds)
             # What all records have in common moves every canary alike, and says nothing about any.
@@ -178,16 +191,21 @@ class CanaryObserver:
 
     def scores(self) -> Floats:
         """The sums so far."""
-        found: Floats = self._scores.numpy()
-        return found
+        scores: Floats = self._scores.numpy()
+        return scores
 
     def _along(self, released: ReleasedSum, *, sensitivity: float, bounds: Tensors | None) -> Tensor:
         device = next(self._model.parameters()).device
         inputs = Preparation().prepared(self._canaries.inputs.to(device))
         parts: list[Tensor] = []
 
+        def product(grads: Tensor, name: str) -> Tensor:
+            weighted = released.values[name].double() / released.std_of(name) ** 2
+            clipped = grads if bounds is None else grads.clamp(-bounds[name], bounds[name])
+            return clipped.double().flatten(1) @ weighted.flatten()
+
         def look(grads: Tensors) -> Tensors:
-            parts.append(sum(_product(grads[name], released, name, bounds) for name in grads))  # type: ignore[arg-type]
+            parts.append(torch.stack([product(value, name) for name, value in grads.items()]).sum(0))
             return grads
 
         with random_numbers_apart(device):
@@ -196,27 +214,3 @@ class CanaryObserver:
             norms = gradients.norms().double()
         along = torch.cat(parts)
         return (along if bounds is not None else along * sensitivity / norms.clamp_min(sensitivity)).cpu()
-
-
-def _product(grads: Tensor, released: ReleasedSum, name: str, bounds: Tensors | None) -> Tensor:
-    """Of every record's gradient with what was released, by the precision of the noise."""
-    weighted = released.values[name].double() / released.std_of(name) ** 2
-    clipped = grads if bounds is None else grads.clamp(-bounds[name], bounds[name])
-    return clipped.double().flatten(1) @ weighted.flatten()
-
-
-def _by_loss(before: nn.Module, after: nn.Module, canaries: InMemory, loss_fn: LossFn) -> Floats:
-    """By how much the loss of each fell."""
-    prepare = partial(each, Preparation().prepared)
-    first, last = (losses(model, canaries, loss_fn=loss_fn, prepare=prepare) for model in (before, after))
-    return first - last
-
-
-def _refuse_unfit(method: Method, plan: Plan, private: InMemory, canaries: InMemory) -> None:
-    check_private_method(method)
-    check_addable(plan)
-    validate.count(minimum=32, canaries=len(canaries))
-    own, theirs = private.inputs, canaries.inputs
-    if own.shape[1:] != theirs.shape[1:] or own.dtype != theirs.dtype:
-        allowed = f"records of shape {tuple(own.shape[1:])} and {own.dtype}, as the private ones are"
-        raise InvalidValue("canaries", allowed=allowed, given=f"{tuple(theirs.shape[1:])}, {theirs.dtype}")

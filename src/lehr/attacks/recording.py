@@ -1,15 +1,15 @@
-"""Two runs of the real loop on neighbouring data with the same randomness, compared in all that must be the same.
+"""Two runs of the real loop on neighbouring data with the same randomness, compared in all that must be equal.
 
 After Re:cord-play (Cebere et al. 2026, "Privacy in Theory, Bugs in Practice: Grey-Box Auditing of Differential Privacy
-Libraries"): the first run is put on trace, and the second is given what the first released, so that both stand at the
-same weights before every step. What a record may move is then the sum before its noise, by what is stated, and nothing
-else: no random number more or less, no noise, no charge, no bit of a public file.
+Libraries"): the first run is recorded, and the second is given what the first released, so that both have the same
+weights before every step. The record may then move the sum before its noise, by at most the sensitivity, and nothing
+else: no random number, no noise, no charge, no bit of a public file.
 
-It is for whoever writes a method or changes the library, on data of their own. All that it says is **private**: the
-sums are compared without noise, and nothing of that may be released.
+It is for developers of a method or of the library, on data of their own. The result is **private**: sums are compared
+without noise, and nothing of that may be released.
 
-One thing is let differ: how many numbers a sampler asks for, which follows the number of records that are held. Of the
-stream that it asks, those for the records that both data sets have are the same; the record in question is put last.
+One difference is allowed: how many numbers a sampler asks for follows the number of records. The record in question is
+put last, so that the numbers of all other records are the same.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import hashlib
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
-from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -75,31 +74,30 @@ class Difference:
 class Comparison:
     """How two runs compare. There must be no ``differences``. All of it is private.
 
-    ``measured_sensitivity`` is the most that the record moved a sum, over what is stated for it: near one where the
-    record is as loud as the clip allows, and never above. ``measured_question`` is the same of a change of the loss on
-    private records, where an acceptance asks for one. In the ``steps_drawn`` the record was in the draw.
+    ``measured_sensitivity`` is the most that the record moved a sum, over the stated sensitivity: near one where the
+    record saturates the clip, and never above. ``measured_query`` is the same of a loss change on private records, for
+    methods that ask for one. ``steps_drawn`` are the steps in which the record was drawn.
     """
 
     differences: tuple[Difference, ...]
     measured_sensitivity: float
-    measured_question: float | None
+    measured_query: float | None
     steps: int
     steps_drawn: tuple[int, ...]
 
     @property
     def passes(self) -> bool:
-        """Whether nothing depends on the record but what may. It says little where the record was never drawn."""
+        """Whether only the sum depends on the record. It says little where the record was never drawn."""
         return not self.differences
 
     def __str__(self) -> str:
-        """What was compared, and every difference."""
         count = len(self.differences)
         found = "no difference" if not count else "1 difference" if count == 1 else f"{count} differences"
-        question = "" if self.measured_question is None else f", and an answer by {self.measured_question:.2%}"
+        query = "" if self.measured_query is None else f", and an answer by {self.measured_query:.2%}"
         lines = (
             "private, for developers: nothing of this may be released",
             f"{found} in {self.steps} steps, in {len(self.steps_drawn)} of which the record was drawn",
-            f"the record moved a sum by {self.measured_sensitivity:.2%} of what is stated{question}",
+            f"the record moved a sum by {self.measured_sensitivity:.2%} of what is stated{query}",
             *map(str, self.differences),
         )
         return "\n".join(lines)
@@ -108,7 +106,7 @@ class Comparison:
 def compare(
     model: nn.Module,
     private: InMemory,
-    changed_place: int,
+    index: int,
     *,
     method: Method,
     plan: Plan,
@@ -119,18 +117,17 @@ def compare(
     physical_batch: int | None = None,
     key: RunKey | None = None,
 ) -> Comparison:
-    """Run with the record and without it; where records are replaced, with the ``replacement`` in its place.
+    """Run with the record at ``index`` and without it; under replace-one, with the ``replacement`` in its place.
 
     The model is left as it is. Without a ``key`` the randomness is fresh. It is for short runs: one of more than ten
-    minutes writes checkpoints by the clock, which are then found to differ.
+    minutes writes checkpoints by the clock, which then differ.
     """
     check_private_method(method)
     key = key or RunKey.fresh(cryptographic_on_gpu=True)
-    one, other = Trace(), Trace()
-    other.replayed = one
-    for trace, records in zip(
-        (one, other), neighbouring_records(private, changed_place, plan, replacement), strict=True
-    ):
+    one = Trace()
+    other = Trace(replayed=one)
+    neighbours = neighbouring_records(private, index, plan, replacement)
+    for trace, records in zip((one, other), neighbours, strict=True):
         run = plan_run(
             copy.deepcopy(model),
             records,
@@ -144,19 +141,36 @@ def compare(
         error = _run(run, trace, key)
     if error is not None and one.notes[None, _ERROR] == other.notes[None, _ERROR]:
         raise error  # of both runs
-    return _Comparing(one=one, other=other, method=method, plan=plan, key=key, num_records=len(private)).comparison()
+    steps = list(_compared_sums(one, other, plan, key, num_records=len(private)))
+    answers = _moved_answers(one, other, method, plan)
+    differences = [*_different_notes(one, other), *(difference for step in steps for difference in step.differences())]
+    differences += [
+        _moved("answer of private records", step, moved, "what is stated")
+        for step, moved in answers.items()
+        if not moved <= 1 + _ROUNDING_OF_ANSWERS
+    ]
+    # After a step that led to other weights, everything may differ.
+    last = min((each.step for each in differences if each.what == WEIGHTS and each.step is not None), default=math.inf)
+    differences = [each for each in differences if each.step is None or each.step <= last]
+    return Comparison(
+        differences=tuple(sorted(differences, key=lambda each: math.inf if each.step is None else each.step)),
+        measured_sensitivity=max((step.of_stated for step in steps), default=0.0),
+        measured_query=max(answers.values(), default=None),
+        steps=len(one.sums),
+        steps_drawn=tuple(step.one.step for step in steps if step.is_drawn),
+    )
 
 
 def neighbouring_records(
-    private: InMemory, changed_place: int, plan: Plan, replacement: InMemory | None
+    private: InMemory, index: int, plan: Plan, replacement: InMemory | None
 ) -> tuple[InMemory, InMemory]:
-    """The records with the one in question at their end, and without it: the others have the same places in both."""
+    """The records with the one at ``index`` last, and without it: all others have the same indices in both."""
     num_records = validate.count(minimum=2, records_held=len(private))
-    if not validate.count(minimum=0, changed_place=changed_place) < num_records:
-        raise InvalidValue("changed_place", allowed=f"below {num_records}, the records held", given=changed_place)
-    places = torch.arange(num_records)
-    others = private.at(places[places != changed_place])
-    one = joined(others, private.at(places[changed_place : changed_place + 1]))
+    if not validate.count(minimum=0, index=index) < num_records:
+        raise InvalidValue("index", allowed=f"below {num_records}, the records held", given=index)
+    indices = torch.arange(num_records)
+    others = private.at(indices[indices != index])
+    one = joined(others, private.at(indices[indices == index]))
     if plan.adjacency is Adjacency.ADD_OR_REMOVE_ONE:
         if replacement is not None:
             raise InvalidValue("replacement", allowed="left out under add-or-remove-one", given=repr(replacement))
@@ -167,294 +181,7 @@ def neighbouring_records(
     return one, joined(others, replacement)
 
 
-def _run(run: TrainingRun, trace: Trace, key: RunKey) -> Exception | None:
-    """Train, with everything that others can see on trace; an error that ends it is seen as well."""
-    error = None
-    with tempfile.TemporaryDirectory(prefix="lehr-recording-") as parent:
-        where = Path(parent) / "run"
-        with run.open(where) as opened:
-            opened.key = TracingKey.of(key, _noting_draws(trace, run.plan.adjacency))
-            try:
-                run.train(opened, [_TracingCallback(trace, run.model)])
-            except Exception as raised:  # of the user's model or of Lehr: that it comes, and what it says, is told
-                trace.note(_ERROR, f"{type(raised).__name__}: {raised}".replace(parent, ""), step=None)
-                error = raised
-            assert opened.folder is not None
-            for entry in opened.folder.ledger.entries():
-                trace.note("ledger", replace(entry, at=""), step=None)
-        _note_files(where, trace)
-    return error
-
-
-class _TracingCallback(Callback):
-    """Notes what callbacks receive, and the weights that go with it."""
-
-    def __init__(self, trace: Trace, model: nn.Module) -> None:
-        self._trace, self._model = trace, model
-
-    def started(self, start: Start) -> None:
-        self._trace.note("start that is told", replace(start, directory=Path()), step=None)
-
-    def stepped(self, progress: Progress) -> None:
-        self._trace.note("progress that is told", progress, step=progress.step - 1)
-        weights = {name: digest(value) for name, value in self._model.state_dict().items()}
-        self._trace.note(WEIGHTS, weights, step=progress.step - 1)
-
-    def evaluated(self, evaluation: Evaluation) -> None:
-        self._trace.note("score that is told", evaluation, step=evaluation.step - 1)
-
-    def ended(self, end: End) -> None:
-        self._trace.note("end that is told", end, step=None)
-
-
-def _noting_draws(trace: Trace, adjacency: Adjacency) -> DrawListener:
-    """A listener to draws. Where the number of records is private, how much a sampler asks for is not noted."""
-
-    def listener(draw: Draw) -> None:
-        if adjacency is Adjacency.ADD_OR_REMOVE_ONE and draw.purpose in SAMPLING:
-            draw = draw._replace(how_many=None)
-            if trace.notes[draw.step, DRAWS][-1:] == [str(tuple(draw[1:]))]:  # more of the same stream
-                return
-        trace.notes[draw.step, DRAWS].append(str(tuple(draw[1:])))
-
-    return listener
-
-
-def _note_files(where: Path, trace: Trace) -> None:
-    """Every file: of a public one its content, but for the date, and of one that is for nobody else its size."""
-    files = RunFiles(where)
-    today = read_config(where)["created_on"].encode()
-    for path in sorted(found for found in where.rglob("*") if found.is_file()):
-        is_public = path != files.ledger and not path.is_relative_to(files.private)
-        if path == files.ledger:  # it has times in it, and was noted line by line
-            about = "there"
-        else:
-            content = path.read_bytes()
-            if path == files.report:  # as it would be had the run taken no time: by the clock, two runs differ
-                content = run_page.render(replace(read_run(where), minutes=None)).encode()
-            digested = hashlib.blake2b(content.replace(today, b""), digest_size=4).hexdigest()
-            about = f"{len(content)} bytes" + (f" ({digested})" if is_public else "")
-        trace.note(f"file {path.relative_to(where)}", about, step=None)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Step:
-    """One sum of both runs, and how much of it may be rounding."""
-
-    one: SumEntry
-    other: SumEntry
-    is_drawn: bool
-    sensitivity_factor: float
-    rounding: float  # of a sum, relative to what one record can add to it
-
-    @cached_property
-    def moved(self) -> dict[str, Tensor]:
-        """How far the record moved each coordinate."""
-        one, other = self.one.private.values, self.other.private.values
-        return {name: (one[name].double() - other[name].double()).abs() for name in one}
-
-    @property
-    def stated(self) -> float:
-        return self.sensitivity_factor * self.one.private.sensitivity
-
-    @property
-    def of_stated(self) -> float:
-        """The norm over what is stated for it, or a coordinate over its bound, whichever is more."""
-        norm = _norm(self.moved) / self.stated
-        return max(norm, _largest_ratio(self.moved, self.one.private.bounds, self.sensitivity_factor, self.slack))
-
-    @property
-    def of_charged(self) -> float:
-        """The norm in units of the noise, over what the charged noise multiplier lets it be."""
-        ratios = {
-            name: torch.where(value > self.slack, value / self.one.released.std_of(name), 0.0)
-            for name, value in self.moved.items()
-        }
-        return _norm(ratios) * self.one.noise_multiplier / self.sensitivity_factor
-
-    @property
-    def slack(self) -> float:
-        return self.rounding * self.one.private.sensitivity
-
-    @property
-    def has_same_noise(self) -> bool:
-        """Whether the same noise was added to both, up to the rounding of what was released."""
-        for name, value in self.one.released.values.items():
-            noises = [
-                entry.released.values[name].double() - entry.private.values[name].double()
-                for entry in (self.one, self.other)
-            ]
-            size = value.double().abs() + self.other.released.values[name].double().abs()
-            if not bool(((noises[0] - noises[1]).abs() <= torch.finfo(value.dtype).eps * size).all()):
-                return False
-        return True
-
-    def differences(self) -> Iterator[Difference]:
-        if not self.is_drawn and not _norm(self.moved) <= self.slack:
-            yield self._difference("sum, though the record was not drawn", "moved", "as it was")
-        if self.is_drawn and not self.of_stated <= 1 + self.rounding:
-            given = f"moved by {self.of_stated:.6g} times what is stated"
-            yield self._difference("sum before its noise", given, "as it was")
-        if self.is_drawn and not self.of_charged <= 1 + self.rounding:
-            given = f"moved by {self.of_charged:.6g} times what the noise that is charged covers"
-            yield self._difference("sum over its noise", given, "as it was")
-        if not self.has_same_noise:
-            yield self._difference("noise that was added", "one", "another")
-
-    def _difference(self, what: str, one: str, other: str) -> Difference:
-        return Difference(what=what, step=self.one.step, one=one, other=other)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Comparing:
-    """Two traces, the first with the record and the second without."""
-
-    one: Trace
-    other: Trace
-    method: Method
-    plan: Plan
-    key: RunKey
-    num_records: int
-
-    def comparison(self) -> Comparison:
-        steps = list(self._steps())
-        found = [*self._of_notes(), *(found for step in steps for found in step.differences()), *self._of_answers()]
-        return Comparison(
-            differences=_up_to_the_first_other_weights(found),
-            measured_sensitivity=max((step.of_stated for step in steps), default=0.0),
-            measured_question=max(self._moved_answers().values(), default=None),
-            steps=len(self.one.sums),
-            steps_drawn=tuple(step.one.step for step in steps if step.is_drawn),
-        )
-
-    def _steps(self) -> Iterator[_Step]:
-        sampling = counted_under(
-            self.plan.adjacency, expected_batch_size=self.plan.expected_batch_size, records=self.plan.records
-        )
-        for one, other in zip(self.one.sums, self.other.sums, strict=False):  # that one is longer is found in the notes
-            if _shapes(one) != _shapes(other):
-                return
-            places = sampling.draw(self.num_records, self.key.at(one.step, 0))
-            eps = max((torch.finfo(value.dtype).eps for value in one.private.values.values()), default=0.0)
-            yield _Step(
-                one=one,
-                other=other,
-                is_drawn=bool((places == self.num_records - 1).any()),
-                sensitivity_factor=sampling.sensitivity_factor,
-                rounding=4 * eps * (len(places) + 1),
-            )
-
-    def _of_notes(self) -> Iterator[Difference]:
-        for step, what in dict.fromkeys([*self.one.notes, *self.other.notes]):
-            pairs = zip_longest(self.one.notes[step, what], self.other.notes[step, what], fillvalue=_NOTHING)
-            differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
-            if differing is not None:
-                yield Difference(what=what, step=step, one=differing[0], other=differing[1])
-
-    def _of_answers(self) -> Iterator[Difference]:
-        for step, moved in self._moved_answers().items():
-            if not moved <= 1 + _ROUNDING_OF_ANSWERS:
-                given = f"moved by {moved:.6g} times what is stated"
-                yield Difference(what="answer of private records", step=step, one=given, other="as it was")
-
-    def _moved_answers(self) -> dict[int, float]:
-        """How far the record moved each answer, over what is stated: under the same noise, that is the difference."""
-        energy = self.method.acceptance.energy
-        if not isinstance(energy, PrivateEnergy):  # a choice is a place among candidates, and says nothing about sums
-            return {}
-        stated = _stated_for(energy, self.plan)
-        pairs = zip(self.one.answers, self.other.answers, strict=False)
-        return {one.step: abs(one.answer - other.answer) / stated for one, other in pairs if one.step == other.step}
-
-
-def _stated_for(energy: PrivateEnergy, plan: Plan) -> float:
-    """How far one record may move the answer: a clipped mean within its range, a sum by its clip over its divisor."""
-    if energy.clipped == "batch":
-        return 2 * energy.loss_clip
-    is_replacing = plan.adjacency is Adjacency.REPLACE_ONE
-    return (2 if is_replacing else 1) * energy.loss_clip / energy.expected_batch_size
-
-
-def _up_to_the_first_other_weights(found: Sequence[Difference]) -> tuple[Difference, ...]:
-    """In order of steps. After a step that led to other weights, everything may differ, and says nothing more."""
-    last = min((one.step for one in found if one.what == WEIGHTS and one.step is not None), default=math.inf)
-    kept = (one for one in found if one.step is None or one.step <= last)
-    return tuple(sorted(kept, key=lambda one: math.inf if one.step is None else one.step))
-
-
-def _norm(values: Tensors) -> float:
-    return math.hypot(*(float(value.norm()) for value in values.values()))
-
-
-def _largest_ratio(moved: Tensors, bounds: Tensors | None, sensitivity_factor: float, slack: float) -> float:
-    """Of a coordinate to its bound, where it moved by more than rounding can."""
-    if bounds is None:
-        return 0.0
-    ratios = (
-        torch.where(value > slack, value / (sensitivity_factor * bounds[name].double()), 0.0)
-        for name, value in moved.items()
-    )
-    return max(float(ratio.max()) for ratio in ratios)
-
-
-def _shapes(entry: SumEntry) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in entry.private.values.items()}
-
-
-class Draw(NamedTuple):
-    """Random numbers that were asked for. Of a generator, and of a seed, it is not known how many it will give."""
-
-    step: int
-    attempt: int
-    kind: str
-    purpose: str
-    how_many: int | None = None
-
-
-DrawListener: TypeAlias = Callable[[Draw], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TracingKey(RunKey):
-    """Gives the numbers that the key gives, and tells ``listener`` of each draw."""
-
-    listener: DrawListener = field(repr=False)
-
-    @classmethod
-    def of(cls, key: RunKey, listener: DrawListener) -> TracingKey:
-        """The same key, listened to."""
-        return cls(secret=key.secret, cryptographic_on_gpu=key.cryptographic_on_gpu, listener=listener)
-
-    def at(self, step: int, attempt: int) -> TracingRandomness:
-        return TracingRandomness(key=self, step=step, attempt=attempt, listener=self.listener)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TracingRandomness(StepRandomness):
-    """The random numbers of a step, each draw told."""
-
-    listener: DrawListener = field(repr=False)
-
-    def uniforms(self, purpose: str, count: int) -> Tensor:
-        self._tell("uniforms", purpose, count)
-        if purpose == ORDER:  # of all orders the one in which the record in question, the last, moves nobody
-            return (torch.arange(count, dtype=torch.float64) + 0.5) / max(1, count)
-        return super().uniforms(purpose, count)
-
-    def normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        self._tell("normals", purpose, sum(tensor.numel() for tensor in like.values()))
-        return super().normals(purpose, like)
-
-    def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
-        self._tell("generator", purpose)
-        return super().generator(purpose, device)
-
-    def seed(self, purpose: str) -> int:
-        self._tell("seed", purpose)
-        return super().seed(purpose)
-
-    def _tell(self, kind: str, purpose: str, count: int | None = None) -> None:
-        self.listener(Draw(self.step, self.attempt, kind, purpose, count))
+# Recording a run
 
 
 class SumEntry(NamedTuple):
@@ -466,42 +193,46 @@ class SumEntry(NamedTuple):
     noise_multiplier: float
 
 
-class AnswerEntry(NamedTuple):
-    """What private records answered, with its noise: a change of the energy, or the place of a choice."""
-
-    step: int
-    answer: float
-
-
 @dataclass(eq=False)
 class Trace:
-    """What one run did. ``notes`` has what must be the same for neighbours, by step and by what it is."""
+    """What one run did.
+
+    ``notes`` has what must be the same for neighbours, by step and name; ``answers`` has each answer of private
+    records, with its noise, and its step. A trace with a ``replayed`` one releases what that one released.
+    """
 
     replayed: Trace | None = None
     step: int = 0
     notes: dict[tuple[int | None, str], list[str]] = field(default_factory=lambda: defaultdict(list))
     sums: list[SumEntry] = field(default_factory=list)
-    answers: list[AnswerEntry] = field(default_factory=list)
+    answers: list[tuple[int, float]] = field(default_factory=list)
 
     def note(self, what: str, value: object, *, step: int | None) -> None:
         """Keep a value that must not depend on the records."""
         self.notes[step, what].append(value_text(value))
 
     def add_sum(self, entry: SumEntry) -> ReleasedSum:
-        """Keep the sum; what was released in its place on the trace that is replayed, or else by itself."""
+        """Keep the sum; the sum to go on with is that of the replayed trace, if it has one of this step."""
         before = self.replayed.sums[len(self.sums) :] if self.replayed else []
         self.sums.append(entry._replace(private=_copy_sum(entry.private), released=_copy_sum(entry.released)))
         return _copy_sum(before[0].released) if before and before[0].step == entry.step else entry.released
 
     def add_answer(self, answer: float) -> float:
-        """Keep the answer; the one in its place on the trace that is replayed, or else itself."""
+        """Keep the answer; the answer to go on with is that of the replayed trace, if it has one of this step."""
         before = self.replayed.answers[len(self.answers) :] if self.replayed else []
-        self.answers.append(AnswerEntry(self.step, answer))
-        return before[0].answer if before and before[0].step == self.step else answer
+        self.answers.append((self.step, answer))
+        return before[0][1] if before and before[0][0] == self.step else answer
+
+
+def traced(method: Method, trace: Trace) -> Method:
+    """The method, recorded. One that always accepts asks nothing, and the loop knows it by its type."""
+    accepts_always = isinstance(method.acceptance, Always)
+    acceptance = method.acceptance if accepts_always else TracingAcceptance(method.acceptance, trace)
+    return replace(method, noise=TracingNoise(method.noise, trace), acceptance=acceptance)
 
 
 class TracingNoise(Wrapper):
-    """The noise of a method, on trace."""
+    """The noise of a method, recorded."""
 
     def __init__(self, noise: Noise, trace: Trace) -> None:
         super().__init__(noise)
@@ -515,13 +246,13 @@ class TracingNoise(Wrapper):
             private, noise_multiplier=noise_multiplier, randomness=randomness, state=state
         )
         for what, value in {
-            "shape of the sum": _tensor_shapes(private.values),
+            "shape of the sum": _shapes(private.values),
             "stated sensitivity": private.sensitivity,
             "stated bounds": private.bounds,
             "state of the noise": state,
             "noise multiplier": (noise_multiplier, released.noise_multiplier),
             "noise std": released.noise_std,
-            "shape of what is released": _tensor_shapes(released.values),
+            "shape of what is released": _shapes(released.values),
         }.items():
             self._trace.note(what, value, step=step)
         return self._trace.add_sum(SumEntry(step, private, released, noise_multiplier))
@@ -534,15 +265,15 @@ class TracingNoise(Wrapper):
 
 
 class TracingAcceptance(Wrapper):
-    """The acceptance of a method, on trace. It decides by itself, from the answers that the first run had."""
+    """The acceptance of a method, recorded. It decides by itself, from the answers of the first run."""
 
     def __init__(self, acceptance: Acceptance, trace: Trace) -> None:
         super().__init__(acceptance)
         self._trace = trace
 
     def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
-        asked = TracingProposal(proposal, self._trace, is_public=isinstance(self.inner.energy, PublicEnergy))
-        decision: Decision = self.inner.decide(state, asked, released)
+        is_public = isinstance(self.inner.energy, PublicEnergy)
+        decision: Decision = self.inner.decide(state, TracingProposal(proposal, self._trace, is_public), released)
         self._trace.note("decision", (decision.step_scale, decision.keeps_momentum), step=self._trace.step)
         self._trace.note("state of the acceptance", decision.state, step=self._trace.step)
         return decision
@@ -550,11 +281,11 @@ class TracingAcceptance(Wrapper):
 
 @dataclass(frozen=True, eq=False)
 class TracingProposal:
-    """The candidates of a step, on trace. What public records answer must be the same, and is not replayed."""
+    """The candidates of a step, recorded. Answers of public records must be equal, and are not replayed."""
 
     proposal: Proposal
     trace: Trace
-    is_public: bool = field(kw_only=True)
+    is_public: bool
 
     def change(self, step_scale: float = 1.0) -> float:
         return self._answer("change", step_scale, self.proposal.change(step_scale))
@@ -566,18 +297,202 @@ class TracingProposal:
         return self.proposal.uniform()
 
     def _answer(self, kind: str, asked: object, answer: float) -> float:
-        self.trace.note("question", (kind, asked), step=self.trace.step)
+        self.trace.note("query", (kind, asked), step=self.trace.step)
         if not self.is_public:
             return self.trace.add_answer(answer)
         self.trace.note("answer of public records", answer, step=self.trace.step)
         return answer
 
 
-def traced(method: Method, trace: Trace) -> Method:
-    """The method, on trace. One that accepts always asks nothing, and the loop knows it by its type."""
-    accepts_always = isinstance(method.acceptance, Always)
-    acceptance = method.acceptance if accepts_always else TracingAcceptance(method.acceptance, trace)
-    return replace(method, noise=TracingNoise(method.noise, trace), acceptance=acceptance)
+@dataclass(frozen=True, kw_only=True)
+class TracingKey(RunKey):
+    """Gives the numbers of the key, and notes each draw. Under add-or-remove-one a sampler's count is not noted."""
+
+    trace: Trace = field(repr=False)
+    adjacency: Adjacency
+
+    def at(self, step: int, attempt: int) -> TracingRandomness:
+        return TracingRandomness(key=self, step=step, attempt=attempt)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracingRandomness(StepRandomness):
+    """The random numbers of a step; each draw is noted."""
+
+    key: TracingKey
+
+    def uniforms(self, purpose: str, count: int) -> Tensor:
+        self._note("uniforms", purpose, count)
+        if purpose == ORDER:  # the order in which the record in question, the last, moves no other
+            return (torch.arange(count, dtype=torch.float64) + 0.5) / max(1, count)
+        return super().uniforms(purpose, count)
+
+    def normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self._note("normals", purpose, sum(tensor.numel() for tensor in like.values()))
+        return super().normals(purpose, like)
+
+    def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
+        self._note("generator", purpose)
+        return super().generator(purpose, device)
+
+    def seed(self, purpose: str) -> int:
+        self._note("seed", purpose)
+        return super().seed(purpose)
+
+    def _note(self, kind: str, purpose: str, count: int | None = None) -> None:
+        notes = self.key.trace.notes[self.step, DRAWS]
+        has_private_count = self.key.adjacency is Adjacency.ADD_OR_REMOVE_ONE and purpose in SAMPLING
+        draw = str((self.attempt, kind, purpose, None if has_private_count else count))
+        if not has_private_count or notes[-1:] != [draw]:  # a sampler may ask for more of the same stream
+            notes.append(draw)
+
+
+class _TracingCallback(Callback):
+    """Notes what callbacks receive, and the weights at that time."""
+
+    def __init__(self, trace: Trace, model: nn.Module) -> None:
+        self._trace, self._model = trace, model
+
+    def started(self, start: Start) -> None:
+        self._trace.note("callback at the start", replace(start, directory=Path()), step=None)
+
+    def stepped(self, progress: Progress) -> None:
+        self._trace.note("callback after a step", progress, step=progress.step - 1)
+        weights = {name: digest(value) for name, value in self._model.state_dict().items()}
+        self._trace.note(WEIGHTS, weights, step=progress.step - 1)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        self._trace.note("callback after an evaluation", evaluation, step=evaluation.step - 1)
+
+    def ended(self, end: End) -> None:
+        self._trace.note("callback at the end", end, step=None)
+
+
+def _run(run: TrainingRun, trace: Trace, key: RunKey) -> Exception | None:
+    """Train, and record everything that others can see; an error that ends the run is recorded and returned."""
+    error = None
+    with tempfile.TemporaryDirectory(prefix="lehr-recording-") as parent:
+        directory = Path(parent) / "run"
+        with run.open(directory) as opened:
+            opened.key = TracingKey(
+                secret=key.secret,
+                cryptographic_on_gpu=key.cryptographic_on_gpu,
+                trace=trace,
+                adjacency=run.plan.adjacency,
+            )
+            try:
+                run.train(opened, [_TracingCallback(trace, run.model)])
+            except Exception as raised:  # of the user's model or of Lehr
+                trace.note(_ERROR, f"{type(raised).__name__}: {raised}".replace(parent, ""), step=None)
+                error = raised
+            assert opened.folder is not None
+            for entry in opened.folder.ledger.entries():
+                trace.note("ledger", replace(entry, at=""), step=None)
+        _note_files(directory, trace)
+    return error
+
+
+def _note_files(directory: Path, trace: Trace) -> None:
+    """Every file: of a public one its content, but for the date, and of a private one its size."""
+    files = RunFiles(directory)
+    today = read_config(directory)["created_on"].encode()
+    for path in sorted(found for found in directory.rglob("*") if found.is_file()):
+        content = path.read_bytes()
+        if path == files.report:  # as it would be had the run taken no time: by the clock, two runs differ
+            content = run_page.render(replace(read_run(directory), minutes=None)).encode()
+        digested = hashlib.blake2b(content.replace(today, b""), digest_size=4).hexdigest()
+        about = f"{len(content)} bytes" + ("" if path.is_relative_to(files.private) else f" ({digested})")
+        if path == files.ledger:  # it has times in it, and was noted line by line
+            about = "there"
+        trace.note(f"file {path.relative_to(directory)}", about, step=None)
+
+
+# Comparing two traces
+
+
+def _different_notes(one: Trace, other: Trace) -> Iterator[Difference]:
+    for step, what in dict.fromkeys([*one.notes, *other.notes]):
+        for pair in zip_longest(one.notes[step, what], other.notes[step, what], fillvalue=_NOTHING):
+            if pair[0] != pair[1]:
+                yield Difference(what=what, step=step, one=pair[0], other=pair[1])
+                break
+
+
+def _moved(what: str, step: int, ratio: float, of: str) -> Difference:
+    return Difference(what=what, step=step, one=f"moved by {ratio:.6g} times {of}", other="as it was")
+
+
+def _compared_sums(one: Trace, other: Trace, plan: Plan, key: RunKey, *, num_records: int) -> Iterator[_ComparedSum]:
+    sampling = counted_under(plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records)
+    for first, second in zip(one.sums, other.sums, strict=False):  # another length, or shape, is found in the notes
+        if _shapes(first.private.values) != _shapes(second.private.values):
+            return
+        indices = sampling.draw(num_records, key.at(first.step, 0))
+        eps = max((torch.finfo(value.dtype).eps for value in first.private.values.values()), default=0.0)
+        yield _ComparedSum(
+            one=first,
+            other=second,
+            is_drawn=bool((indices == num_records - 1).any()),
+            factor=sampling.sensitivity_factor,
+            rounding=4 * eps * (len(indices) + 1),
+        )
+
+
+class _ComparedSum:
+    """One sum of both runs. ``rounding`` is how much of it, relative to what one record can add, may be rounding."""
+
+    def __init__(self, *, one: SumEntry, other: SumEntry, is_drawn: bool, factor: float, rounding: float) -> None:
+        self.one, self.other, self.is_drawn, self.rounding = one, other, is_drawn, rounding
+        first, second, bounds = one.private.values, other.private.values, one.private.bounds
+        self._slack = rounding * one.private.sensitivity
+        moved = {name: (first[name].double() - second[name].double()).abs() for name in first}
+        # Coordinates that moved by no more than rounding count as unmoved where they are divided.
+        clear = {name: torch.where(value > self._slack, value, 0.0) for name, value in moved.items()}
+        self._norm = _norm(moved)
+        of_bounds = [float((value / (factor * bounds[name].double())).max()) for name, value in clear.items() if bounds]
+        # The norm over the stated sensitivity, or a coordinate over its bound, whichever is more.
+        self.of_stated = max(self._norm / (factor * one.private.sensitivity), *of_bounds, 0.0)
+        # The norm in units of the noise, over what the charged noise multiplier covers.
+        in_noise = {name: value / one.released.std_of(name) for name, value in clear.items()}
+        self.of_charged = _norm(in_noise) * one.noise_multiplier / factor
+
+    def differences(self) -> Iterator[Difference]:
+        step, most = self.one.step, 1 + self.rounding
+        if not self.is_drawn and not self._norm <= self._slack:
+            yield Difference(what="sum, though the record was not drawn", step=step, one="moved", other="as it was")
+        if self.is_drawn and not self.of_stated <= most:
+            yield _moved("sum before its noise", step, self.of_stated, "what is stated")
+        if self.is_drawn and not self.of_charged <= most:
+            yield _moved("sum over its noise", step, self.of_charged, "what the charged noise covers")
+        if not all(map(self._has_same_noise, self.one.released.values)):
+            yield Difference(what="noise that was added", step=step, one="one", other="another")
+
+    def _has_same_noise(self, name: str) -> bool:
+        """Whether the same noise was added to both, up to the rounding of what was released."""
+        private = [entry.private.values[name].double() for entry in (self.one, self.other)]
+        released = [entry.released.values[name].double() for entry in (self.one, self.other)]
+        difference = (released[0] - private[0]) - (released[1] - private[1])
+        size = torch.finfo(self.one.released.values[name].dtype).eps * (released[0].abs() + released[1].abs())
+        return bool((difference.abs() <= size).all())
+
+
+def _moved_answers(one: Trace, other: Trace, method: Method, plan: Plan) -> dict[int, float]:
+    """By step, how far the record moved an answer over what is stated: with the same noise, that is the difference.
+
+    One record may move a clipped mean within its range, and a sum by its clip over its divisor.
+    """
+    energy = method.acceptance.energy
+    if not isinstance(energy, PrivateEnergy):  # a choice is the index of a candidate, and says nothing about sums
+        return {}
+    stated = 2 * energy.loss_clip
+    if energy.clipped != "batch":
+        is_replacing = plan.adjacency is Adjacency.REPLACE_ONE
+        stated = (2 if is_replacing else 1) * energy.loss_clip / energy.expected_batch_size
+    pairs = zip(one.answers, other.answers, strict=False)
+    return {first[0]: abs(first[1] - second[1]) / stated for first, second in pairs if first[0] == second[0]}
+
+
+# Values
 
 
 def value_text(value: object) -> str:
@@ -596,12 +511,8 @@ def value_text(value: object) -> str:
             return "{" + ", ".join(f"{name}: {value_text(part)}" for name, part in value.items()) + "}"
         case list() | tuple():
             return "(" + ", ".join(map(value_text, value)) + ")"
-        case str():
-            return value
-        case _ if is_dataclass(value):
-            return str(value)
         case _:
-            return repr(value)
+            return str(value) if isinstance(value, str) or is_dataclass(value) else repr(value)
 
 
 def digest(value: Tensor) -> str:
@@ -610,7 +521,11 @@ def digest(value: Tensor) -> str:
     return hashlib.blake2b(content, digest_size=4).hexdigest()
 
 
-def _tensor_shapes(values: Tensors) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+def _norm(values: Tensors) -> float:
+    return math.hypot(*(float(value.norm()) for value in values.values()))
+
+
+def _shapes(values: Tensors) -> tuple[Any, ...]:
     return tuple((name, tuple(value.shape), str(value.dtype)) for name, value in values.items())
 
 
@@ -618,5 +533,5 @@ _Sum = TypeVar("_Sum", PrivateSum, ReleasedSum)
 
 
 def _copy_sum(summed: _Sum) -> _Sum:
-    """With values of its own: whoever was given the other one may change it."""
+    """A copy whose values are not changed by later steps."""
     return replace(summed, values={name: value.detach().clone() for name, value in summed.values.items()})

@@ -1,10 +1,10 @@
 """The step attack: canaries in a run of the real loop, and an adversary who sees every released sum.
 
-Each canary is in the data by a coin of its own. Whoever sees the released sums looks at each of them along the pattern
-of a canary, and adds up by how much likelier it is with the canary than without. That is the most that can be made of
-them, and with canaries that saturate the clip it is the very distinction that the accountant bounds: where the
-accounting is tight, so is the attack. A run has thousands of canaries, in orthogonal directions, drawn by independent
-coins and covered by independent noise: thousands of independent scores.
+Each canary is in the data by a coin of its own. The adversary looks at each released sum along the pattern of a canary,
+and adds up by how much likelier it is with the canary than without. No other test does better, and with canaries that
+saturate the clip it is the very distinction that the accountant bounds: where the accounting is tight, so is the
+attack. A run has thousands of canaries, in orthogonal directions, drawn by independent coins and covered by independent
+noise: thousands of independent scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lehr.acceptance.proposal import PublicEnergy
 from lehr.accounting import bound
 from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.attacks import canaries as planting
-from lehr.attacks.canaries import PRESENT, REPLACED, Canaries, CoordinateCanaries, Host, SignCanaries
+from lehr.attacks.canaries import NUM_CLASSES, PRESENT, REPLACED, Canaries, CoordinateCanaries, SignCanaries
 from lehr.attacks.harness import (
     check_private_method,
     log_likelihood_ratio,
@@ -60,10 +60,10 @@ _LARGEST_SPREAD = 1.5  # of a score, in units of its noise, for the same
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunScores:
-    """What came out: the scores by likelihood, and by mean, which is standard normal for whoever was not there.
+    """The scores of one run by likelihood, and by mean, which is standard normal for canaries that were not there.
 
-    For whoever was there, the latter has the mean ``member_mean`` and the standard deviation ``member_std``: a draw by
-    coins adds to that of the noise.
+    For canaries that were there it has the mean ``member_mean`` and the standard deviation ``member_std``: whether they
+    were drawn adds to the noise.
     """
 
     run: Run
@@ -82,21 +82,20 @@ def attack(
     num_canaries: int = NUM_CANARIES,
     confidence: float = 0.95,
     keys: Iterator[RunKey] | None = None,
-    host: Host | None = None,
     device: str | torch.device = "cpu",
     callbacks: Sequence[Callback] = (),
 ) -> Audit:
-    """Attack a method under a plan, in as many runs as the canaries need, and hold that against its proven ε.
+    """Attack a method under a plan, in as many runs as the canaries need, and compare the result with its proven ε.
 
-    What decides is a Gaussian trade-off at four thresholds, which is paid for. The threshold where with and without the
-    canary are equally likely under the claim would be known beforehand, and find nothing where the noise is too small.
-    What a ``device`` computes is attacked on that device. ``keys`` are for tests: otherwise all is drawn afresh.
+    A Gaussian trade-off decides, at four thresholds with correction. The threshold at which both cases are equally
+    likely under the claim would need no correction, but would find nothing where the noise is too small. The steps run
+    on ``device``. ``keys`` make a test repeatable; otherwise the randomness is fresh.
     """
     check_private_method(method)
     check_confidence(confidence=confidence)
     keys = keys or iter(RunKey.fresh, None)
-    planted = canaries_for(method, plan, num_canaries=num_canaries, host=host)
-    # Patterns are a few short of a power of two: for as few canaries as that, no further run is runs.
+    planted = canaries_for(method, plan, num_canaries=num_canaries)
+    # Patterns are a few short of a power of two; a few missing canaries are not worth another run.
     num_runs = max(1, math.ceil(0.99 * num_canaries / planted.num_canaries))
     runs = [
         attack_once(method, plan, canaries=planted, key=next(keys), device=device, callbacks=callbacks)
@@ -148,7 +147,7 @@ def attack_once(
         method=observed(method, adversary.observe),
         plan=plan,
         loss_fn=planting.loss,
-        num_classes=canaries.num_classes,
+        num_classes=NUM_CLASSES,
         public=canaries.public() if isinstance(method.acceptance.energy, PublicEnergy) else None,
         physical_batch=_physical_batch(plan, len(records)),
     )
@@ -197,10 +196,10 @@ def _checks(runs: Sequence[RunScores], plan: Plan) -> tuple[Check, ...]:
 
 
 class Adversary:
-    """Knows all records but for one canary, how it is clipped, and the law of the noise; keeps a score for each.
+    """Knows all records but one canary, how it is clipped, and the law of the noise; keeps a score for each canary.
 
-    What a draw of the other records adds to a sum on average is taken off before it is looked at. ``signs_R`` says who
-    is there: for the score of a canary, only what it says about the others is used.
+    What a draw of the other records adds to a sum on average is subtracted first. ``signs_R`` says which canaries are
+    there: for the score of a canary, only what it says about the others is used.
     """
 
     def __init__(self, canaries: Canaries, clipped_alone: PrivateSum, plan: Plan, signs_R: Tensor) -> None:
@@ -219,11 +218,16 @@ class Adversary:
 
     def observe(self, private: PrivateSum, released: ReleasedSum) -> None:
         """Look at a released sum along every canary. Of the private one, only what is public: how it was clipped."""
-        sizes = self._sizes(private)
+        sizes = {name: private.sensitivity * size for name, size in self._unit.items()}
+        if private.bounds is not None:
+            sizes = {name: bound.double().cpu() for name, bound in private.bounds.items()}
         weights = {name: size / torch.as_tensor(released.std_of(name)).cpu() ** 2 for name, size in sizes.items()}
-        precision = self._canaries.total({name: sizes[name] * weights[name] for name in sizes})
+        precision = sum(float((sizes[name] * weights[name]).sum()) for name in sizes)
         seen = self._along(released, sizes, weights, precision, clips_coordinates=private.bounds is not None)
-        self.likelihoods += self._log_likelihood_ratio(seen, precision)
+        law = {"precision": precision, "probability": self._plan.sampling_probability}
+        self.likelihoods += log_likelihood_ratio(seen, **law)
+        if self._plan.adjacency is Adjacency.REPLACE_ONE:  # against the opposite of the canary
+            self.likelihoods -= log_likelihood_ratio(-seen, **law)
         self._sums += seen
         self._precision += precision
         self._squared_precision += precision**2
@@ -254,22 +258,9 @@ class Adversary:
         q = self._plan.sampling_probability
         return math.sqrt(1 + q * (1 - q) * self._squared_precision / self._precision)
 
-    def _sizes(self, private: PrivateSum) -> Tensors:
-        if private.bounds is not None:
-            return {name: bound.double().cpu() for name, bound in private.bounds.items()}
-        return {name: private.sensitivity * size for name, size in self._unit.items()}
 
-    def _log_likelihood_ratio(self, seen: Tensor, precision: float) -> Tensor:
-        """Of what was seen, with the canary against without; where records are replaced, against its opposite."""
-        law = {"precision": precision, "probability": self._plan.sampling_probability}
-        with_canary = log_likelihood_ratio(seen, **law)
-        if self._plan.adjacency is Adjacency.ADD_OR_REMOVE_ONE:
-            return with_canary
-        return with_canary - log_likelihood_ratio(-seen, **law)
-
-
-def canaries_for(method: Method, plan: Plan, *, num_canaries: int = NUM_CANARIES, host: Host | None = None) -> Canaries:
-    """The canaries of one run, of the kind that saturates the method's clip: at most as many as are asked for.
+def canaries_for(method: Method, plan: Plan, *, num_canaries: int = NUM_CANARIES) -> Canaries:
+    """The canaries of one run, of the kind that saturates the method's clip: at most ``num_canaries``.
 
     Where records are replaced their number is public, and every one of them is a canary, or loud.
     """
@@ -278,7 +269,7 @@ def canaries_for(method: Method, plan: Plan, *, num_canaries: int = NUM_CANARIES
     if is_replacing:
         validate.count(minimum=FEWEST_CANARIES, records=plan.records)
     if not method.clipping.needs_coordinates:
-        return CoordinateCanaries(num_canaries=plan.records if is_replacing else num_canaries, host=host)
+        return CoordinateCanaries(num_canaries=plan.records if is_replacing else num_canaries)
     most = plan.records if is_replacing else min(num_canaries, NUM_PATTERNS)
     side = 2 ** max(2, int(math.log2(most / 2) / 2))
     planted = SignCanaries(side=side, num_loud=side**2 // 8)

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime
 from decimal import ROUND_FLOOR, Decimal
@@ -103,11 +103,11 @@ class Audit:
             raise InvalidValue("bounds", allowed="one or more, the decisive one first", given=self.bounds)
         if any(bound.delta != self.delta for bound in self.bounds):
             raise InvalidValue("bounds", allowed=f"ones at the claim's delta {self.delta}", given=self.bounds)
-        if len(self.roc) > MOST_POINTS:
-            raise InvalidValue("roc", allowed=f"at most {MOST_POINTS} points", given=len(self.roc))
-        for point in self.roc:
-            _check_point(point)
-        _check_day(self.audited_on)
+        _check_roc(self.roc)
+        try:
+            date.fromisoformat(validate.text(audited_on=self.audited_on))
+        except ValueError as error:
+            raise InvalidValue("audited_on", allowed="a day such as 2026-01-31", given=self.audited_on) from error
 
     @property
     def decisive(self) -> LowerBound:
@@ -133,87 +133,57 @@ class Audit:
 
 def from_json(shape: object) -> Audit:
     """The audit of a JSON form. Unknown or missing fields, and a verdict that does not follow, are refused."""
-    own = [field.name for field in fields(Audit)]
-    given: dict[str, Any] = strict_json.fields("audit", shape, ["format", "format_version", *own, "verdict"])
-    if given["format"] != FORMAT or given["format_version"] != FORMAT_VERSION:
-        found = f"{given['format']} {given['format_version']}"
+    names = [field.name for field in fields(Audit)]
+    given: dict[str, Any] = dict(strict_json.fields("audit", shape, ["format", "format_version", *names, "verdict"]))
+    found = f"{given.pop('format')} {given.pop('format_version')}"
+    if found != f"{FORMAT} {FORMAT_VERSION}":
         raise InvalidValue("format", allowed=f"{FORMAT} {FORMAT_VERSION}", given=found)
+    verdict = given.pop("verdict")
     try:
-        audit = Audit(**{**{name: given[name] for name in own}, **_parts(given)})
+        given["claimed_epsilon"] = float(str(given["claimed_epsilon"]))  # strict_json writes infinity as a word
+        given["bounds"] = tuple(LowerBound(**bound | {"assumes": tuple(bound["assumes"])}) for bound in given["bounds"])
+        given["checks"] = tuple(Check(**check) for check in given["checks"])
+        given["roc"] = tuple(tuple(point) for point in given["roc"])
+        audit = Audit(**given)
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidValue("audit", allowed="as this library writes it", given=str(error)) from error
-    if audit.verdict.value != given["verdict"]:
-        raise InvalidValue("verdict", allowed=f"{audit.verdict.value}, as follows", given=given["verdict"])
+    if audit.verdict.value != verdict:
+        raise InvalidValue("verdict", allowed=f"{audit.verdict.value}, as follows", given=verdict)
     return audit
 
 
-def _parts(given: Mapping[str, Any]) -> dict[str, Any]:
-    claimed = given["claimed_epsilon"]
-    return {
-        "claimed_epsilon": float("inf") if claimed == strict_json.INFINITY else float(claimed),
-        "bounds": tuple(LowerBound(**{**bound, "assumes": tuple(bound["assumes"])}) for bound in given["bounds"]),
-        "checks": tuple(Check(**check) for check in given["checks"]),
-        "roc": tuple(tuple(point) for point in given["roc"]),
-    }
-
-
-def _check_point(point: object) -> None:
-    allowed = "points of a false and a true positive rate, each in [0, 1]"
-    if not isinstance(point, tuple) or len(point) != 2:
-        raise InvalidValue("roc", allowed=allowed, given=point)
-    for rate in point:
-        if not validate.non_negative(roc=rate) <= 1:
+def _check_roc(roc: tuple[object, ...]) -> None:
+    allowed = f"at most {MOST_POINTS} points of a false and a true positive rate, each in [0, 1]"
+    if len(roc) > MOST_POINTS:
+        raise InvalidValue("roc", allowed=allowed, given=f"{len(roc)} points")
+    for point in roc:
+        is_pair = isinstance(point, tuple) and len(point) == 2
+        if not is_pair or not all(validate.non_negative(roc=rate) <= 1 for rate in point):  # type: ignore[attr-defined]
             raise InvalidValue("roc", allowed=allowed, given=point)
 
 
-def _check_day(audited_on: object) -> None:
-    try:
-        date.fromisoformat(validate.text(audited_on=audited_on))
-    except ValueError as error:
-        raise InvalidValue("audited_on", allowed="a day such as 2026-01-31", given=audited_on) from error
-
-
-# Curves: empirical rates at every threshold, without a confidence; what they certify is for the bounds to say.
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Curve:
-    """Points from left to right: a false positive rate, and the true positive or false negative rate there."""
-
-    false_positive_rates: Floats
-    rates: Floats
-
-
-def roc(scores: Scores) -> Curve:
-    """True positive rates over false positive rates, from (0, 0) to (1, 1), at most 200 points.
-
-    >>> curve = roc(Scores(members=np.array([1.0, 3.0]), others=np.array([0.0, 2.0])))
-    >>> list(zip(curve.false_positive_rates.tolist(), curve.rates.tolist()))
-    [(0.0, 0.0), (0.0, 0.5), (0.5, 0.5), (0.5, 1.0), (1.0, 1.0)]
-    """
-    missed = tradeoff(scores)
-    return Curve(false_positive_rates=missed.false_positive_rates, rates=1 - missed.rates)
+# Curves, for pictures: what they certify is for the bounds to say.
 
 
 def roc_points(scores: Scores) -> tuple[tuple[float, float], ...]:
-    """The ROC of an attack as ``Audit.roc``."""
-    curve = roc(scores)
-    return tuple(zip(curve.false_positive_rates.tolist(), curve.rates.tolist(), strict=True))
+    """(False positive rate, true positive rate) at thresholds from above all scores to below, at most 200 points.
 
-
-def tradeoff(scores: Scores) -> Curve:
-    """False negative rates over false positive rates, from (0, 1) to (1, 0), at most 200 points."""
+    >>> roc_points(Scores(members=[1.0, 3.0], others=[0.0, 2.0]))
+    ((0.0, 0.0), (0.0, 0.5), (0.5, 0.5), (0.5, 1.0), (1.0, 1.0))
+    """
     every = np.unique(np.concatenate([scores.members, scores.others]))
     errors = errors_above(scores, every[spread_ranks(len(every), at_most=MOST_POINTS - 1)][::-1])
-    return Curve(
-        # Even the smallest score is not above itself: the attack that calls everything a member comes last.
-        false_positive_rates=np.append(errors.false_positives / errors.num_others, 1.0),
-        rates=np.append(errors.false_negatives / errors.num_members, 0.0),
-    )
+    positives = errors.false_positives / errors.num_others
+    rates = 1 - errors.false_negatives / errors.num_members
+    # Even the smallest score is not above itself: the attack that calls everything a member comes last.
+    return (*zip(positives.tolist(), rates.tolist(), strict=True), (1.0, 1.0))
 
 
-def allowed_tradeoff(epsilon: float, delta: float) -> Curve:
-    """The smallest false negative rates that (ε, δ) allows (Kairouz, Oh & Viswanath 2015); ε may be infinite."""
+def allowed_tradeoff(epsilon: float, delta: float) -> tuple[Floats, Floats]:
+    """False positive rates, and the smallest false negative rates that (ε, δ) allows; ε may be infinite.
+
+    (Kairouz, Oh & Viswanath 2015)
+    """
     check_delta(delta=delta)
     if epsilon != math.inf:
         validate.non_negative(epsilon=epsilon)
@@ -221,8 +191,8 @@ def allowed_tradeoff(epsilon: float, delta: float) -> Curve:
     corners = np.array([0, (1 - delta) / (1 + factor), 1 - delta, 1])
     even, towards_zero = np.linspace(0, 1, MOST_POINTS // 2), np.geomspace(_SMALLEST_RATE, 1, MOST_POINTS // 2 - 4)
     positives = np.unique(np.concatenate([corners, even, towards_zero]))
-    rates = np.maximum(1 - delta - factor * positives, (1 - delta - positives) / factor)
-    return Curve(false_positive_rates=positives, rates=np.maximum(rates, 0.0))
+    negatives = np.maximum(1 - delta - factor * positives, (1 - delta - positives) / factor)
+    return positives, np.maximum(negatives, 0.0)
 
 
 # The audit in words.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import optimize, special
@@ -22,6 +23,21 @@ from lehr.accounting.closed_forms import gaussian_epsilon
 from lehr.auditing.scores import Floats, Scores, errors_above, upper_rate
 from lehr.auditing.thresholds import SPLIT, Threshold, certified
 from lehr.errors import InvalidValue
+
+GAUSSIAN_TRADEOFF = "the mechanism has the trade-off curve of Gaussian noise"
+FLATTER_TRADEOFF = "the trade-off curve of the mechanism bends as that of its plan does"
+KNOWN_VARIANCE = (
+    "the scores of either side are independent and Gaussian",
+    "their standard deviation is the stated one",
+)
+SAMPLED_GAUSSIAN = ("a record enters a sum by a coin of its own", "what is added to a sum is Gaussian noise")
+
+_LARGEST_SQUARED_MU = 1e12
+_LARGEST_MU = 1e3
+_ROOT_ERROR = 4e-9
+_HALVINGS = 60
+_LARGEST_EPSILON = 600.0
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +74,7 @@ def check_delta(**named: object) -> float:
     return value
 
 
-def check_confidence(**named: object) -> float:
-    """A number strictly between zero and one."""
-    value = validate.positive(**named)
-    if not value < 1:
-        (name,) = named
-        raise InvalidValue(name, allowed="a number in (0, 1)", given=value)
-    return value
+check_confidence = validate.delta  # a number strictly between zero and one
 
 
 def clopper_pearson(
@@ -78,14 +88,8 @@ def clopper_pearson(
     """
     check_delta(delta=delta)
     check_confidence(confidence=confidence)
-    epsilon = certified(
-        scores,
-        threshold=threshold,
-        confidence=confidence,
-        certifies=lambda false_positive, false_negative: epsilon_from_rates(
-            false_positive, false_negative, delta=delta
-        ),
-    )
+    certifies = partial(epsilon_from_rates, delta=delta)
+    epsilon = certified(scores, threshold=threshold, confidence=confidence, certifies=certifies)
     return LowerBound(epsilon=max(0.0, epsilon), delta=delta, confidence=confidence, by="Clopper-Pearson")
 
 
@@ -94,16 +98,7 @@ def epsilon_from_rates(false_positive: Floats, false_negative: Floats, *, delta:
     with np.errstate(divide="ignore"):
         one_way = np.log(np.maximum(1 - delta - false_positive, 0)) - np.log(false_negative)
         other_way = np.log(np.maximum(1 - delta - false_negative, 0)) - np.log(false_positive)
-    epsilon: Floats = np.maximum(one_way, other_way)
-    return epsilon
-
-
-GAUSSIAN_TRADEOFF = "the mechanism has the trade-off curve of Gaussian noise"
-FLATTER_TRADEOFF = "the trade-off curve of the mechanism bends as that of its plan does"
-
-_LARGEST_SQUARED_MU = 1e12
-_LARGEST_MU = 1e3
-_ROOT_ERROR = 4e-9
+    return np.asarray(np.maximum(one_way, other_way))
 
 
 def gaussian_tradeoff(
@@ -133,8 +128,7 @@ def gaussian_tradeoff(
 
 def mu_from_rates(false_positive: Floats, false_negative: Floats) -> Floats:
     """The smallest μ whose trade-off curve allows these rates, were it not for μ ≥ 0; minus infinity at a rate of 1."""
-    mu: Floats = -special.ndtri(false_positive) - special.ndtri(false_negative)
-    return mu
+    return np.asarray(-special.ndtri(false_positive) - special.ndtri(false_negative))
 
 
 def epsilon_from_mu(mu: float, *, delta: float) -> float:
@@ -156,12 +150,6 @@ def mu_from_epsilon(epsilon: float, *, delta: float) -> float:
     if not epsilon_from_mu(_LARGEST_MU, delta=delta) > epsilon:
         return _LARGEST_MU
     return float(optimize.brentq(lambda mu: epsilon_from_mu(mu, delta=delta) - epsilon, 0.0, _LARGEST_MU))
-
-
-KNOWN_VARIANCE = (
-    "the scores of either side are independent and Gaussian",
-    "their standard deviation is the stated one",
-)
 
 
 def known_variance(scores: Scores, *, std: float, delta: float, confidence: float = 0.95) -> LowerBound:
@@ -224,13 +212,6 @@ def _finite(**named: Floats) -> Floats:
     if not (values.ndim == 1 and values.size and np.isfinite(values).all()):
         raise InvalidValue(name, allowed="a row of finite numbers", given=values)
     return values
-
-
-SAMPLED_GAUSSIAN = ("a record enters a sum by a coin of its own", "what is added to a sum is Gaussian noise")
-
-_HALVINGS = 60
-_LARGEST_EPSILON = 600.0
-_ROUNDING = 1e-9
 
 
 def sampled_gaussian(

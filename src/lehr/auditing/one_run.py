@@ -8,7 +8,6 @@ a smaller factor at δ, which ``one_run.proof.md`` derives.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,8 @@ from lehr.errors import InvalidValue
 _HALVINGS = 60
 _SMALLEST_NORMAL_LOG = -690.0
 _LARGEST_EXPONENT = 700.0
+_ROUNDS, _AT_ONCE = 5, 64
+_MORE_THAN_CERTAIN = 1 + 1e-9  # rounding must not refute
 
 
 def lower_bound(*, right: int, guesses: int, canaries: int, delta: float, confidence: float = 0.95) -> LowerBound:
@@ -37,11 +38,18 @@ def lower_bound(*, right: int, guesses: int, canaries: int, delta: float, confid
     check_delta(delta=delta)
     check_confidence(confidence=confidence)
 
-    def refuted(epsilon: float) -> bool:
+    def is_refuted(epsilon: float) -> bool:
         p = p_value(epsilon, right=right, guesses=guesses, canaries=canaries, delta=delta)
         return p <= 1 - confidence
 
-    return LowerBound(epsilon=_largest(refuted), delta=delta, confidence=confidence, by="one run")
+    low, high = 0.0, 1.0
+    while is_refuted(high):
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_refuted(middle) else (low, middle)
+    # Next to an ε that is not refuted; 0, which certifies nothing, where 0 is not.
+    return LowerBound(epsilon=low if is_refuted(0.0) else 0.0, delta=delta, confidence=confidence, by="one run")
 
 
 def p_value(epsilon: float, *, right: int, guesses: int, canaries: int, delta: float) -> float:
@@ -67,39 +75,15 @@ def check_guesses(*, right: int, guesses: int, canaries: int) -> None:
 
 def _tail(epsilon: float, *, right: int, guesses: int) -> tuple[float, float]:
     """P(B ≥ right), and its ratio to P(B = right), for B binomial with success probability e^ε / (1 + e^ε)."""
-    at_least = float(special.betainc(right, guesses - right + 1, special.expit(epsilon)))
-    log_exactly = _log_exactly(epsilon, right=right, guesses=guesses)
+    wrong = guesses - right
+    at_least = float(special.betainc(right, wrong + 1, special.expit(epsilon)))
+    log_ways = special.gammaln(guesses + 1) - special.gammaln(right + 1) - special.gammaln(wrong + 1)
+    log_exactly = float(log_ways + right * special.log_expit(epsilon) + wrong * special.log_expit(-epsilon))
     if log_exactly > _SMALLEST_NORMAL_LOG and at_least > 0:
         return at_least, at_least * math.exp(-log_exactly)
     # Too small for a double, so far above the mean: the terms then fall at least as fast as a geometric series.
-    following = math.exp(min(epsilon, _LARGEST_EXPONENT)) * (guesses - right) / (right + 1)
+    following = math.exp(min(epsilon, _LARGEST_EXPONENT)) * wrong / (right + 1)
     return at_least, 1 / (1 - following) if following < 1 else math.inf
-
-
-def _log_exactly(epsilon: float, *, right: int, guesses: int) -> float:
-    wrong = guesses - right
-    ways = special.gammaln(guesses + 1) - special.gammaln(right + 1) - special.gammaln(wrong + 1)
-    return float(ways + right * special.log_expit(epsilon) + wrong * special.log_expit(-epsilon))
-
-
-def _largest(refuted: Callable[[float], bool]) -> float:
-    """A refuted ε next to one that is not; 0 where 0 is not refuted."""
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high):
-        low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
-
-
-Verdicts = NDArray[np.bool_]
-
-_ROUNDS = 5
-_AT_ONCE = 64
-_MORE_THAN_CERTAIN = 1 + 1e-9  # rounding must not refute
 
 
 def tradeoff_lower_bound(
@@ -127,9 +111,9 @@ def tradeoff_lower_bound(
 
 
 def largest_refuted_mu(*, right: int, guesses: int, canaries: int, confidence: float) -> float:
-    """The largest μ found that is refuted, to about eight digits; 0 where none is."""
+    """The largest μ that is refuted, to about eight digits; 0 where none is."""
 
-    def is_refuted(mus: Floats) -> Verdicts:
+    def is_refuted(mus: Floats) -> NDArray[np.bool_]:
         return refuted_mus(mus, right=right, guesses=guesses, canaries=canaries, confidence=confidence)
 
     low, high = 0.0, 1.0
@@ -143,7 +127,7 @@ def largest_refuted_mu(*, right: int, guesses: int, canaries: int, confidence: f
     return low
 
 
-def refuted_mus(mus: Floats, *, right: int, guesses: int, canaries: int, confidence: float) -> Verdicts:
+def refuted_mus(mus: Floats, *, right: int, guesses: int, canaries: int, confidence: float) -> NDArray[np.bool_]:
     """Whether a μ-Gaussian training has ``right`` or more right guesses with probability below 1 − ``confidence``."""
     certain = guesses / canaries * _MORE_THAN_CERTAIN
     # What the counts from here up contribute to the expected right, and wrong, guesses for each canary, at the least.

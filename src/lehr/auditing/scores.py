@@ -1,4 +1,4 @@
-"""What an attack says of records that were trained on, and of records that were not."""
+"""The scores that an attack gives to members and non-members, and the errors of the attack at a threshold."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from scipy import special
 from lehr.errors import InvalidValue
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,32 +30,23 @@ class Scores:
     others: Floats
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", _side("members", self.members))
-        object.__setattr__(self, "others", _side("others", self.others))
+        for name in ("members", "others"):
+            given = getattr(self, name)
+            try:
+                values = np.array(given, dtype=np.float64)
+            except (TypeError, ValueError, OverflowError):
+                raise InvalidValue(name, allowed="a row of numbers", given=given) from None
+            if values.ndim != 1 or not values.size:
+                raise InvalidValue(name, allowed="a row of numbers", given=f"an array of shape {values.shape}")
+            if np.isnan(values).any():
+                raise InvalidValue(name, allowed="numbers without NaN", given=f"{np.isnan(values).sum()} NaN")
+            values.flags.writeable = False
+            object.__setattr__(self, name, values)
 
 
 def pooled(parts: Sequence[Scores]) -> Scores:
     """The scores of several attacks as those of one."""
-    return Scores(
-        members=np.concatenate([part.members for part in parts]), others=np.concatenate([part.others for part in parts])
-    )
-
-
-def _side(name: str, given: ArrayLike) -> Floats:
-    """The scores of one side as an array of their own."""
-    try:
-        values = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidValue(name, allowed="a row of numbers", given=given) from None
-    if values.ndim != 1 or not values.size:
-        raise InvalidValue(name, allowed="a row of at least one number", given=f"an array of shape {values.shape}")
-    if np.isnan(values).any():
-        raise InvalidValue(name, allowed="numbers, of which none is NaN", given=f"{np.isnan(values).sum()} NaN")
-    values.flags.writeable = False
-    return values
-
-
-Counts = NDArray[np.int64]
+    return Scores(*(np.concatenate([getattr(part, side) for part in parts]) for side in ("members", "others")))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

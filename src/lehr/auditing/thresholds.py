@@ -7,8 +7,10 @@ each pays its share of the error probability (``Corrected``). Why each is sound 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -50,20 +52,36 @@ def certified(scores: Scores, *, threshold: Threshold, confidence: float, certif
     error_probability = 1 - confidence
     if isinstance(threshold, Split):
         choosing, certifying = halves(scores)
-        best = _best_threshold(choosing, certifies=certifies, error_probability=error_probability)
-        return _best(errors_above(certifying, np.array([best])), certifies, error_probability)
-    if isinstance(threshold, Corrected):
-        return _best(_errors_at_ranks(scores, threshold.tried), certifies, error_probability / threshold.tried)
-    return _best(errors_above(scores, np.array([validate.finite(threshold=threshold)])), certifies, error_probability)
+        every = np.sort(np.concatenate([choosing.members, choosing.others]))
+        candidates = every[spread_ranks(len(every), at_most=_MOST_CANDIDATES)]
+        values = certifies(*errors_above(choosing, candidates).upper_rates(error_probability=error_probability))
+        errors = errors_above(certifying, candidates[[np.argmax(values)]])
+    elif isinstance(threshold, Corrected):
+        errors = _errors_at_ranks(scores, threshold.tried)
+        error_probability /= threshold.tried
+    else:
+        errors = errors_above(scores, np.array([validate.finite(threshold=threshold)]))
+    return float(np.max(certifies(*errors.upper_rates(error_probability=error_probability))))
 
 
 def halves(scores: Scores) -> tuple[Scores, Scores]:
     """The scores in two halves by their positions alone; where a side is odd, the second half has one more."""
-    if min(len(scores.members), len(scores.others)) < 2:
-        raise InvalidValue("scores", allowed="two or more on each side, to be split", given=_sizes(scores))
-    first_members, second_members = _two_parts(scores.members)
-    first_others, second_others = _two_parts(scores.others)
-    return Scores(first_members, first_others), Scores(second_members, second_others)
+    sides = (scores.members, scores.others)
+    if min(map(len, sides)) < 2:
+        given = f"{len(scores.members)} members and {len(scores.others)} others"
+        raise InvalidValue("scores", allowed="two or more on each side, to be split", given=given)
+    first, second = zip(*(np.split(side[_shuffled(len(side))], [len(side) // 2]) for side in sides), strict=True)
+    return Scores(*first), Scores(*second)
+
+
+@lru_cache(maxsize=16)
+def _shuffled(length: int) -> Counts:
+    """All positions in a fixed order that looks random.
+
+    Every second position would do for scores in their original order. Scores that someone has sorted would then be
+    halved into two rows that are almost the same, and the second would confirm whatever the first has chosen.
+    """
+    return np.array(sorted(range(length), key=lambda position: hashlib.sha256(b"%d" % position).digest()))
 
 
 def spread_ranks(length: int, *, at_most: int) -> Counts:
@@ -71,31 +89,6 @@ def spread_ranks(length: int, *, at_most: int) -> Counts:
     even = np.linspace(0, length - 1, at_most // 2)
     from_end = np.geomspace(1, length, at_most // 4) - 1
     return np.unique(np.concatenate([even, from_end, length - 1 - from_end]).astype(np.int64))
-
-
-def _two_parts(values: Floats) -> tuple[Floats, Floats]:
-    order = np.argsort(_mixed(len(values)), kind="stable")
-    middle = len(values) // 2
-    return values[order[:middle]], values[order[middle:]]
-
-
-def _mixed(length: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """A fixed number for every position that looks random (the mixing of SplitMix64, Steele, Lea & Flood 2014).
-
-    Every second position would do for scores in their original order. Scores that someone has sorted would then be
-    halved into two rows that are almost the same, and the second would confirm whatever the first has chosen.
-    """
-    state = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
-
-
-def _best_threshold(scores: Scores, *, certifies: Certifies, error_probability: float) -> float:
-    pooled = np.sort(np.concatenate([scores.members, scores.others]))
-    candidates = pooled[spread_ranks(len(pooled), at_most=_MOST_CANDIDATES)]
-    values = certifies(*errors_above(scores, candidates).upper_rates(error_probability=error_probability))
-    return float(candidates[np.argmax(values)])
 
 
 def _errors_at_ranks(scores: Scores, tried: int) -> Errors:
@@ -116,12 +109,4 @@ def _errors_at_ranks(scores: Scores, tried: int) -> Errors:
 
 def _tail_counts(length: int, tried: int) -> Counts:
     """How many of a side to have in error, from half of it down towards none, in equal ratios."""
-    return (np.geomspace(max(length // 2, 1), 1, tried) - 1).astype(np.int64) if tried else np.zeros(0, dtype=np.int64)
-
-
-def _best(errors: Errors, certifies: Certifies, error_probability: float) -> float:
-    return float(np.max(certifies(*errors.upper_rates(error_probability=error_probability))))
-
-
-def _sizes(scores: Scores) -> str:
-    return f"{len(scores.members)} members and {len(scores.others)} others"
+    return (np.geomspace(max(length // 2, 1), 1, tried) - 1).astype(np.int64)

@@ -81,20 +81,24 @@ def audit(
         _attack_model(run, records, confidence=confidence)
         return
     common.refuse("attack steps", **records)
-    from lehr.attacks.step_attack import FEWEST_CANARIES, NUM_CANARIES
+    from lehr.attacks import step_attack
     from lehr.training.prepare import check_device
 
-    number = validate.count(minimum=FEWEST_CANARIES, canaries=NUM_CANARIES if canaries is None else canaries)
+    number = step_attack.NUM_CANARIES if canaries is None else canaries
+    validate.count(minimum=step_attack.FEWEST_CANARIES, canaries=number)
     check_device(device)  # before anything is planned
     with common.working("Planning"):
         subjects = _subjects(what, method, numbers)
     if run is not None:
         audit_file.refuse_weaker(run, num_canaries=number, confidence=confidence)
     audits, seconds = [], []
+    options: dict[str, Any] = {"num_canaries": number, "confidence": confidence, "device": device}
     for subject in subjects:
         began = time.monotonic()
-        shown = TrainingProgress(quiet=quiet or json, label=f"attacking {subject.name}")
-        audits.append(subject.attacked(num_canaries=number, confidence=confidence, device=device, callbacks=[shown]))
+        callbacks = [TrainingProgress(quiet=quiet or json, label=f"attacking {subject.name}")]
+        audits.append(
+            step_attack.attack(subject.method, subject.plan, subject=subject.name, callbacks=callbacks, **options)
+        )
         seconds.append(round(time.monotonic() - began, 1))
     update = None if run is None else audit_file.keep(run, audits[0])
     if report is not None:

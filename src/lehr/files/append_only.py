@@ -1,4 +1,4 @@
-"""A file that can be added to and never changed. The ledger and the budget are kept in such files.
+"""SQLite files that rows are added to and never changed in. Ledgers and budgets are such files.
 
 >>> import tempfile
 >>> notes = FileFormat(application_id=0x4E6F7465, version=1, name="notebook", journal=Journal.ROLLBACK)
@@ -34,12 +34,11 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from numbers import Integral, Real
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
@@ -61,7 +60,7 @@ class Journal(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileFormat:
-    """What a kind of file is called, and the numbers in its header that tell it from every other."""
+    """The name of a kind of file, and the numbers in its header that tell it from every other."""
 
     application_id: int
     version: int
@@ -79,40 +78,36 @@ class Row(NamedTuple):
     chain: str
 
     def content(self) -> dict[str, object]:
-        """The body, read."""
+        """The body, parsed."""
         content: dict[str, object] = json.loads(self.body)
         return content
 
     @property
     def head(self) -> str:
-        """What to note down in order to recognise later a file that has this row."""
+        """Identifies a file that has this row, for ``open(..., continuing=head)``."""
         return f"{self.seq}:{self.chain}"
 
 
 class Transaction:
-    """The rows so far and those to be added. Nobody else writes meanwhile; all is written at its end, or none."""
+    """The rows so far and those to be added. Nobody else writes meanwhile; all are written at its end, or none."""
 
-    def __init__(self, rows: tuple[Row, ...], seed: str) -> None:
-        self._before = rows
-        self._seed = seed
-        self.added: list[Row] = []
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """Every row, with those that this transaction adds."""
-        return (*self._before, *self.added)
+    def __init__(self, rows: Sequence[Row], seed: str) -> None:
+        self.rows, self.added, self._seed = tuple(rows), list[Row](), seed
 
     def append(self, kind: str, body: Mapping[str, object], *, at: str | None = None) -> Row:
         """Add a row, of this moment unless another is given."""
-        last = self.added[-1] if self.added else self._before[-1] if self._before else None
-        seq = last.seq + 1 if last else 1
+        seq, previous = (self.rows[-1].seq + 1, self.rows[-1].chain) if self.rows else (1, self._seed)
         # To the minute: how long a step took follows how many records were drawn.
         at = at or datetime.now(UTC).isoformat(timespec="minutes")
-        text = canonical_json(body)
-        previous = last.chain if last else self._seed
+        try:
+            text = json.dumps(dict(body), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            allowed = "made of finite numbers, text, lists and mappings"
+            raise InvalidValue("body", allowed=allowed, given=body) from error
         chain = _link(previous, seq, at, validate.text(kind=kind), text)
-        self.added.append(Row(seq=seq, at=at, kind=kind, body=text, chain=chain))
-        return self.added[-1]
+        row = Row(seq=seq, at=at, kind=kind, body=text, chain=chain)
+        self.rows, self.added = (*self.rows, row), [*self.added, row]
+        return row
 
 
 class AppendOnlyFile:
@@ -142,15 +137,23 @@ class AppendOnlyFile:
         path = Path(path).absolute()
         _check_regular(path)
         _check_header_unlocked(path, file_format)
-        frozen = _is_frozen(path, file_format)
-        rows = _verified_rows(path, file_format, frozen=frozen)
+        mode = _reading_mode(path, file_format)
+        rows = _verified_rows(path, file_format, mode)
         if continuing is not None and continuing not in (row.head for row in rows):
             raise DamagedFile(
                 f"{path} does not continue from {continuing}: its {len(rows)} rows end at {rows[-1].head}; "
                 "an older or another copy may have been put in its place"
             )
         with _named_errors(path, "opening it"):
-            connection = _connect(path, _FROZEN) if frozen else _connect_to_write(path, file_format)
+            connection = _connect(path, mode if mode == _FROZEN else "mode=rw")
+            if mode != _FROZEN:
+                # EXTRA also puts the removal of a rollback journal on the disk.
+                connection.execute("PRAGMA synchronous = EXTRA")
+                connection.execute("PRAGMA fullfsync = ON")
+                wanted = file_format.journal.value
+                if connection.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0] != wanted:
+                    connection.close()
+                    raise StoreError(f"{path}: this file system does not support the journal {wanted!r}")
             return cls(path, file_format, connection, rows)
 
     @classmethod
@@ -166,7 +169,7 @@ class AppendOnlyFile:
         cls._create_with(Path(target).absolute(), file_format, copied.added).close()
 
     @classmethod
-    def _create_with(cls, path: Path, file_format: FileFormat, rows: list[Row]) -> Self:
+    def _create_with(cls, path: Path, file_format: FileFormat, rows: Sequence[Row]) -> Self:
         taken = StoreError(f"{path} exists already; open it, or choose another name")
         with _named_errors(path, "creating it"):
             if not path.parent.is_dir():
@@ -210,7 +213,7 @@ class AppendOnlyFile:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 self._catch_up(connection)
-                transaction = Transaction(tuple(self._rows), _seed(self.file_format))
+                transaction = Transaction(self._rows, _seed(self.file_format))
                 yield transaction
                 connection.executemany(_INSERT, transaction.added)
                 connection.execute("COMMIT")
@@ -251,7 +254,7 @@ class AppendOnlyFile:
 
 
 class FileBacked:
-    """The part of an open ledger or budget that is about its file. Making one reads and checks every row."""
+    """An object whose state is the rows of an append-only file, such as a ledger. Making one checks every row."""
 
     file_format: ClassVar[FileFormat]
 
@@ -270,12 +273,11 @@ class FileBacked:
 
     @property
     def head(self) -> str:
-        """What to note down elsewhere, to be told by ``open(..., continuing=head)`` if an old copy is put back."""
+        """What to note down elsewhere: ``open(..., continuing=head)`` then refuses an older copy."""
         return self._file.head
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
         return self._file.path
 
     def close(self) -> None:
@@ -290,8 +292,8 @@ class FileBacked:
 
 
 @contextmanager
-def reading(path: Path, row: Row) -> Iterator[None]:
-    """Turn what goes wrong while a row is understood, or a rule of writing that it breaks, into the file's error."""
+def row_errors(path: Path, row: Row) -> Iterator[None]:
+    """Turn errors in reading a row, and violations of the rules for writing it, into ``DamagedFile``."""
     try:
         yield
     except (KeyError, TypeError, ValueError, RecursionError, BudgetExceeded) as error:
@@ -304,14 +306,6 @@ def check_name(**named: object) -> str:
     if not name.isprintable():
         raise InvalidValue(next(iter(named)), allowed="one line of printable text", given=name)
     return name
-
-
-def canonical_json(body: Mapping[str, object]) -> str:
-    """The one JSON text of a body: sorted keys, no spaces, no NaN or infinity, plain numbers."""
-    try:
-        return json.dumps(dict(body), sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain_number)
-    except (TypeError, ValueError) as error:
-        raise InvalidValue("body", allowed="made of finite numbers, text, lists and mappings", given=body) from error
 
 
 # Neither locks nor journals: the file alone, as it is.
@@ -358,9 +352,9 @@ def _check_regular(path: Path) -> None:
     if found.st_size > LARGEST_BYTES:
         raise StoreError(f"{path} cannot be opened: it has {found.st_size:,} bytes, more than {LARGEST_BYTES:,}")
     for ending in ("-wal", "-shm", "-journal"):  # SQLite opens them too, and would wait for the writer of a pipe
-        beside = Path(os.path.realpath(path) + ending)
-        if os.path.lexists(beside) and not beside.is_file():
-            raise StoreError(f"{path} cannot be opened: {beside.name} beside it is not a regular file")
+        other = Path(os.path.realpath(path) + ending)
+        if os.path.lexists(other) and not other.is_file():
+            raise StoreError(f"{path} cannot be opened: {other.name} next to it is not a regular file")
     if not found.st_size:
         raise ForeignFile(f"{path} is empty; if its creation was interrupted, create it again")
 
@@ -389,29 +383,25 @@ def _check_header(connection: sqlite3.Connection, path: Path, file_format: FileF
         raise ForeignFile(f"{path} is a {name} of format {version}, and {reads}")
 
 
-def _is_frozen(path: Path, file_format: FileFormat) -> bool:
-    """Whether SQLite cannot make the shared memory that a write-ahead log needs, and there is no log to be read.
+def _reading_mode(path: Path, file_format: FileFormat) -> str:
+    """How to open the file so that reading it completes or undoes a journal, and otherwise changes nothing."""
+    if file_format.journal is Journal.ROLLBACK or _size_of(path, "-journal"):
+        return "mode=rw"  # only such a connection can undo a rollback journal, which every file has while it is created
+    if not _size_of(path, "-wal"):
+        try:
+            with closing(_connect(path, "mode=ro")) as connection:
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            # In a read-only folder SQLite cannot make its shared memory. Without a log, all rows are in the file; one
+            # that another process adds meanwhile is whole, or does not pass the checks, like every torn file.
+            if _code(error) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}:
+                return _FROZEN
+        except UnicodeDecodeError:  # damage, which the checks name
+            pass
+    return "mode=ro"  # closing a connection that may write would move a log into the file, even into a damaged one
 
-    The rows are then all in the file. A process with more rights may add some meanwhile: what is read at that moment is
-    whole as far as it goes or, like every torn file, does not pass the checks.
-    """
-    if file_format.journal is Journal.ROLLBACK or _beside(path, "-wal") or _beside(path, "-journal"):
-        return False
-    try:
-        with closing(_connect(path, "mode=ro")) as connection:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error as error:
-        return _code(error) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
-    except UnicodeDecodeError:  # damage, which the checks name
-        return False
-    return False
 
-
-def _verified_rows(path: Path, file_format: FileFormat, *, frozen: bool) -> list[Row]:
-    # Closing a connection that may write moves a leftover write-ahead log into the file, even into a damaged one.
-    # A rollback journal, which a file of either kind has while it is created, only such a connection can undo.
-    may_write = file_format.journal is Journal.ROLLBACK or _beside(path, "-journal")
-    mode = _FROZEN if frozen else "mode=rw" if may_write else "mode=ro"
+def _verified_rows(path: Path, file_format: FileFormat, mode: str) -> list[Row]:
     with _named_errors(path, "checking it"), closing(_connect(path, mode)) as connection:
         connection.execute("BEGIN")
         _check_header(connection, path, file_format)
@@ -422,7 +412,7 @@ def _verified_rows(path: Path, file_format: FileFormat, *, frozen: bool) -> list
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         length = path.stat().st_size
         # Pages that are still in a write-ahead log are not yet part of the file's length.
-        if length != pages * page_size and not _beside(path, "-wal"):
+        if length != pages * page_size and not _size_of(path, "-wal"):
             raise DamagedFile(f"{path} has {length} bytes, and its header says {pages} pages of {page_size}")
         schema = dict(connection.execute("SELECT name, sql FROM sqlite_master").fetchall())
         if schema != (expected := _SCHEMA | _MADE_BY_SQLITE):
@@ -456,28 +446,12 @@ def _seed(file_format: FileFormat) -> str:
     return f"{file_format.name} {file_format.application_id} {file_format.version}"
 
 
-def _connect(path: Path, how: str) -> sqlite3.Connection:
-    address = f"{path.as_uri()}?{how}"
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        address, uri=True, timeout=LOCK_PATIENCE_S, isolation_level=None, check_same_thread=False
+        f"{path.as_uri()}?{mode}", uri=True, timeout=LOCK_PATIENCE_S, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA cell_size_check = ON")
     connection.execute("PRAGMA trusted_schema = OFF")
-    return connection
-
-
-def _connect_to_write(path: Path, file_format: FileFormat) -> sqlite3.Connection:
-    connection, wanted = _connect(path, "mode=rw"), file_format.journal.value
-    try:
-        # EXTRA also puts the removal of a rollback journal on the disk; with a write-ahead log it is the same as FULL.
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute("PRAGMA fullfsync = ON")
-        journal = connection.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0]
-        if journal != wanted:
-            raise StoreError(f"{path}: this file system has no journal {wanted!r}, only {journal!r}")
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -504,14 +478,6 @@ def _code(error: sqlite3.Error) -> int | None:
     return None if code is None else code & 0xFF
 
 
-def _plain_number(value: object) -> int | float:
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    raise TypeError(f"not a number: {value!r}")
-
-
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
@@ -520,10 +486,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _beside(path: Path, ending: str) -> int:
-    """The bytes of a journal of SQLite's, which stands beside the file under the file's name and an ending."""
+def _size_of(path: Path, ending: str) -> int:
+    """The bytes of one of SQLite's journals, whose name is that of the file with an ending."""
     try:
-        real = path.resolve()  # SQLite follows links before it names its journals
-        return real.with_name(real.name + ending).stat().st_size
+        return os.stat(os.path.realpath(path) + ending).st_size  # SQLite follows links before it names its journals
     except FileNotFoundError:
         return 0

@@ -4,7 +4,7 @@ A file is written under a temporary name, flushed to the disk and renamed: after
 is still there. A database (a budget, a ledger) is never replaced. Only regular files are read, up to a size that the
 reader states: a device never ends, a pipe may never begin, and a sparse file may be larger than the memory.
 
-A new folder is filled under a hidden name beside its final one, flushed and renamed. The next process that makes the
+A new folder is filled under a hidden name next to its final one, flushed and renamed. The next process that makes the
 same folder removes what a killed process left.
 """
 
@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
@@ -30,25 +30,24 @@ _DATABASE = b"SQLite format 3\0"
 def write(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:
     """Put ``text`` at ``path``. Raises ``StoreError``, and leaves what is there, if it cannot or must not."""
     refuse_to_replace(path, overwrite=overwrite)
-    with _failing_by_name("write", path):
-        _replace(Path(path).resolve(), text.encode())  # a link stays a link: the file that it names is replaced
+    write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Put ``content`` at ``path``, over whatever file is there."""
-    with _failing_by_name("write", path):
+    """Put ``content`` at ``path``, over whatever file is there. A link stays a link: the file it names is replaced."""
+    with _store_errors("write", path):
         _replace(Path(path).resolve(), content)
 
 
 def write_private(path: str | os.PathLike[str], text: str) -> None:
     """Put ``text`` at ``path``, over whatever file or link is there, for its owner alone to read."""
-    with _failing_by_name("write", path):
+    with _store_errors("write", path):
         _replace(Path(path).parent.resolve() / Path(path).name, text.encode(), mode=0o600)
 
 
 def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Raise ``StoreError`` where ``write`` would, before any work is put into what is to be written."""
-    with _failing_by_name("write", path):
+    with _store_errors("write", path):
         target = Path(path).resolve()
         if not target.exists():
             return
@@ -73,49 +72,44 @@ def read_bytes(path: str | os.PathLike[str], *, at_most: int) -> bytes:
     with opened(path, at_most=at_most) as file:
         content = file.read(at_most + 1)
     if len(content) > at_most:  # it has grown, or it is one that the system makes up as it is read
-        raise StoreError(f"cannot read {path}: it has more than the {at_most:,} bytes that are allowed")
+        raise StoreError(f"cannot read {path}: it has more than {at_most:,} bytes")
     return content
 
 
 @contextmanager
 def opened(path: str | os.PathLike[str], *, at_most: int) -> Iterator[BinaryIO]:
     """A regular file of at most so many bytes, open for reading. Raises ``StoreError`` for everything else."""
-    with open(_regular(path, at_most=at_most), "rb") as file:
-        try:
-            yield file
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _regular(path: str | os.PathLike[str], *, at_most: int) -> int:
     try:
         # Without O_NONBLOCK, opening a pipe waits for somebody to write into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
         raise StoreError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
     about = os.fstat(descriptor)
-    if S_ISREG(about.st_mode) and about.st_size <= at_most:
-        return descriptor
-    os.close(descriptor)
-    if not S_ISREG(about.st_mode):
-        raise StoreError(f"cannot read {path}: it is not a regular file")
-    raise StoreError(f"cannot read {path}: it has {about.st_size:,} bytes, more than the {at_most:,} that are allowed")
+    if not S_ISREG(about.st_mode) or about.st_size > at_most:
+        os.close(descriptor)
+        reason = f"it has more than {at_most:,} bytes" if S_ISREG(about.st_mode) else "it is not a regular file"
+        raise StoreError(f"cannot read {path}: {reason}")
+    with open(descriptor, "rb") as file:
+        try:
+            yield file
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def is_database(path: str | os.PathLike[str]) -> bool:
     """Whether the file begins as every SQLite database does."""
-    with _failing_by_name("read", path), open(path, "rb") as file:
+    with _store_errors("read", path), open(path, "rb") as file:
         return file.read(len(_DATABASE)) == _DATABASE
 
 
 @contextmanager
-def _failing_by_name(what: str, path: str | os.PathLike[str]) -> Iterator[None]:
+def _store_errors(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot {what} {path}: {error.strerror}") from error
+        raise StoreError(f"cannot {verb} {path}: {error.strerror}") from error
     except RuntimeError as error:  # a loop of links, before Python 3.13
-        raise StoreError(f"cannot {what} {path}: {error}") from error
+        raise StoreError(f"cannot {verb} {path}: {error}") from error
 
 
 def _replace(target: Path, content: bytes, *, mode: int = 0o666) -> None:
@@ -133,7 +127,7 @@ def _replace(target: Path, content: bytes, *, mode: int = 0o666) -> None:
 
 
 def flush_folder(folder: str | os.PathLike[str]) -> None:
-    """See to it that the names in a folder are on the disk."""
+    """Make sure that the names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -151,8 +145,8 @@ def take_lock(path: Path, *, for_what: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        held = "another process has it" if isinstance(error, BlockingIOError) else error.strerror
-        raise StoreError(f"cannot use {for_what}: {held}") from error
+        reason = "another process has it" if isinstance(error, BlockingIOError) else error.strerror
+        raise StoreError(f"cannot use {for_what}: {reason}") from error
     return descriptor
 
 
@@ -174,45 +168,35 @@ def new_folder(directory: Path, *, locked_by: str | None = None) -> Iterator[Pat
     the same folder is refused.
     """
     place = Path(os.path.realpath(directory))  # a link stays a link
-    beside = _hidden(place)
+    hidden = _hidden(place)
     missing = [folder for folder in place.parents if not folder.exists()]
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left_over(place, locked_by)
-        beside.mkdir()
-        held = None
-        try:
+        with ExitStack() as lock, ExitStack() as on_failure:
+            on_failure.callback(_remove_empty, missing)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _remove_left_over(place, locked_by)
+            hidden.mkdir()
+            on_failure.callback(shutil.rmtree, hidden, ignore_errors=True)
             if locked_by is not None:
-                (beside / locked_by).parent.mkdir(mode=0o700, exist_ok=True)
-                held = take_lock(beside / locked_by, for_what=str(directory))
-            yield beside
-            for folder in (beside, *filter(Path.is_dir, beside.rglob("*"))):
+                (hidden / locked_by).parent.mkdir(mode=0o700, exist_ok=True)
+                lock.enter_context(locked(hidden / locked_by, for_what=str(directory)))
+            yield hidden
+            for folder in (hidden, *filter(Path.is_dir, hidden.rglob("*"))):
                 flush_folder(folder)
-            beside.rename(place)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
-        finally:
-            if held is not None:
-                os.close(held)
-        flush_folder(place.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            for folder in missing:
-                folder.rmdir()
-        if isinstance(error, OSError):
-            raise StoreError(f"cannot use {directory}: {error.strerror}") from error
-        raise
+            hidden.rename(place)
+            on_failure.pop_all()
+            lock.close()
+            flush_folder(place.parent)
+    except OSError as error:
+        raise StoreError(f"cannot use {directory}: {error.strerror}") from error
 
 
 def remove_folder(directory: Path, *, locked_by: str) -> None:
     """Remove a folder in one step: one that has lost some of its files could neither be used nor made anew."""
     place = Path(os.path.realpath(directory))
-    try:
+    with _store_errors("remove", directory):
         _remove_left_over(place, locked_by)
         shutil.rmtree(place.rename(_hidden(place)))
-    except OSError as error:
-        raise StoreError(f"cannot remove {directory}: {error.strerror}") from error
 
 
 @contextmanager
@@ -228,11 +212,17 @@ def remove_if_refused(directory: Path, *, locked_by: str) -> Iterator[None]:
 
 def _remove_left_over(place: Path, locked_by: str | None) -> None:
     """Remove what a killed process left of a folder that it made or removed; refused while a process is at it."""
-    beside = _hidden(place)
-    if locked_by is not None and (beside / locked_by).parent.is_dir():
-        os.close(take_lock(beside / locked_by, for_what=str(place)))
-    if beside.exists():
-        shutil.rmtree(beside)
+    hidden = _hidden(place)
+    if locked_by is not None and (hidden / locked_by).parent.is_dir():
+        os.close(take_lock(hidden / locked_by, for_what=str(place)))
+    if hidden.exists():
+        shutil.rmtree(hidden)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _hidden(place: Path) -> Path:

@@ -14,13 +14,12 @@ lehr.errors.InvalidValue: plan must be an object with the fields steps; given: '
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from lehr.errors import DamagedFile, InvalidValue, StoreError
 from lehr.files import atomic
@@ -38,9 +37,9 @@ def dumps(value: object) -> str:
 
 
 def loads(text: str) -> object:
-    """The value of a JSON text; whatever JSON itself does not allow is refused, and doubled keys too."""
+    """The value of a JSON text; whatever JSON itself does not allow is refused, and duplicate keys too."""
     try:
-        value: object = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles)
+        value: object = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except InvalidValue:
         raise
     except RecursionError as error:
@@ -53,8 +52,7 @@ def loads(text: str) -> object:
 
 def fields(name: str, shape: object, expected: Collection[str]) -> dict[str, object]:
     """The fields of an object that has exactly the ``expected`` ones."""
-    if not isinstance(shape, dict):
-        raise InvalidValue(name, allowed="an object", given=shape)
+    shape = check_object(name, shape)
     wrong = [f"missing: {key}" for key in expected if key not in shape]
     wrong += [f"unknown: {key}" for key in shape if key not in expected]
     if wrong:
@@ -110,12 +108,19 @@ def read(path: str | os.PathLike[str], from_json: Callable[[object], Value]) -> 
 
 
 def append_line(path: Path, shape: Mapping[str, object], *, mode: int = 0o644) -> None:
-    """Add a line and flush it to the disk. ``mode`` is the mode of a new file."""
+    """Add a line and flush it to the disk, in place of one that a crash cut off. ``mode`` is that of a new file."""
     line = _line(shape)
     try:
         is_new = not path.exists()
         with open(os.open(path, os.O_RDWR | os.O_CREAT, mode), "r+b") as file:
-            _drop_cut_off_line(file)
+            end = file.seek(0, os.SEEK_END)
+            if end > LARGEST_LINES:
+                raise StoreError(f"cannot write {path}: it has more than {LARGEST_LINES:,} bytes")
+            file.seek(max(end - 1, 0))
+            if file.read(1) not in (b"", b"\n"):
+                file.seek(0)
+                end = file.read().rfind(b"\n") + 1
+            file.truncate(file.seek(end))
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -129,8 +134,14 @@ def read_lines(path: Path) -> list[object]:
     """Every complete line; none where there is no file yet. A last line that a crash cut off is left out."""
     if not os.path.lexists(path):
         return []
-    lines = atomic.read_bytes(path, at_most=LARGEST_LINES).split(b"\n")[:-1]  # bytes: a letter may be cut in two
-    return [_value(path, number, line) for number, line in enumerate(lines, start=1)]
+    values = []
+    # Bytes, because a letter may be cut in two.
+    for number, line in enumerate(atomic.read_bytes(path, at_most=LARGEST_LINES).split(b"\n")[:-1], start=1):
+        try:
+            values.append(loads(line.decode()))
+        except ValueError as error:  # UnicodeDecodeError is one
+            raise DamagedFile(f"line {number} of {path} cannot be read: {error}") from error
+    return values
 
 
 def rewrite_lines(path: Path, shapes: Sequence[Mapping[str, object]]) -> None:
@@ -154,7 +165,7 @@ def _refuse_constant(word: str) -> NoReturn:
     raise InvalidValue("JSON", allowed="without NaN and Infinity", given=word)
 
 
-def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     read: dict[str, object] = {}
     for key, value in pairs:
         if key in read:
@@ -168,23 +179,3 @@ def _line(shape: Mapping[str, object]) -> bytes:
         return json.dumps(shape, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise InvalidValue("line", allowed="made of finite numbers, text, lists and mappings", given=shape) from error
-
-
-def _drop_cut_off_line(file: BinaryIO) -> None:
-    """Go to where the next line begins: a line that a crash cut off is removed."""
-    end = file.seek(0, os.SEEK_END)
-    if end > LARGEST_LINES:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-    if end:
-        file.seek(end - 1)
-        if file.read(1) != b"\n":
-            file.seek(0)
-            end = file.read().rfind(b"\n") + 1
-    file.truncate(file.seek(end))
-
-
-def _value(path: Path, number: int, line: bytes) -> object:
-    try:
-        return loads(line.decode())
-    except ValueError as error:  # UnicodeDecodeError is one
-        raise DamagedFile(f"line {number} of {path} cannot be read: {error}") from error

@@ -46,7 +46,7 @@ from lehr.accounting.events import (
 from lehr.accounting.filter import RenyiFilter
 from lehr.accounting.ledger import Ledger
 from lehr.errors import AccountantFailed, BudgetExceeded, InvalidValue, UnsupportedEvent
-from lehr.files.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, check_name, reading
+from lehr.files.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, check_name, row_errors
 
 # A rollback journal, because the machines that share a budget may reach it over a network file system.
 BUDGET_FORMAT = FileFormat(application_id=0x4C656842, version=1, name="Lehr budget", journal=Journal.ROLLBACK)
@@ -94,7 +94,7 @@ class Budget(FileBacked):
     def __init__(self, file: AppendOnlyFile) -> None:
         super().__init__(file)
         rows = file.rows()
-        with reading(file.path, rows[0]):
+        with row_errors(file.path, rows[0]):
             self.dataset, self._filter = _read_limit(rows[0])
         self._known = _Books(limit=self._filter.epsilon)
         self._books(rows)
@@ -347,7 +347,7 @@ class _Books:
     def after(self, rows: tuple[Row, ...], path: Path) -> _Books:
         books = replace(self, rows=max(self.rows, len(rows)), runs=dict(self.runs))
         for row in rows[self.rows :]:
-            with reading(path, row):
+            with row_errors(path, row):
                 status = _after_row(row, books)
             books.runs[status.run] = status
         return books

@@ -122,9 +122,8 @@ def _roc_lines(audit: Audit) -> Iterator[Line]:
     yield Line(name="this attack", x=[x for x, _ in audit.roc], y=[y for _, y in audit.roc])
     epsilon, delta = audit.claimed_epsilon, audit.delta
     if math.isfinite(epsilon):
-        claim = allowed_tradeoff(epsilon, delta)
-        positives = claim.false_positive_rates
-        yield Line(name="the claim", x=positives.tolist(), y=(1 - claim.rates).tolist())
+        positives, negatives = allowed_tradeoff(epsilon, delta)
+        yield Line(name="the claim", x=positives.tolist(), y=(1 - negatives).tolist())
         if epsilon > 0 and GAUSSIAN_TRADEOFF in audit.decisive.assumes:
             rates = special.ndtr(special.ndtri(positives) + mu_from_epsilon(epsilon, delta=delta))
             yield Line(name="Gaussian noise of that ε", dash="dot", x=positives.tolist(), y=rates.tolist())
