@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lehr import validate
 from lehr.gradients import batches
-from lehr.gradients.batches import LossFn, checked_groups, checked_mask, weight_of_each
+from lehr.gradients.batches import LossFn, check_groups, weight_of_each
 from lehr.gradients.execution import FunctionalModel
 from lehr.gradients.precision import margin
 from lehr.gradients.refusals import refuse_reentrant_checkpoints, refuse_what_cannot_be_private
@@ -40,11 +40,9 @@ class OneByOneEngine:
         """The gradients of a batch, computed at once."""
         refuse_what_cannot_be_private(self._model)
         parameters = batches.trainable(self._model)
-        num_records = batches.num_records(inputs, targets)
-        batches.check_views(inputs, views=self._views)
         device = next(iter(parameters.values())).device
-        mask = checked_mask(mask_B, num_records=num_records, device=device)
-        rows = [self._gradient(parameters, inputs, targets, index) for index in range(num_records)]
+        mask = batches.check_batch(inputs, targets, mask_B, views=self._views, device=device)
+        rows = [self._gradient(parameters, inputs, targets, index) for index in range(len(mask))]
         grads = {
             name: torch.stack([row[name] for row in rows]) if rows else _of_no_record(parameter)
             for name, parameter in parameters.items()
@@ -100,7 +98,7 @@ class StoredGradients:
         return self._margin
 
     def norms(self, groups: Groups | None = None) -> Tensor:
-        whole = checked_groups(groups, names=self.names)
+        whole = check_groups(groups, names=self.names)
         norms = [_norms([self._grads[name] for name in group]) for group in whole]
         return norms[0] if groups is None else torch.stack(norms, dim=1)
 

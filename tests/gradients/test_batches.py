@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lehr.errors import InvalidValue
 from lehr.gradients import batches
-from lehr.gradients.batches import checked_groups, checked_mask, physical_batches, weight_of_each
+from lehr.gradients.batches import check_groups, check_mask, weight_of_each
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.materialised import MaterialisedEngine
 from tests.gradients.one_by_one import OneByOneEngine
@@ -46,14 +44,6 @@ def test_a_batch_may_be_a_tensor_a_tuple_or_named(inputs: Any) -> None:
 def test_tensors_that_do_not_begin_with_the_same_records_are_refused(inputs: Any, targets: Any) -> None:
     with pytest.raises(InvalidValue, match="batch must be tensors that begin with the same number of records"):
         batches.num_records(inputs, targets)
-
-
-def test_views_stand_behind_the_record_axis_of_every_input() -> None:
-    batches.check_views(IMAGES, views=2)
-    batches.check_views(WORDS, views=1)
-    for wrong, shape in ((IMAGES, r"\(3, 2, 4, 4\)"), ((IMAGES.repeat(1, 2, 1, 1), WORDS), r"\(3,\)")):
-        with pytest.raises(InvalidValue, match=f"second axis has the 4 views.*{shape}"):
-            batches.check_views(wrong, views=4)
 
 
 def test_a_shared_parameter_is_trained_once_and_a_frozen_one_not_at_all() -> None:
@@ -100,34 +90,7 @@ CPU = torch.device("cpu")
 )
 def test_a_mask_of_another_type_or_shape_is_refused(mask: Any) -> None:
     with pytest.raises(InvalidValue, match=r"mask_B must be torch.bool \(3,\)"):
-        checked_mask(mask, num_records=3, device=CPU)
-
-
-def batch_of(records: int) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
-    values = torch.arange(1, records + 1)
-    return values.float().reshape(-1, 1), {"target": values}, values % 3 != 0
-
-
-@given(records=st.integers(1, 20), size=st.integers(1, 25))
-def test_every_record_is_in_one_part_and_what_fills_up_does_not_count(records: int, size: int) -> None:
-    batch = batch_of(records)
-    parts = list(physical_batches(batch, size=size))
-    assert all(mask.shape == (size,) for _, _, mask in parts) or size == records
-    inputs, targets, mask = (
-        torch.cat(column) for column in zip(*((i, t["target"], m) for i, t, m in parts), strict=True)
-    )
-    assert torch.equal(inputs[:records], batch[0])
-    assert torch.equal(targets[:records], batch[1]["target"])
-    assert torch.equal(mask[:records], batch[2])
-    assert not mask[records:].any()
-    assert inputs.shape[0] - records < size
-
-
-@pytest.mark.parametrize("size", [None, 5])
-def test_a_batch_that_fits_is_handed_on_as_it_is(size: int | None) -> None:
-    batch = batch_of(5)
-    [part] = physical_batches(batch, size=size)
-    assert part is batch
+        check_mask(mask, num_records=3, device=CPU)
 
 
 NAMES = ("weight", "bias", "gain")
@@ -144,7 +107,7 @@ every_wrong_grouping = pytest.mark.parametrize("groups", WRONG_GROUPS.values(), 
 @every_wrong_grouping
 def test_groups_that_do_not_name_every_parameter_once_are_refused(groups: Any) -> None:
     with pytest.raises(InvalidValue, match=r"groups must be such that each of .*'gain'\] is named once"):
-        checked_groups(groups, names=NAMES)
+        check_groups(groups, names=NAMES)
 
 
 def test_every_parameter_has_the_weight_of_its_group() -> None:
@@ -191,10 +154,3 @@ def test_every_engine_refuses_what_does_not_fit(engine: Any) -> None:
             found.weighted_sum(weights, groups)
     with pytest.raises(InvalidValue, match="groups must be"):
         found.norms([["weight"]])
-
-
-def test_random_numbers_drawn_apart_leave_no_trace() -> None:
-    state = torch.get_rng_state()
-    with batches.random_numbers_apart(torch.device("cpu")):
-        torch.rand(3)
-    assert torch.equal(torch.get_rng_state(), state)

@@ -32,6 +32,7 @@ from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
+from lehr.gradients.execution import random_numbers_apart
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import ClipRule, Inputs, PrivateSum, ReleasedSum, SlotState, Tensors
 from lehr.planning.plan import Plan
@@ -238,7 +239,7 @@ class StepExperiment:
         """The clipped sum over a draw, in physical batches, as a run forms it; where asked, the record counts not."""
         size = self.physical_batch
         parts = []
-        with batches.random_numbers_apart(_device(self.model)):
+        with random_numbers_apart(_device(self.model)):
             seed_layers(randomness, _device(self.model))
             for part in physical(places, size):
                 counted = part.mask_P & (part.indices_P != self.num_others) if of_others else part.mask_P

@@ -28,7 +28,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Size, Tensor
 
-from lehr.gradients.batches import checked_groups, weight_of_each
+from lehr.gradients.batches import check_groups, weight_of_each
 from lehr.gradients.convolutions import Convolved, more_views
 from lehr.gradients.precision import (
     HALF,
@@ -433,7 +433,7 @@ class ContributedGradients:
         return self._margin
 
     def norms(self, groups: Groups | None = None) -> Tensor:
-        norms = [self._norms(group) for group in checked_groups(groups, names=self.names)]
+        norms = [self._norms(group) for group in check_groups(groups, names=self.names)]
         return norms[0] if groups is None else torch.stack(norms, dim=1)
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:

@@ -116,7 +116,7 @@ def why_not_apart(
     known = {} if references is None else references
     was_known = bool(known)
     try:
-        with _attributes_restored(model):
+        with attributes_restored(model):
             _prove(compute, model, reference, num_records, known)
     except _NotProven as error:
         if not was_known:
@@ -650,7 +650,7 @@ def as_traced() -> Iterator[None]:
 
 
 @contextmanager
-def _attributes_restored(model: nn.Module) -> Iterator[None]:
+def attributes_restored(model: nn.Module) -> Iterator[None]:
     """Code that keeps something of a run in a layer must not find a fake tensor there."""
     held = [(layer, dict(vars(layer)), dict(layer._buffers)) for layer in model.modules()]
     try:
