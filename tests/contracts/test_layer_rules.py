@@ -54,10 +54,7 @@ LAYERS: dict[type[nn.Module], tuple[Callable[[], nn.Module], tuple[int, ...]]] =
     nn.BatchNorm2d: (lambda: with_statistics(nn.BatchNorm2d(3)), (3, 2, 6)),
     nn.BatchNorm3d: (lambda: with_statistics(nn.BatchNorm3d(3)), (3, 2, 2, 6)),
     nn.SyncBatchNorm: (lambda: with_statistics(nn.SyncBatchNorm(3)), (3, 6)),
-    FixedStatistics: (
-        lambda: FixedStatistics(torch.ones(3), torch.arange(1, 4), weight=torch.ones(3), bias=torch.ones(3)),
-        (3, 6),
-    ),
+    FixedStatistics: (lambda: with_statistics(FixedStatistics(3)), (3, 6)),
     Gain: (lambda: Gain(0.5), (3, 6)),
     nn.PReLU: (lambda: nn.PReLU(3), (3, 6)),
     nn.Embedding: (lambda: nn.Embedding(7, 6, padding_idx=2), (4,)),
