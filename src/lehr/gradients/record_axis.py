@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
@@ -46,7 +47,6 @@ from lehr.gradients.record_axis_rules import (
     Result,
     Signature,
     pointwise,
-    sum_over_records,
     tensors_in,
     without_rule,
 )
@@ -264,6 +264,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)  # what it asks of a fake tensor is no value
         op = Op(self, func, args, kwargs)
         states = [self.state(tensor) for tensor in op.inputs]
+        if not op.signature.has_rule and not all(isinstance(state, Public) for state in states):
+            with self:  # torch's own way to compute it by operations that may have rules
+                out = decomposition_table.get(func, func.decompose)(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
         with self._off():
             out = func(*args, **kwargs)
         op.outputs = tensors_in(out)
@@ -279,7 +284,6 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _follow(self, op: Op, states: list[State]) -> None:
         mixed = next((state for state in states if isinstance(state, Mixed)), None)
         rule = RULES.get(op.kind) or (pointwise if op.signature.is_pointwise else without_rule)
-        rule = rule if op["reduction"] in (None, 0) else sum_over_records
         try:
             found = mixed if mixed is not None and op.kind not in SHAPE_ONLY else op.made or rule(op)
         except Mixes as error:

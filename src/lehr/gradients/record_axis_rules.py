@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
+
+if TYPE_CHECKING:
+    from lehr.gradients.record_axis import Trace
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,6 @@ class Mixes(Exception):
     """Raised by a rule: the result depends on several records."""
 
 
-class States(Protocol):
-    """What a rule asks of the trace that it is part of."""
-
-    num_records: int
-
-    def axis(self, tensor: Tensor) -> Axis | None: ...
-    def values(self, tensor: Tensor) -> Tensor | None: ...
-    def is_mixed(self, tensor: Tensor) -> bool: ...
-    def is_same_for_all(self, tensor: Tensor, axis: Axis) -> bool: ...
-
-
 def tensors_in(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
@@ -82,6 +74,7 @@ class Signature:
     gives_tensors: bool
     is_pointwise: bool
     is_random: bool
+    has_rule: bool  # or needs none, as a view does
 
     @staticmethod
     @cache
@@ -91,8 +84,8 @@ class Signature:
         kind = name if name.startswith("_") else name.removesuffix("_")  # in place or not
         kind = kind if namespace == "aten" else schema.name
         writes = {one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write}
-        if kind in ("native_batch_norm", "cudnn_batch_norm"):  # torch does not say so
-            writes |= {"running_mean", "running_var"}
+        is_pointwise = torch.Tag.pointwise in func.tags or kind in POINTWISE
+        is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
         return Signature(
             names=tuple(one.name for one in schema.arguments),
             defaults={one.name: one.default_value for one in schema.arguments if one.has_default_value()},
@@ -101,8 +94,9 @@ class Signature:
             sizes=frozenset(one.name for one in schema.arguments if one.name in SIZES and "int" in str(one.type)),
             kind=kind,
             gives_tensors=any("Tensor" in str(one.type) for one in schema.returns) or bool(writes),
-            is_pointwise=torch.Tag.pointwise in func.tags or kind in POINTWISE,
+            is_pointwise=is_pointwise,
             is_random=torch.Tag.nondeterministic_seeded in func.tags,
+            has_rule=is_pointwise or is_view or kind in RULES,
         )
 
 
@@ -113,7 +107,7 @@ class Op:
     ``checked`` has public tensors that are the same for all records, if these are there.
     """
 
-    def __init__(self, trace: States, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, trace: Trace, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.signature = Signature.of(func)
         self.trace, self.func, self.args, self.kwargs = trace, func, args, kwargs
         self.kind, self.name = self.signature.kind, str(func)
@@ -124,8 +118,7 @@ class Op:
         self.spread: dict[int, Axis] = {}
         self.made: Axis | None = None
         self.checked: dict[int, Axis] = {}
-        is_evaluating = self["training"] is False or self["train"] is False  # then no statistics are written
-        self.written = [] if is_evaluating else tensors_in([self.bound.get(name) for name in self.signature.writes])
+        self.written = tensors_in([self.bound.get(name) for name in self.signature.writes])
 
     def __getitem__(self, name: str) -> Any:
         return self.bound[name] if name in self.bound else self.signature.defaults.get(name)
@@ -161,10 +154,6 @@ class Op:
 
 def without_rule(op: Op) -> Result:
     raise Mixes("no rule says whether it keeps records apart")
-
-
-def sum_over_records(op: Op) -> Result:
-    raise Mixes("it sums over records")
 
 
 def pointwise(op: Op) -> Result:
@@ -207,7 +196,7 @@ def _along(op: Op) -> Result | list[Result]:
 def _each(
     *names: str,
     along: Callable[[Op, int], Collection[int]] = lambda op, rank: range(1, rank),
-    sums: Callable[[Op], bool] = lambda op: False,
+    sums: bool = False,
 ) -> Rule:
     """Works on each record by itself, unless the records are on one of the dimensions ``along(op, rank)``.
 
@@ -225,13 +214,11 @@ def _each(
         length = next(tensor.shape[axis.dim] for tensor in given if op.axis(tensor) is not None)
 
         def result(at: int, out: Tensor) -> Result:
-            if sums(op) and at >= int(op["output_mask"][0]):
+            if sums and at >= int(op["output_mask"][0]):
                 return Mixed(f"{op.name}: a sum over records")
             if out.shape[axis.dim : axis.dim + 1] == (length,):
                 return axis
-            # Seeds of random numbers; and the total weight of a loss, which is not used where nothing is averaged.
-            is_known = not out.dim() or not out.is_floating_point()
-            return Public() if is_known else Mixed(f"{op.name}: no rule for this result")
+            return Mixed(f"{op.name}: no rule for this result")
 
         return [result(at, out) for at, out in enumerate(op.outputs)]
 
@@ -262,23 +249,6 @@ def _product(one: str, other: str, out: str) -> Rule:
         return axis.at(out.index(letter))
 
     return rule
-
-
-def _batch_norm(op: Op) -> list[Result]:
-    """With statistics of the batch it works along all but the second dimension."""
-    main = [op[name] for name in ("input", "grad_out", "grad_output") if op[name] is not None]
-    is_training = bool(op["training"] or op["train"]) or "no_stats" in op.name
-    axis = op.agreed(main)
-    if axis.dim != (1 if is_training else 0):
-        raise Mixes("it works along the record axis")
-    for tensor in op.others(main):
-        if axis.dim == 0 and op.axis(tensor) is not None:
-            raise Mixes("it uses records where it takes something that all of them share")
-        if axis.dim == 1 and tensor.dim() == 1 and tensor.numel():
-            op.fit(tensor, axis.at(0))
-    places: dict[Any, Result] = {main[0].shape[1:2]: axis.at(0)} if axis.dim == 1 else {}
-    places |= {main[0].shape: axis, (0,): Public()}
-    return [places.get(out.shape, Mixed(f"{op.name}: a sum over records")) for out in op.outputs]
 
 
 def _attention(op: Op) -> list[Result]:
@@ -376,19 +346,12 @@ def _indexed(op: Op, indices: Sequence[Tensor | None], axis: Axis | None) -> Axi
 
 def _cat(op: Op) -> Result:
     axis = op.agreed([tensor for tensor in op["tensors"] if tensor.dim() != 1 or tensor.numel()])
-    if axis.dim == op["dim"] % op.outputs[0].dim():
+    dim = op["dim"] % op.outputs[0].dim()
+    if op.kind == "stack":
+        return axis.at(axis.dim + (dim <= axis.dim))
+    if axis.dim == dim:
         raise Mixes("it puts something else among the records")
     return axis
-
-
-def _inserted(name: str) -> Rule:
-    """One more dimension in the result."""
-
-    def rule(op: Op) -> Result:
-        axis = op.agreed(tensors_in(op[name]))
-        return axis.at(axis.dim + (op["dim"] % op.outputs[0].dim() <= axis.dim))
-
-    return rule
 
 
 def _repeat(op: Op) -> Result:
@@ -405,13 +368,9 @@ def _names(text: str) -> frozenset[str]:
 
 # Element by element, though torch does not say so.
 POINTWISE = _names(
-    "_to_copy copy masked_fill native_dropout native_dropout_backward _fused_dropout bernoulli dropout where rsub "
-    "clone rrelu_with_noise hardtanh_backward elu_backward leaky_relu_backward softplus_backward hardswish_backward "
-    "mish_backward log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward hardshrink_backward "
-    "softshrink_backward threshold_backward _prelu_kernel fill zero isclose complex polar celu selu normal uniform "
-    "exponential random hardswish mish gelu _prelu_kernel_backward mse_loss mse_loss_backward smooth_l1_loss "
-    "smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward "
-    "soft_margin_loss soft_margin_loss_backward binary_cross_entropy_with_logits"
+    "_to_copy copy masked_fill native_dropout native_dropout_backward _fused_dropout bernoulli where clone fill zero "
+    "_prelu_kernel _prelu_kernel_backward gelu hardswish mish normal uniform exponential random rrelu_with_noise "
+    "hardshrink_backward softshrink_backward threshold_backward isclose"
 )
 # Independent draws from one distribution.
 DRAWS = _names("rand randn randint rand_like randn_like randint_like bernoulli uniform normal random exponential")
@@ -439,28 +398,20 @@ def _normalised(op: Op, rank: int) -> range:
 _TABLE: tuple[tuple[Rule, str], ...] = (
     (
         _along,
-        "sum mean amax amin max min prod any all argmax argmin var std var_mean std_mean logsumexp linalg_vector_norm "
-        "norm nansum count_nonzero median nanmedian kthvalue mode aminmax _softmax _log_softmax _safe_softmax softmax "
-        "log_softmax cumsum cumprod cummax cummin logcumsumexp sort argsort topk flip roll glu glu_backward "
-        "_softmax_backward_data _log_softmax_backward_data",
+        "sum mean amax amin max min prod any all argmax argmin var var_mean linalg_vector_norm median nanmedian "
+        "kthvalue mode _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data cumsum cumprod cummax "
+        "cummin logcumsumexp sort topk flip",
     ),
-    (
-        _last(1),
-        "upsample_nearest1d upsample_linear1d reflection_pad1d reflection_pad1d_backward replication_pad1d "
-        "replication_pad1d_backward avg_pool1d multinomial",
-    ),
+    (_last(1), "replication_pad1d_backward multinomial"),
     (
         _last(2),
         "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
-        "_adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward upsample_nearest2d "
-        "upsample_bilinear2d upsample_bicubic2d _upsample_nearest_exact2d _upsample_bilinear2d_aa reflection_pad2d "
-        "reflection_pad2d_backward replication_pad2d replication_pad2d_backward tril triu",
+        "_adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward replication_pad2d_backward",
     ),
     (
         _last(3),
         "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool3d "
-        "_adaptive_avg_pool3d_backward upsample_nearest3d upsample_trilinear3d pixel_shuffle pixel_unshuffle "
-        "reflection_pad3d replication_pad3d",
+        "_adaptive_avg_pool3d_backward replication_pad3d_backward",
     ),
     (
         _each("grad_output"),
@@ -468,31 +419,16 @@ _TABLE: tuple[tuple[Rule, str], ...] = (
         "upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward "
         "upsample_trilinear3d_backward",
     ),
-    (_product("mk", "kn", "mn"), "mm addmm _addmm_activation"),
+    (_product("mk", "kn", "mn"), "mm addmm"),
     (_product("bmk", "bkn", "bmn"), "bmm baddbmm"),
-    (_product("mk", "k", "m"), "mv addmv"),
     (_each("input"), "convolution native_group_norm"),
-    (_each("grad_output", "input", sums=lambda op: True), "convolution_backward"),
-    (_each("grad_out", "input", "mean", "rstd", sums=lambda op: True), "native_group_norm_backward"),
-    (_each("input", along=_normalised), "native_layer_norm _fused_rms_norm"),
-    (
-        _each("grad_out", "input", "mean", "rstd", along=_normalised, sums=lambda op: True),
-        "native_layer_norm_backward _fused_rms_norm_backward",
-    ),
-    (
-        _batch_norm,
-        "native_batch_norm native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_no_training "
-        "cudnn_batch_norm cudnn_batch_norm_backward",
-    ),
+    (_each("grad_output", "input", sums=True), "convolution_backward"),
+    (_each("grad_out", "input", "mean", "rstd", sums=True), "native_group_norm_backward"),
+    (_each("input", along=_normalised), "native_layer_norm"),
+    (_each("grad_out", "input", "mean", "rstd", along=_normalised, sums=True), "native_layer_norm_backward"),
     (_each("indices", along=lambda op, rank: ()), "embedding"),
-    (_each("self"), "im2col col2im channel_shuffle"),
     (_each("input", "grid"), "grid_sampler_2d grid_sampler_3d"),
     (_each("grad_output", "input", "grid"), "grid_sampler_2d_backward grid_sampler_3d_backward"),
-    (_each("theta"), "affine_grid_generator"),
-    (
-        _each("self", "target", "grad_output"),
-        "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward",
-    ),
     (
         _attention,
         "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "
@@ -501,12 +437,10 @@ _TABLE: tuple[tuple[Rule, str], ...] = (
         "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward",
     ),
     (_gather, "gather scatter scatter_add scatter_reduce"),
-    (_index, "index index_put _unsafe_index _unsafe_index_put _index_put_impl"),
-    (_each("self", "source", along=_dim), "index_select index_add index_copy"),
-    (_cat, "cat"),
-    (_inserted("tensors"), "stack"),
-    (_inserted("grad_output"), "select_backward"),
+    (_index, "index index_put _index_put_impl"),
+    (_cat, "cat stack"),
     (_repeat, "repeat"),
+    (_each("self", along=_dim), "index_select"),
     (_each("grad_output", along=_dim), "slice_backward"),
     (_each("grad_in", along=lambda op, rank: {op["dim"] % len(op["input_sizes"])}), "unfold_backward"),
     (
