@@ -96,7 +96,7 @@ class Signature:
             gives_tensors=any("Tensor" in str(one.type) for one in schema.returns) or bool(writes),
             is_pointwise=is_pointwise,
             is_random=torch.Tag.nondeterministic_seeded in func.tags,
-            has_rule=is_pointwise or is_view or kind in RULES,
+            has_rule=is_pointwise or kind in RULES or (is_view and not func._can_decompose()),
         )
 
 
