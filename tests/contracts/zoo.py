@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations, rnn
+from torch.nn.utils import rnn
 from torch.utils.checkpoint import checkpoint
 
 from tests.gradients.small_models import Model
@@ -207,19 +207,7 @@ def resnet(norm: Callable[[], nn.Module]) -> nn.Module:
 
 add("resnet of group norm", reals(*IMAGE), lambda: resnet(lambda: nn.GroupNorm(2, 4)))
 add("resnet of instance norm", reals(*IMAGE), lambda: resnet(lambda: nn.InstanceNorm2d(4, affine=True)))
-add("resnet without norm", reals(*IMAGE), lambda: resnet(nn.Identity))
 add("resnet of batch norm", reals(*IMAGE), lambda: resnet(lambda: nn.BatchNorm2d(4)), *ALL)
-
-
-@network(
-    "u-net",
-    reals(*IMAGE),
-    down=lambda: nn.Conv2d(3, 4, 2, stride=2),
-    up=lambda: nn.ConvTranspose2d(4, 3, 2, stride=2),
-    last=lambda: nn.Conv2d(6, 1, 1),
-)
-def _unet(model: Any, x: Tensor) -> Any:
-    return model.last(torch.cat([x, model.up(torch.tanh(model.down(x)))], 1))
 
 
 @network("capsules", reals(*IMAGE), primary=lambda: nn.Conv2d(3, 8, 4, stride=4), routes=[8, 5, 4, 4])
@@ -236,13 +224,6 @@ def _capsules(model: Any, x: Tensor) -> Any:
 def _mixer(model: Any, x: Tensor) -> Any:
     x = x * model.alpha
     return model.channels(x + model.tokens(x.transpose(1, 2)).transpose(1, 2)).mean(1)
-
-
-add(
-    "weight norm",
-    reals(*ROW),
-    lambda: nn.Sequential(parametrizations.weight_norm(linear(WIDTH, 8)), nn.Tanh(), linear(8, 5)),
-)
 
 
 # ------------------------------------------------------------------------------------------ recurrent
@@ -415,18 +396,6 @@ def _sparse_by_hand(model: Any, tokens: Tensor) -> Any:
 
 
 @network(
-    "convolutions over text",
-    words,
-    table=lambda: nn.Embedding(WORDS, WIDTH),
-    convs=lambda: nn.ModuleList(nn.Conv1d(WIDTH, 3, width, padding=1) for width in (2, 3)),
-    head=(6, 5),
-)
-def _text_convolution(model: Any, tokens: Tensor) -> Any:
-    hidden = model.table(tokens).transpose(1, 2)
-    return model.head(torch.cat([functional.relu(conv(hidden)).amax(2) for conv in model.convs], 1))
-
-
-@network(
     "gated state space",
     reals(*SEQUENCE),
     inner=(WIDTH, 2 * WIDTH),
@@ -465,11 +434,6 @@ def _prototypes(model: Any, x: Tensor) -> Any:
     return -model.temperature * torch.cdist(model.features(x), model.prototypes)
 
 
-add(
-    "adaptive activations",
-    reals(*ROW),
-    lambda: nn.Sequential(linear(WIDTH, 8), nn.PReLU(8), linear(8, 4), nn.PReLU(), linear(4, 5)),
-)
 add("bilinear", lambda: (reals(*ROW)(), reals(*ROW)()), lambda: nn.Bilinear(WIDTH, WIDTH, 5))
 
 
@@ -593,11 +557,6 @@ def _graph_attention(model: Any, nodes: Tensor, edges: Tensor) -> Any:
 
 
 BRANCH: dict[str, Any] = {"branch": lambda: nn.Sequential(linear(WIDTH, 4), nn.Tanh(), linear(4, 5))}
-
-
-@network("siamese", lambda: (reals(*ROW)(), reals(*ROW)()), **BRANCH)
-def _siamese(model: Any, left: Tensor, right: Tensor) -> Any:
-    return (model.branch(left) - model.branch(right)).abs()
 
 
 @network("siamese in one batch", lambda: {"left": reals(*ROW)(), "right": reals(*ROW)()}, **BRANCH)
