@@ -20,7 +20,7 @@ from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.hooked import HookedEngine
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.integrations.opacus import PrivacyEngine
-from tests.contracts.zoo import COINS, RECORDS, ROW, ZOO, LayerDrop, Network, WholeBatchDepth, reals
+from tests.contracts.zoo import COINS, RECORDS, ROW, ZOO, Network, reals, whole_batch_depth, with_coin
 from tests.gradients.one_by_one import OneByOneEngine
 from tests.gradients.small_models import assert_close
 
@@ -87,10 +87,10 @@ def test_a_network_is_differentiated_record_by_record_or_refused_by_name(name: s
 @pytest.mark.parametrize("coin", COINS)
 def test_a_layer_that_is_dropped_by_a_coin_gives_gradients_with_or_without_it(coin: str, engine: str) -> None:
     inputs = reals(*ROW)()
-    model = LayerDrop(COINS[coin]).double()
+    model = with_coin(COINS[coin]).double()
     possible = []
     for is_kept in (True, False):
-        model.coin = lambda is_kept=is_kept: is_kept  # type: ignore[misc]
+        model.coin = lambda is_kept=is_kept: is_kept
         possible.append(OneByOneEngine(model, losses).gradients(inputs, TARGETS).norms())
     model.coin = COINS[coin]
     if engine == "hooked":  # which cannot loop over records, and one coin for all would tie them together
@@ -109,7 +109,7 @@ def test_a_layer_that_is_dropped_by_a_coin_gives_gradients_with_or_without_it(co
 @pytest.mark.parametrize("engine", ["ghost", "hooked"])
 def test_a_coin_for_all_records_of_a_batch_does_not_move_other_records(engine: str) -> None:
     """Stochastic depth for a whole batch: two records that are alike would add the same for certain, and must not."""
-    model = WholeBatchDepth().double()
+    model = whole_batch_depth().double()
     inputs = reals(*ROW)()[:1].expand(8, -1).clone()
     draws = [ENGINES[engine](model, inputs, torch.zeros(8, dtype=torch.long)).norms() for _ in range(4)]
     assert any(float(norms.max() - norms.min()) > 1e-6 for norms in draws)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -131,14 +132,8 @@ def test_every_filling_of_a_slot_is_tried_here() -> None:
     assert kinds(lehr.privacy.clipping, "start", "rule") - {NormClip} == set(CLIPS)  # a base class
     assert kinds(lehr.privacy.noise, "start", "release") == set(NOISES)
     assert kinds(lehr.acceptance, "start", "decide") == set(ACCEPTANCES)
-    assert {type(component) for table in (CLIPS, NOISES, ACCEPTANCES) for component in of(table)} == {
-        *CLIPS,
-        *NOISES,
-        *ACCEPTANCES,
-    }
-
-
-def test_every_prior_and_every_energy_is_tried_here() -> None:
+    for table in (CLIPS, NOISES, ACCEPTANCES):
+        assert {type(component) for component in of(table)} == set(table)
     assert kinds(lehr.privacy.clipping, "squares", "peek") == {type(clip.prior) for clip in CLIPS[AdaptiveClip]}
     asked = {type(acceptance.energy) for acceptance in of(ACCEPTANCES)} - {type(None)}
     assert asked == {PublicEnergy, PrivateEnergy, PrivateChoice}
@@ -156,15 +151,11 @@ class Triple:
         return "-".join(_word(component) for component in (self.clip, self.noise, self.acceptance))
 
     @property
-    def why_not(self) -> str | None:
-        """The reason why it cannot hold, where it cannot."""
-        if isinstance(self.clip, Unclipped) and not isinstance(self.noise, NoNoise):
-            return "no noise covers what is not clipped"
-        if self.noise.needs_bounds and not self.clip.needs_coordinates:
-            return "noise of another shape does not cover a bound on the norm"
-        if self.noise.needs_limit and self.clip.unproven is not None:
-            return "one that is proven where costs follow what is released"
-        return None
+    def holds(self) -> bool:
+        """Not where nothing is clipped, noise has another shape than the bound, or costs follow what is not proven."""
+        is_covered = isinstance(self.noise, NoNoise) or not isinstance(self.clip, Unclipped)
+        has_shape = self.clip.needs_coordinates or not self.noise.needs_bounds
+        return is_covered and has_shape and (self.clip.unproven is None or not self.noise.needs_limit)
 
     @property
     def is_proven(self) -> bool:
@@ -185,7 +176,7 @@ def holding() -> list[Triple]:
     clips, noises, acceptances = of(CLIPS), of(NOISES), of(ACCEPTANCES)
     found = []
     for i, clip in enumerate(clips):
-        fitting = [noise for noise in noises if Triple(clip, noise, Always()).why_not is None]
+        fitting = [noise for noise in noises if Triple(clip, noise, Always()).holds]
         found += [Triple(clip, fitting[(i + k) % len(fitting)], each) for k, each in enumerate(acceptances)]
     met = {(_word(triple.noise), _word(triple.acceptance)) for triple in found}
     found += [
@@ -198,12 +189,8 @@ def holding() -> list[Triple]:
 
 
 HOLDING = holding()
-REFUSED = [
-    triple
-    for clip in of(CLIPS)
-    for noise in of(NOISES)
-    if (triple := Triple(clip, noise, Always())).why_not is not None
-]
+PAIRS = [Triple(clip, noise, Always()) for clip in of(CLIPS) for noise in of(NOISES)]
+REFUSED = [triple for triple in PAIRS if not triple.holds]
 
 
 def test_every_two_fillings_that_may_meet_are_trained_together() -> None:
@@ -378,8 +365,8 @@ def test_what_combines_keeps_its_sensitivity_and_is_charged_as_what_it_did(tripl
 
 
 @pytest.mark.parametrize("triple", REFUSED, ids=str)
-def test_what_cannot_hold_is_refused_with_the_reason_before_anything_is_spent(triple: Triple) -> None:
-    with pytest.raises(InvalidValue, match=triple.why_not):
+def test_what_cannot_hold_is_refused_before_anything_is_spent(triple: Triple) -> None:
+    with pytest.raises(InvalidValue):
         Mechanism.of(triple.method(), planned(triple.method()))
 
 
@@ -390,44 +377,50 @@ def test_a_clip_that_states_less_than_a_record_can_do_is_found_out(clip: Any, tm
     assert max(run.moved) > 0.5
 
 
-@pytest.mark.parametrize("energy", [ENERGY, OF_BATCH], ids=["records", "batch"])
-def test_several_step_sizes_cannot_be_tried_on_private_records(energy: PrivateEnergy) -> None:
-    for inner in (Annealed(energy=energy), NoisyTest(energy=energy), Salvage(NoisyTest(energy=energy))):
-        with pytest.raises(InvalidValue, match="inner"):
-            BestStep(inner)
-    with pytest.raises(InvalidValue, match="inner"):
-        BestStep(NoisyMax(energy=CHOICE))
+def planned_without(**changed: Any) -> Mechanism:
+    method = Method(
+        **{"name": "made", "clipping": FlatClip(0.7), "noise": IsotropicNoise(), "update": sgd(0.05), **changed}
+    )
+    is_limited = method.noise.needs_limit
+    return Mechanism.of(method, replace(planned(method), **({"limit": None} if is_limited else {"asked": NOTHING})))
 
 
-@pytest.mark.parametrize("used", [{"salvage": True}, {"step_scales": (0.5, 1.0)}], ids=["salvage", "step sizes"])
-def test_rejected_gradients_cannot_be_used_where_a_paper_does_not_count_them(used: dict[str, Any]) -> None:
-    with pytest.raises(InvalidValue, match="rejected gradients are used: the paper's rule has no place for that"):
-        sa_dpsgd(**used, accounting="published")
-    assert sa_dpsgd(**used).published is None
-
-
-def test_epsilon_cannot_be_asked_for_where_there_is_no_noise() -> None:
+def plan_without_noise(**asked: Any) -> Plan:
     method = Triple(FlatClip(0.7), NoNoise(), Always()).method()
-    given: dict[str, Any] = {"records": HELD, "delta": DELTA, "expected_batch_size": BATCH, "steps": STEPS}
-    for asked in ({"epsilon": 3.0}, {"noise_multiplier": 1.0}):
-        with pytest.raises(InvalidValue, match="for a method without privacy"):
-            plan_for(method=method, **{**given, **asked})
+    return plan_for(method=method, records=HELD, delta=DELTA, expected_batch_size=BATCH, steps=STEPS, **asked)
 
 
-@pytest.mark.parametrize(
-    "triple",
-    [
-        Triple(CLIPS[AdaptiveClip][1], IsotropicNoise(), Always()),
-        Triple(FlatClip(0.7), IsotropicNoise(), NoisyTest(energy=ENERGY)),
-    ],
-    ids=str,
-)
-def test_a_plan_that_leaves_out_what_the_slots_do_beside_the_sum_is_refused(triple: Triple) -> None:
-    with pytest.raises(InvalidValue, match="plan must be one"):
-        Mechanism.of(triple.method(), replace(planned(triple.method()), asked=NOTHING))
+# What cannot be set up at all, by the name of the argument that is refused.
+UNFIT: dict[str, tuple[Callable[[], object], str]] = {
+    **{
+        f"several step sizes on private records, {_word(inner)}": (partial(BestStep, inner), "inner")
+        for energy in (ENERGY, OF_BATCH)
+        for inner in (Annealed(energy=energy), NoisyTest(energy=energy), Salvage(NoisyTest(energy=energy)))
+    },
+    "several step sizes by a noisy maximum": (lambda: BestStep(NoisyMax(energy=CHOICE)), "inner"),
+    "salvage where a paper does not count it": (
+        lambda: sa_dpsgd(salvage=True, accounting="published"),
+        "accounting",
+    ),
+    "step sizes where a paper does not count them": (
+        lambda: sa_dpsgd(step_scales=(0.5, 1.0), accounting="published"),
+        "accounting",
+    ),
+    "epsilon without noise": (lambda: plan_without_noise(epsilon=3.0), "epsilon"),
+    "a noise multiplier without noise": (lambda: plan_without_noise(noise_multiplier=1.0), "noise_multiplier"),
+    "a plan without what a clip looks at": (lambda: planned_without(clipping=CLIPS[AdaptiveClip][1]), "plan"),
+    "a plan without what is asked": (lambda: planned_without(acceptance=NoisyTest(energy=ENERGY)), "plan"),
+    "noise that follows what is released, without a limit": (lambda: planned_without(noise=BudgetedNoise()), "plan"),
+}
 
 
-def test_noise_that_follows_what_is_released_needs_a_limit() -> None:
-    method = Triple(FlatClip(0.7), BudgetedNoise(), Always()).method()
-    with pytest.raises(InvalidValue, match="one with a limit, since the noise follows what is released"):
-        Mechanism.of(method, replace(planned(method), limit=None))
+@pytest.mark.parametrize("make, name", UNFIT.values(), ids=UNFIT.keys())
+def test_what_is_unfit_is_refused_by_name(make: Callable[[], object], name: str) -> None:
+    with pytest.raises(InvalidValue) as refusal:
+        make()
+    assert refusal.value.name == name
+
+
+def test_rejected_gradients_can_be_used_where_no_paper_counts() -> None:
+    assert sa_dpsgd(salvage=True).published is None
+    assert sa_dpsgd(step_scales=(0.5, 1.0)).published is None

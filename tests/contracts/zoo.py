@@ -1,7 +1,4 @@
-"""Small networks of many kinds, each with a batch for it, to be differentiated record by record.
-
-They are written here, or built by transformers and peft from configurations without any download.
-"""
+"""Small networks of many kinds, each with a batch for it, to be differentiated record by record."""
 
 from __future__ import annotations
 
@@ -14,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations, rnn
+from torch.nn.utils import rnn
 from torch.utils.checkpoint import checkpoint
 
-RECORDS, LENGTH, WIDTH, WORDS = 3, 4, 6, 11
+from tests.gradients.small_models import Model
 
-# Shapes of one record.
-IMAGE, SEQUENCE, ROW = (3, 8, 8), (LENGTH, WIDTH), (WIDTH,)
+RECORDS, LENGTH, WIDTH, WORDS = 3, 4, 6, 11
+IMAGE, SEQUENCE, ROW = (3, 8, 8), (LENGTH, WIDTH), (WIDTH,)  # shapes of one record
+ALL = ("ghost", "materialised", "hooked")
 
 
 @dataclass(frozen=True)
@@ -55,820 +53,566 @@ def masked_words() -> dict[str, Tensor]:
     return {"input_ids": words(), "attention_mask": mask()}
 
 
-def network(name: str, inputs: Callable[[], Any], *refused_by: str) -> Callable[[Any], Any]:
-    """Puts what it decorates, a class without arguments or a function, into the zoo."""
+def add(name: str, inputs: Callable[[], Any], build: Callable[[], nn.Module], *refused_by: str) -> None:
+    ZOO[name] = Network(build, inputs, frozenset(refused_by))
 
-    def add(build: Any) -> Any:
-        ZOO[name] = Network(build, inputs, frozenset(refused_by))
-        return build
 
-    return add
+def network(
+    name: str, inputs: Callable[[], Any], refused_by: tuple[str, ...] = (), **parts: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds a network of these parts, run by the function that this decorates."""
+
+    def put(run: Callable[..., Any]) -> Callable[..., Any]:
+        add(name, inputs, lambda: made(run, **parts), *refused_by)
+        return run
+
+    return put
+
+
+def made(run: Callable[..., Any], **parts: Any) -> Any:
+    """A pair of sizes is a linear layer, a list the shape of a parameter, and a function makes anything else."""
+    kinds: dict[type, Callable[[Any], Any]] = {
+        tuple: lambda sizes: nn.Linear(*sizes),
+        list: lambda shape: nn.Parameter(torch.randn(shape)),
+    }
+    return Model(run, **{name: kinds.get(type(part), lambda make: make())(part) for name, part in parts.items()})
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs)
 
 
 # ---------------------------------------------------------------------------------------------- images
 
 
-class Attention(nn.Module):
+def attention() -> nn.Module:
     """As in timm: one product for queries, keys and values."""
 
-    def __init__(self, heads: int = 2) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.proj = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        records, length, _ = x.shape
-        q, k, v = self.qkv(x).reshape(records, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    def run(model: Any, x: Tensor) -> Any:
+        q, k, v = model.qkv(x).reshape(*x.shape[:2], 3, 2, -1).permute(2, 0, 3, 1, 4).unbind(0)
         out = functional.scaled_dot_product_attention(q, k, v)
-        result: Tensor = self.proj(out.transpose(1, 2).reshape(records, length, WIDTH))
-        return result
+        return model.proj(out.transpose(1, 2).reshape(x.shape))
+
+    return Model(run, qkv=linear(WIDTH, 3 * WIDTH), proj=linear(WIDTH, WIDTH))
 
 
-class Block(nn.Module):
-    def __init__(self, scale: bool = False) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attn = Attention()
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 8), nn.GELU(), nn.Linear(8, WIDTH))
-        self.gamma = nn.Parameter(torch.full((WIDTH,), 0.5)) if scale else None
+def block(*, has_scale: bool) -> nn.Module:
+    def run(model: Any, x: Tensor) -> Any:
+        attended = model.attn(model.norm1(x))
+        x = x + (model.gamma * attended if has_scale else attended)
+        return x + model.mlp(model.norm2(x))
 
-    def forward(self, x: Tensor) -> Tensor:
-        attended = self.attn(self.norm1(x))
-        x = x + (attended if self.gamma is None else self.gamma * attended)
-        result: Tensor = x + self.mlp(self.norm2(x))
-        return result
+    scale = {"gamma": nn.Parameter(torch.full((WIDTH,), 0.5))} if has_scale else {}
+    mlp = nn.Sequential(linear(WIDTH, 8), nn.GELU(), linear(8, WIDTH))
+    return Model(run, norm1=nn.LayerNorm(WIDTH), norm2=nn.LayerNorm(WIDTH), attn=attention(), mlp=mlp, **scale)
 
 
-class PatchEmbed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(3, WIDTH, 4, stride=4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.proj(x).flatten(2).transpose(1, 2)
-        return result
-
-
-@network("vit", reals(*IMAGE))
-class VisionTransformer(nn.Module):
-    def __init__(self, scale: bool = False) -> None:
-        super().__init__()
-        self.patch_embed = PatchEmbed()
-        self.cls_token = nn.Parameter(torch.randn(1, 1, WIDTH))
-        self.pos_embed = nn.Parameter(torch.randn(1, 5, WIDTH))
-        self.blocks = nn.Sequential(Block(scale), Block(scale))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.patch_embed(x)
-        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embed
-        result: Tensor = self.head(self.norm(self.blocks(x))[:, 0])
-        return result
+def vision_transformer(*, has_scale: bool = False) -> dict[str, Any]:
+    return {
+        "embed": lambda: nn.Conv2d(3, WIDTH, 4, stride=4),
+        "token": [1, 1, WIDTH],
+        "positions": [1, 5, WIDTH],
+        "blocks": lambda: nn.Sequential(block(has_scale=has_scale), block(has_scale=has_scale)),
+        "norm": lambda: nn.LayerNorm(WIDTH),
+        "head": (WIDTH, 5),
+    }
 
 
-@network("vit with registers and layer scale", reals(*IMAGE))
-def _registers() -> nn.Module:
-    return VisionTransformer(scale=True)
+@network("vit with registers and layer scale", reals(*IMAGE), **vision_transformer(has_scale=True))
+@network("vit", reals(*IMAGE), **vision_transformer())
+def _vit(model: Any, x: Tensor) -> Any:
+    x = model.embed(x).flatten(2).transpose(1, 2)
+    x = torch.cat([model.token.expand(x.shape[0], -1, -1), x], 1) + model.positions
+    return model.head(model.norm(model.blocks(x))[:, 0])
 
 
-@network("vit with positions by number", reals(*IMAGE))
-class PositionsByNumber(VisionTransformer):
+@network("vit with positions by number", reals(*IMAGE), table=lambda: nn.Embedding(5, WIDTH), **vision_transformer())
+def _positions_by_number(model: Any, x: Tensor) -> Any:
     """Positions are looked up once for all records."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.positions = nn.Embedding(5, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.patch_embed(x)
-        x = torch.cat([self.cls_token.repeat(x.shape[0], 1, 1), x], 1)
-        x = x + self.positions(torch.arange(5).unsqueeze(0)) + self.pos_embed
-        result: Tensor = self.head(self.norm(self.blocks(x)).mean(1))
-        return result
+    x = model.embed(x).flatten(2).transpose(1, 2)
+    x = torch.cat([model.token.repeat(x.shape[0], 1, 1), x], 1)
+    x = x + model.table(torch.arange(5).unsqueeze(0)) + model.positions
+    return model.head(model.norm(model.blocks(x)).mean(1))
 
 
-class ConvNeXtBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv_dw = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH)
-        self.norm = nn.LayerNorm(WIDTH)
-        self.fc1, self.fc2 = nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH)
-        self.gamma = nn.Parameter(torch.full((WIDTH,), 0.1))
+def convnext_block() -> nn.Module:
+    def run(model: Any, x: Tensor) -> Any:
+        y = model.norm(model.depthwise(x).permute(0, 2, 3, 1))
+        return x + (model.gamma * model.last(functional.gelu(model.first(y)))).permute(0, 3, 1, 2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(self.conv_dw(x).permute(0, 2, 3, 1))
-        y = self.gamma * self.fc2(functional.gelu(self.fc1(y)))
-        return x + y.permute(0, 3, 1, 2)  # type: ignore[no-any-return]
+    layers = {"first": linear(WIDTH, 8), "last": linear(8, WIDTH), "norm": nn.LayerNorm(WIDTH)}
+    depthwise = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH)
+    return Model(run, **layers, depthwise=depthwise, gamma=nn.Parameter(torch.full((WIDTH,), 0.1)))
 
 
-@network("convnext", reals(*IMAGE))
-def _convnext() -> nn.Module:
-    stem = nn.Conv2d(3, WIDTH, 4, stride=4)
-    return nn.Sequential(stem, ConvNeXtBlock(), ConvNeXtBlock(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+add(
+    "convnext",
+    reals(*IMAGE),
+    lambda: nn.Sequential(
+        nn.Conv2d(3, WIDTH, 4, stride=4), convnext_block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear(6, 5)
+    ),
+)
 
 
-@network("swin windows", reals(*IMAGE))
-class Windows(nn.Module):
+@network(
+    "swin windows",
+    reals(*IMAGE),
+    embed=lambda: nn.Conv2d(3, WIDTH, 2, stride=2),
+    attn=attention,
+    table=[4, WIDTH],
+    index=lambda: torch.arange(4).flip(0),
+    head=(WIDTH, 5),
+)
+def _windows(model: Any, x: Tensor) -> Any:
     """Windows are folded into the record axis, and a table of relative positions is read by number."""
-
-    index: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Conv2d(3, WIDTH, 2, stride=2)
-        self.attn = Attention()
-        self.table = nn.Parameter(torch.randn(4, WIDTH))
-        self.register_buffer("index", torch.arange(4).flip(0))
-        self.head = nn.Linear(WIDTH, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.embed(x)
-        records = x.shape[0]
-        windows = x.unfold(2, 2, 2).unfold(3, 2, 2).permute(0, 2, 3, 4, 5, 1).reshape(-1, 4, WIDTH)
-        attended = self.attn(windows + self.table[self.index])
-        result: Tensor = self.head(attended.reshape(records, -1, WIDTH).mean(1))
-        return result
+    x = model.embed(x)
+    windows = x.unfold(2, 2, 2).unfold(3, 2, 2).permute(0, 2, 3, 4, 5, 1).reshape(-1, 4, WIDTH)
+    return model.head(model.attn(windows + model.table[model.index]).reshape(x.shape[0], -1, WIDTH).mean(1))
 
 
-class SqueezeExcite(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Conv2d(channels, 2, 1), nn.Conv2d(2, channels, 1)
+def squeeze_excite() -> nn.Module:
+    def run(model: Any, x: Tensor) -> Any:
+        return x * torch.sigmoid(model.last(functional.silu(model.first(x.mean((2, 3), keepdim=True)))))
 
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = x * torch.sigmoid(self.fc2(functional.silu(self.fc1(x.mean((2, 3), keepdim=True)))))
-        return result
+    return Model(run, first=nn.Conv2d(8, 2, 1), last=nn.Conv2d(2, 8, 1))
 
 
-@network("mobile net", reals(*IMAGE))
-def _mobile() -> nn.Module:
-    return nn.Sequential(
+add(
+    "mobile net",
+    reals(*IMAGE),
+    lambda: nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False),
         nn.GroupNorm(2, 8),
         nn.Hardswish(inplace=True),
         nn.Conv2d(8, 8, 3, padding=1, groups=8),
         nn.SiLU(inplace=True),
-        SqueezeExcite(8),
+        squeeze_excite(),
         nn.Conv2d(8, 4, 1),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(4, 5),
-    )
-
-
-class Residual(nn.Module):
-    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
-        self.norm1, self.norm2 = norm(4), norm(4)
-        self.skip_gain = nn.Parameter(torch.tensor(0.3))  # a gain of its own, as in normaliser-free networks
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)))))
-        return functional.relu(x + self.skip_gain * y)
-
-
-def _resnet(norm: Callable[[int], nn.Module]) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), Residual(norm), nn.Flatten(), nn.Linear(144, 5))
-
-
-ZOO["resnet of group norm"] = Network(lambda: _resnet(lambda channels: nn.GroupNorm(2, channels)), reals(*IMAGE))
-ZOO["resnet of batch norm"] = Network(
-    lambda: _resnet(nn.BatchNorm2d), reals(*IMAGE), frozenset({"ghost", "materialised", "hooked"})
+        linear(4, 5),
+    ),
 )
-ZOO["resnet of instance norm"] = Network(
-    lambda: _resnet(lambda channels: nn.InstanceNorm2d(channels, affine=True)), reals(*IMAGE)
-)
-ZOO["resnet without norm"] = Network(lambda: _resnet(lambda _: nn.Identity()), reals(*IMAGE))
 
 
-@network("dense net", reals(*IMAGE))
-class DenseNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(3 + 2 * at, 2, 3, padding=1) for at in range(3))
-        self.head = nn.Linear(9, 5)
+def resnet(norm: Callable[[], nn.Module]) -> nn.Module:
+    def run(model: Any, x: Tensor) -> Any:
+        y = model.norm2(model.conv2(functional.relu(model.norm1(model.conv1(x)))))
+        return functional.relu(x + model.gain * y)
 
-    def forward(self, x: Tensor) -> Tensor:
-        for conv in self.convs:
-            x = torch.cat([x, functional.elu(conv(x))], 1)
-        result: Tensor = self.head(x.mean((2, 3)))
-        return result
+    convolutions = {f"conv{at}": nn.Conv2d(4, 4, 3, padding=1) for at in (1, 2)}
+    residual = Model(run, **convolutions, norm1=norm(), norm2=norm(), gain=nn.Parameter(torch.tensor(0.3)))
+    return nn.Sequential(nn.Conv2d(3, 4, 3), residual, nn.Flatten(), linear(144, 5))
 
 
-@network("u-net", reals(*IMAGE))
-class UNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.down = nn.Conv2d(3, 4, 2, stride=2)
-        self.up = nn.ConvTranspose2d(4, 3, 2, stride=2)
-        self.last = nn.Conv2d(6, 1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.last(torch.cat([x, self.up(torch.tanh(self.down(x)))], 1))
-        return result
+add("resnet of group norm", reals(*IMAGE), lambda: resnet(lambda: nn.GroupNorm(2, 4)))
+add("resnet of instance norm", reals(*IMAGE), lambda: resnet(lambda: nn.InstanceNorm2d(4, affine=True)))
+add("resnet of batch norm", reals(*IMAGE), lambda: resnet(lambda: nn.BatchNorm2d(4)), *ALL)
 
 
-@network("capsules", reals(*IMAGE))
-class Capsules(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.primary = nn.Conv2d(3, 8, 4, stride=4)
-        self.routes = nn.Parameter(0.3 * torch.randn(8, 5, 4, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        capsules = self.primary(x).reshape(x.shape[0], 8, 4)
-        votes = torch.einsum("bci,cdij->bcdj", capsules, self.routes)
-        logits = torch.zeros_like(votes[..., 0])
-        for _ in range(2):
-            combined = (logits.softmax(2).unsqueeze(-1) * votes).sum(1)
-            logits = logits + torch.einsum("bcdj,bdj->bcd", votes, combined)
-        return combined.norm(dim=-1)  # type: ignore[no-any-return]
+@network("capsules", reals(*IMAGE), primary=lambda: nn.Conv2d(3, 8, 4, stride=4), routes=[8, 5, 4, 4])
+def _capsules(model: Any, x: Tensor) -> Any:
+    votes = torch.einsum("bci,cdij->bcdj", model.primary(x).reshape(x.shape[0], 8, 4), 0.3 * model.routes)
+    logits = torch.zeros_like(votes[..., 0])
+    for _ in range(2):
+        combined = (logits.softmax(2).unsqueeze(-1) * votes).sum(1)
+        logits = logits + torch.einsum("bcdj,bdj->bcd", votes, combined)
+    return combined.norm(dim=-1)
 
 
-@network("mixer", reals(*SEQUENCE))
-class Mixer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.channels = nn.Linear(LENGTH, LENGTH), nn.Linear(WIDTH, WIDTH)
-        self.alpha, self.beta = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * self.alpha + self.beta
-        x = x + self.tokens(x.transpose(1, 2)).transpose(1, 2)
-        result: Tensor = self.channels(x).mean(1)
-        return result
-
-
-@network("weight norm", reals(*ROW))
-def _weight_norm() -> nn.Module:
-    return nn.Sequential(parametrizations.weight_norm(nn.Linear(WIDTH, 8)), nn.Tanh(), nn.Linear(8, 5))
+@network("mixer", reals(*SEQUENCE), tokens=(LENGTH, LENGTH), channels=(WIDTH, WIDTH), alpha=[WIDTH])
+def _mixer(model: Any, x: Tensor) -> Any:
+    x = x * model.alpha
+    return model.channels(x + model.tokens(x.transpose(1, 2)).transpose(1, 2)).mean(1)
 
 
 # ------------------------------------------------------------------------------------------ recurrent
 
 
-class Recurrent(nn.Module):
-    def __init__(self, cell: nn.RNNBase) -> None:
-        super().__init__()
-        self.cell = cell
-        self.head = nn.Linear(cell.hidden_size * (1 + cell.bidirectional), 5)
+def recurrent(cell: nn.RNNBase) -> nn.Module:
+    def run(model: Any, x: Tensor) -> Any:
+        states = model.cell(x if cell.batch_first else x.transpose(0, 1))[0]
+        return model.head(states[:, -1] if cell.batch_first else states.mean(0))
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.cell.batch_first:
-            last: Tensor = self.head(self.cell(x)[0][:, -1])
-            return last
-        result: Tensor = self.head(self.cell(x.transpose(0, 1))[0].mean(0))
-        return result
+    return Model(run, cell=cell, head=linear(cell.hidden_size * (1 + cell.bidirectional), 5))
 
 
 for _kind in (nn.LSTM, nn.GRU, nn.RNN):
     for _settings in ({"batch_first": True}, {"bidirectional": True, "num_layers": 2}):
-        ZOO[f"{_kind.__name__} {' '.join(_settings)}"] = Network(
-            lambda kind=_kind, settings=_settings: Recurrent(kind(WIDTH, 4, **settings)),  # type: ignore[misc]
+        add(
+            f"{_kind.__name__} {' '.join(_settings)}",
             reals(*SEQUENCE),
+            lambda kind=_kind, settings=_settings: recurrent(kind(WIDTH, 4, **settings)),  # type: ignore[misc]
         )
 
 
-@network("packed sequences", lambda: (words(), mask().sum(1)), "hooked")
-class Packed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(WORDS, WIDTH, padding_idx=0)
-        self.cell = nn.LSTM(WIDTH, 4, batch_first=True)
-        self.head = nn.Linear(4, 5)
-
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        packed = rnn.pack_padded_sequence(self.table(tokens), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, (hidden, _) = self.cell(packed)
-        result: Tensor = self.head(hidden[-1])
-        return result
+@network(
+    "packed sequences",
+    lambda: (words(), mask().sum(1)),
+    refused_by=("hooked",),
+    table=lambda: nn.Embedding(WORDS, WIDTH, padding_idx=0),
+    cell=lambda: nn.LSTM(WIDTH, 4, batch_first=True),
+    head=(4, 5),
+)
+def _packed(model: Any, tokens: Tensor, lengths: Tensor) -> Any:
+    packed = rnn.pack_padded_sequence(model.table(tokens), lengths.cpu(), batch_first=True, enforce_sorted=False)
+    return model.head(model.cell(packed)[1][0][-1])
 
 
-@network("cells in a loop", reals(*SEQUENCE))
-class Cells(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.GRUCell(WIDTH, 4)
-        self.start = nn.Parameter(torch.randn(4))
-        self.head = nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.start.expand(x.shape[0], -1)
-        for at in range(x.shape[1]):
-            hidden = self.cell(x[:, at], hidden)
-        result: Tensor = self.head(hidden)
-        return result
+@network("cells in a loop", reals(*SEQUENCE), cell=lambda: nn.GRUCell(WIDTH, 4), start=[4], head=(4, 5))
+def _cells(model: Any, x: Tensor) -> Any:
+    hidden = model.start.expand(x.shape[0], -1)
+    for at in range(x.shape[1]):
+        hidden = model.cell(x[:, at], hidden)
+    return model.head(hidden)
 
 
-@network("recurrence by linear layers", reals(*SEQUENCE))
-class ByHand(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer, self.head = nn.Linear(WIDTH, 4), nn.Linear(4, 4), nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = x.new_zeros(x.shape[0], 4)
-        for at in range(x.shape[1]):
-            hidden = torch.tanh(self.inner(x[:, at]) + self.outer(hidden))
-        result: Tensor = self.head(hidden)
-        return result
+@network("recurrence by linear layers", reals(*SEQUENCE), inner=(WIDTH, 4), outer=(4, 4), head=(4, 5))
+def _by_hand(model: Any, x: Tensor) -> Any:
+    hidden = x.new_zeros(x.shape[0], 4)
+    for at in range(x.shape[1]):
+        hidden = torch.tanh(model.inner(x[:, at]) + model.outer(hidden))
+    return model.head(hidden)
 
 
 # ----------------------------------------------------------------------------------------------- text
 
 
-@network("rotary attention", reals(*SEQUENCE))
-class Rotary(nn.Module):
-    cos: Tensor
-    sin: Tensor
-    causal: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        angles = torch.arange(LENGTH).unsqueeze(1) / 10.0 ** torch.arange(3).double()
-        self.register_buffer("cos", angles.cos().repeat(1, 2))
-        self.register_buffer("sin", angles.sin().repeat(1, 2))
-        self.register_buffer("causal", torch.full((LENGTH, LENGTH), -torch.inf).double().triu(1))
-        self.qk, self.v, self.out = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
-
-    def turned(self, x: Tensor) -> Tensor:
-        half = torch.cat([-x[..., 3:], x[..., :3]], -1)
-        return x * self.cos + half * self.sin
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k = self.qk(x).chunk(2, -1)
-        scores = self.turned(q) @ self.turned(k).transpose(1, 2) / math.sqrt(WIDTH) + self.causal
-        result: Tensor = self.out(scores.softmax(-1) @ self.v(x)).mean(1)
-        return result
+def _angles() -> Tensor:
+    return torch.arange(LENGTH).unsqueeze(1) / 10.0 ** torch.arange(3).double()
 
 
-@network("transformer with time first", reals(*SEQUENCE))
-class TimeFirst(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 8, dropout=0.0)
-        self.head = nn.Linear(WIDTH, 5)
+@network(
+    "rotary attention",
+    reals(*SEQUENCE),
+    cos=lambda: _angles().cos().repeat(1, 2),
+    sin=lambda: _angles().sin().repeat(1, 2),
+    causal=lambda: torch.full((LENGTH, LENGTH), -torch.inf).double().triu(1),
+    qk=(WIDTH, 2 * WIDTH),
+    v=(WIDTH, WIDTH),
+    out=(WIDTH, 5),
+)
+def _rotary(model: Any, x: Tensor) -> Any:
+    def turned(x: Tensor) -> Any:
+        return x * model.cos + torch.cat([-x[..., 3:], x[..., :3]], -1) * model.sin
 
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.head(self.layer(x.transpose(0, 1)).mean(0))
-        return result
-
-
-@network("transformer with padding", masked_words)
-class Padded(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(WORDS, WIDTH, padding_idx=0)
-        self.layers = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(WIDTH, 2, 8, dropout=0.0, batch_first=True), 2, enable_nested_tensor=False
-        )
-        self.head = nn.Linear(WIDTH, 5)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden = self.layers(self.table(input_ids), src_key_padding_mask=attention_mask == 0)
-        kept = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        result: Tensor = self.head((hidden * kept).sum(1) / kept.sum(1))
-        return result
+    q, k = model.qk(x).chunk(2, -1)
+    scores = turned(q) @ turned(k).transpose(1, 2) / math.sqrt(WIDTH) + model.causal
+    return model.out(scores.softmax(-1) @ model.v(x)).mean(1)
 
 
-@network("encoder and decoder", lambda: (words(), words()))
-class EncoderDecoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(WORDS, WIDTH)
-        self.body = nn.Transformer(WIDTH, 2, 1, 1, 8, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(WIDTH, WORDS, bias=False)
-        self.head.weight = self.table.weight
+def encoder_layer(**settings: Any) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(WIDTH, 2, 8, dropout=0.0, **settings)
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+
+@network("transformer with time first", reals(*SEQUENCE), layer=encoder_layer, head=(WIDTH, 5))
+def _time_first(model: Any, x: Tensor) -> Any:
+    return model.head(model.layer(x.transpose(0, 1)).mean(0))
+
+
+@network(
+    "transformer with padding",
+    masked_words,
+    table=lambda: nn.Embedding(WORDS, WIDTH, padding_idx=0),
+    layers=lambda: nn.TransformerEncoder(encoder_layer(batch_first=True), 2, enable_nested_tensor=False),
+    head=(WIDTH, 5),
+)
+def _padded(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Any:
+    hidden = model.layers(model.table(input_ids), src_key_padding_mask=attention_mask == 0)
+    kept = attention_mask.unsqueeze(-1).to(hidden.dtype)
+    return model.head((hidden * kept).sum(1) / kept.sum(1))
+
+
+def _encoder_decoder() -> nn.Module:
+    def run(model: Any, source: Tensor, target: Tensor) -> Any:
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=torch.float64)
-        result: Tensor = self.head(self.body(self.table(source), self.table(target), tgt_mask=causal)).mean(1)
-        return result
+        return model.head(model.body(model.table(source), model.table(target), tgt_mask=causal)).mean(1)
+
+    body = nn.Transformer(WIDTH, 2, 1, 1, 8, dropout=0.0, batch_first=True)
+    model: Any = Model(run, table=nn.Embedding(WORDS, WIDTH), body=body, head=nn.Linear(WIDTH, WORDS, bias=False))
+    model.head.weight = model.table.weight
+    return model  # type: ignore[no-any-return]
 
 
-@network("positions for all records", words)
-class SharedPositions(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.positions = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.head = nn.Linear(WIDTH, 5)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        positions = self.positions(torch.arange(LENGTH)[None])
-        result: Tensor = self.head(torch.tanh(self.table(tokens) + positions)).mean(1)
-        return result
+add("encoder and decoder", lambda: (words(), words()), _encoder_decoder)
 
 
-@network("positions of the first record", words)
-class FirstPositions(SharedPositions):
+POSITIONS: dict[str, Any] = {
+    "table": lambda: nn.Embedding(WORDS, WIDTH),
+    "positions": lambda: nn.Embedding(LENGTH, WIDTH),
+    "head": (WIDTH, 5),
+}
+
+
+@network("positions for all records", words, **POSITIONS)
+def _shared_positions(model: Any, tokens: Tensor) -> Any:
+    return model.head(torch.tanh(model.table(tokens) + model.positions(torch.arange(LENGTH)[None]))).mean(1)
+
+
+@network("positions of the first record", words, **POSITIONS)
+def _first_positions(model: Any, tokens: Tensor) -> Any:
     """The positions that all records share are read from the first row, which is no record's own."""
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        positions = self.positions(torch.arange(LENGTH)[None])[0]
-        result: Tensor = self.head(torch.tanh(self.table(tokens) * positions)).mean(1)
-        return result
+    return model.head(torch.tanh(model.table(tokens) * model.positions(torch.arange(LENGTH)[None])[0])).mean(1)
 
 
-@network("positions without a record axis", words)
-class BarePositions(SharedPositions):
-    def forward(self, tokens: Tensor) -> Tensor:
-        positions = self.positions(torch.arange(LENGTH))
-        result: Tensor = self.head(torch.tanh(self.table(tokens) + positions)).mean(1)
-        return result
+@network("positions without a record axis", words, **POSITIONS)
+def _bare_positions(model: Any, tokens: Tensor) -> Any:
+    return model.head(torch.tanh(model.table(tokens) + model.positions(torch.arange(LENGTH)))).mean(1)
 
 
 for _mode in ("sum", "mean", "max"):
-    ZOO[f"embedding bag {_mode}"] = Network(
-        lambda mode=_mode: nn.Sequential(nn.EmbeddingBag(WORDS, WIDTH, mode=mode), nn.Linear(WIDTH, 5)),  # type: ignore[misc]
+    add(
+        f"embedding bag {_mode}",
         words,
+        lambda mode=_mode: nn.Sequential(  # type: ignore[misc]
+            nn.EmbeddingBag(WORDS, WIDTH, mode=mode, sparse=mode == "sum"), linear(WIDTH, 5)
+        ),
     )
 
 
-@network("embedding bag with offsets", lambda: (words(), mask().sum(1)), "ghost", "hooked")
-class Offsets(nn.Module):
-    """Bags of all records in one line: nothing says where a record ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bag, self.head = nn.EmbeddingBag(WORDS, WIDTH), nn.Linear(WIDTH, 5)
-
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        offsets = torch.arange(tokens.shape[0]) * tokens.shape[1]
-        result: Tensor = self.head(self.bag(tokens.flatten(), offsets))
-        return result
-
-
-@network("sparse embedding", words)
-class Sparse(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(WORDS, WIDTH, sparse=True)
-        self.head = nn.Linear(WIDTH, 5)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        result: Tensor = self.head(self.table(tokens).mean(1))
-        return result
-
-
-@network("sparse embedding used by hand", words, "hooked")
-class SparseByHand(Sparse):
-    def forward(self, tokens: Tensor) -> Tensor:
-        looked = functional.embedding(tokens, self.table.weight, sparse=True)
-        result: Tensor = self.head(looked.mean(1))
-        return result
-
-
-ZOO["sparse embedding bag"] = Network(
-    lambda: nn.Sequential(nn.EmbeddingBag(WORDS, WIDTH, mode="sum", sparse=True), nn.Linear(WIDTH, 5)), words
+@network(
+    "embedding bag with offsets",
+    lambda: (words(), mask().sum(1)),
+    refused_by=("ghost", "hooked"),
+    bag=lambda: nn.EmbeddingBag(WORDS, WIDTH),
+    head=(WIDTH, 5),
 )
+def _offsets(model: Any, tokens: Tensor, lengths: Tensor) -> Any:
+    """Bags of all records in one line: nothing says where a record ends."""
+    return model.head(model.bag(tokens.flatten(), torch.arange(tokens.shape[0]) * tokens.shape[1]))
 
 
-@network("convolutions over text", words)
-class TextConvolution(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(WORDS, WIDTH)
-        self.convs = nn.ModuleList(nn.Conv1d(WIDTH, 3, width, padding=1) for width in (2, 3))
-        self.head = nn.Linear(6, 5)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        hidden = self.table(tokens).transpose(1, 2)
-        pooled = [functional.relu(conv(hidden)).amax(2) for conv in self.convs]
-        result: Tensor = self.head(torch.cat(pooled, 1))
-        return result
+SPARSE: dict[str, Any] = {"table": lambda: nn.Embedding(WORDS, WIDTH, sparse=True), "head": (WIDTH, 5)}
 
 
-@network("gated state space", reals(*SEQUENCE))
-class StateSpace(nn.Module):
+@network("sparse embedding", words, **SPARSE)
+def _sparse(model: Any, tokens: Tensor) -> Any:
+    return model.head(model.table(tokens).mean(1))
+
+
+@network("sparse embedding used by hand", words, ("hooked",), **SPARSE)
+def _sparse_by_hand(model: Any, tokens: Tensor) -> Any:
+    return model.head(functional.embedding(tokens, model.table.weight, sparse=True).mean(1))
+
+
+@network(
+    "gated state space",
+    reals(*SEQUENCE),
+    inner=(WIDTH, 2 * WIDTH),
+    out=(WIDTH, 5),
+    conv=lambda: nn.Conv1d(WIDTH, WIDTH, 2, padding=1, groups=WIDTH),
+    a_log=[WIDTH],
+    skip=[WIDTH],
+)
+def _state_space(model: Any, x: Tensor) -> Any:
     """Parameters of a scan beside linear layers, as in Mamba."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.out = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, 5)
-        self.conv = nn.Conv1d(WIDTH, WIDTH, 2, padding=1, groups=WIDTH)
-        self.a_log, self.skip = nn.Parameter(torch.randn(WIDTH)), nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        values, gate = self.inner(x).chunk(2, -1)
-        values = functional.silu(self.conv(values.transpose(1, 2))[..., :LENGTH].transpose(1, 2))
-        state, states = torch.zeros_like(values[:, 0]), []
-        for at in range(LENGTH):
-            state = state * torch.exp(-self.a_log.exp()) + values[:, at]
-            states.append(state)
-        hidden = (torch.stack(states, 1) + self.skip * values) * functional.silu(gate)
-        result: Tensor = self.out(hidden).mean(1)
-        return result
+    values, gate = model.inner(x).chunk(2, -1)
+    values = functional.silu(model.conv(values.transpose(1, 2))[..., :LENGTH].transpose(1, 2))
+    state, states = torch.zeros_like(values[:, 0]), []
+    for at in range(LENGTH):
+        state = state * torch.exp(-model.a_log.exp()) + values[:, at]
+        states.append(state)
+    return model.out((torch.stack(states, 1) + model.skip * values) * functional.silu(gate)).mean(1)
 
 
 # ---------------------------------------------------------------------------------- parts by themselves
 
 
-@network("tied autoencoder", reals(*ROW))
-class TiedAutoencoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Linear(WIDTH, 3)
-        self.bias = nn.Parameter(torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(torch.tanh(self.encoder(x)), self.encoder.weight.t(), self.bias)
+@network("tied autoencoder", reals(*ROW), encoder=(WIDTH, 3), bias=[WIDTH])
+def _tied_autoencoder(model: Any, x: Tensor) -> Any:
+    return functional.linear(torch.tanh(model.encoder(x)), model.encoder.weight.t(), model.bias)
 
 
-@network("prototypes and a temperature", reals(*ROW))
-class Prototypes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Linear(WIDTH, 4)
-        self.prototypes = nn.Parameter(torch.randn(5, 4))
-        self.temperature = nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return -self.temperature * torch.cdist(self.features(x), self.prototypes)
-
-
-@network("adaptive activations", reals(*ROW))
-def _activations() -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH, 8), nn.PReLU(8), nn.Linear(8, 4), nn.PReLU(), nn.Linear(4, 5))
+@network(
+    "prototypes and a temperature",
+    reals(*ROW),
+    features=(WIDTH, 4),
+    prototypes=[5, 4],
+    temperature=lambda: nn.Parameter(torch.tensor(2.0)),
+)
+def _prototypes(model: Any, x: Tensor) -> Any:
+    return -model.temperature * torch.cdist(model.features(x), model.prototypes)
 
 
-@network("bilinear", lambda: (reals(*ROW)(), reals(*ROW)()))
-class Bilinear(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.both = nn.Bilinear(WIDTH, WIDTH, 5)
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        result: Tensor = self.both(left, right)
-        return result
+add("bilinear", lambda: (reals(*ROW)(), reals(*ROW)()), lambda: nn.Bilinear(WIDTH, WIDTH, 5))
 
 
-@network("a buffer in the backward pass", reals(*ROW))
-class Scaled(nn.Module):
-    scale: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(WIDTH, 4), nn.Linear(4, 5)
-        self.register_buffer("scale", torch.linspace(0.5, 2, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.last(torch.tanh(self.first(x)) * self.scale)
-        return result
+SCALED: dict[str, Any] = {"first": (WIDTH, 4), "last": (4, 5), "scale": lambda: torch.linspace(0.5, 2, 4)}
+COUNTED: dict[str, Any] = {**SCALED, "calls": lambda: torch.zeros((), dtype=torch.long)}
 
 
-@network("a counter in a buffer", reals(*ROW))
-class Counter(Scaled):
-    calls: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(x)
+@network("a buffer in the backward pass", reals(*ROW), **SCALED)
+def _scaled(model: Any, x: Tensor) -> Any:
+    return model.last(torch.tanh(model.first(x)) * model.scale)
 
 
-@network("a counter and a parameter", reals(*ROW))
-class CounterBeside(Counter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x * self.gain)
+@network("a counter in a buffer", reals(*ROW), **COUNTED)
+def _counter(model: Any, x: Tensor) -> Any:
+    model.calls += 1
+    return _scaled(model, x)
 
 
-@network("a running mean in a buffer", reals(*ROW), "hooked")
-class RunningMean(Scaled):
+@network("a counter and a parameter", reals(*ROW), gain=[WIDTH], **COUNTED)
+def _counter_beside(model: Any, x: Tensor) -> Any:
+    return _counter(model, x * model.gain)
+
+
+@network("a running mean in a buffer", reals(*ROW), ("hooked",), mean=lambda: torch.zeros(WIDTH).double(), **SCALED)
+def _running_mean(model: Any, x: Tensor) -> Any:
     """What records leave in the buffer would be released without noise; only a loop of one's own releases it."""
-
-    mean: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH).double())
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
-        return super().forward(x)
+    model.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+    return _scaled(model, x)
 
 
-@network("a layer that is called without arguments", reals(*ROW))
-class WithoutArguments(nn.Module):
-    class Tokens(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.tokens = nn.Parameter(torch.randn(5, WIDTH))
-
-        def forward(self) -> Tensor:
-            return self.tokens
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.tokens = nn.Linear(WIDTH, WIDTH), self.Tokens()
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x) @ self.tokens().t()
-        return result
+@network(
+    "a layer that is called without arguments",
+    reals(*ROW),
+    layer=(WIDTH, WIDTH),
+    tokens=lambda: Model(lambda model: model.own, own=nn.Parameter(torch.randn(5, WIDTH))),
+)
+def _without_arguments(model: Any, x: Tensor) -> Any:
+    return model.layer(x) @ model.tokens().t()
 
 
-@network("nothing of it is used", reals(*ROW), "hooked")
-class Unused(nn.Module):
+@network(
+    "nothing of it is used",
+    reals(*ROW),
+    refused_by=("hooked",),
+    layer=(WIDTH, 5),
+    frozen=lambda: linear(WIDTH, 5).requires_grad_(False),
+)
+def _unused(model: Any, x: Tensor) -> Any:
     """A trained layer of which no loss depends, beside one that is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.frozen = nn.Linear(WIDTH, 5), nn.Linear(WIDTH, 5).requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.frozen(x)
-        return result if not torch.is_grad_enabled() else result + 0 * result.detach().requires_grad_()
+    result = model.frozen(x)
+    return result if not torch.is_grad_enabled() else result + 0 * result.detach().requires_grad_()
 
 
-@network("a branch on the values of a record", reals(*ROW), "hooked")
-class Branch(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, 5), nn.Linear(WIDTH, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = [(self.first if row.sum() > 0 else self.second)(row) for row in x]
-        return torch.stack(rows)
+@network("a branch on the values of a record", reals(*ROW), refused_by=("hooked",), first=(WIDTH, 5), second=(WIDTH, 5))
+def _branch(model: Any, x: Tensor) -> Any:
+    return torch.stack([(model.first if row.sum() > 0 else model.second)(row) for row in x])
 
 
 # ------------------------------------------------------------------------------------ experts and graphs
 
 
-@network("experts, all of them weighed", reals(*ROW))
-class Weighed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Linear(WIDTH, 3)
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, 5) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs = torch.stack([expert(x) for expert in self.experts], 2)
-        return (outputs * self.gate(x).softmax(1).unsqueeze(1)).sum(2)  # type: ignore[no-any-return]
+EXPERTS: dict[str, Any] = {
+    "gate": (WIDTH, 3),
+    "experts": lambda: nn.ModuleList(linear(WIDTH, 5) for _ in range(3)),
+}
 
 
-@network("experts, the best of them", reals(*ROW), "hooked")
-class Routed(Weighed):
-    def forward(self, x: Tensor) -> Tensor:
-        weights, chosen = self.gate(x).softmax(1).max(1)
-        outputs = x.new_zeros(x.shape[0], 5)
-        for number, expert in enumerate(self.experts):
-            rows = (chosen == number).nonzero().squeeze(1)
-            if len(rows):
-                outputs = outputs.index_copy(0, rows, weights[rows].unsqueeze(1) * expert(x[rows]))
-        return outputs
+@network("experts, all of them weighed", reals(*ROW), **EXPERTS)
+def _weighed(model: Any, x: Tensor) -> Any:
+    outputs = torch.stack([expert(x) for expert in model.experts], 2)
+    return (outputs * model.gate(x).softmax(1).unsqueeze(1)).sum(2)
 
 
-@network("experts as one stack of weights", reals(*SEQUENCE))
-class Stacked(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = nn.Linear(WIDTH, 3, bias=False)
-        self.weights = nn.Parameter(torch.randn(3, WIDTH, 5))
+@network("experts, the best of them", reals(*ROW), ("hooked",), **EXPERTS)
+def _routed(model: Any, x: Tensor) -> Any:
+    weights, chosen = model.gate(x).softmax(1).max(1)
+    outputs = x.new_zeros(x.shape[0], 5)
+    for number, expert in enumerate(model.experts):
+        rows = (chosen == number).nonzero().squeeze(1)
+        if len(rows):
+            outputs = outputs.index_copy(0, rows, weights[rows].unsqueeze(1) * expert(x[rows]))
+    return outputs
 
-    def forward(self, x: Tensor) -> Tensor:
-        best = self.gate(x).softmax(-1)
-        return torch.einsum("blw,ewo,ble->blo", x, self.weights, best).mean(1)
+
+@network(
+    "experts as one stack of weights",
+    reals(*SEQUENCE),
+    gate=lambda: nn.Linear(WIDTH, 3, bias=False),
+    weights=[3, WIDTH, 5],
+)
+def _stacked(model: Any, x: Tensor) -> Any:
+    return torch.einsum("blw,ewo,ble->blo", x, model.weights, model.gate(x).softmax(-1)).mean(1)
 
 
-@network("graph convolution", lambda: (reals(*SEQUENCE)(), (torch.rand(RECORDS, LENGTH, LENGTH) < 0.5).double()))
-class Graph(nn.Module):
+@network(
+    "graph convolution",
+    lambda: (reals(*SEQUENCE)(), (torch.rand(RECORDS, LENGTH, LENGTH) < 0.5).double()),
+    first=(WIDTH, 4),
+    last=(4, 5),
+    own=lambda: nn.Parameter(torch.tensor(0.5)),
+)
+def _graph(model: Any, nodes: Tensor, edges: Tensor) -> Any:
     """A graph in each record."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(WIDTH, 4), nn.Linear(4, 5)
-        self.own = nn.Parameter(torch.tensor(0.5))
-
-    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
-        normalised = edges / edges.sum(-1, keepdim=True).clamp_min(1)
-        hidden = torch.relu(normalised @ self.first(nodes) + self.own * self.first(nodes))
-        result: Tensor = self.last(hidden).sum(1)
-        return result
+    normalised = edges / edges.sum(-1, keepdim=True).clamp_min(1)
+    return model.last(torch.relu(normalised @ model.first(nodes) + model.own * model.first(nodes))).sum(1)
 
 
-@network("graph attention over lists of edges", lambda: (reals(*SEQUENCE)(), torch.randint(LENGTH, (RECORDS, 2, 5))))
-class GraphAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.Linear(WIDTH, 4), nn.Linear(4, 5)
-        self.attention = nn.Parameter(torch.randn(8))
-
-    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
-        hidden = self.layer(nodes)
-        source, target = (edges[:, at].unsqueeze(-1).expand(-1, -1, 4) for at in (0, 1))
-        sent, received = hidden.gather(1, source), hidden.gather(1, target)
-        weights = functional.leaky_relu(torch.cat([sent, received], -1) @ self.attention).exp().unsqueeze(-1)
-        result: Tensor = self.head(torch.zeros_like(hidden).scatter_add(1, target, weights * sent)).mean(1)
-        return result
-
-
-@network("siamese", lambda: (reals(*ROW)(), reals(*ROW)()))
-class Siamese(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(nn.Linear(WIDTH, 4), nn.Tanh(), nn.Linear(4, 5))
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return (self.branch(left) - self.branch(right)).abs()  # type: ignore[no-any-return]
+@network(
+    "graph attention over lists of edges",
+    lambda: (reals(*SEQUENCE)(), torch.randint(LENGTH, (RECORDS, 2, 5))),
+    layer=(WIDTH, 4),
+    head=(4, 5),
+    attention=[8],
+)
+def _graph_attention(model: Any, nodes: Tensor, edges: Tensor) -> Any:
+    hidden = model.layer(nodes)
+    source, target = (edges[:, at].unsqueeze(-1).expand(-1, -1, 4) for at in (0, 1))
+    sent, received = hidden.gather(1, source), hidden.gather(1, target)
+    weights = functional.leaky_relu(torch.cat([sent, received], -1) @ model.attention).exp().unsqueeze(-1)
+    return model.head(torch.zeros_like(hidden).scatter_add(1, target, weights * sent)).mean(1)
 
 
-@network("siamese in one batch", lambda: {"left": reals(*ROW)(), "right": reals(*ROW)()})
-class SiameseTogether(Siamese):
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        one, other = self.branch(torch.cat([left, right], 0)).chunk(2, 0)
-        return (one - other).abs()  # type: ignore[no-any-return]
+BRANCH: dict[str, Any] = {"branch": lambda: nn.Sequential(linear(WIDTH, 4), nn.Tanh(), linear(4, 5))}
 
 
-@network("hypernetwork", lambda: (reals(*ROW)(), reals(3)()))
-class Hypernetwork(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maker = nn.Linear(3, 5 * WIDTH)
-
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        return torch.bmm(self.maker(condition).reshape(-1, 5, WIDTH), x.unsqueeze(2)).squeeze(2)
+@network("siamese in one batch", lambda: {"left": reals(*ROW)(), "right": reals(*ROW)()}, **BRANCH)
+def _siamese_together(model: Any, left: Tensor, right: Tensor) -> Any:
+    one, other = model.branch(torch.cat([left, right], 0)).chunk(2, 0)
+    return (one - other).abs()
 
 
-# ------------------------------------------------------------------------------------------ checkpoints
+@network("hypernetwork", lambda: (reals(*ROW)(), reals(3)()), maker=(3, 5 * WIDTH))
+def _hypernetwork(model: Any, x: Tensor, condition: Tensor) -> Any:
+    return torch.bmm(model.maker(condition).reshape(-1, 5, WIDTH), x.unsqueeze(2)).squeeze(2)
 
 
-class Checkpointed(nn.Module):
-    reentrant = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, WIDTH))
-        self.head = nn.Linear(WIDTH, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.reentrant:
-            x = x.requires_grad_() if x.is_leaf else x
-        result: Tensor = self.head(checkpoint(self.block, x, use_reentrant=self.reentrant))
-        return result
+# ------------------------------------------------------------------- checkpoints, mixed records, random numbers
 
 
-class Reentrant(Checkpointed):
-    reentrant = True
+CHECKPOINTED: dict[str, Any] = {
+    "block": lambda: nn.Sequential(linear(WIDTH, 8), nn.Tanh(), linear(8, WIDTH)),
+    "head": (WIDTH, 5),
+}
 
 
-ZOO["checkpoints"] = Network(Checkpointed, reals(*ROW), frozenset({"hooked"}))
-ZOO["reentrant checkpoints"] = Network(Reentrant, reals(*ROW), frozenset({"ghost", "materialised", "hooked"}))
+@network("checkpoints", reals(*ROW), ("hooked",), **CHECKPOINTED)
+def _checkpoints(model: Any, x: Tensor) -> Any:
+    return model.head(checkpoint(model.block, x, use_reentrant=False))
 
 
-# ------------------------------------------------------------------------------------------ mixed records
+@network("reentrant checkpoints", reals(*ROW), ALL, **CHECKPOINTED)
+def _reentrant(model: Any, x: Tensor) -> Any:
+    return model.head(checkpoint(model.block, x.requires_grad_() if x.is_leaf else x, use_reentrant=True))
 
 
-@network("mean over the batch", reals(*ROW), "ghost", "hooked")
-class Centred(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(WIDTH, 4), nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.first(x)
-        result: Tensor = self.last(hidden - hidden.mean(0))
-        return result
+@network("mean over the batch", reals(*ROW), ("ghost", "hooked"), first=(WIDTH, 4), last=(4, 5))
+def _centred(model: Any, x: Tensor) -> Any:
+    hidden = model.first(x)
+    return model.last(hidden - hidden.mean(0))
 
 
-# ------------------------------------------------------------------------------------------------ random
-
-
-class LayerDrop(nn.Module):
+def with_coin(coin: Callable[[], bool]) -> Any:
     """A layer that is left out by the toss of a coin, of Python's or torch's."""
 
-    def __init__(self, coin: Callable[[], bool]) -> None:
-        super().__init__()
-        self.coin = coin
-        self.first, self.dropped, self.last = nn.Linear(WIDTH, 4), nn.Linear(4, 4), nn.Linear(4, 5)
+    def run(model: Any, x: Tensor) -> Any:
+        x = torch.tanh(model.first(x))
+        return model.last(x + model.dropped(x) if not model.training or model.coin() else x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.first(x))
-        if not self.training or self.coin():
-            x = x + self.dropped(x)
-        result: Tensor = self.last(x)
-        return result
+    return Model(run, coin=coin, first=linear(WIDTH, 4), dropped=linear(4, 4), last=linear(4, 5))
 
 
-class WholeBatchDepth(nn.Module):
+def whole_batch_depth() -> nn.Module:
     """A branch that is left out for all records or for none, as torchvision's StochasticDepth in mode "batch"."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.branch, self.last = nn.Linear(WIDTH, 4), nn.Linear(4, 4), nn.Linear(4, 5)
+    def run(model: Any, x: Tensor) -> Any:
+        x = torch.tanh(model.first(x))
+        return model.last(x + model.branch(x) * (torch.rand(1, 1) < 0.5).to(x.dtype))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.first(x))
-        result: Tensor = self.last(x + self.branch(x) * (torch.rand(1, 1) < 0.5).to(x.dtype))
-        return result
+    return Model(run, first=linear(WIDTH, 4), branch=linear(4, 4), last=linear(4, 5))
 
 
 COINS: dict[str, Callable[[], bool]] = {

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr import validate
 from lehr.gradients import batches
-from lehr.gradients.batches import LossFn, checked_groups, checked_mask, weight_of_each
+from lehr.gradients.batches import LossFn, check_groups, weight_of_each
 from lehr.gradients.execution import FunctionalModel
 from lehr.gradients.precision import margin
 from lehr.gradients.refusals import refuse_reentrant_checkpoints, refuse_what_cannot_be_private
@@ -31,30 +30,23 @@ class OneByOneEngine:
 
     def __init__(self, model: nn.Module, loss_fn: LossFn, *, views: int = 1) -> None:
         refuse_what_cannot_be_private(model)
-        self._model = model
-        self._loss_fn = loss_fn
-        self._views = validate.count(views=views)
-        batches.trainable(model)
+        self._model, self._loss_fn, self._views = model, loss_fn, views
 
     def gradients(self, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> StoredGradients:
         """The gradients of a batch, computed at once."""
-        refuse_what_cannot_be_private(self._model)
         parameters = batches.trainable(self._model)
-        num_records = batches.num_records(inputs, targets)
-        batches.check_views(inputs, views=self._views)
         device = next(iter(parameters.values())).device
-        mask = checked_mask(mask_B, num_records=num_records, device=device)
-        rows = [self._gradient(parameters, inputs, targets, index) for index in range(num_records)]
+        mask = batches.check_batch(inputs, targets, mask_B, views=self._views, device=device)
+        rows = [self._gradient(list(parameters.values()), inputs, targets, index) for index in range(len(mask))]
         grads = {
-            name: torch.stack([row[name] for row in rows]) if rows else _of_no_record(parameter)
-            for name, parameter in parameters.items()
+            name: torch.stack([row[at] for row in rows]) if rows else parameter.new_zeros(0, *parameter.shape)
+            for at, (name, parameter) in enumerate(parameters.items())
         }
+        exact = {name: grad.to(at_least_float32(grad.dtype)) for name, grad in grads.items()}
         largest = max(margin(parameter.dtype, parameter.device) for parameter in parameters.values())
-        return StoredGradients(grads, mask_B=mask, margin=largest)
+        return StoredGradients(exact, mask_B=mask, margin=largest)
 
-    def _gradient(
-        self, parameters: dict[str, nn.Parameter], inputs: Inputs, targets: Any, index: int
-    ) -> dict[str, Tensor]:
+    def _gradient(self, parameters: list[nn.Parameter], inputs: Inputs, targets: Any, index: int) -> list[Tensor]:
         own = batches.each(lambda leaf: leaf[index] if self._views > 1 else leaf[index : index + 1], inputs)
         target = batches.each(lambda leaf: leaf[index : index + 1].expand(self._views, *leaf.shape[1:]), targets)
         with torch.inference_mode(False), torch.enable_grad():
@@ -63,10 +55,8 @@ class OneByOneEngine:
             losses = self._loss_fn(batches.call(self._with_buffers_apart, own), target)
             loss = batches.one_each(losses, num_records=self._views).mean()
             refuse_reentrant_checkpoints(self._model, loss)
-            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        return {
-            name: _or_zeros(grad, parameter) for (name, parameter), grad in zip(parameters.items(), found, strict=True)
-        }
+            found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        return [grad.to_dense() if grad.is_sparse else grad for grad in found]
 
     def _with_buffers_apart(self, *args: Any, **kwargs: Any) -> Any:
         """What a forward pass writes into a buffer reaches neither the model nor the next record."""
@@ -74,56 +64,37 @@ class OneByOneEngine:
         return FunctionalModel(self._model)(buffers, args, kwargs)
 
 
-def _or_zeros(grad: Tensor | None, parameter: Tensor) -> Tensor:
-    dense = grad.to_dense() if grad is not None and grad.is_sparse else grad
-    return (torch.zeros_like(parameter) if dense is None else dense).to(at_least_float32(parameter.dtype))
-
-
-def _of_no_record(parameter: Tensor) -> Tensor:
-    return parameter.new_zeros((0, *parameter.shape), dtype=at_least_float32(parameter.dtype))
-
-
 class StoredGradients:
     """Every record's gradient in full, ``grads_B...``; the records that do not count are zeros."""
 
     def __init__(self, grads: dict[str, Tensor], *, mask_B: Tensor, margin: float) -> None:
         self._counted_B = mask_B & _norms(list(grads.values())).isfinite()
-        self._grads = {name: self._counted(grad) for name, grad in grads.items()}
-        self._margin = margin
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._grads)
-
-    @property
-    def margin(self) -> float:
-        return self._margin
+        self.grads = {name: self._counted(grad) for name, grad in grads.items()}
+        self.names, self.margin = tuple(grads), margin
 
     def norms(self, groups: Groups | None = None) -> Tensor:
-        whole = checked_groups(groups, names=self.names)
-        norms = [_norms([self._grads[name] for name in group]) for group in whole]
+        whole = check_groups(groups, names=self.names)
+        norms = [_norms([self.grads[name] for name in group]) for group in whole]
         return norms[0] if groups is None else torch.stack(norms, dim=1)
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
         weight_of = weight_of_each(weights, groups, names=self.names, num_records=len(self._counted_B))
-        return {name: self._sum(_scaled(grad, weight_of[name])) for name, grad in self._grads.items()}
+        scaled = {name: _like(weight_of[name].to(grad.dtype), grad) * grad for name, grad in self.grads.items()}
+        return {name: self._counted(grad).sum(0, dtype=torch.float64) for name, grad in scaled.items()}
 
     def clipped_sum(self, clip: Clip) -> dict[str, Tensor]:
-        return {name: self._sum(clipped) for name, clipped in clip(dict(self._grads)).items()}
-
-    def _sum(self, grads: Tensor) -> Tensor:
-        return self._counted(grads).sum(0, dtype=torch.float64)
+        clipped = clip(dict(self.grads))
+        return {name: self._counted(grad).sum(0, dtype=torch.float64) for name, grad in clipped.items()}
 
     def _counted(self, grads: Tensor) -> Tensor:
-        result = grads.clone()
-        result[~self._counted_B] = 0
-        return result
+        return torch.where(_like(self._counted_B, grads), grads, 0)
 
 
-def _scaled(grads: Tensor, weights_B: Tensor) -> Tensor:
-    return weights_B.to(grads.dtype).reshape(-1, *(1 for _ in grads.shape[1:])) * grads
+def _like(values_B: Tensor, grads: Tensor) -> Tensor:
+    return values_B.reshape(-1, *(1 for _ in grads.shape[1:]))
 
 
 def _norms(grads: list[Tensor]) -> Tensor:
-    squares = [grad.square().sum(tuple(range(1, grad.dim()))) if grad.dim() > 1 else grad.square() for grad in grads]
-    return torch.stack(squares).sum(0).sqrt()
+    rows = [grad.reshape(grad.shape[0], grad.shape[1:].numel()) for grad in grads]
+    norms: Tensor = torch.cat(rows, dim=1).norm(dim=1)
+    return norms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor, nn
 from lehr.gradients.differentiation import Batch, Differentiation, ExecutionMode, Layers
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import RecordGradients
-
-LossFn = Callable[[Any, Tensor], Tensor]
+from tests.gradients.one_by_one import OneByOneEngine
 
 
 def squared_distance(outputs: Any, targets_B: Tensor) -> Tensor:
@@ -30,17 +28,7 @@ def batch(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tup
 
 def loop(model: nn.Module, inputs: Any, targets_B: Tensor, *, views: int = 1) -> dict[str, Tensor]:
     """Every record's gradient, ``{name: grads_B...}``, the views of a record averaged."""
-    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    rows = []
-    for index in range(targets_B.shape[0]):
-        columns = inputs if isinstance(inputs, tuple) else (inputs,)
-        own = [values[index] if views > 1 else values[index : index + 1] for values in columns]
-        losses = squared_distance(model(*own), targets_B[index : index + 1].expand(views))
-        rows.append(torch.autograd.grad(losses.mean(), list(parameters.values()), materialize_grads=True))
-    return {
-        name: torch.stack([row[place] for row in rows]) if rows else parameter.new_zeros(0, *parameter.shape)
-        for place, (name, parameter) in enumerate(parameters.items())
-    }
+    return OneByOneEngine(model, squared_distance, views=views).gradients(inputs, targets_B).grads
 
 
 def ghost(

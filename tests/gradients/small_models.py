@@ -21,13 +21,16 @@ def loss_fn(outputs: Any, targets: Tensor) -> Tensor:
 
 
 class Model(nn.Module):
-    """Layers and parameters by name, and a function of the model and its inputs."""
+    """Layers, parameters and buffers by name, and a function of the model and its inputs."""
 
     def __init__(self, run: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
         self.run = run
         for name, part in parts.items():
-            setattr(self, name, part)
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         return self.run(self, *inputs, **named)

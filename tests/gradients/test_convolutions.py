@@ -193,4 +193,4 @@ def test_the_triton_kernels_are_sound_operators() -> None:
     flat, weights = SQUARE.geometry.flat(), torch.linspace(0, 1, 6, device="cuda")
     for operator in (convolutions.triton_norms, convolutions.triton_formed):
         torch.library.opcheck(operator, (inputs, output_grads, flat, 3), test_utils=CHECKS)
-    torch.library.opcheck(convolutions.triton_parts, (inputs, output_grads, weights, flat), test_utils=CHECKS)
+    torch.library.opcheck(convolutions.triton_parts, (inputs, output_grads, flat, weights), test_utils=CHECKS)

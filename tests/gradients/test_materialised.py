@@ -1,3 +1,5 @@
+"""What the materialised engine does beyond what every engine does: see tests/contracts/test_engines.py."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lehr.errors import NotPrivate
-from lehr.gradients.materialised import MaterialisedEngine, bytes_per_record
+from lehr.gradients import materialised
+from lehr.gradients.materialised import MaterialisedEngine
+from lehr.privacy.clipping import FlatClip, PerCoordinateClip
 from tests.gradients.one_by_one import OneByOneEngine
 from tests.gradients.small_models import (
     CASES,
@@ -27,42 +31,24 @@ RECURRENT = {
 }
 
 
-on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-class Counted(nn.Module):
-    """Counts how many records it is run on at once."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-        self.runs: list[None] = []
-
-    def forward(self, values: Tensor) -> Tensor:
-        self.runs.append(None)
-        outputs: Tensor = self.layer(values)
-        return outputs
-
-
 @pytest.mark.parametrize("kind, settings", RECURRENT.values(), ids=RECURRENT.keys())
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-4)])
-def test_recurrent_layers_agree_with_the_oracle(
+@pytest.mark.parametrize("views, dtype, tolerance", [(1, torch.float64, 1e-10), (2, torch.float32, 1e-4)])
+def test_recurrent_layers_agree_with_a_loop(
     kind: Any, settings: dict[str, Any], views: int, dtype: torch.dtype, tolerance: float
 ) -> None:
     model = Recurrent(kind(3, 4, **settings)).to(dtype)
     inputs = torch.randn(4, *((views,) if views > 1 else ()), 5, 3, dtype=dtype)
     targets = torch.arange(4)
     before = untouched(model)
-    found = MaterialisedEngine(model, loss_fn, views=views, chunk_records=3).gradients(inputs, targets)
+    found = MaterialisedEngine(model, loss_fn, views=views).gradients(inputs, targets)
     expected = OneByOneEngine(model, loss_fn, views=views).gradients(inputs, targets)
     assert_same_gradients(found, expected, records=4, tolerance=tolerance)
     assert untouched(model) == before
 
 
-@on_a_gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kind, settings", RECURRENT.values(), ids=RECURRENT.keys())
-def test_recurrent_layers_on_a_gpu_agree_with_the_oracle_on_a_cpu(kind: Any, settings: dict[str, Any]) -> None:
+def test_recurrent_layers_on_a_gpu_agree_with_a_loop_on_a_cpu(kind: Any, settings: dict[str, Any]) -> None:
     model = Recurrent(kind(3, 4, **settings)).double()
     inputs, targets = torch.randn(4, 5, 3).double(), torch.arange(4)
     expected = OneByOneEngine(model, loss_fn).gradients(inputs, targets).norms()
@@ -70,80 +56,23 @@ def test_recurrent_layers_on_a_gpu_agree_with_the_oracle_on_a_cpu(kind: Any, set
     assert_close(found.norms().cpu(), expected, 1e-9)
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 2**20])
-@pytest.mark.parametrize("chunk_records", [1, 2, 5, 7, None])
+@pytest.mark.parametrize("records", [1, 2, 7])
 @pytest.mark.parametrize("name", CASES)
-def test_chunks_change_nothing(name: str, chunk_records: int | None, kept_bytes: int) -> None:
+def test_a_sum_in_parts_is_the_sum_of_the_whole(name: str, records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
     model = case.model()
-    inputs, targets = case.batch(5)
-    engine = MaterialisedEngine(model, loss_fn, chunk_records=chunk_records, kept_bytes=kept_bytes)
-    expected = OneByOneEngine(model, loss_fn).gradients(inputs, targets)
-    found = engine.gradients(inputs, targets)
-    assert_same_gradients(found, expected, records=5)
-    clip = lambda grads: {name: grad.clamp(-0.01, 0.02) for name, grad in grads.items()}  # noqa: E731
-    sums, expected_sums = found.clipped_sum(clip), expected.clipped_sum(clip)
-    for parameter in sums:
-        assert_close(sums[parameter], expected_sums[parameter], 1e-10)
-
-
-@pytest.mark.parametrize("fits, runs", [(True, 2), (False, 4)])
-def test_gradients_are_kept_where_they_fit_and_computed_again_where_they_do_not(fits: bool, runs: int) -> None:
-    model = Counted(nn.Linear(3, NUM_CLASSES))
-    of_batch = 4 * bytes_per_record(dict(model.named_parameters()))
-    engine = MaterialisedEngine(model, loss_fn, chunk_records=2, kept_bytes=of_batch if fits else of_batch - 1)
-    gradients = engine.gradients(torch.randn(4, 3), torch.arange(4))
-    assert not model.runs
-    gradients.weighted_sum(gradients.norms())
-    gradients.norms()
-    assert len(model.runs) == runs
-
-
-def test_a_clip_never_sees_more_than_a_chunk() -> None:
-    seen: list[int] = []
-
-    def clip(grads: Any) -> Any:
-        seen.append(len(grads["weight"]))
-        return grads
-
-    engine = MaterialisedEngine(nn.Linear(3, NUM_CLASSES), loss_fn, chunk_records=2, kept_bytes=0)
-    engine.gradients(torch.randn(5, 3), torch.arange(5)).clipped_sum(clip)
-    assert seen == [2, 2, 1]
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
-@pytest.mark.parametrize("kept_bytes", [0, 2**20])
-def test_dropout_drops_the_same_in_norms_and_sums(kept_bytes: int, device: str) -> None:
-    model = nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.5), nn.Linear(64, NUM_CLASSES)).double().to(device)
-    engine = MaterialisedEngine(model, loss_fn, chunk_records=2, kept_bytes=kept_bytes)
-    gradients = engine.gradients(torch.randn(3, 3).double().to(device), torch.arange(3).to(device))
-    norms = gradients.norms()
-    for index in range(3):
-        alone = gradients.weighted_sum(torch.eye(3).double().to(device)[index])
-        norm = torch.cat([grad.flatten() for grad in alone.values()]).norm()
-        assert torch.allclose(norm, norms[index], rtol=1e-12)
-
-
-def test_what_is_computed_again_uses_the_parameters_of_the_first_time() -> None:
-    case = CASES["sequences"]
-    model = case.model()
-    inputs, targets = case.batch(3)
-    expected = OneByOneEngine(model, loss_fn).gradients(inputs, targets)
-    gradients = MaterialisedEngine(model, loss_fn, kept_bytes=0).gradients(inputs, targets)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    assert_same_gradients(gradients, expected, records=3)
-
-
-def test_a_batch_that_is_changed_between_norms_and_sums_cannot_exceed_the_norms() -> None:
-    layer = nn.Linear(3, NUM_CLASSES).double()
-    inputs = torch.randn(1, 3).double()
-    gradients = MaterialisedEngine(layer, loss_fn, kept_bytes=0).gradients(inputs, torch.zeros(1, dtype=torch.long))
-    norm = gradients.norms()
-    inputs *= 100
-    again = torch.cat([grad.flatten() for grad in gradients.weighted_sum(torch.ones(1)).values()]).norm()
-    assert again <= norm.item() * (1 + gradients.margin)
+    batch = (*case.batch(5), torch.tensor([True, True, False, True, True]))
+    of_a_record = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    monkeypatch.setattr(materialised, "PART_BYTES", records * of_a_record)
+    engine, whole = MaterialisedEngine(model, loss_fn), OneByOneEngine(model, loss_fn).gradients(*batch)
+    assert [len(part.norms()) for part in engine.parts(*batch)] == {1: [1] * 5, 2: [2, 2, 1], 7: [5]}[records]
+    bounds = {key: torch.full_like(value, 0.01) for key, value in model.named_parameters()}
+    for clip in (FlatClip(0.01), PerCoordinateClip(bounds)):
+        found, expected = engine.private_sum(clip, *batch), clip(whole)
+        assert found.sensitivity == expected.sensitivity
+        assert (found.bounds is None) == (expected.bounds is None)
+        for parameter, value in expected.values.items():
+            assert_close(found.values[parameter], value, 1e-10)
 
 
 def test_a_layer_that_begins_to_mix_records_later_is_refused_then() -> None:
@@ -166,14 +95,11 @@ class Branches(nn.Module):
         return outputs
 
 
-def test_what_vmap_cannot_run_is_run_in_a_loop_with_the_same_draws_every_time() -> None:
+def test_what_vmap_cannot_run_is_run_in_a_loop() -> None:
+    """With the random numbers that a loop of plain backward passes draws."""
     model = Branches().double()
     inputs, targets = torch.randn(6, 3).double(), torch.arange(6) % NUM_CLASSES
     torch.manual_seed(3)
-    gradients = MaterialisedEngine(model, loss_fn, chunk_records=2, kept_bytes=0).gradients(inputs, targets)
-    norms = gradients.norms()
-    for at in range(6):
-        alone = gradients.weighted_sum(functional.one_hot(torch.tensor(at), 6).float())
-        assert_close(torch.cat([value.flatten() for value in alone.values()]).norm(), norms[at], 1e-5)
+    found = MaterialisedEngine(model, loss_fn).gradients(inputs, targets)
     torch.manual_seed(3)
-    assert_same_gradients(gradients, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=6)
+    assert_same_gradients(found, OneByOneEngine(model, loss_fn).gradients(inputs, targets), records=6)

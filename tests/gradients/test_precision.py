@@ -58,7 +58,7 @@ def excesses(gradients: RecordGradients) -> Iterator[float]:
 def test_what_is_summed_exceeds_its_norm_by_less_than_a_quarter_of_the_margin(
     case: Case, precision: str, dtype: torch.dtype, device: str
 ) -> None:
-    for seed in range(3):
+    for seed in range(3 if case in CASES.values() else 1):
         torch.manual_seed(seed)
         model = case.build().to(device, dtype)
         inputs, targets = case.batch(3 + seed, dtype=dtype)
@@ -106,6 +106,7 @@ def test_products_of_half_precision_are_summed_in_float32(dtype: torch.dtype) ->
     assert batched_product(ones, ones.transpose(1, 2)).item() == 4097
     assert product(ones[0], ones[0].T).item() == 4097
     assert sum_of_squares(ones).item() == 4097
+    assert squares_at_most(ones[0], [1]).item() == 4097
 
 
 def test_a_record_that_is_not_counted_is_exactly_zero_whatever_it_and_its_weight_are() -> None:
@@ -132,12 +133,6 @@ def test_a_wider_left_factor_is_not_rounded_to_the_right_ones_type(dtype: torch.
     assert ((product(left, right) - left).abs() <= 2**-16 * left).all()
 
 
-def test_what_a_sum_of_scaled_positions_may_be_off_by_is_a_rounding_of_each_length() -> None:
-    lengths = torch.tensor([0.0, 1.0, 10.0])
-    found = rounding_of_sum(lengths, torch.float32, CPU).sqrt() / 2**-20
-    torch.testing.assert_close(found, 2 * lengths)
-
-
 @pytest.mark.parametrize("weight", [0.1, 1 / 3, 0.7, 98765.4321])
 def test_positions_that_cancel_are_summed_to_less_than_is_said_after_they_are_scaled(weight: float) -> None:
     grads = torch.randn(1000, 8, generator=torch.Generator().manual_seed(0))
@@ -153,11 +148,6 @@ def test_squares_that_underflow_are_not_reported_too_small(size: float) -> None:
     exact = values.double().square().sum((1, 2))
     assert squares_at_most(values, [1, 2]).double() >= exact
     assert squares_at_most(values[:, :, 0], [1]).double() >= exact / 4
-
-
-@pytest.mark.parametrize("dtype", HALF)
-def test_squares_of_half_precision_are_added_up_in_float32(dtype: torch.dtype) -> None:
-    assert squares_at_most(torch.ones(1, 4097, dtype=dtype), [1]).tolist() == [4097.0]
 
 
 def test_a_caller_that_has_autocast_on_does_not_narrow_a_product() -> None:
@@ -191,22 +181,14 @@ def test_leaving_nobody_out_gives_the_same_bits() -> None:
         assert torch.equal(keep(values, everyone)[among], keep(values, some)[among])
 
 
-def test_rounding_is_a_small_part_of_what_does_not_cancel() -> None:
+def test_how_much_rounding_is_allowed_for() -> None:
+    """Half precision is summed in float32, where it is exact in TF32 too; float64 is never rounded to TF32."""
     ones = torch.ones(1)
     assert 0 < rounding_of(ones.double()) < rounding_of(ones) < 1e-5
     narrower, wider = (rounding_of_scaling(ones, dtype, positions=1000) for dtype in HALF)
     assert 0 < wider < narrower < 1e-4
-
-
-def test_what_half_precision_is_summed_in_decides_and_not_half_precision() -> None:
-    ones = torch.ones(1)
     assert {rounding_of_sum(ones, dtype, CPU).item() for dtype in [*HALF, torch.float32]} == {2**-38}
     assert rounding_of_sum(ones.double(), torch.float64, CPU).item() == 2**-102
-
-
-def test_on_a_gpu_a_float32_product_may_be_rounded_to_the_ten_bits_of_tf32() -> None:
-    """Half precision is exact in TF32, and float64 is never rounded to it."""
-    ones = torch.ones(1)
     assert rounding_of_sum(ones, torch.float32, GPU).item() == 2**-18
     for dtype in (*HALF, torch.float64):
         assert rounding_of_sum(ones, dtype, GPU) == rounding_of_sum(ones, dtype, CPU)

@@ -33,6 +33,7 @@ from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
+from lehr.gradients.execution import random_numbers_apart
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import ClipRule, Inputs, PrivateSum, ReleasedSum, SlotState, Tensors
 from lehr.planning.plan import Plan
@@ -235,7 +236,7 @@ class StepExperiment:
     def _sum(self, indices: Tensor, randomness: StepRandomness, *, of_others: bool = False) -> PrivateSum:
         """The clipped sum over a draw, in physical batches, as a run forms it; perhaps without the record."""
         parts = []
-        with batches.random_numbers_apart(_device(self.model)):
+        with random_numbers_apart(_device(self.model)):
             seed_layers(randomness, _device(self.model))
             for part in physical(indices, self.physical_batch):
                 counted = part.mask_P & (part.indices_P != len(self.records) - 1) if of_others else part.mask_P

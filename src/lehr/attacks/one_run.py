@@ -36,7 +36,8 @@ from lehr.auditing.one_run import check_guesses
 from lehr.auditing.scores import Floats
 from lehr.data import InMemory, Preparation
 from lehr.errors import InvalidValue
-from lehr.gradients.batches import LossFn, each, random_numbers_apart
+from lehr.gradients.batches import LossFn, each
+from lehr.gradients.execution import random_numbers_apart
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
 from lehr.planning.plan import Plan
@@ -198,6 +199,7 @@ class CanaryObserver:
         device = next(self._model.parameters()).device
         inputs = Preparation().prepared(self._canaries.inputs.to(device))
         parts: list[Tensor] = []
+        norms: list[Tensor] = []
 
         def product(grads: Tensor, name: str) -> Tensor:
             weighted = released.values[name].double() / released.std_of(name) ** 2
@@ -209,8 +211,8 @@ class CanaryObserver:
             return grads
 
         with random_numbers_apart(device):
-            gradients = self._engine.gradients(inputs, self._canaries.targets.to(device))
-            gradients.clipped_sum(look)
-            norms = gradients.norms().double()
+            for gradients in self._engine.parts(inputs, self._canaries.targets.to(device)):
+                gradients.clipped_sum(look)
+                norms.append(gradients.norms().double())
         along = torch.cat(parts)
-        return (along if bounds is not None else along * sensitivity / norms.clamp_min(sensitivity)).cpu()
+        return (along if bounds is not None else along * sensitivity / torch.cat(norms).clamp_min(sensitivity)).cpu()

@@ -8,9 +8,7 @@ Axes: B records, G groups of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -32,6 +30,11 @@ def leaves(values: Any) -> list[Tensor]:
 def each(function: Callable[[Tensor], Tensor], values: Any) -> Any:
     """The same structure, with the function applied to every tensor."""
     return pytree.tree_map_only(Tensor, function, values)
+
+
+def take(values: Any, rows: int | slice | list[int]) -> Any:
+    """These rows of every tensor."""
+    return each(lambda leaf: leaf[rows], values)
 
 
 def call(model: Callable[..., Any], inputs: Inputs) -> Any:
@@ -59,25 +62,15 @@ def one_each(losses: object, *, num_records: int) -> Tensor:
     return losses
 
 
-def check_views(inputs: Inputs, *, views: int) -> None:
-    """With views, every input has them behind the record axis."""
-    for leaf in leaves(inputs):
-        if views > 1 and (leaf.dim() < 2 or leaf.shape[1] != views):
-            allowed = f"tensors whose second axis has the {views} views of a record"
-            raise InvalidValue("inputs", allowed=allowed, given=tuple(leaf.shape))
-
-
 def flat_views(inputs: Inputs, *, views: int) -> Inputs:
     """The views of all records one after another on the first axis."""
     flat: Inputs = each(lambda leaf: leaf.flatten(0, 1), inputs) if views > 1 else inputs
     return flat
 
 
-@contextmanager
-def random_numbers_apart(device: torch.device) -> Iterator[None]:
-    """Draw what is drawn inside from torch's generators without leaving a trace in them."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
+def repeat_targets(targets: Any, *, views: int) -> Any:
+    """Each record's target once for every view."""
+    return each(lambda leaf: leaf.repeat_interleave(views, 0), targets) if views > 1 else targets
 
 
 def channels_last(values: Tensor) -> Tensor:
@@ -116,7 +109,7 @@ def buffers_put_back(model: nn.Module) -> Callable[[], None]:
     return put_back
 
 
-def checked_mask(mask_B: Tensor | None, *, num_records: int, device: torch.device) -> Tensor:
+def check_mask(mask_B: Tensor | None, *, num_records: int, device: torch.device) -> Tensor:
     """The mask itself, on the device; with none, every record counts."""
     if mask_B is None:
         return torch.ones(num_records, dtype=torch.bool, device=device)
@@ -127,24 +120,17 @@ def checked_mask(mask_B: Tensor | None, *, num_records: int, device: torch.devic
     return mask_B.to(device)
 
 
-def physical_batches(batch: tuple[Any, Any, Tensor], *, size: int | None) -> Iterator[tuple[Any, Any, Tensor]]:
-    """Inputs, targets and mask in parts of ``size`` records, the last one filled up with zeros that do not count."""
-    num_records = batch[2].shape[0]
-    if size is None or size == num_records:
-        yield batch
-        return
-
-    def part(leaf: Tensor, first: int) -> Tensor:
-        own = leaf[first : first + size]
-        missing = size - own.shape[0]
-        return torch.cat([own, own.new_zeros(missing, *own.shape[1:])]) if missing else own
-
-    for first in range(0, num_records, size):
-        inputs, targets, mask = each(partial(part, first=first), batch)
-        yield inputs, targets, mask
+def check_batch(inputs: Inputs, targets: Any, mask_B: Tensor | None, *, views: int, device: torch.device) -> Tensor:
+    """Refuse a batch that does not fit together; its mask."""
+    records = num_records(inputs, targets)
+    for leaf in leaves(inputs):
+        if views > 1 and (leaf.dim() < 2 or leaf.shape[1] != views):
+            allowed = f"tensors whose second axis has the {views} views of a record"
+            raise InvalidValue("inputs", allowed=allowed, given=tuple(leaf.shape))
+    return check_mask(mask_B, num_records=records, device=device)
 
 
-def checked_groups(groups: Groups | None, *, names: Sequence[str]) -> Groups:
+def check_groups(groups: Groups | None, *, names: Sequence[str]) -> Groups:
     """The groups themselves; with none, one that has every parameter."""
     if groups is None:
         return [names]
@@ -158,7 +144,7 @@ def weight_of_each(
     weights: Tensor, groups: Groups | None, *, names: Sequence[str], num_records: int, scale: float = 1.0
 ) -> dict[str, Tensor]:
     """The weights of all records, ``weights_B``, for every parameter, each times the scale."""
-    whole = checked_groups(groups, names=names)
+    whole = check_groups(groups, names=names)
     shape = (num_records,) if groups is None else (num_records, len(whole))
     given: object = weights
     if not isinstance(given, Tensor) or given.shape != shape:

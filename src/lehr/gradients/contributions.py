@@ -23,12 +23,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, prod
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Size, Tensor
 
-from lehr.gradients.batches import checked_groups, weight_of_each
+from lehr.gradients.batches import check_groups, weight_of_each
 from lehr.gradients.convolutions import Convolved, more_views
 from lehr.gradients.precision import (
     HALF,
@@ -83,18 +83,13 @@ class Materialised:
 
 @runtime_checkable
 class Divisible(Contribution, Protocol):
-    """A contribution that can be asked for some of its records only."""
+    """A contribution that can be asked for some of its records only; ``shape`` is that of one record's part."""
 
     @property
-    def records(self) -> int:
-        """How many there are."""
-
+    def records(self) -> int: ...
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one record's part."""
-
-    def taken(self, first: int, last: int) -> Contribution:
-        """The records from the first to before the last."""
+    def shape(self) -> tuple[int, ...]: ...
+    def taken(self, first: int, last: int) -> Contribution: ...
 
 
 def squared_norms_by_forming(
@@ -105,17 +100,11 @@ def squared_norms_by_forming(
     if len(divisible) < len(uses):
         return sum_of_squares(formed(uses))
     records = divisible[0].records
-    together = records_together(records, numbers=prod(divisible[0].shape))
+    fitting = FORMED_BYTES // max(1, 4 * prod(divisible[0].shape))
+    together = max(fitting, ceil(records / MOST_COMPILED_CHUNKS) if torch.compiler.is_compiling() else 1, 1)
     firsts = range(0, max(records, 1), together)
     chunks = ([use.taken(first, min(first + together, records)) for use in divisible] for first in firsts)
     return torch.cat([sum_of_squares(formed(chunk)) for chunk in chunks])
-
-
-def records_together(records: int, *, numbers: int) -> int:
-    """How many records are formed at once when each takes so many numbers; public shape alone decides."""
-    fitting = FORMED_BYTES // max(1, 4 * numbers)
-    least = ceil(records / MOST_COMPILED_CHUNKS) if torch.compiler.is_compiling() else 1
-    return max(fitting, least, 1)
 
 
 def outer(output_grads_BTO: Tensor, inputs_BTI: Tensor) -> Outer | Materialised:
@@ -158,7 +147,7 @@ class Outer:
         if self.is_formed:
             squared_B = sum_of_squares(self.materialised())
         else:
-            products_BTT = self.left_gram(self) * self.right_gram(self)
+            products_BTT = _gram(self.output_grads_BTO) * _gram(self.inputs_BTI)
             rounding_B = rounding_of(products_BTT.diagonal(dim1=1, dim2=2).sum(1))
             tiny = positions * torch.finfo(left_BT.dtype).tiny
             lost_B = (outputs * tiny) * right_BT.sum(1) + (inputs * tiny) * left_BT.sum(1)
@@ -195,13 +184,10 @@ class Outer:
         left, right = (values.to(exact).square().sum(2) for values in (self.output_grads_BTO, self.inputs_BTI))
         return (left * right).sum(1)
 
-    def left_gram(self, other: Outer) -> Tensor:
-        """The products of this one's output gradients with another's, position by position."""
-        return batched_product(self.output_grads_BTO, other.output_grads_BTO.transpose(1, 2))
 
-    def right_gram(self, other: Outer) -> Tensor:
-        """The products of this one's inputs with another's, position by position."""
-        return batched_product(self.inputs_BTI, other.inputs_BTI.transpose(1, 2))
+def _gram(one_BTD: Tensor, other_BTD: Tensor | None = None) -> Tensor:
+    """The products between all positions of two tensors, or of one, for each record."""
+    return batched_product(one_BTD, (one_BTD if other_BTD is None else other_BTD).transpose(1, 2))
 
 
 @dataclass(frozen=True)
@@ -357,18 +343,18 @@ def sum_of(uses: Sequence[Contribution]) -> Tensor:
 def _inner(one: Outer | Lookup, other: Outer | Lookup) -> Tensor:
     """The inner product of two uses, per record, without forming either."""
     if isinstance(one, Outer) and isinstance(other, Outer):
-        return (one.left_gram(other) * one.right_gram(other)).sum((1, 2))
+        grams = _gram(one.output_grads_BTO, other.output_grads_BTO), _gram(one.inputs_BTI, other.inputs_BTI)
+        return (grams[0] * grams[1]).sum((1, 2))
     if isinstance(one, Lookup) and isinstance(other, Lookup):
         same = one.rows_BT.unsqueeze(2) == other.rows_BT.unsqueeze(1)
-        grams = batched_product(one.output_grads_BTD, other.output_grads_BTD.transpose(1, 2))
-        return grams.where(same, 0).sum((1, 2))
+        return _gram(one.output_grads_BTD, other.output_grads_BTD).where(same, 0).sum((1, 2))
     if isinstance(one, Outer) and isinstance(other, Lookup):
         one, other = other, one
     assert isinstance(one, Lookup)
     assert isinstance(other, Outer)
     rows_BTT = one.rows_BT.unsqueeze(1).expand(-1, other.output_grads_BTO.shape[1], -1)
     met = other.output_grads_BTO.gather(2, rows_BTT)  # the output gradient of each looked-up row, at each position
-    products = batched_product(other.inputs_BTI, one.output_grads_BTD.transpose(1, 2))
+    products = _gram(other.inputs_BTI, one.output_grads_BTD)
     return (met.to(products.dtype) * products).sum((1, 2))
 
 
@@ -376,28 +362,21 @@ def together(uses: Sequence[Contribution]) -> Contribution:
     """All uses of one parameter as one contribution, in the cheapest form that counts the products between them."""
     if len(uses) == 1:
         return uses[0]
-    if outers := _all(uses, Outer):  # more positions
-        grads, inputs = [use.output_grads_BTO for use in outers], [use.inputs_BTI for use in outers]
+    kind = type(uses[0]) if all(type(use) is type(uses[0]) for use in uses) else None
+    same: list[Any] = list(uses)
+    if kind is Outer:  # more positions
+        grads, inputs = [use.output_grads_BTO for use in same], [use.inputs_BTI for use in same]
         return Outer(torch.cat(grads, dim=1), torch.cat(inputs, dim=1))
-    if lookups := _all(uses, Lookup):
-        rows_BT, grads = [use.rows_BT for use in lookups], [use.output_grads_BTD for use in lookups]
-        return Lookup(torch.cat(rows_BT, dim=1), torch.cat(grads, dim=1), lookups[0].num_rows)
-    if _all(uses, Materialised):
+    if kind is Lookup:
+        rows_BT, grads = [use.rows_BT for use in same], [use.output_grads_BTD for use in same]
+        return Lookup(torch.cat(rows_BT, dim=1), torch.cat(grads, dim=1), same[0].num_rows)
+    if kind is Materialised:
         return Materialised(sum_of(uses))
-    if images := _all(uses, Convolved):
-        sizes = {(use.geometry, use.inputs_NCS.shape[1:], use.output_grads_NOP.shape[1:]) for use in images}
+    if kind is Convolved:
+        sizes = {(use.geometry, use.inputs_NCS.shape[1:], use.output_grads_NOP.shape[1:]) for use in same}
         if len(sizes) == 1:
-            return more_views(images)
+            return more_views(same)
     return Shared(tuple(uses))
-
-
-_Kind = TypeVar("_Kind")
-
-
-def _all(uses: Sequence[Contribution], kind: type[_Kind]) -> list[_Kind]:
-    """The uses, if all are of this kind, or nothing."""
-    matching: list[_Kind] = [use for use in uses if isinstance(use, kind)]
-    return matching if len(matching) == len(uses) else []
 
 
 class ContributedGradients:
@@ -433,7 +412,9 @@ class ContributedGradients:
         return self._margin
 
     def norms(self, groups: Groups | None = None) -> Tensor:
-        norms = [self._norms(group) for group in checked_groups(groups, names=self.names)]
+        whole = check_groups(groups, names=self.names)
+        squares = [torch.stack([self._squared[name] for name in group]).sum(0) for group in whole]
+        norms = [torch.where(self._counted_B, squared.sqrt() * self._scale, 0) for squared in squares]
         return norms[0] if groups is None else torch.stack(norms, dim=1)
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
@@ -441,15 +422,8 @@ class ContributedGradients:
             weights, groups, names=self.names, num_records=len(self._counted_B), scale=self._scale
         )
         with uncast(self._counted_B.device):
-            return self._sums(weight_of)
-
-    def _sums(self, weight_of: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {
-            # In the parameter's own memory order, so that noise and update can go through all of it at once.
-            name: self._kept(name, part.weighted_sum(weight_of[name], self._counted_B).double().contiguous())
-            for name, part in self._contributions.items()
-        }
-
-    def _norms(self, names: Sequence[str]) -> Tensor:
-        squared = torch.stack([self._squared[name] for name in names]).sum(0)
-        return torch.where(self._counted_B, squared.sqrt() * self._scale, 0)
+            return {
+                # In the parameter's own memory order, so that noise and update can go through all of it at once.
+                name: self._kept(name, part.weighted_sum(weight_of[name], self._counted_B).double().contiguous())
+                for name, part in self._contributions.items()
+            }

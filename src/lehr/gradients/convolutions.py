@@ -11,11 +11,12 @@ positions before and after, F filter positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import product
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -213,7 +214,7 @@ class Convolved:
     def sum_by_triton(self, weights_N: Tensor, counted_N: Tensor) -> Tensor:
         # A weight that is not a number marks an image that is not counted; the kernel then does not load it at all.
         marked = torch.where(counted_N, weights_N.float(), torch.nan)
-        parts: Tensor = triton_parts(self.inputs_NCS, self.output_grads_NOP, marked, self.geometry.flat())
+        parts: Tensor = triton_parts(self.inputs_NCS, self.output_grads_NOP, self.geometry.flat(), marked)
         outputs, channels = self.output_grads_NOP.shape[1], self.inputs_NCS.shape[1]
         return parts.sum(0, dtype=torch.float64).reshape(outputs, *self.geometry.kernel, channels).permute(0, 3, 1, 2)
 
@@ -281,21 +282,35 @@ def form(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int
     """Every record's gradient, one row for each, axes ``OFC`` of all groups; or their squared norms alone."""
     of = Geometry.of(geometry)
     found: Tensor = _form_result(inputs, output_grads, geometry, records, is_kept)
-    views = inputs.shape[0] // records
+    dtype, views, groups = found.dtype, inputs.shape[0] // records, of.groups
+    channels, outputs, places = inputs.shape[1] // groups, output_grads.shape[1] // groups, output_grads.shape[2:]
     # As many records as have their unfolded inputs in the cache at once.
-    unfolded = inputs.shape[1] * prod(of.kernel) * at_least_float32(inputs.dtype).itemsize
-    record_bytes = views * prod(output_grads.shape[2:]) * unfolded
+    record_bytes = views * prod(places) * inputs.shape[1] * prod(of.kernel) * dtype.itemsize
     fitting = max(1, _DEVICE_BYTES // record_bytes) if inputs.is_cuda else max(_FEWEST, _CACHED_BYTES // record_bytes)
     together = min(fitting, records)
-    window = _Window(inputs, output_grads, of, num_images=together * views, views=views)
-    grads, squares = (found.new_empty(0 if is_kept else together, window.num_numbers) for _ in range(2))
+    # The margin of zeros is written once; the images are written over one another within it.
+    sizes = [size + 2 * more for size, more in zip(inputs.shape[2:], of.padding, strict=True)]
+    padded = inputs.new_zeros(together * views, *sizes, inputs.shape[1], dtype=dtype)
+    within = [slice(more, more + size) for more, size in zip(of.padding, inputs.shape[2:], strict=True)]
+    # The padded images seen through the filter, axes ``BGVPFC``, without copying them.
+    unfolded = inputs.new_empty(together, groups, views, *places, *of.kernel, channels, dtype=dtype)
+    image, *spatial, channel = padded.stride()
+    steps, reach = ([s * by for s, by in zip(spatial, each, strict=True)] for each in (of.stride, of.dilation))
+    met = padded.as_strided(unfolded.shape, (image * views, channels * channel, image, *steps, *reach, channel))
+    columns = channels * prod(of.kernel)
+    grads, squares = (found.new_empty(0 if is_kept else together, groups * outputs * columns) for _ in range(2))
     for first in range(0, records, together):
-        last = min(first + together, records)
-        images = slice(first * views, last * views)
-        own = found[first:last] if is_kept else grads[: last - first]
-        window.multiply(inputs[images], output_grads[images], out=own)
+        some = slice(first, min(first + together, records))
+        count, images = some.stop - first, slice(first * views, some.stop * views)
+        padded[(slice(count * views), *within)].copy_(inputs[images].movedim(1, -1))
+        unfolded[:count].copy_(met[:count])
+        split = output_grads[images].reshape(count, views, groups, outputs, -1)
+        left_GOP = split.permute(0, 2, 3, 1, 4).reshape(count * groups, outputs, -1).to(dtype)
+        right_GPW = unfolded[:count].reshape(count * groups, left_GOP.shape[2], columns)
+        own = found[some] if is_kept else grads[:count]
+        torch.bmm(left_GOP, right_GPW, out=own.view(count * groups, outputs, columns))
         if not is_kept:
-            torch.sum(torch.mul(own, own, out=squares[: last - first]), 1, out=found[first:last])
+            torch.sum(torch.mul(own, own, out=squares[:count]), 1, out=found[some])
     return found
 
 
@@ -305,85 +320,39 @@ def _form_result(inputs: Tensor, output_grads: Tensor, geometry: list[int], reco
     return inputs.new_empty((records, numbers) if is_kept else (records,), dtype=at_least_float32(inputs.dtype))
 
 
-class _Window:
-    """Padded images, and beside them what each place of the output meets of them."""
+def _triton(name: str, last: str, returns: str) -> Callable[[Callable[..., Any]], Any]:
+    """An operator that calls the function of this name in ``triton_kernels``; what it decorates gives the shapes."""
 
-    def __init__(
-        self, inputs: Tensor, output_grads: Tensor, geometry: Geometry, *, num_images: int, views: int
-    ) -> None:
-        self._geometry, self._views, self._places = geometry, views, tuple(output_grads.shape[2:])
-        self.num_numbers = prod(geometry.weight_shape(inputs, output_grads))
-        sizes = [size + 2 * more for size, more in zip(inputs.shape[2:], geometry.padding, strict=True)]
-        dtype = at_least_float32(inputs.dtype)
-        # The margin of zeros is written once; the images are written over one another within it.
-        self._padded = inputs.new_zeros(num_images, *sizes, inputs.shape[1], dtype=dtype)
-        pairs = zip(geometry.padding, inputs.shape[2:], strict=True)
-        self._within = (slice(None), *(slice(more, more + size) for more, size in pairs))
-        own = inputs.shape[1] // geometry.groups
-        self._unfolded = inputs.new_empty(
-            num_images // views, geometry.groups, views, *self._places, *geometry.kernel, own, dtype=dtype
-        )
+    def call(inputs: Tensor, output_grads: Tensor, geometry: list[int], last: Any) -> Any:
+        from lehr.gradients import triton_kernels
 
-    def multiply(self, inputs: Tensor, output_grads: Tensor, *, out: Tensor) -> None:
-        """Write the gradients of these records."""
-        records, groups = out.shape[0], self._geometry.groups
-        self._padded[: inputs.shape[0]][self._within].copy_(inputs.movedim(1, -1))
-        unfolded = self._unfolded[:records]
-        unfolded.copy_(self._met(records))
-        outputs = output_grads.shape[1] // groups
-        split = output_grads.reshape(records, self._views, groups, outputs, -1)
-        left_GOP = split.permute(0, 2, 3, 1, 4).reshape(records * groups, outputs, -1).to(out.dtype)
-        right_GPW = unfolded.reshape(records * groups, left_GOP.shape[2], -1)
-        torch.bmm(left_GOP, right_GPW, out=out.view(records * groups, left_GOP.shape[1], right_GPW.shape[2]))
+        return getattr(triton_kernels, name)(inputs, output_grads, Geometry.of(geometry), last)
 
-    def _met(self, records: int) -> Tensor:
-        """The padded images seen through the filter, axes ``BGVPFC``, without copying them."""
-        image, *spatial, channel = self._padded.stride()
-        own = self._unfolded.shape[-1]
-        steps = [stride * step for stride, step in zip(spatial, self._geometry.stride, strict=True)]
-        reach = [stride * step for stride, step in zip(spatial, self._geometry.dilation, strict=True)]
-        strides = (image * self._views, own * channel, image, *steps, *reach, channel)
-        return self._padded.as_strided((records, *self._unfolded.shape[1:]), strides)
+    def register(fake: Callable[..., Any]) -> Any:
+        schema = f"(Tensor inputs, Tensor output_grads, int[] geometry, {last}) -> {returns}"
+        operator = torch.library.custom_op(f"lehr::convolution_{name}", call, mutates_args=(), schema=schema)
+        operator.register_fake(fake)
+        return operator
+
+    return register
 
 
-@torch.library.custom_op("lehr::convolution_norms", mutates_args=())
+@_triton("squared_norms", "int records", "Tensor")
 def triton_norms(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int) -> Tensor:
-    from lehr.gradients import triton_kernels
-
-    return triton_kernels.squared_norms(inputs, output_grads, Geometry.of(geometry), records)
-
-
-@triton_norms.register_fake
-def _(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int) -> Tensor:
     return inputs.new_empty(records, dtype=torch.float32)
 
 
-@torch.library.custom_op("lehr::formed_convolution", mutates_args=())
+@_triton("formed", "int records", "(Tensor, Tensor)")
 def triton_formed(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int) -> tuple[Tensor, Tensor]:
-    from lehr.gradients import triton_kernels
-
-    return triton_kernels.formed(inputs, output_grads, Geometry.of(geometry), records)
-
-
-@triton_formed.register_fake
-def _(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int) -> tuple[Tensor, Tensor]:
     columns = prod(Geometry.of(geometry).kernel) * inputs.shape[1]
     grads = inputs.new_empty(records, output_grads.shape[1], columns, dtype=torch.float32)
     return grads, inputs.new_empty(records, dtype=torch.float32)
 
 
-@torch.library.custom_op("lehr::weighted_convolution_parts", mutates_args=())
-def triton_parts(inputs: Tensor, output_grads: Tensor, weights: Tensor, geometry: list[int]) -> Tensor:
-    from lehr.gradients import triton_kernels
-
-    return triton_kernels.weighted_parts(inputs, output_grads, weights, Geometry.of(geometry))
-
-
-@triton_parts.register_fake
-def _(inputs: Tensor, output_grads: Tensor, weights: Tensor, geometry: list[int]) -> Tensor:
+@_triton("weighted_parts", "Tensor weights", "Tensor")
+def triton_parts(inputs: Tensor, output_grads: Tensor, geometry: list[int], weights: Tensor) -> Tensor:
     from lehr.gradients import triton_kernels
 
     filter_size, positions = prod(Geometry.of(geometry).kernel), prod(output_grads.shape[2:])
     parts = triton_kernels.splits(inputs.shape[0], inputs.shape[1], output_grads.shape[1], filter_size, positions)
-    width = filter_size * inputs.shape[1]
-    return inputs.new_empty(parts, output_grads.shape[1], width, dtype=torch.float32)
+    return inputs.new_empty(parts, output_grads.shape[1], filter_size * inputs.shape[1], dtype=torch.float32)

@@ -30,13 +30,13 @@ from torch.nn.utils import parametrize
 
 import lehr.gradients.rules  # noqa: F401  (registers the rules)
 from lehr.gradients import batches
-from lehr.gradients.batches import LossFn, trainable
+from lehr.gradients.batches import LossFn
 from lehr.gradients.contributions import ContributedGradients, Materialised, Through, Unused, together
-from lehr.gradients.execution import FunctionalModel, under_vmap, unfuse
+from lehr.gradients.execution import FunctionalModel, random_numbers_apart, under_vmap, unfuse
 from lehr.gradients.precision import margin, narrow, widen
 from lehr.gradients.record_axis import References, Trace, as_traced, why_not_apart
 from lehr.gradients.refusals import refuse_what_cannot_be_private
-from lehr.interfaces import Contribution, Inputs, LayerRule, Site, Tensors, layer_rule
+from lehr.interfaces import Contribution, Inputs, LayerRule, Site, Tap, Tensors, layer_rule
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,16 @@ class SiteId:
     @property
     def key(self) -> str:
         return f"{self.layer}|{self.call}|{self.site}"
+
+
+def run_by_rule(layer: nn.Module, rule: LayerRule, tap: Tap, *args: Any, **kwargs: Any) -> Any:
+    """Run a layer and hand every site of it to the tap."""
+    if rule.forward is not None:
+        return rule.forward(layer, tap, *args, **kwargs)
+    inputs = args[0] if args else next(iter(kwargs.values()))
+    output = type(layer).forward(layer, *args, **kwargs)
+    # Under autocast the layer saw its input in the type of its output.
+    return tap("output", inputs.to(output.dtype) if inputs.is_floating_point() else inputs, output)
 
 
 class UnplannedSite(Exception):
@@ -83,7 +93,6 @@ class Tape:
 
     def tapped_forward(self, name: str, layer: nn.Module, rule: LayerRule) -> Callable[..., Any]:
         """A ``forward`` for this layer that reports every site to the tape."""
-        forward = type(layer).forward
 
         def tapped(*args: Any, **kwargs: Any) -> Any:
             call = self._calls.get(name, 0)
@@ -92,10 +101,7 @@ class Tape:
             def tap(site: str, inputs: Tensor, output: Tensor) -> Tensor:
                 return self._tap(SiteId(name, call, site), inputs, output)
 
-            if rule.forward is not None:
-                return rule.forward(layer, tap, *args, **kwargs)
-            inputs = args[0] if args else next(iter(kwargs.values()))
-            return tap("output", inputs, forward(layer, *args, **kwargs))
+            return run_by_rule(layer, rule, tap, *args, **kwargs)
 
         return tapped
 
@@ -151,88 +157,83 @@ class CapturePlan:
         """The sites whose output all records share."""
         return frozenset(key for key, output in self.outputs.items() if output.is_shared)
 
-    @property
-    def site_ids(self) -> dict[str, SiteId]:
-        return {key: output.site for key, output in self.outputs.items()}
-
     def taps(self, num_records: int, *, device: torch.device) -> dict[str, Tensor]:
         """Zeros in the shape and memory format of every output."""
-        return {key: self._tap(output, num_records, device) for key, output in self.outputs.items()}
 
-    def copies(self, parameters: Tensors, num_records: int) -> dict[str, Tensor]:
-        """One for each record, which takes no memory."""
-        return {name: parameters[name].expand(num_records, *parameters[name].shape) for name in self.mode.copied}
+        def zeros(output: SiteOutput) -> Tensor:
+            if self.mode.is_record_by_record:
+                return torch.zeros((num_records, *output.shape), dtype=output.dtype, device=device)
+            first, *rest = output.shape
+            shape = (num_records * (self.views if output.is_shared else first), *rest)
+            tap = torch.zeros(shape, dtype=output.dtype, device=device)
+            return tap.contiguous(memory_format=torch.channels_last) if output.is_channels_last else tap
 
-    def sites(self, inputs: Tensors, output_grads: Tensors, num_records: int) -> dict[str, Site]:
-        """Every site, the record axis first and whatever belongs to one record behind it."""
-        return {
-            key: Site(
-                self._by_record(self.for_each(key, inputs[key], num_records), num_records),
-                self._by_record(output_grads[key], num_records),
-            )
-            for key in self.outputs
-        }
+        return {key: zeros(output) for key, output in self.outputs.items()}
 
-    def _tap(self, output: SiteOutput, num_records: int, device: torch.device) -> Tensor:
-        if self.mode.is_record_by_record:
-            return torch.zeros((num_records, *output.shape), dtype=output.dtype, device=device)
-        first, *rest = output.shape
-        first = self.views if output.is_shared else first
-        zeros = torch.zeros((num_records * first, *rest), dtype=output.dtype, device=device)
-        return zeros.contiguous(memory_format=torch.channels_last) if output.is_channels_last else zeros
-
-    def for_each(self, key: str, values: Tensor, num_records: int) -> Tensor:
+    def inputs_of(self, key: str, values: Tensor, num_records: int) -> Tensor:
         """The input of a site with the record axis first: what all records share is repeated for each."""
         is_shared = self.outputs[key].is_shared
         return values.expand(num_records * self.views, *values.shape[1:]) if is_shared else values
 
-    def _by_record(self, values: Tensor, num_records: int) -> Tensor:
-        if self.mode.is_record_by_record:
-            return values
-        return values.reshape(num_records, values.shape[0] // num_records, *values.shape[1:])
+    def sites(self, inputs: Tensors, output_grads: Tensors, num_records: int) -> dict[SiteId, Site]:
+        """Every site, the record axis first and whatever belongs to one record behind it."""
+
+        def by_record(values: Tensor) -> Tensor:
+            if self.mode.is_record_by_record:
+                return values
+            return values.reshape(num_records, values.shape[0] // num_records, *values.shape[1:])
+
+        return {
+            output.site: Site(
+                by_record(self.inputs_of(key, inputs[key], num_records)),
+                by_record(output_grads[key]),
+            )
+            for key, output in self.outputs.items()
+        }
 
 
 class Layers:
-    """A copy of the model whose layers report to a tape."""
+    """A copy of the model whose layers report to a tape. Its parameters and buffers lie in the memory of the model's.
+
+    ``rules`` has the rule of every layer that has one, and ``owned`` the trainable parameters that it covers.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         refuse_what_cannot_be_private(model)
-        self.names = tuple(trainable(model))
-        self.shapes = {name: parameter.shape for name, parameter in trainable(model).items()}
-        self.model = unfuse(sharing_copy(model))
+        trained = batches.trainable(model)
+        self.names = tuple(trained)
+        self.shapes = {name: parameter.shape for name, parameter in trained.items()}
+        memo: dict[int, Any] = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in model.parameters()}
+        memo |= {id(buffer): buffer.detach() for buffer in model.buffers()}
+        self.model = unfuse(copy.deepcopy(model, memo))
         self.functional = FunctionalModel(self.model)
         self.tape = Tape()
-        self._canonical = _canonical_names(self.model)
+        first = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        # Every name of every parameter, mapped to the one name under which it is trained.
+        every_name = self.model.named_parameters(remove_duplicate=False)
+        self._canonical = {name: first[id(parameter)] for name, parameter in every_name}
         self.rules: dict[str, LayerRule] = {}
+        self.owned: dict[str, set[str]] = {}
         self._ruled: dict[str, nn.Module] = {}
         for name, layer in self.model.named_modules():
             rule = layer_rule(layer)
-            if rule is not None and any(self._owned(name, layer, rule)):
-                self.rules[name], self._ruled[name] = rule, layer
+            owned = set() if rule is None else self._owned(name, layer, rule)
+            if rule is not None and owned:
+                self.rules[name], self.owned[name], self._ruled[name] = rule, owned, layer
                 layer.forward = self.tape.tapped_forward(name, layer, rule)
-
-    def owned(self, name: str) -> set[str]:
-        """The trainable parameters that the rule of this layer covers."""
-        return self._owned(name, self._ruled[name], self.rules[name])
 
     def without_rule(self) -> frozenset[str]:
         """The trainable parameters that belong to no layer with a rule."""
-        return frozenset(self.names).difference(*map(self.owned, self.rules))
+        return frozenset(self.names).difference(*self.owned.values())
 
     def contributions(
-        self,
-        site_ids: Mapping[str, SiteId],
-        sites: Mapping[str, Site],
-        parameters: Tensors,
-        *,
-        copied: Tensors,
-        num_records: int,
+        self, sites: Mapping[SiteId, Site], parameters: Tensors, *, copied: Tensors, num_records: int
     ) -> dict[str, Contribution]:
         """Every trainable parameter's part, all its uses together; ``copied`` has the gradients of copies."""
         uses: dict[str, list[Contribution]] = {name: [] for name in self.names}
         calls: dict[tuple[str, int], dict[str, Site]] = {}
-        for key, own in site_ids.items():
-            calls.setdefault((own.layer, own.call), {})[own.site] = sites[key]
+        for own, site in sites.items():
+            calls.setdefault((own.layer, own.call), {})[own.site] = site
         for (name, _), call_sites in calls.items():
             for parameter, part in self._of_call(name, call_sites, parameters):
                 if parameter in uses and parameter not in copied:
@@ -244,10 +245,6 @@ class Layers:
             name: together(parts) if parts else Unused(self.shapes[name], num_records, some)
             for name, parts in uses.items()
         }
-
-    def of_no_record(self, parameters: Tensors) -> dict[str, Contribution]:
-        """Every trainable parameter's part in an empty batch."""
-        return {name: Unused(shape, 0, parameters[name]) for name, shape in self.shapes.items()}
 
     def _of_call(self, name: str, sites: Mapping[str, Site], parameters: Tensors) -> Iterable[tuple[str, Contribution]]:
         layer = self._ruled[name]
@@ -280,27 +277,9 @@ class Layers:
         own = layer.named_parameters(recurse=rule.covers_children, remove_duplicate=False)
         names = [parameter for parameter, _ in own]
         if parametrize.is_parametrized(layer):
-            names += [
-                f"parametrizations.{inner}"
-                for inner, _ in layer.parametrizations.named_parameters(remove_duplicate=False)  # type: ignore[union-attr]
-            ]
+            computed = layer.parametrizations.named_parameters(remove_duplicate=False)  # type: ignore[union-attr]
+            names += [f"parametrizations.{inner}" for inner, _ in computed]
         return {self._canonical[_joined(name, inner)] for inner in names} & set(self.names)
-
-
-def sharing_copy(model: nn.Module) -> nn.Module:
-    """The model's layers over again, whose parameters and buffers lie in the same memory as the model's own."""
-    memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(parameter.detach(), parameter.requires_grad)
-    for buffer in model.buffers():
-        memo[id(buffer)] = buffer.detach()
-    return copy.deepcopy(model, memo)
-
-
-def _canonical_names(model: nn.Module) -> dict[str, str]:
-    """Every name of every parameter, mapped to the one name under which it is trained."""
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {name: first[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
 
 
 def _joined(*parts: str) -> str:
@@ -335,43 +314,40 @@ class Differentiation:
 
     def plan(self, mode: ExecutionMode, batch: Batch) -> CapturePlan:
         """The shapes that the first record leaves at every site in this mode; its values are not read."""
-        ids = self._layers.tape.sites
+        tape = self._layers.tape
 
         def outputs_of(num_records: int) -> dict[str, Tensor]:
+            """The outputs of every site, in a run that leaves no trace."""
+
             def expand(leaf: Tensor) -> Tensor:
                 return leaf[:1].expand(num_records, *leaf.shape[1:])
 
-            some = batches.each(expand, (batch.inputs, batch.targets))
-            return self._outputs(mode, Batch(batch.parameters, batch.buffers, *some))
+            inputs, targets = batches.each(expand, (batch.inputs, batch.targets))
+            tape.start(None)
+            with torch.no_grad(), random_numbers_apart(batch.device):
+                apart = {name: buffer.clone() for name, buffer in batch.buffers.items()}  # should a layer write to one
+                self._run_together(narrow({**batch.parameters, **apart}, self._dtype), inputs, targets, mode)
+            return tape.stop()[1]
 
         outputs = outputs_of(1)
         twice = {} if mode.is_record_by_record else outputs_of(2)
         shared = {key for key, output in twice.items() if key in outputs and output.shape[:1] == (1,)}
-        sites = {key: SiteOutput.of(ids[key], output, is_shared=key in shared) for key, output in outputs.items()}
+        sites = {key: SiteOutput.of(tape.sites[key], own, is_shared=key in shared) for key, own in outputs.items()}
         return CapturePlan(sites, mode, self._views)
-
-    def _outputs(self, mode: ExecutionMode, batch: Batch) -> dict[str, Tensor]:
-        """The outputs of every site, in a run that leaves no trace."""
-        self._layers.tape.start(None)
-        with torch.no_grad(), batches.random_numbers_apart(batch.device):
-            apart = {name: buffer.clone() for name, buffer in batch.buffers.items()}  # should a layer write to one
-            values = self._as_run({**batch.parameters, **apart}, mode)
-            self._losses(values, self._images(batch.inputs, mode), self._repeated(batch.targets))
-        _, outputs = self._layers.tape.stop()
-        return outputs
 
     def gradients(self, plan: CapturePlan, batch: Batch, mask_B: Tensor) -> ContributedGradients:
         """The gradients of every record; traceable as one graph."""
-        captured, tap_grads, copy_grads = self._captured(plan, batch, mask_B)
         num_records = mask_B.shape[0]
-        contributions = self._layers.contributions(
-            plan.site_ids,
-            plan.sites(captured, tap_grads, num_records),
-            batch.values,
-            copied=copy_grads,
-            num_records=num_records,
-        )
-        return ContributedGradients(contributions, mask_B=mask_B, margin=self.margin(batch.parameters))
+        captured, tap_grads, copy_grads = self._captured(plan, batch, num_records)
+        sites = plan.sites(captured, tap_grads, num_records)
+        contributions = self._layers.contributions(sites, batch.values, copied=copy_grads, num_records=num_records)
+        return ContributedGradients(contributions, mask_B=mask_B, margin=self._margin(batch.parameters))
+
+    def of_no_record(self, parameters: Tensors) -> ContributedGradients:
+        """The gradients of an empty batch."""
+        nothing = {name: Unused(shape, 0, parameters[name]) for name, shape in self._layers.shapes.items()}
+        nobody = torch.ones(0, dtype=torch.bool, device=next(iter(parameters.values())).device)
+        return ContributedGradients(nothing, mask_B=nobody, margin=self._margin(parameters))
 
     def why_not_together(
         self, plan: CapturePlan, batch: Batch, *, num_records: int, references: References | None = None
@@ -385,65 +361,67 @@ class Differentiation:
         def compute(trace: Trace) -> Iterator[tuple[str, Tensor]]:
             weights = {name: trace.public(value, name) for name, value in batch.parameters.items()}
             buffers = {name: trace.public(value, name) for name, value in batch.buffers.items()}
-            inputs, targets = batches.each(trace.records, batch.inputs), batches.each(trace.records, batch.targets)
-            everyone = torch.ones(trace.num_records, dtype=torch.bool, device=batch.device)
-            captured, grads, _ = self._captured(plan, Batch(weights, buffers, inputs, targets), everyone)
-            for key, site in plan.site_ids.items():
-                yield site.layer, plan.for_each(key, captured[key], trace.num_records)
-                yield site.layer, grads[key]
+            inputs, targets = batches.each(trace.records, (batch.inputs, batch.targets))
+            captured, grads, _ = self._captured(plan, Batch(weights, buffers, inputs, targets), trace.num_records)
+            for key, output in plan.outputs.items():
+                yield output.site.layer, plan.inputs_of(key, captured[key], trace.num_records)
+                yield output.site.layer, grads[key]
 
         sizes = [size for leaf in batches.leaves((batch.inputs, batch.targets)) for size in leaf.shape[1:]]
-        return why_not_apart(compute, self._layers.model, num_records=num_records, sizes=sizes, references=references)
+        model = self._layers.model
+        return why_not_apart(compute, model, num_records=num_records, sizes=sizes, references=references)
+
+    def _margin(self, parameters: Tensors) -> float:
+        # A frozen weight may be of whole numbers, as quantised ones are, which have no margin.
+        rounded = [value for value in parameters.values() if value.is_floating_point()]
+        return max(margin(self._dtype or value.dtype, value.device) for value in rounded)
 
     def _captured(
-        self, plan: CapturePlan, batch: Batch, mask_B: Tensor
+        self, plan: CapturePlan, batch: Batch, num_records: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """The inputs of every site, and the gradients of the taps and of the copies."""
-        num_records = mask_B.shape[0]
-        values = self._as_run(batch.values, plan.mode)
-        taps = plan.taps(num_records, device=mask_B.device)
-        copies = plan.copies(values, num_records)
+        values: dict[str, Tensor] = narrow(batch.values, self._dtype)
+        taps = plan.taps(num_records, device=batch.device)
+        # One copy for each record, which takes no memory.
+        copies = {name: values[name].expand(num_records, *values[name].shape) for name in plan.mode.copied}
 
         def run(taps: Tensors, copies: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
             if plan.mode.is_record_by_record:
-                return self._each_alone(values, taps, copies, batch.inputs, batch.targets)
-            images = self._images(batch.inputs, plan.mode)
-            return self._tapped(values, taps, images, self._repeated(batch.targets), shared=plan.shared)
+                return self._run_alone(values, taps, copies, batch.inputs, batch.targets)
+            self._layers.tape.start(taps, plan.shared)
+            losses = self._run_together(values, batch.inputs, batch.targets, plan.mode)
+            return losses, self._stopped(taps)
 
         losses, pullback, captured = vjp(run, taps, copies, has_aux=True)  # type: ignore[misc]
         # A record's loss is the mean over its views, and so is its gradient.
         tap_grads, copy_grads = pullback(torch.full_like(losses, 1 / self._views))
         return captured, tap_grads, copy_grads
 
-    def margin(self, parameters: Tensors) -> float:
-        """See ``RecordGradients``."""
-        # A frozen weight may be of whole numbers, as quantised ones are, which have no margin.
-        rounded = [value for value in parameters.values() if value.is_floating_point()]
-        return max(margin(self._dtype or value.dtype, value.device) for value in rounded)
-
-    def _each_alone(
+    def _run_alone(
         self, values: Tensors, taps: Tensors, copies: Tensors, inputs: Inputs, targets: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The losses of all views and the inputs of all sites, of each record by itself."""
         views = inputs if self._views > 1 else batches.each(lambda leaf: leaf.unsqueeze(1), inputs)
         repeated = batches.each(lambda leaf: leaf.unsqueeze(1).expand(-1, self._views, *leaf.shape[1:]), targets)
 
         def one(taps: Tensors, copies: Tensors, views: Inputs, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:
-            return self._tapped({**values, **copies}, taps, views, targets)
+            self._layers.tape.start(taps)
+            losses = self._losses({**values, **copies}, views, targets)
+            return losses, self._stopped(taps)
 
         with under_vmap():
             result: tuple[Tensor, dict[str, Tensor]] = vmap(one, randomness="different")(taps, copies, views, repeated)
         return result
 
-    def _tapped(
-        self, values: Tensors, taps: Tensors, inputs: Inputs, targets: Any, shared: Collection[str] = ()
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        tape = self._layers.tape
-        tape.start(taps, shared)
-        losses = self._losses(values, inputs, targets)
-        captured, _ = tape.stop()
-        if captured.keys() != taps.keys():
-            raise UnplannedSite(next(iter(captured.keys() ^ taps.keys())))
-        return losses, captured
+    def _run_together(self, values: Tensors, inputs: Inputs, targets: Any, mode: ExecutionMode) -> Tensor:
+        """The losses of all views of all records, one after another.
+
+        Weights and images are in the memory format of the mode; images of one channel have no format.
+        """
+        images = batches.flat_views(inputs, views=self._views)
+        if mode.is_channels_last and not mode.is_record_by_record:
+            images, values = batches.each(batches.channels_last, (images, dict(values)))
+        return self._losses(values, images, batches.repeat_targets(targets, views=self._views))
 
     def _losses(self, values: Tensors, inputs: Inputs, targets: Any) -> Tensor:
         def model(*args: Any, **kwargs: Any) -> Any:
@@ -454,22 +432,9 @@ class Differentiation:
         losses = self._loss_fn(widen(outputs), targets)
         return batches.one_each(losses, num_records=batches.leaves(inputs)[0].shape[0])
 
-    def _as_run(self, values: Tensors, mode: ExecutionMode) -> dict[str, Tensor]:
-        """Weights in the type and memory format that the model is run in: images of one channel have no format."""
-        narrowed: dict[str, Tensor] = narrow(dict(values), self._dtype)
-        if not mode.is_channels_last or mode.is_record_by_record:
-            return narrowed
-        return {name: batches.channels_last(value) for name, value in narrowed.items()}
-
-    def _images(self, inputs: Inputs, mode: ExecutionMode) -> Inputs:
-        """All views of all records, one after another."""
-        images = batches.flat_views(inputs, views=self._views)
-        if mode.is_channels_last and not mode.is_record_by_record:
-            images = batches.each(batches.channels_last, images)
-        return images
-
-    def _repeated(self, targets: Any) -> Any:
-        """Each record's target once for every view."""
-        if self._views == 1:
-            return targets
-        return batches.each(lambda leaf: leaf.repeat_interleave(self._views, 0), targets)
+    def _stopped(self, taps: Tensors) -> dict[str, Tensor]:
+        """The inputs of every site of a run that was to meet these taps."""
+        captured, _ = self._layers.tape.stop()
+        if captured.keys() != taps.keys():
+            raise UnplannedSite(next(iter(captured.keys() ^ taps.keys())))
+        return captured

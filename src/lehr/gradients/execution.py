@@ -1,10 +1,9 @@
-"""Ways to run a model: with other weights, under vmap, compiled, replayed, and with the same random numbers again.
+"""Ways to run a model: with other weights, under vmap, with the same random numbers again, compiled, and replayed.
 
-FunctionalModel, WithoutHooks   a model with given weights; a layer without its user's hooks
-under_vmap, plain_kernels       kernels that vmap knows
-unfuse                          fused layers that bypass their own children, or that vmap cannot run
-..._rng_..., restore_...        states of random generators
-compile_step, CudaGraphReplay   a step as one graph; recorded once as a CUDA graph
+FunctionalModel                    a model with given weights, with or without its user's hooks
+under_vmap, unfuse, ...            kernels that vmap knows, and layers that do not bypass their own children
+rng_states, random_numbers_apart   the states of all random generators
+compile_step, CudaGraphReplay      a step as one graph; recorded once as a CUDA graph
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -29,51 +27,43 @@ from torch.utils import _pytree as pytree
 
 
 class FunctionalModel:
-    """A model that is run with the values it is given.
+    """A model that is run with the values it is given; ``run`` takes the place of its forward pass and its hooks.
 
     torch's ``functional_call`` puts values in and takes them out again name by name; where one layer has two names it
     leaves the values behind. So every attribute that holds a parameter or buffer is named once here.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._names = dict(_first_names(model))
+    def __init__(self, model: nn.Module, run: Callable[..., Any] | None = None) -> None:
+        first: dict[int, str] = {}
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            first.setdefault(id(tensor), name)
+        self._called = model if run is None else _Run(model, run)
+        inside = "" if run is None else "model."
+        self._names = {
+            inside + f"{path}.{name}".lstrip("."): first[id(tensor)]
+            for path, layer in model.named_modules()  # each layer once, whatever number of names it has
+            for name, tensor in (*layer._parameters.items(), *layer._buffers.items())
+            if tensor is not None
+        }
 
     def __call__(self, values: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """``values`` have a parameter or buffer under the first of its names; what is missing is the model's own."""
         chosen = {path: values[name] for path, name in self._names.items() if name in values}
-        return functional_call(self._model, chosen, args, dict(kwargs), tie_weights=False)
+        return functional_call(self._called, chosen, args, dict(kwargs), tie_weights=False)
 
 
-def _first_names(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Each attribute that holds a tensor, once, and the first name of the tensor."""
-    first: dict[int, str] = {}
-    for named in (model.named_parameters, model.named_buffers):
-        for name, tensor in named():
-            first.setdefault(id(tensor), name)
-    for path, layer in model.named_modules():  # each layer once, whatever number of names it has
-        for held in (layer._parameters, layer._buffers):
-            for name, tensor in held.items():
-                if tensor is not None:
-                    yield (f"{path}.{name}" if path else name), first[id(tensor)]
-
-
-class WithoutHooks(nn.Module):
-    """A layer's forward pass, or another run of it, without the hooks that its user may have put around it."""
-
-    def __init__(self, layer: nn.Module, run: Callable[..., Any] | None = None) -> None:
+class _Run(nn.Module):
+    def __init__(self, model: nn.Module, run: Callable[..., Any]) -> None:
         super().__init__()
-        self.layer = layer
-        self.run = run or partial(type(layer).forward, layer)
+        self.model, self.run = model, run
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
 
 
-def shown(error: Exception) -> str:
-    """What vmap says of itself; of another error, which may quote a record, only its type."""
-    first = next(iter(str(error).strip().splitlines()), "")
-    return first if "vmap" in first or "Batching rule" in first else type(error).__name__
+def plain_forward(layer: nn.Module) -> Callable[..., Any]:
+    """The forward pass of the layer's class, without hooks and without a forward that was put on the layer itself."""
+    return partial(type(layer).forward, layer)
 
 
 def recurrent_parameters(model: nn.Module) -> frozenset[str]:
@@ -91,22 +81,20 @@ def under_vmap(*, has_cells: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         # Fused attention would be run record after record on a CPU; on a GPU some of its kernels fail, or give zeros.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(plain_kernels(has_cells))
+        if has_cells:  # vmap does not know the fused cells of oneDNN and cuDNN
+            # None leaves a flag as it is: setting oneDNN's others warns on machines that do not have what they are for.
+            kept = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False, **kept))
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         if hasattr(masks, "is_tracing"):
             stack.enter_context(patch.object(masks, "is_tracing", lambda tensor=None: True))
         yield
 
 
-@contextmanager
-def plain_kernels(wanted: bool = True) -> Iterator[None]:
-    """Run without the fused kernels of oneDNN and cuDNN; where none is wanted, change nothing."""
-    if not wanted:
-        yield
-        return
-    # None leaves a flag as it is: setting oneDNN's others warns on machines that do not have what they are for.
-    kept = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}
-    with torch.backends.mkldnn.flags(enabled=False, **kept), torch.backends.cudnn.flags(enabled=False):
-        yield
+def vmap_error(error: Exception) -> str:
+    """What vmap says of itself; of another error, which may quote a record, only its type."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return first if "vmap" in first or "Batching rule" in first else type(error).__name__
 
 
 def unfuse(model: nn.Module) -> nn.Module:
@@ -127,34 +115,33 @@ def _weight_norm(dim: int, lengths: Tensor, directions: Tensor) -> Tensor:
     return directions * (lengths / norms)
 
 
-def python_rng_states() -> tuple[Any, ...]:
-    """Where the generators of Python and NumPy stand."""
-    state: Any = np.random.get_state(legacy=True)
-    kind, keys, *rest = state
-    return random.getstate(), (kind, keys.tobytes(), *rest)
+def rng_states(device: torch.device) -> tuple[Any, Any]:
+    """The states of all generators, to compare and to restore: of Python and NumPy, and of torch, with one GPU's."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    of_torch = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    of_python = random.getstate(), (kind, keys.tobytes(), *rest)  # type: ignore[union-attr]
+    return of_python, (device, *(state.numpy().tobytes() for state in of_torch))
 
 
-def restore_python_rng(kept: tuple[Any, ...]) -> None:
-    """Put the generators of Python and NumPy back to where they stood."""
-    random.setstate(kept[0])
-    kind, keys, *rest = kept[1]
+def restore_rng(states: tuple[Any, Any]) -> None:
+    """Put all generators back to these states."""
+    (of_random, (kind, keys, *rest)), (device, *of_torch) = states
+    random.setstate(of_random)
     np.random.set_state((kind, np.frombuffer(keys, dtype=np.uint32), *rest))
+    cpu, *gpu = (torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in of_torch)
+    torch.set_rng_state(cpu)
+    for state in gpu:
+        torch.cuda.set_rng_state(state, device)
 
 
-def torch_rng_states(device: torch.device) -> list[torch.Tensor]:
-    """Where torch's generators stand, that of the CPU and that of a GPU."""
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in _gpus(device))]
-
-
-def restore_torch_rng(device: torch.device, kept: list[torch.Tensor]) -> None:
-    """Put torch's generators back to where they stood."""
-    torch.set_rng_state(kept[0])
-    for gpu, state in zip(_gpus(device), kept[1:], strict=True):
-        torch.cuda.set_rng_state(state, gpu)
-
-
-def _gpus(device: torch.device) -> list[torch.device]:
-    return [device] if device.type == "cuda" else []
+@contextmanager
+def random_numbers_apart(device: torch.device) -> Iterator[None]:
+    """Draw what is drawn inside from the global generators without leaving a trace in them."""
+    states = rng_states(device)
+    try:
+        yield
+    finally:
+        restore_rng(states)
 
 
 def compile_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,13 +158,6 @@ def compile_step(step: Callable[..., Any]) -> Callable[..., Any]:
 _WARM_UPS = 3  # compilation and library set-up allocate memory and must lie behind the recording
 
 
-@dataclass(frozen=True)
-class _Recording:
-    graph: torch.cuda.CUDAGraph
-    inputs: list[Any]
-    outputs: Any
-
-
 class CudaGraphReplay:
     """A function of tensors, recorded per shape of its arguments.
 
@@ -190,23 +170,33 @@ class CudaGraphReplay:
     def __init__(self, function: Callable[[Any, Any], Any], *, generators: Sequence[torch.Generator] = ()) -> None:
         self._function = function
         self._generators = tuple(generators)
-        self._recordings: dict[Any, _Recording] = {}
+        self._recordings: dict[Any, tuple[torch.cuda.CUDAGraph, list[Any], Any]] = {}
 
     def __call__(self, held: Any, arguments: Any) -> Any:
         leaves, structure = pytree.tree_flatten(arguments)
         if not any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
             return self._function(held, arguments)
-        key = (structure, tuple(map(_form, leaves)), tuple(map(_address, pytree.tree_leaves(held))))
+        forms = [
+            (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.stride()) if isinstance(leaf, Tensor) else leaf
+            for leaf in leaves
+        ]
+        addresses = [
+            (value.data_ptr(), tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
+            for value in pytree.tree_leaves(held)
+        ]
+        key = (structure, *forms, *addresses)
         if key not in self._recordings:
             self._recordings[key] = self._record(held, leaves, structure)
-        recording = self._recordings[key]
-        for own, given in zip(recording.inputs, leaves, strict=True):
+        graph, inputs, outputs = self._recordings[key]
+        for own, given in zip(inputs, leaves, strict=True):
             if isinstance(own, Tensor):
                 own.copy_(given)
-        recording.graph.replay()
-        return recording.outputs
+        graph.replay()
+        return outputs
 
-    def _record(self, held: Any, leaves: list[Any], structure: pytree.TreeSpec) -> _Recording:
+    def _record(
+        self, held: Any, leaves: list[Any], structure: pytree.TreeSpec
+    ) -> tuple[torch.cuda.CUDAGraph, list[Any], Any]:
         inputs = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         arguments = pytree.tree_unflatten(inputs, structure)
         before = [(value, value.detach().clone()) for value in pytree.tree_leaves(held) if isinstance(value, Tensor)]
@@ -217,26 +207,15 @@ class CudaGraphReplay:
             for _ in range(_WARM_UPS):
                 self._function(held, arguments)
         torch.cuda.current_stream().wait_stream(side)
-        self._undo(before, states)
-        graph = torch.cuda.CUDAGraph()
-        for generator in self._generators:
-            graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
-            outputs = self._function(held, arguments)
-        return _Recording(graph, inputs, outputs)
-
-    def _undo(self, before: list[tuple[Tensor, Tensor]], states: list[Tensor]) -> None:
-        """Warming up must leave no trace: neither in the weights nor in the noise still to come."""
+        # Warming up must leave no trace: neither in the weights nor in the noise still to come.
         with torch.no_grad():
             for value, saved in before:
                 value.copy_(saved)
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
-
-
-def _form(leaf: Any) -> Any:
-    return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.stride()) if isinstance(leaf, Tensor) else leaf
-
-
-def _address(value: Any) -> Any:
-    return (value.data_ptr(), tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            outputs = self._function(held, arguments)
+        return graph, inputs, outputs

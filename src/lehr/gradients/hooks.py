@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -26,27 +26,12 @@ from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from lehr.errors import InvalidValue, LehrError, NotPrivate
-from lehr.gradients.differentiation import SiteId
-from lehr.gradients.execution import FunctionalModel, WithoutHooks, shown, under_vmap
+from lehr.gradients.differentiation import SiteId, run_by_rule
+from lehr.gradients.execution import FunctionalModel, plain_forward, under_vmap, vmap_error
 from lehr.gradients.refusals import described
 from lehr.interfaces import LayerRule
 
-_ONE_BATCH_AT_A_TIME = (
-    "such that gradients() is called between a backward pass and the next forward pass; a batch that is skipped needs "
-    "forget(), a pass that is not trained on torch.no_grad(), and activation checkpointing is not supported"
-)
-_MORE_PASSES = (
-    "the number of forward passes over the same records that make up one loss; other batches need a backward pass "
-    "and gradients() each, and passes that are not trained on torch.no_grad()"
-)
-_OTHER_ENGINE = "the ghost or the materialised engine, or freeze its parameters"
-_NO_SUMMARY = (
-    "outputs that begin with the records, and the loss computed from them outside of it; or freeze its parameters"
-)
-_NO_VMAP = (
-    "operations that vmap knows, without branches on the values of a record; lehr.fit, which loops over records where "
-    "it must; or freeze its parameters"
-)
+Key = TypeVar("Key", SiteId, str)
 _REGISTER_HOOK = Tensor.register_hook
 
 
@@ -55,13 +40,14 @@ class CapturedSite:
     """The inputs of one site, their version then, and an output without memory that has its shape and type.
 
     ``is_alone``: each image was run alone, so that everything that one image had there is behind the image axis.
+    ``is_shared``: the layer was run once for all images, as one for positions may be.
     """
 
-    site: SiteId
     inputs: Tensor
     inputs_version: int
     output: Tensor
-    is_alone: bool = False
+    is_alone: bool
+    is_shared: bool
 
     def flaw(self, num_images: int) -> tuple[str, str] | None:
         """Why no gradients of single records follow from this, and what to do instead; or None."""
@@ -78,50 +64,40 @@ class CapturedSite:
 class CapturedBatch:
     """What the passes over one batch leave behind.
 
-    ``synthetic_rows`` says, in a check, which of the two synthetic images each row is; ``has_shared`` that a layer was
-    run once for all images, as one for positions may be. ``image`` is the number of the image inside a function that
-    ``vmap`` runs for each.
+    ``image`` is the number of the image inside a function that ``vmap`` runs for each.
     """
 
     num_images: int | None = None
     num_passes: int = 0
     backward_began: bool = False
-    sites: dict[str, CapturedSite] = field(default_factory=dict)
-    output_grads: dict[str, Tensor] = field(default_factory=dict)
+    sites: dict[SiteId, CapturedSite] = field(default_factory=dict)
+    output_grads: dict[SiteId, Tensor] = field(default_factory=dict)
     copy_grads: dict[str, Tensor] = field(default_factory=dict)
-    synthetic_rows: Sequence[int] | None = None
-    has_shared: bool = False
     image: Tensor | None = None
-    _calls: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
 
     def begin_pass(self, num_images: int, *, at_most: int) -> None:
         """The model as a whole is run."""
         if self.num_passes >= at_most:
-            raise InvalidValue("num_passes", allowed=_MORE_PASSES, given=at_most)
+            allowed = (
+                "the number of forward passes over the same records that make up one loss; other batches need a "
+                "backward pass and gradients() each, and passes that are not trained on torch.no_grad()"
+            )
+            raise InvalidValue("num_passes", allowed=allowed, given=at_most)
         self.num_passes += 1
         if self.num_images is None:
             self.num_images = num_images
 
-    def images_of(self, values: Sequence[Any]) -> int:
+    def images_of(self, values: Any) -> int:
         """The number of images in the model's inputs, or in these where the model as a whole was not run."""
         if self.num_images is not None:
             return self.num_images
-        shapes = [value.shape for value in values if isinstance(value, Tensor) and value.dim()]
+        shapes = [leaf.shape for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.dim()]
         if not shapes:
             raise InvalidValue("inputs", allowed="tensors that begin with the record axis", given="none")
         return int(shapes[0][0])
 
-    def next_call(self, layer: str) -> int:
-        """The number of this call of a layer."""
-        self._calls[layer] = self._calls.get(layer, 0) + 1
-        return self._calls[layer] - 1
-
-    def put_inputs(self, site: SiteId, inputs: Tensor, output: Tensor, *, is_alone: bool = False) -> None:
-        kept = inputs.detach()
-        shape = torch.empty_like(output, device="meta", requires_grad=False)
-        self.sites[site.key] = CapturedSite(site, kept, kept._version, shape, is_alone)
-
-    def add(self, sums: dict[str, Tensor], key: str, grads: Tensor) -> None:
+    def add(self, sums: dict[Key, Tensor], key: Key, grads: Tensor) -> None:
         """A second backward pass through the same graph adds to the first."""
         self.backward_began = True
         sums[key] = sums[key] + grads.detach() if key in sums else grads.detach()
@@ -140,7 +116,12 @@ class HookedForward:
             return type(self.layer).forward(self.layer, *args, **kwargs)
         captured = self._captured()
         if captured.backward_began:
-            raise InvalidValue("loop", allowed=_ONE_BATCH_AT_A_TIME, given="a forward pass after the backward pass")
+            allowed = (
+                "such that gradients() is called between a backward pass and the next forward pass; a batch that is "
+                "skipped needs forget(), a pass that is not trained on torch.no_grad(), and activation checkpointing "
+                "is not supported"
+            )
+            raise InvalidValue("loop", allowed=allowed, given="a forward pass after the backward pass")
         return self._run(captured, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -152,28 +133,20 @@ def forward_by_rule(name: str, layer: nn.Module, rule: LayerRule) -> Callable[..
     """Run a layer with constant weights and capture every site."""
 
     def run(captured: CapturedBatch, *args: Any, **kwargs: Any) -> Any:
-        call = captured.next_call(name)
+        call = captured.calls[name] = captured.calls.get(name, -1) + 1
 
         def tap(site: str, inputs: Tensor, output: Tensor) -> Tensor:
             return _tapped(captured, SiteId(name, call, site), inputs, output)
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if rule.forward is not None:
-                return rule.forward(layer, tap, *args, **kwargs)
-            inputs = args[0] if args else next(iter(kwargs.values()))
-            output = type(layer).forward(layer, *args, **kwargs)
-            # Under autocast the layer saw its input in the type of its output.
-            seen = inputs.to(output.dtype) if inputs.is_floating_point() else inputs
-            return tap("output", seen, output)
-
+        forward = partial(run_by_rule, layer, rule, tap)
         whole = rule.covers_children or parametrize.is_parametrized(layer)
         if captured.image is None:
             held = layer.parameters() if whole else layer._parameters.values()  # called in every pass, and much faster
             with _constant([own for own in held if own is not None and own.requires_grad]):
                 return forward(*args, **kwargs)
         # Inside vmap no parameter can be made constant, so that other tensors take their places.
-        values = {f"layer.{own}": value.detach() for own, value in layer.named_parameters(recurse=whole)}
-        return FunctionalModel(WithoutHooks(layer, forward))(values, args, kwargs)
+        values = {own: value.detach() for own, value in layer.named_parameters(recurse=whole)}
+        return FunctionalModel(layer, forward)(values, args, kwargs)
 
     return run
 
@@ -184,12 +157,13 @@ def forward_by_copies(path: str, layer: nn.Module, copied: Mapping[str, str]) ->
     ``copied`` maps the module's name of a parameter to the model's. Layers with rules inside the module report as they
     do elsewhere. Where no parameter is copied, the images are still run apart.
     """
-    functional = FunctionalModel(WithoutHooks(layer))
+    functional = FunctionalModel(layer, plain_forward(layer))
     has_cells = any(isinstance(inner, nn.RNNBase) for inner in layer.modules())
 
     def with_copies(captured: CapturedBatch, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         makers = {own: partial(_hooked_copy, captured, layer.get_parameter(own), full) for own, full in copied.items()}
-        copies = {f"layer.{own}": _OutsideVmap.apply(make, captured.image) for own, make in makers.items()}  # type: ignore[no-untyped-call]
+        copies = dict(layer.named_buffers())  # so that no tensor of vmap's stays in the place of one
+        copies |= {own: _OutsideVmap.apply(make, captured.image) for own, make in makers.items()}  # type: ignore[no-untyped-call]
         if not isinstance(layer, nn.RNNBase):
             return functional(copies, args, kwargs)
         # vmap does not know recurrent layers, but what they are made of, and that is seen below one more derivative.
@@ -199,7 +173,7 @@ def forward_by_copies(path: str, layer: nn.Module, copied: Mapping[str, str]) ->
     def run(captured: CapturedBatch, *args: Any, **kwargs: Any) -> Any:
         if captured.image is not None:
             return with_copies(captured, args, kwargs)
-        num_images = captured.images_of(pytree.tree_leaves((args, kwargs)))
+        num_images = captured.images_of((args, kwargs))
         if not num_images:
             return _of_no_image(captured, layer, copied, *args, **kwargs)
         try:
@@ -207,14 +181,17 @@ def forward_by_copies(path: str, layer: nn.Module, copied: Mapping[str, str]) ->
                 return _each_alone(captured, with_copies, num_images, args, kwargs)
         except _Unfit as error:
             reason, instead = error.args
-            raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead) from None
         except LehrError:
             raise
         except Exception as error:
-            reason = f"it cannot be run for each record alone by torch.func.vmap ({shown(error)})"
-            raise NotPrivate(layer=described(path, layer), reason=reason, instead=_NO_VMAP) from None
+            reason = f"it cannot be run for each record alone by torch.func.vmap ({vmap_error(error)})"
+            instead = (
+                "operations that vmap knows, without branches on the values of a record; lehr.fit, which loops over "
+                "records where it must; or freeze its parameters"
+            )
         finally:
             captured.image = None
+        raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead)
 
     return run
 
@@ -230,7 +207,8 @@ def _each_alone(
     values, structure = pytree.tree_flatten((args, kwargs))
     moving = [isinstance(value, Tensor) and value.shape[:1] == (num_images,) for value in values]
     if not any(moving):
-        raise _Unfit(f"none of its inputs begins with the {num_images} records", _OTHER_ENGINE)
+        reason = f"none of its inputs begins with the {num_images} records"
+        raise _Unfit(reason, "the ghost or the materialised engine, or freeze its parameters")
     returned: list[Any] = []
 
     def one(image: Tensor, rows: list[Tensor]) -> list[Tensor]:
@@ -239,18 +217,20 @@ def _each_alone(
         returned[:] = pytree.tree_flatten(run(captured, *pytree.tree_unflatten(own, structure)))
         outputs = [leaf for leaf in returned[0] if isinstance(leaf, Tensor)]
         if any(output.shape[:1] != (1,) for output in outputs):
-            raise _Unfit("it returns a tensor that does not begin with the records, such as a loss", _NO_SUMMARY)
+            raise _Unfit(
+                "it returns a tensor that does not begin with the records, such as a loss",
+                "outputs that begin with the records, and a loss computed from them outside; or freeze its parameters",
+            )
         return [output.squeeze(0) for output in outputs]
 
+    def refuse_hook(tensor: Tensor, hook: Callable[..., Any]) -> None:
+        raise _Unfit("it registers a hook on a tensor, which vmap would never call", "a layer in place of the hook")
+
     rows = [value for moves, value in zip(moving, values, strict=True) if moves]
-    with patch.object(Tensor, "register_hook", _refuse_hook):
+    with patch.object(Tensor, "register_hook", refuse_hook):
         outputs = iter(vmap(one, randomness="different")(torch.arange(num_images, device=rows[0].device), rows))
     leaves = [next(outputs) if isinstance(leaf, Tensor) else leaf for leaf in returned[0]]
     return pytree.tree_unflatten(leaves, returned[1])
-
-
-def _refuse_hook(tensor: Tensor, hook: Callable[..., Any]) -> None:
-    raise _Unfit("it registers a hook on a tensor, which vmap would never call", "a layer in place of the hook")
 
 
 def _hooked_copy(captured: CapturedBatch, parameter: Tensor, full: str, num_images: int, *_: object) -> Tensor:
@@ -284,6 +264,7 @@ def _constant(parameters: list[nn.Parameter]) -> Iterator[None]:
 
 
 def _tapped(captured: CapturedBatch, site: SiteId, inputs: Tensor, output: Tensor) -> Tensor:
+    hooked = partial(_hooked_output, captured, site)
     if captured.image is not None:
 
         def all_images(num_images: int, values: Sequence[Tensor], axes: Sequence[int | None]) -> Tensor:
@@ -292,36 +273,34 @@ def _tapped(captured: CapturedBatch, site: SiteId, inputs: Tensor, output: Tenso
                 value.expand(num_images, *value.shape) if axis is None else value.movedim(axis, 0)
                 for value, axis in zip(values, axes, strict=True)
             )
-            return _hooked_output(captured, site, every_input, every_output, is_alone=True)
+            return hooked(every_input, every_output, is_alone=True)
 
         tapped: Tensor = _OutsideVmap.apply(all_images, captured.image, inputs, output)  # type: ignore[no-untyped-call]
         return tapped
     if captured.num_images is not None and inputs.shape[:1] == output.shape[:1] == (1,) != (captured.num_images,):
-        inputs, output = _for_each_image(captured, captured.num_images, inputs, output)
-    return _hooked_output(captured, site, inputs, output, is_alone=False)
+        # What all images share is given to each, so that each has a gradient of its own.
+        every = (values.expand(captured.num_images, *values.shape[1:]) for values in (inputs, output))
+        return hooked(*every, is_shared=True)
+    return hooked(inputs, output)
 
 
-def _for_each_image(captured: CapturedBatch, num_images: int, inputs: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
-    """What all images share, given to each, so that each has a gradient of its own.
-
-    A model that takes the row of one image for others would not show that: all rows are the same. So in a check they
-    are as different as the images are, and the outputs tell.
-    """
-    captured.has_shared = True
-    every_input, every_output = (values.expand(num_images, *values.shape[1:]) for values in (inputs, output))
-    if captured.synthetic_rows is not None:
-        factors = 1 + 0.1 * torch.tensor(captured.synthetic_rows, dtype=output.dtype, device=output.device)
-        every_output = every_output * factors.reshape(-1, *(1 for _ in output.shape[1:]))
-    return every_input, every_output
-
-
-def _hooked_output(captured: CapturedBatch, site: SiteId, inputs: Tensor, output: Tensor, *, is_alone: bool) -> Tensor:
-    captured.put_inputs(site, inputs, output, is_alone=is_alone)
+def _hooked_output(
+    captured: CapturedBatch,
+    site: SiteId,
+    inputs: Tensor,
+    output: Tensor,
+    *,
+    is_alone: bool = False,
+    is_shared: bool = False,
+) -> Tensor:
+    kept = inputs.detach()
+    shape = torch.empty_like(output, device="meta", requires_grad=False)
+    captured.sites[site] = CapturedSite(kept, kept._version, shape, is_alone, is_shared)
     if not output.requires_grad:
         output = _Rooted.apply(output, output.new_zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
     elif output._is_view():
         output = output.clone()  # a hook on a view gets the wrong gradient once a later layer has written into it
-    _REGISTER_HOOK(output, partial(captured.add, captured.output_grads, site.key))  # type: ignore[no-untyped-call]
+    _REGISTER_HOOK(output, partial(captured.add, captured.output_grads, site))  # type: ignore[no-untyped-call]
     return output
 
 

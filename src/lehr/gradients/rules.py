@@ -18,7 +18,7 @@ for the gradient that it passes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -30,64 +30,61 @@ from lehr.gradients.contributions import Lookup, Materialised, Stacked, outer
 from lehr.gradients.convolutions import Convolved, Geometry
 from lehr.interfaces import Contribution, Contributions, LayerRule, Site, Tap, at_least_float32, register_layer_rule
 
+Sites: TypeAlias = Mapping[str, Site]
 _InstanceNorm: TypeAlias = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 _BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+_Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_Transposed: TypeAlias = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
 
-def standardised(values: Tensor, axes: Sequence[int], *, eps: float) -> Tensor:
+def _exact(values: Tensor) -> Tensor:
+    return values.to(at_least_float32(values.dtype))
+
+
+def _standardised(values: Tensor, axes: Iterable[int], *, eps: float) -> Tensor:
     """The values with mean zero and variance one over the axes, in float32 or better, with the strides kept."""
-    exact = values.to(at_least_float32(values.dtype))
+    exact = _exact(values)
     if not exact.numel():  # an empty batch has no statistics, and asking for them warns
         return exact
     variance, mean = torch.var_mean(exact, dim=tuple(axes), correction=0, keepdim=True)
     return (exact - mean) * torch.rsqrt(variance + eps)
 
 
-def affine(tap: Tap, normalised: Tensor, *, gain: Tensor | None, shift: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Apply gain and shift, already shaped to be broadcast, and tap; without either there is nothing to tap."""
+def _affine(layer: Any, tap: Tap, normalised: Tensor, *, dtype: torch.dtype, is_per_channel: bool = False) -> Tensor:
+    """Apply the gain and shift that the layer has, and tap; without either there is nothing to tap."""
+    gain, shift = layer.weight, getattr(layer, "bias", None)
     if gain is None and shift is None:
         return normalised.to(dtype)
-    outputs = normalised if gain is None else normalised * gain
-    outputs = outputs if shift is None else outputs + shift
+    outputs = normalised
+    if gain is not None:
+        outputs = outputs * (_per_channel(gain, normalised) if is_per_channel else gain)
+    if shift is not None:
+        outputs = outputs + (_per_channel(shift, normalised) if is_per_channel else shift)
     return tap("output", normalised, outputs.to(dtype))
 
 
-def per_channel(numbers: Tensor, values: Tensor) -> Tensor:
+def _per_channel(numbers: Tensor, values: Tensor) -> Tensor:
     """One number per channel, shaped to be broadcast against ``values``, whose axis 1 has the channels."""
     return numbers.reshape(-1, *(1 for _ in values.shape[2:]))
 
 
-def affine_per_channel(layer: Any, tap: Tap, normalised: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Apply the gain and shift that a layer has for each channel, and tap."""
-    gain, shift = (None if own is None else per_channel(own, normalised) for own in (layer.weight, layer.bias))
-    return affine(tap, normalised, gain=gain, shift=shift, dtype=dtype)
-
-
-def by_fixed_statistics(layer: nn.Module, tap: Tap, values: Tensor, *, mean: Tensor, inverse_std: Tensor) -> Tensor:
-    """The forward pass of a layer that normalises by these numbers per channel."""
-    exact = values.to(at_least_float32(values.dtype))
-    normalised = (exact - per_channel(mean, values)) * per_channel(inverse_std, values)
-    return affine_per_channel(layer, tap, normalised, dtype=values.dtype)
-
-
-def affine_grads(site: Site, summed: Sequence[int]) -> Contributions:
+def _affine_grads(site: Site, summed: Iterable[int]) -> Contributions:
     """The gradients of gain and shift: sums over every axis that they were broadcast along."""
-    output_grads = site.output_grads.to(site.inputs.dtype)
-    axes = tuple(summed)
+    output_grads, axes = site.output_grads.to(site.inputs.dtype), tuple(summed)
     return {"weight": (output_grads * site.inputs).sum(axes), "bias": output_grads.sum(axes)}
 
 
-def all_but_channels(site: Site) -> tuple[int, ...]:
-    """Views and space, where a site's axes are ``BKC...``."""
-    return (1, *range(3, site.inputs.dim()))
+def _all_but_channels(values: Tensor) -> tuple[int, ...]:
+    """Views and space, where the axes are ``BKC...``."""
+    return (1, *range(3, values.dim()))
 
 
 def _layer_norm(layer: nn.LayerNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002  (torch's own keyword)
     shape = layer.normalized_shape
     if not input.numel() or not input.is_contiguous():
-        normalised = standardised(input, range(-len(shape), 0), eps=layer.eps)
-        return affine(tap, normalised, gain=layer.weight, shift=layer.bias, dtype=input.dtype)
-    exact = input.to(at_least_float32(input.dtype))
+        normalised = _standardised(input, range(-len(shape), 0), eps=layer.eps)
+        return _affine(layer, tap, normalised, dtype=input.dtype)
+    exact = _exact(input)
     parameters: list[Tensor | None] = [layer.weight, layer.bias]
     gain, shift = (None if own is None else own.to(exact.dtype) for own in parameters)
     output = functional.layer_norm(exact, shape, gain, shift, layer.eps).to(input.dtype)
@@ -98,26 +95,20 @@ def _layer_norm(layer: nn.LayerNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa
     return tap("output", normalised, output)
 
 
-def _layer_norm_grads(layer: nn.LayerNorm, sites: Mapping[str, Site]) -> Contributions:
-    site = sites["output"]
-    return affine_grads(site, range(1, site.inputs.dim() - len(layer.normalized_shape)))
-
-
 def _rms_norm(layer: nn.RMSNorm, tap: Tap, x: Tensor) -> Tensor:
-    exact = x.to(at_least_float32(x.dtype))
+    exact = _exact(x)
     axes = tuple(range(-len(layer.normalized_shape), 0))
     eps = torch.finfo(exact.dtype).eps if layer.eps is None else layer.eps
     normalised = exact * torch.rsqrt(exact.square().mean(axes, keepdim=True) + eps)
-    return affine(tap, normalised, gain=layer.weight, shift=None, dtype=x.dtype)
+    return _affine(layer, tap, normalised, dtype=x.dtype)
 
 
-def _rms_norm_grads(layer: nn.RMSNorm, sites: Mapping[str, Site]) -> Contributions:
-    site = sites["output"]
-    return {"weight": affine_grads(site, range(1, site.inputs.dim() - len(layer.normalized_shape)))["weight"]}
+def _layer_norm_grads(layer: nn.LayerNorm | nn.RMSNorm, sites: Sites) -> Contributions:
+    return _affine_grads(sites["output"], range(1, sites["output"].inputs.dim() - len(layer.normalized_shape)))
 
 
-def _group_norm(layer: nn.GroupNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002  (torch's own keyword)
-    exact = input.to(at_least_float32(input.dtype))
+def _group_norm(layer: nn.GroupNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002
+    exact = _exact(input)
     run = _by_torch if exact.device.type == "cpu" else _by_copies
     return run(layer, tap, exact).to(input.dtype)
 
@@ -133,34 +124,28 @@ def _by_torch(layer: nn.GroupNorm, tap: Tap, exact: Tensor) -> Tensor:
 
 
 def _by_copies(layer: nn.GroupNorm, tap: Tap, exact: Tensor) -> Tensor:
-    mean_NC, scale_NC = _statistics(exact, layer.num_groups, layer.eps)
-    shift_NC = -mean_NC * scale_NC
-    if layer.affine:
-        copies = (own.to(exact.dtype).expand(exact.shape[0], -1) for own in (layer.weight, layer.bias))
-        gain_NC, own_shift_NC = (tap(name, own, own) for name, own in zip(("weight", "bias"), copies, strict=True))
-        scale_NC, shift_NC = scale_NC * gain_NC, shift_NC * gain_NC + own_shift_NC
-    across = (*exact.shape[:2], *(1 for _ in exact.shape[2:]))
-    return exact * scale_NC.reshape(across) + shift_NC.reshape(across)
-
-
-def _statistics(exact: Tensor, num_groups: int, eps: float) -> tuple[Tensor, Tensor]:
-    """The mean, and one over the deviation, of each channel's group."""
+    images, channels = exact.shape[:2]
     variance, mean = torch.zeros_like(exact), exact
     if exact.dim() > 2 and exact.numel():  # an empty batch has no statistics, and asking for them warns
         variance, mean = torch.var_mean(exact, dim=tuple(range(2, exact.dim())), correction=0)
-    images, channels = exact.shape[:2]
-    grouped = (images, num_groups, channels // num_groups)
+    grouped = (images, layer.num_groups, channels // layer.num_groups)
     variance, mean = variance.reshape(grouped), mean.reshape(grouped)
     group_mean = mean.mean(2, keepdim=True)
     group_variance = variance.mean(2, keepdim=True) + (mean - group_mean).square().mean(2, keepdim=True)
-    scale = torch.rsqrt(group_variance + eps)
-    return group_mean.expand(grouped).reshape(images, channels), scale.expand(grouped).reshape(images, channels)
+    scale_NC = torch.rsqrt(group_variance + layer.eps).expand(grouped).reshape(images, channels)
+    shift_NC = -group_mean.expand(grouped).reshape(images, channels) * scale_NC
+    if layer.affine:
+        copies = (own.to(exact.dtype).expand(images, -1) for own in (layer.weight, layer.bias))
+        gain_NC, own_shift_NC = (tap(name, own, own) for name, own in zip(("weight", "bias"), copies, strict=True))
+        scale_NC, shift_NC = scale_NC * gain_NC, shift_NC * gain_NC + own_shift_NC
+    across = (images, channels, *(1 for _ in exact.shape[2:]))
+    return exact * scale_NC.reshape(across) + shift_NC.reshape(across)
 
 
-def _group_norm_grads(layer: nn.GroupNorm, sites: Mapping[str, Site]) -> Contributions:
+def _group_norm_grads(layer: nn.GroupNorm, sites: Sites) -> Contributions:
     """From the normalised input; or the gradients of the copies, added up over views, axes ``BKC``."""
     if "output" in sites:
-        return affine_grads(sites["output"], all_but_channels(sites["output"]))
+        return _per_channel_grads(layer, sites)
     return {name: site.output_grads.sum(1) for name, site in sites.items()}
 
 
@@ -171,30 +156,20 @@ def _instance_norm(layer: _InstanceNorm, tap: Tap, input: Tensor) -> Tensor:  # 
         raise InvalidValue(f"the input of {type(layer).__name__}", allowed=allowed, given=tuple(input.shape))
     if layer.running_mean is not None and not layer.training:
         return _batch_norm(layer, tap, input)
-    normalised = standardised(input, range(2, input.dim()), eps=layer.eps)
-    return affine_per_channel(layer, tap, normalised, dtype=input.dtype)
-
-
-def _refuses_statistics(layer: _InstanceNorm) -> str | None:
-    if layer.training and layer.running_mean is not None:
-        return (
-            "it keeps a running mean of the private records in its buffers, without noise; "
-            "build it with track_running_stats=False, or call eval() on it to use the statistics that it has"
-        )
-    return None
+    normalised = _standardised(input, range(2, input.dim()), eps=layer.eps)
+    return _affine(layer, tap, normalised, dtype=input.dtype, is_per_channel=True)
 
 
 def _batch_norm(layer: _BatchNorm | _InstanceNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002
     assert layer.running_mean is not None  # otherwise it uses the batch, which is refused
     assert layer.running_var is not None
-    variance = layer.running_var.to(at_least_float32(input.dtype))
-    inverse_std = torch.rsqrt(variance + layer.eps)
-    return by_fixed_statistics(layer, tap, input, mean=layer.running_mean, inverse_std=inverse_std)
+    inverse_std = torch.rsqrt(layer.running_var.to(at_least_float32(input.dtype)) + layer.eps)
+    normalised = (_exact(input) - _per_channel(layer.running_mean, input)) * _per_channel(inverse_std, input)
+    return _affine(layer, tap, normalised, dtype=input.dtype, is_per_channel=True)
 
 
-def per_channel_grads(layer: nn.Module, sites: Mapping[str, Site]) -> Contributions:
-    """The gradients of a gain and a shift per channel."""
-    return affine_grads(sites["output"], all_but_channels(sites["output"]))
+def _per_channel_grads(layer: nn.Module, sites: Sites) -> Contributions:
+    return _affine_grads(sites["output"], _all_but_channels(sites["output"].inputs))
 
 
 def outer_product(site: Site) -> Contribution:
@@ -212,21 +187,20 @@ def _positions(values: Tensor) -> Tensor:
     return values.reshape(values.shape[0], values.shape[1:-1].numel(), values.shape[-1])
 
 
-def _linear(layer: nn.Linear, sites: Mapping[str, Site]) -> Contributions:
+def _linear(layer: nn.Linear, sites: Sites) -> Contributions:
     return {"weight": outer_product(sites["output"]), "bias": bias_grads(sites["output"])}
 
 
-def _prelu(layer: nn.PReLU, sites: Mapping[str, Site]) -> Contributions:
+def _prelu(layer: nn.PReLU, sites: Sites) -> Contributions:
     """One slope for all channels, or one for each."""
     site = sites["output"]
-    exact = at_least_float32(site.inputs.dtype)
-    products = site.output_grads.to(exact) * site.inputs.to(exact).clamp_max(0)
+    products = _exact(site.output_grads) * _exact(site.inputs).clamp_max(0)
     if layer.num_parameters > 1:
-        return {"weight": products.sum(all_but_channels(site))}
+        return {"weight": products.sum(_all_but_channels(products))}
     return {"weight": products.sum(tuple(range(1, products.dim()))).unsqueeze(1)}
 
 
-def _embedding(layer: nn.Embedding | nn.EmbeddingBag, sites: Mapping[str, Site]) -> Contributions:
+def _embedding(layer: nn.Embedding | nn.EmbeddingBag, sites: Sites) -> Contributions:
     """Every axis behind the record is a position. The padding row is never trained."""
     rows, grads = sites["output"].inputs, sites["output"].output_grads
     if layer.padding_idx is not None:
@@ -237,11 +211,6 @@ def _embedding(layer: nn.Embedding | nn.EmbeddingBag, sites: Mapping[str, Site])
 
 
 def _refuses_table(layer: nn.Embedding | nn.EmbeddingBag) -> str | None:
-    if layer.max_norm is not None:
-        return (
-            "with max_norm it rescales the rows that private records look up, without noise; "
-            "build it with max_norm=None, and bound the rows after the update if they have to be"
-        )
     is_trained: bool = layer.weight.requires_grad
     if layer.scale_grad_by_freq and is_trained:
         return (
@@ -254,7 +223,7 @@ def _refuses_table(layer: nn.Embedding | nn.EmbeddingBag) -> str | None:
 def _embedding_bag(
     layer: nn.EmbeddingBag,
     tap: Tap,
-    input: Tensor,  # noqa: A002  (torch's own keyword)
+    input: Tensor,  # noqa: A002
     offsets: Tensor | None = None,
     per_sample_weights: Tensor | None = None,
 ) -> Tensor:
@@ -274,63 +243,53 @@ def _embedding_bag(
     return total / num_real.clamp_min(1) if layer.mode == "mean" else total
 
 
-_Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
-_Transposed: TypeAlias = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
-
-
-def _bias_grads(site: Site) -> Tensor:
-    """The output gradients summed over views and space, in float32 or better."""
-    grads = site.output_grads
-    return grads.sum((1, *range(3, grads.dim())), dtype=at_least_float32(grads.dtype))
-
-
-def _convolution(layer: _Convolution, sites: Mapping[str, Site]) -> Contributions:
-    site = sites["output"]
-    inputs, output_grads = site.inputs.flatten(0, 1), site.output_grads.flatten(0, 1)
-    around = _around(layer)
-    if layer.padding_mode == "zeros" and around[::2] == around[1::2]:
-        padding = tuple(around[::-2])
-    else:  # not zeros, or not the same on both sides: pad first, then convolve without padding
-        inputs = functional.pad(inputs, around, mode=layer.padding_mode.replace("zeros", "constant"))
-        padding = (0,) * len(layer.kernel_size)
+def _convolved(
+    layer: _Convolution | _Transposed, site: Site, inputs: Tensor, output_grads: Tensor, padding: tuple[int, ...]
+) -> Contributions:
     geometry = Geometry(layer.kernel_size, layer.stride, padding, layer.dilation, layer.groups)
-    return {"weight": Convolved(inputs, output_grads, geometry, site.inputs.shape[0]), "bias": _bias_grads(site)}
+    grads = site.output_grads
+    bias = grads.sum(_all_but_channels(grads), dtype=at_least_float32(grads.dtype))
+    return {"weight": Convolved(inputs, output_grads, geometry, site.inputs.shape[0]), "bias": bias}
 
 
-def _around(layer: _Convolution) -> list[int]:
-    """The padding as ``functional.pad`` wants it: last axis first, before and after."""
-    if not isinstance(layer.padding, str):
-        return [amount for amount in reversed(layer.padding) for _ in range(2)]
+def _convolution(layer: _Convolution, sites: Sites) -> Contributions:
+    site = sites["output"]
+    inputs = site.inputs.flatten(0, 1)
+    # The padding as ``functional.pad`` wants it: last axis first, before and after.
     if layer.padding == "valid":
-        return [0, 0] * len(layer.kernel_size)
-    reach = [d * (k - 1) for d, k in zip(reversed(layer.dilation), reversed(layer.kernel_size), strict=True)]
-    return [amount for total in reach for amount in (total // 2, total - total // 2)]
+        around = [0, 0] * len(layer.kernel_size)
+    elif isinstance(layer.padding, str):
+        reach = [d * (k - 1) for d, k in zip(reversed(layer.dilation), reversed(layer.kernel_size), strict=True)]
+        around = [amount for total in reach for amount in (total // 2, total - total // 2)]
+    else:
+        around = [amount for amount in reversed(layer.padding) for _ in range(2)]
+    padding = tuple(around[::-2])
+    if layer.padding_mode != "zeros" or around[::2] != around[1::2]:
+        # Not zeros, or not the same on both sides: pad first, then convolve without padding.
+        inputs = functional.pad(inputs, around, mode=layer.padding_mode.replace("zeros", "constant"))
+        padding = (0,) * len(padding)
+    return _convolved(layer, site, inputs, site.output_grads.flatten(0, 1), padding)
 
 
-def _transposed(layer: _Transposed, sites: Mapping[str, Site]) -> Contributions:
+def _transposed(layer: _Transposed, sites: Sites) -> Contributions:
     """A convolution in which input and output gradient have changed places."""
     site = sites["output"]
     assert not isinstance(layer.padding, str)
     inputs, output_grads = site.inputs.flatten(0, 1), site.output_grads.flatten(0, 1)
-    padding = tuple(layer.padding)
-    excess = _excess(layer, inputs, output_grads)
-    if any(more >= stride for more, stride in zip(excess, layer.stride, strict=True)):
-        # A convolution would take one step more than there are inputs: pad first, then cut what no input reaches.
-        around = [amount for p, more in zip(padding[::-1], excess[::-1], strict=True) for amount in (p, p - more)]
-        output_grads, padding = functional.pad(output_grads, around), (0,) * len(padding)
-    geometry = Geometry(layer.kernel_size, layer.stride, padding, layer.dilation, layer.groups)
-    return {"weight": Convolved(output_grads, inputs, geometry, site.inputs.shape[0]), "bias": _bias_grads(site)}
-
-
-def _excess(layer: _Transposed, inputs: Tensor, output_grads: Tensor) -> list[int]:
-    """How much longer each axis of the output is than the filter reaches: what ``output_padding`` adds."""
     settings = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-    return [
+    # How much longer each axis of the output is than the filter reaches: what ``output_padding`` adds.
+    excess = [
         after + 2 * padding - (before - 1) * stride - dilation * (kernel - 1) - 1
         for before, after, kernel, stride, padding, dilation in zip(
             inputs.shape[2:], output_grads.shape[2:], *settings, strict=True
         )
     ]
+    padding = tuple(layer.padding)
+    if any(more >= stride for more, stride in zip(excess, layer.stride, strict=True)):
+        # A convolution would take one step more than there are inputs: pad first, then cut what no input reaches.
+        around = [amount for p, more in zip(padding[::-1], excess[::-1], strict=True) for amount in (p, p - more)]
+        output_grads, padding = functional.pad(output_grads, around), (0,) * len(padding)
+    return _convolved(layer, site, output_grads, inputs, padding)
 
 
 _APART = ("query", "key", "value")
@@ -369,29 +328,30 @@ def _attention(
         for projected in (queries, keys, values)
     )
     weights: Tensor | None = None
-    if need_weights:
-        attended, weights = _weighed(layer, queries, keys, values, mask)
-        weights = weights.mean(1) if average_attn_weights else weights
-    elif queries.is_cuda:
+    if queries.is_cuda and not need_weights:
         dropout = layer.dropout if layer.training else 0.0
         attended = functional.scaled_dot_product_attention(queries, keys, values, mask, dropout_p=dropout)
-    elif mask is None:  # the CPU's fused function cannot be mapped over records
-        attended, _ = _weighed(layer, queries, keys, values, None)
-    else:  # as there, a query that may see nothing attends to nothing
-        sees_nothing = (mask == -torch.inf).all(-1, keepdim=True)
-        attended, _ = _weighed(layer, queries, keys, values, mask.masked_fill(sees_nothing, 0))
-        attended = attended.masked_fill(sees_nothing, 0)
+    else:  # the CPU's fused function cannot be mapped over records
+        sees_nothing = None if need_weights or mask is None else (mask == -torch.inf).all(-1, keepdim=True)
+        scores = (queries / math.sqrt(layer.head_dim)) @ keys.transpose(-1, -2)
+        if mask is not None:
+            scores = scores + (mask if sees_nothing is None else mask.masked_fill(sees_nothing, 0))
+        weights = functional.dropout(functional.softmax(scores, dim=-1), layer.dropout, training=layer.training)
+        attended = weights @ values
+        if sees_nothing is not None:  # as in the fused function, a query that may see nothing attends to nothing
+            attended = attended.masked_fill(sees_nothing, 0)
+        weights = (weights.mean(1) if average_attn_weights else weights) if need_weights else None
     outputs = layer.out_proj(attended.transpose(1, 2).flatten(2))
     return outputs if layer.batch_first else outputs.transpose(0, 1), weights
 
 
-def _projected(layer: nn.MultiheadAttention, tap: Tap, *arguments: Tensor) -> list[Tensor]:
+def _projected(layer: nn.MultiheadAttention, tap: Tap, *arguments: Tensor) -> Sequence[Tensor]:
     """Query, key and value, records first. Where all three are one tensor, one product serves them."""
     weight: Tensor | None = layer.in_proj_weight
     bias: Tensor | None = layer.in_proj_bias
     inputs = [argument if layer.batch_first else argument.transpose(0, 1) for argument in arguments]
     if arguments[0] is arguments[1] is arguments[2] and weight is not None:
-        return list(tap("together", inputs[0], functional.linear(inputs[0], weight, bias)).chunk(3, dim=-1))
+        return tap("together", inputs[0], functional.linear(inputs[0], weight, bias)).chunk(3, dim=-1)
     weights = [getattr(layer, f"{name[0]}_proj_weight") for name in _APART] if weight is None else weight.chunk(3)
     biases = (None,) * 3 if bias is None else bias.chunk(3)
     return [
@@ -423,16 +383,7 @@ def _mask(
     return additive(attn_mask) + padding
 
 
-def _weighed(
-    layer: nn.MultiheadAttention, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    scores = (queries / math.sqrt(layer.head_dim)) @ keys.transpose(-1, -2)
-    weights = functional.softmax(scores if mask is None else scores + mask, dim=-1)
-    weights = functional.dropout(weights, layer.dropout, training=layer.training)
-    return weights @ values, weights
-
-
-def _attention_grads(layer: nn.MultiheadAttention, sites: Mapping[str, Site]) -> Contributions:
+def _attention_grads(layer: nn.MultiheadAttention, sites: Sites) -> Contributions:
     found: dict[str, Contribution | Tensor] = {}
     if "together" in sites:
         found["in_proj_weight"] = outer_product(sites["together"])
@@ -457,15 +408,15 @@ def _refuses_attention(layer: nn.MultiheadAttention) -> str | None:
 _kinds: tuple[type[nn.Module], ...]
 for _kinds, _rule in (
     ((nn.LayerNorm,), LayerRule(contributions=_layer_norm_grads, forward=_layer_norm)),
-    ((nn.RMSNorm,), LayerRule(contributions=_rms_norm_grads, forward=_rms_norm)),
+    ((nn.RMSNorm,), LayerRule(contributions=_layer_norm_grads, forward=_rms_norm)),
     ((nn.GroupNorm,), LayerRule(contributions=_group_norm_grads, forward=_group_norm)),
     (
         (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-        LayerRule(contributions=per_channel_grads, forward=_instance_norm, refuses=_refuses_statistics),
+        LayerRule(contributions=_per_channel_grads, forward=_instance_norm),
     ),
     (
         (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
-        LayerRule(contributions=per_channel_grads, forward=_batch_norm),
+        LayerRule(contributions=_per_channel_grads, forward=_batch_norm),
     ),
     ((nn.Linear,), LayerRule(contributions=_linear)),
     ((nn.PReLU,), LayerRule(contributions=_prelu)),

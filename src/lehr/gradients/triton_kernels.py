@@ -251,7 +251,7 @@ def _form(inputs: Tensor, output_grads: Tensor, grads: Tensor | None, geometry: 
     return norms.sum(1)
 
 
-def weighted_parts(inputs: Tensor, output_grads: Tensor, weights: Tensor, geometry: Any) -> Tensor:
+def weighted_parts(inputs: Tensor, output_grads: Tensor, geometry: Any, weights: Tensor) -> Tensor:
     """``[parts, outputs, columns]``: partial sums over the images, in float32."""
     (images, channels, height, width), outputs = inputs.shape, output_grads.shape[1]
     filter_size, places = prod(geometry.kernel), prod(output_grads.shape[2:])

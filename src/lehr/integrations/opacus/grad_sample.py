@@ -25,9 +25,10 @@ from torch.utils import _pytree as pytree
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.hooked import HookedEngine
 from lehr.gradients.hooks import CapturedBatch, HookedForward
+from lehr.gradients.synthetic import SyntheticRecords
 from lehr.integrations.opacus.layers import pad_packed
 from lehr.integrations.opacus.validators import NotSupported
-from lehr.interfaces import Contributions, LayerRule, Site, Tensors, layer_rules, register_layer_rule
+from lehr.interfaces import Contributions, LayerRule, Site, layer_rules, register_layer_rule
 
 # The number of trailing axes that belong to one position.
 TRAILING_AXES: dict[type[nn.Module], Callable[[Any], int]] = {
@@ -213,19 +214,19 @@ class GradSampleHooks(HookedEngine):
         vars(module)["forward"] = HookedForward(module, lambda: self._captured, forward)
         self._undo.append(undo)
 
-    def _captured_apart(self, values: Tensors, inputs: Any) -> Any:
-        outputs, *others = super()._captured_apart(values, inputs)
-        if self._first is not None:
-            leaves = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
-            num_records = next(len(leaf) for leaf in leaves if leaf.dim())
-            longest = max((leaf.shape[1] for leaf in leaves if leaf.dim() > 1), default=0)
+    def _outputs(self, attempt: SyntheticRecords, inputs: Any) -> Any:
+        outputs = self._run_plain(attempt.values(self.model), inputs)
+        if self._first is None:
+            return outputs
+        leaves = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
+        num_records = next(len(leaf) for leaf in leaves if leaf.dim())
+        longest = max((leaf.shape[1] for leaf in leaves if leaf.dim() > 1), default=0)
 
-            def one_more(leaf: Tensor) -> Tensor:
-                return torch.cat([leaf, leaf[:1]]) if leaf.shape[:1] == (num_records,) else leaf
+        def one_more(leaf: Tensor) -> Tensor:
+            return torch.cat([leaf, leaf[:1]]) if leaf.shape[:1] == (num_records,) else leaf
 
-            more, *_ = super()._captured_apart(values, pytree.tree_map_only(Tensor, one_more, inputs))
-            outputs = transpose_outputs(outputs, more, num_positions=longest)
-        return outputs, *others
+        more = self._run_plain(attempt.values(self.model), pytree.tree_map_only(Tensor, one_more, inputs))
+        return transpose_outputs(outputs, more, num_positions=longest)
 
     def _replace_forward(self, layer: nn.Module, run: Any) -> None:
         super()._replace_forward(layer, run if self._first is None else self._first.transposing(layer, run))
