@@ -65,7 +65,7 @@ def _images_table(outcomes: Outcomes, size: Size) -> Table:
         (
             "method",
             *(f"{setting.title} [percent] | proven ε, {setting.title} [epsilon]" for setting in settings),
-            "needs besides",
+            "also needs",
         ),
         (
             row(RELU.title, partial(of_scheme, RELU), "nothing"),

@@ -237,9 +237,9 @@ def table5(outcomes: Outcomes, size: Size) -> Report:
                 "paper, % | ours, 2500 steps [percent 1] | simulated by 512, 600 steps [percent 1]",
             ),
             rows,
-            "ε is that of 2500 steps of batches of 4096 of so many records. δ is 10⁻⁵ for all of them, which gives the "
-            "paper's 7.1, and larger in proportion for fewer. The text of the paper says one over the records; its ε "
-            "of the smaller sets follows from neither.",
+            "ε is that of 2500 steps of batches of 4096 of so many records. δ is 10⁻⁵ for 50,000 records, which gives "
+            "the paper's 7.1, and 10⁻⁵ · 50,000 / N for N. The text of the paper says one over the records; its ε of "
+            "the smaller sets follows from neither.",
         )
     )
 

@@ -239,7 +239,7 @@ def accuracies(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Tabl
         "steps [count] | batch [count] | noise multiplier [number 4] | ε of the run itself [epsilon] | "
         "accuracy [percent 1] | paper, %",
         rows,
-        "Batches below 4096 are simulations and protect nobody, as their ε shows. The paper prints no numbers for "
+        "Batches below 4096 are simulations and protect nobody. The paper prints no numbers for "
         "this figure; 74.0 ± 0.5 is from its Table 5.",
     )
 
