@@ -213,7 +213,7 @@ def _interrupted_alone(rank: int, total: int, meeting: Path, writing: Any, who: 
     _meet(rank, total, meeting, timeout=30)
     waits: list[Callable[[Ranks], object]] = [
         lambda ranks: ranks.reduce(PrivateSum(values={"weight": torch.ones(3)}, sensitivity=1.0)),
-        lambda ranks: ranks.from_first(lambda: 1),
+        lambda ranks: ranks.from_rank_0(lambda: 1),
         lambda ranks: ranks.gather(rank),
     ]
     for wait in waits:
@@ -249,7 +249,7 @@ def _collect(rank: int, total: int, meeting: Path, writing: Any) -> None:
         writing.send(
             {
                 "reduced": {name: value.tolist() for name, value in reduced.items()},
-                "first": ranks.from_first(lambda: [rank, math.inf]),
+                "first": ranks.from_rank_0(lambda: [rank, math.inf]),
                 "gathered": ranks.gather("x" * rank),
                 "mine": mine.tolist(),
             }

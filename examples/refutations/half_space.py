@@ -24,7 +24,7 @@ from examples.published_claims import half_space as accepted_law
 from examples.refutations.many_runs import KEY, Runs, clipped, released
 from examples.refutations.refutation import Outcome, Refutation, down, main
 from lehr.auditing import Scores, bounds
-from lehr.extend import Annealed, PoissonSampling, SlotState
+from lehr.extend import Annealed, ComponentState, PoissonSampling
 
 RATE = 0.2
 NUM_EACH = 2000
@@ -56,7 +56,7 @@ def attacked(
     runs = Runs(num_each=num_each)
     sampling = PoissonSampling(expected_batch_size=MNIST.expected_batch_size, records=MNIST.records)
     of_accepted, of_candidates = torch.zeros(2, runs.num_runs, dtype=torch.float64)
-    state: SlotState = acceptance.start()
+    state: ComponentState = acceptance.start()
     is_running, step = torch.ones(runs.num_runs, dtype=torch.bool), 0
     while bool(is_running.any()) or step < candidates:
         randomness = KEY.at(step, 0)

@@ -21,7 +21,7 @@ from examples.refutations.many_runs import KEY, Runs, clipped, released
 from examples.refutations.refutation import Outcome, Refutation, main
 from lehr import Gaussian, Repeated, bound
 from lehr.auditing import Scores, bounds, errors_above
-from lehr.extend import Annealed, PoissonSampling, SlotState
+from lehr.extend import Annealed, ComponentState, PoissonSampling
 
 SIGMA, MOST_REJECTIONS, DELTA = 1.23, 10, 1e-3
 NUM_EACH = 500_000
@@ -31,7 +31,7 @@ FAR = SIGMA**2 * CLAIMED  # how far from the middle the privacy loss reaches the
 FARTHER = SIGMA**2 * bound(Gaussian(SIGMA), delta=DELTA / (MOST_REJECTIONS + 1)).epsilon
 STILL, RISE = 0.0, 100.0
 # One update has been accepted before this one. In the paper's cooling the very first is accepted after one rejection.
-STATE: SlotState = {"accepted": 1, "rejected_in_a_row": 0, "inverse_temperature": 10.0}
+STATE: ComponentState = {"accepted": 1, "rejected_in_a_row": 0, "inverse_temperature": 10.0}
 
 
 def attacked(runs: Runs) -> tuple[Tensor, Tensor]:

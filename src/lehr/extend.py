@@ -26,6 +26,7 @@ from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import (
     Clipping,
     ClipRule,
+    ComponentState,
     Contribution,
     CoordinateGradients,
     Groups,
@@ -35,7 +36,6 @@ from lehr.interfaces import (
     Records,
     ReleasedSum,
     Site,
-    SlotState,
     StepOutcome,
     register_layer_rule,
 )
@@ -58,6 +58,7 @@ __all__ = [
     "Callback",
     "ClipRule",
     "Clipping",
+    "ComponentState",
     "Contribution",
     "CoordinateGradients",
     "Cosine",
@@ -85,7 +86,6 @@ __all__ = [
     "Salvage",
     "Schedule",
     "Site",
-    "SlotState",
     "StepDecay",
     "StepOutcome",
     "StepRandomness",

@@ -24,7 +24,7 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 Inputs: TypeAlias = "Tensor | tuple[Tensor, ...] | dict[str, Tensor]"
 Groups: TypeAlias = Sequence[Sequence[str]]
 Clip: TypeAlias = Callable[[Tensors], Tensors]
-SlotState: TypeAlias = Mapping[str, "float | Tensor"]
+ComponentState: TypeAlias = Mapping[str, "float | Tensor"]
 
 
 class Records(Protocol):
@@ -154,16 +154,16 @@ class Clipping(Protocol):
     def unproven(self) -> str | None:
         """Why there is no guarantee; None where there is one."""
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         """The state before the first step."""
 
-    def rule(self, state: SlotState, step: int) -> ClipRule:
+    def rule(self, state: ComponentState, step: int) -> ClipRule:
         """The rule of this step, counted from zero."""
 
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
         """The state after a step."""
 
-    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
+    def peek(self, state: ComponentState, private: PrivateSum, *, divisor: float) -> ComponentState:
         """The state after looking at a private sum. Called only where ``unproven`` is set."""
 
 

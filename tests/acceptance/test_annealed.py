@@ -11,7 +11,7 @@ import torch
 from lehr.acceptance.annealed import Annealed
 from lehr.acceptance.proposal import PrivateEnergy
 from lehr.errors import InvalidValue
-from lehr.interfaces import SlotState
+from lehr.interfaces import ComponentState
 from tests.acceptance.proposed import NOTHING_RELEASED, Proposed
 
 
@@ -19,7 +19,7 @@ def state(accepted: int, rejected_in_a_row: int, inverse_temperature: float) -> 
     return {"accepted": accepted, "rejected_in_a_row": rejected_in_a_row, "inverse_temperature": inverse_temperature}
 
 
-def decide(rule: Annealed, before: SlotState, proposal: Proposed) -> tuple[bool, dict[str, Any]]:
+def decide(rule: Annealed, before: ComponentState, proposal: Proposed) -> tuple[bool, dict[str, Any]]:
     decision = rule.decide(before, proposal, NOTHING_RELEASED)
     assert decision.step_scale in (0.0, 1.0)
     return decision.is_accepted, dict(decision.state)
@@ -128,7 +128,7 @@ def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("threshold", [1, 3, 10])
 def test_rejections_in_a_row_reach_the_threshold_and_no_more(threshold: int) -> None:
     rule = Annealed(rejection_threshold=threshold, cooling="floored")
-    after: SlotState = rule.start()
+    after: ComponentState = rule.start()
     decisions = []
     for _ in range(3 * (threshold + 1)):
         is_accepted, after = decide(rule, after, rises(1e9, drawn=0.999))
@@ -146,8 +146,8 @@ def test_many_runs_at_once_decide_as_each_alone(cooling: dict[str, Any]) -> None
     for special in (math.inf, -math.inf, math.nan):
         changes[torch.rand(changes.shape, generator=generator) < 0.1] = special
     uniforms = torch.rand(changes.shape, generator=generator, dtype=torch.float64)
-    together: SlotState = rule.start()
-    alone: list[SlotState] = [rule.start()] * num_runs
+    together: ComponentState = rule.start()
+    alone: list[ComponentState] = [rule.start()] * num_runs
     for change, uniform in zip(changes, uniforms, strict=True):
         is_accepted, together = rule.decide_each(together, change, uniform.clone)
         for run in range(num_runs):

@@ -24,7 +24,7 @@ from lehr.acceptance.proposal import (
     energy_from_json,
 )
 from lehr.errors import InvalidValue
-from lehr.interfaces import ReleasedSum, SlotState
+from lehr.interfaces import ComponentState, ReleasedSum
 from tests.acceptance.proposed import NOTHING_RELEASED, Proposed, released
 
 SOUND: dict[str, Any] = {"loss_clip": 0.5, "noise_multiplier": 1.0, "expected_batch_size": 8}
@@ -47,17 +47,17 @@ ALL: dict[str, Acceptance] = {
 every_acceptance = pytest.mark.parametrize("acceptance", ALL.values(), ids=ALL.keys())
 
 
-def through_a_file(state: SlotState) -> dict[str, float | Tensor]:
+def through_a_file(state: ComponentState) -> dict[str, float | Tensor]:
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     numbers = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
     return {**json.loads(json.dumps(numbers, allow_nan=False)), **load(save(tensors))}
 
 
-def plain(state: SlotState) -> dict[str, object]:
+def plain(state: ComponentState) -> dict[str, object]:
     return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
-def decide(acceptance: Acceptance, state: SlotState, drawn: float) -> Decision:
+def decide(acceptance: Acceptance, state: ComponentState, drawn: float) -> Decision:
     proposal = Proposed(now=1.0, proposed=1.05, drawn=drawn, elsewhere={0.5: 1.02, 2.0: 1.2})
     just = released(drawn, 1.0)
     decision = acceptance.decide(state, proposal, acceptance.combined(state, just))
@@ -188,7 +188,7 @@ def test_noisy_max_chooses_among_equal_parts_of_the_largest_and_zero() -> None:
 
 def test_the_largest_step_follows_the_largest_chosen() -> None:
     rule = NoisyMax(energy=CHOICE, step_sizes=4, largest=2.0, adapted_every=3, headroom=0.1)
-    state: SlotState = rule.start()
+    state: ComponentState = rule.start()
     for index in (1, 0, 3, 0):
         state = rule.decide(state, Choosing(index), NOTHING_RELEASED).state
     assert state == {"largest": 2.0, "largest_chosen": 1.5, "accepted": 2}
@@ -265,13 +265,13 @@ REJECTED, ACCEPTED = Proposed(now=1.0, proposed=9.0, drawn=0.99), Proposed(now=1
 SALVAGE = Salvage(Annealed(cooling="floored"))
 
 
-def after(state: SlotState, proposal: Proposed, just: ReleasedSum) -> tuple[ReleasedSum, SlotState]:
+def after(state: ComponentState, proposal: Proposed, just: ReleasedSum) -> tuple[ReleasedSum, ComponentState]:
     combined = SALVAGE.combined(state, just)
     return combined, SALVAGE.decide(state, proposal, combined).state
 
 
 def test_rejected_sums_are_averaged_until_one_is_accepted() -> None:
-    state: SlotState = SALVAGE.start()
+    state: ComponentState = SALVAGE.start()
     for k in (1, 5, 12):
         combined, state = after(state, REJECTED, released(float(k), 2.0 * k))
     torch.testing.assert_close(combined.values["weight"], torch.tensor([6.0, 12.0]))
@@ -292,7 +292,7 @@ def test_a_sum_with_less_noise_has_more_weight() -> None:
 @pytest.mark.parametrize("is_shaped", [False, True])
 def test_the_mean_has_the_stated_noise(is_shaped: bool) -> None:
     generator = torch.Generator().manual_seed(3)
-    state: SlotState = SALVAGE.start()
+    state: ComponentState = SALVAGE.start()
     for noise_multiplier in (1.0, 3.0, 2.0):
         values = noise_multiplier * torch.randn(200_000, generator=generator)
         std: Any = {"weight": torch.full_like(values, noise_multiplier)} if is_shaped else noise_multiplier

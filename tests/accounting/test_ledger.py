@@ -138,11 +138,11 @@ def test_a_finished_ledger_takes_nothing_more_from_anyone(path: Path, ledger: Le
 
 def test_another_run_s_ledger_is_refused(ledger: Ledger) -> None:
     same_plan = Composed((Repeated(TEST, 2), TEST, Repeated(STEP, 100)))
-    ledger.refuse_other()
-    ledger.refuse_other(run="a run", plan_event=same_plan, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    ledger.check_same()
+    ledger.check_same(run="a run", plan_event=same_plan, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
     for other in ({"run": "b"}, {"plan_event": Repeated(STEP, 99)}, {"adjacency": Adjacency.REPLACE_ONE}):
         with pytest.raises(InvalidValue, match=r"^ledger"):
-            ledger.refuse_other(**other)
+            ledger.check_same(**other)
 
 
 def test_events_and_counts_are_checked(ledger: Ledger) -> None:

@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from lehr.attacks.harness import Wrapper
-from lehr.interfaces import ClipRule, PrivateSum, RecordGradients, SlotState
+from lehr.interfaces import ClipRule, ComponentState, PrivateSum, RecordGradients
 from lehr.privacy.clipping import FlatClip, PerCoordinateClip, Unclipped
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.sampling import PoissonSampling
@@ -84,7 +84,7 @@ class RuleOff:
 class ClipOff(Wrapper):
     """A way of clipping that does not clip."""
 
-    def rule(self, state: SlotState, step: int) -> ClipRule:
+    def rule(self, state: ComponentState, step: int) -> ClipRule:
         return RuleOff(self.inner.rule(state, step))
 
 

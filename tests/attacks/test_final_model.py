@@ -160,9 +160,9 @@ def test_a_run_without_held_out_records_is_compared_with_its_test_records(
     result = final_model.attack_run(run.directory, records(300, seed=3), **given)
     assert result.verdict is Verdict.REFUTED
     assert result.decisive.assumes == (final_model.INDEPENDENT, final_model.ONE_POPULATION)
-    with pytest.raises(InvalidValue, match="very records"):
+    with pytest.raises(InvalidValue, match=r"^data must be"):
         final_model.attack_run(run.directory, records(300, seed=5), **given)
-    with pytest.raises(InvalidValue, match="very records"):
+    with pytest.raises(InvalidValue, match=r"^data must be"):
         final_model.attack_run(run.directory, records(300, seed=3), model=model())
 
 
@@ -228,9 +228,9 @@ def test_the_same_records_stay_on_either_side() -> None:
     whole = records(300, seed=6)
     one = Sides(members=whole.at(torch.arange(150)), others=whole.at(torch.arange(150, 300)), held_out_fraction=0.5)
     other = replace(one, members=one.others, others=one.members)
-    (first, is_first), (second, is_second) = one.fair(KEY), other.fair(KEY)
+    (first, is_rank_0), (second, is_second) = one.fair(KEY), other.fair(KEY)
     assert torch.equal(first.inputs, second.inputs)
-    assert (is_first == ~is_second).all()
+    assert (is_rank_0 == ~is_second).all()
 
 
 def test_duplicate_records_are_left_out() -> None:

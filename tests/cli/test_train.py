@@ -155,7 +155,7 @@ def test_stopped_run_is_resumed_with_its_records(lehr: Run, lehr_json: RunJson, 
     chosen = RunConfig.of(privacy=privacy, data=data)
     with pytest.raises(KeyboardInterrupt):
         fit(config=chosen, directory=own / "run", quiet=True, compiled=False, callbacks=[Stop()], name="a name")
-    assert "with npz or folder beside it" in lehr("train", "--resume", "run", "--no-compile", code=2).stderr
+    assert "dataset" in lehr("train", "--resume", "run", "--no-compile", code=2).stderr
     answer = lehr_json("train", "--resume", "run", *OWN[:2], "--test-npz", "test.npz", "--no-compile")
     assert (answer["steps"], answer["reason"]) == (3, "plan completed")
     with Ledger.open(own / "run" / "ledger.db") as ledger:

@@ -300,8 +300,8 @@ def ran(method: Method, path: Path) -> Ran:
         model=trained,
         engine=engine,
         method=method,
-        private=PRIVATE,
-        views=lambda inputs, generator: inputs,
+        private_records=PRIVATE,
+        prepare_inputs=lambda inputs, generator: inputs,
         averaging=NoAverage(),
         oracle=judge(method, plan, trained),
         environment={"same": "always"},
@@ -309,7 +309,7 @@ def ran(method: Method, path: Path) -> Ran:
     with folder(path, plan) as opened:
         spec = RunSpec(
             name="test",
-            plan=RunPlan(plan=plan),
+            run_plan=RunPlan(plan=plan),
             mechanism=mechanism,
             directory=path,
             config={},

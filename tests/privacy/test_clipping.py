@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 
 from lehr.errors import InvalidValue
 from lehr.gradients.ghost import GhostEngine
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, StepOutcome
+from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum, StepOutcome
 from lehr.privacy.clipping import (
     LARGEST_CLIP_NORM,
     SMALLEST_CLIP_NORM,
@@ -318,7 +318,7 @@ def simulated(
 class NoiseAndAll(ReleasedPrior):
     """Squares of released means as they are."""
 
-    def learn(self, state: SlotState, released: ReleasedSum, *, divisor: float) -> SlotState:
+    def learn(self, state: ComponentState, released: ReleasedSum, *, divisor: float) -> ComponentState:
         return super().learn(state, replace(released, noise_std=0.0), divisor=divisor)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lehr.accounting.accountant import bound
 from lehr.accounting.events import Gaussian
 from lehr.errors import InvalidValue
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, StepOutcome
+from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum, StepOutcome
 from lehr.privacy.noise import (
     BudgetedNoise,
     FixedNoise,
@@ -143,7 +143,7 @@ def test_no_noise_releases_the_sum_for_an_infinite_epsilon() -> None:
             NoNoise().event(wrong)
 
 
-def after(noise: BudgetedNoise, *accepted: bool) -> SlotState:
+def after(noise: BudgetedNoise, *accepted: bool) -> ComponentState:
     state = noise.start(VALUES)
     for is_accepted in accepted:
         state = noise.learn(

@@ -21,7 +21,7 @@ from lehr.interfaces import PrivateSum
 from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.distributed import ALONE, Ranks, device_of_rank, fingerprint_of, join_ranks, refuse_wrapped
-from lehr.run.private_run import OpenRunSpec, PrivateRun
+from lehr.run.private_run import PrivateRun, UnplannedRunSpec
 from tests.several_ranks import (
     STEPS,
     KillAt,
@@ -43,14 +43,14 @@ SAMPLING = PoissonSampling(expected_batch_size=20, records=40)
 @pytest.mark.parametrize("total", [1, 2, 3, 7])
 def test_shares_of_all_ranks_are_the_draw(total: int) -> None:
     places = torch.tensor([0, 1, 2, 5, 6, 7, 8, 20, 21, 35])
-    shares = [Ranks(number=number, total=total).own(places) for number in range(total)]
+    shares = [Ranks(number=number, total=total).share_of(places) for number in range(total)]
     assert torch.cat(shares).sort().values.equal(places)
 
 
 @pytest.mark.parametrize("places", [[], [0], [1, 4, 5, 9, 13]])
 def test_largest_share_of_a_draw(places: list[int]) -> None:
     drawn = torch.tensor(places, dtype=torch.int64)
-    expected = max(len(Ranks(number=number, total=3).own(drawn)) for number in range(3))
+    expected = max(len(Ranks(number=number, total=3).share_of(drawn)) for number in range(3))
     assert Ranks(number=1, total=3).largest_share(drawn) == expected
 
 
@@ -65,14 +65,14 @@ def test_one_record_moves_only_itself_and_the_last_one() -> None:
     """Otherwise one record more would move others to another rank, and another batch, to be rounded otherwise."""
     ranks = Ranks(number=0, total=2), Ranks(number=1, total=2)
     with_it, without = torch.tensor([12, 3, 9, 4, 8]), torch.tensor([12, 8, 9, 4])
-    shares = [(rank.own(with_it).tolist(), rank.own(without).tolist()) for rank in ranks]
+    shares = [(rank.share_of(with_it).tolist(), rank.share_of(without).tolist()) for rank in ranks]
     assert shares == [([12, 9, 8], [12, 9]), ([3, 4], [8, 4])]
 
 
 def test_no_two_ranks_share_random_numbers() -> None:
     found = []
     for number in range(3):
-        run = PrivateRun.open(OpenRunSpec(sampling=SAMPLING, num_records=40, physical_batch=4, key=KEY))
+        run = PrivateRun.open(UnplannedRunSpec(sampling=SAMPLING, num_records=40, physical_batch=4, key=KEY))
         run.ranks = Ranks(number=number, total=3)
         step = run.draw()
         with torch.random.fork_rng():
@@ -205,7 +205,7 @@ def test_steps_repeated_by_another_number_of_ranks_are_charged_again(tmp_path: P
         repeated = before - 4
         assert charged(directory)[0] == STEPS
         assert resumed["end"].step == STEPS - repeated
-        assert f"plan spent {repeated} steps early" in resumed["end"].reason
+        assert f"ended {repeated} steps early" in resumed["end"].reason
 
 
 @pytest.mark.slow

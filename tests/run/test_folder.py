@@ -123,11 +123,11 @@ def test_config_without_a_section(tmp_path: Path) -> None:
 
 def test_other_plan_or_records(tmp_path: Path) -> None:
     with create(tmp_path / "run") as folder:
-        folder.refuse_other(config=CONFIG, fingerprint=lambda key: "mark")
+        folder.check_same(config=CONFIG, fingerprint=lambda key: "mark")
         with pytest.raises(InvalidValue, match=r"plan.steps was 5 and is 6"):
-            folder.refuse_other(config={**CONFIG, "plan": {"steps": 6, "delta": 1e-5}}, fingerprint=lambda key: "mark")
+            folder.check_same(config={**CONFIG, "plan": {"steps": 6, "delta": 1e-5}}, fingerprint=lambda key: "mark")
         with pytest.raises(InvalidValue, match="other records"):
-            folder.refuse_other(config=CONFIG, fingerprint=lambda key: "another")
+            folder.check_same(config=CONFIG, fingerprint=lambda key: "another")
 
 
 def test_date_version_and_claims_may_differ() -> None:

@@ -22,7 +22,7 @@ from lehr.acceptance.rules import NoisyMax
 from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, counted, together
 from lehr.data import InMemory
 from lehr.errors import Diverged
-from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum, SlotState, StepOutcome
+from lehr.interfaces import ClipRule, ComponentState, PrivateSum, ReleasedSum, StepOutcome
 from lehr.methods.adadp import adadp
 from lehr.methods.dpopt import dpopt
 from lehr.methods.dpsgd import dpsgd
@@ -100,7 +100,7 @@ class Given:
     def on(self, opened: RunFolder) -> PrivateRun:
         spec = RunSpec(
             name="test",
-            plan=self.run_plan,
+            run_plan=self.run_plan,
             mechanism=self.mechanism,
             directory=opened.files.directory,
             config={},
@@ -136,8 +136,8 @@ def training(**changed: Any) -> Given:
         model=trained,
         engine=Summing(trained),
         method=method,
-        private=RECORDS,
-        views=lambda inputs, generator: inputs,
+        private_records=RECORDS,
+        prepare_inputs=lambda inputs, generator: inputs,
         averaging=NoAverage(),
         scorer=scorer,
         oracle=oracle,
@@ -266,10 +266,10 @@ class PartlyUnreadable(InMemory):
 
 
 def test_unreadable_record_adds_nothing(tmp_path: Path) -> None:
-    streamed = training(private=PartlyUnreadable(RECORDS.inputs, RECORDS.targets))
+    streamed = training(private_records=PartlyUnreadable(RECORDS.inputs, RECORDS.targets))
     inputs = RECORDS.inputs.clone()
     inputs[::4] = math.nan
-    held = training(private=InMemory(inputs, RECORDS.targets))
+    held = training(private_records=InMemory(inputs, RECORDS.targets))
     for name, given in (("streamed", streamed), ("held", held)):
         run(tmp_path / name, given)
     assert weights(streamed).equal(weights(held))
@@ -456,7 +456,7 @@ def test_everything_public_follows_from_releases(tmp_path: Path, clipping: Any) 
     found = {}
     for name, records in (("one", RECORDS), ("other", others)):
         method = Method(name="deaf", clipping=clipping, noise=Deaf(), update=sgd(0.5, momentum=0.9))
-        loop, _ = run(tmp_path / name, training(method=method, private=records), [Listening(told[name])])
+        loop, _ = run(tmp_path / name, training(method=method, private_records=records), [Listening(told[name])])
         with RunFolder.open(tmp_path / name) as opened:
             entries = [replace(entry, at="") for entry in opened.ledger.entries()]
         state = loop.state.checkpoint()
@@ -509,7 +509,7 @@ def test_callbacks(tmp_path: Path) -> None:
 def test_diagnostics_are_opt_in_and_private(tmp_path: Path) -> None:
     run(tmp_path / "without", training())
     assert not (tmp_path / "without/private/diagnostics.jsonl").exists()
-    run(tmp_path / "with", training(has_diagnostics=True))
+    run(tmp_path / "with", training(writes_diagnostics=True))
     file = tmp_path / "with/private/diagnostics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(rows) == 6
@@ -565,7 +565,7 @@ def test_components_learn_from_releases_only(tmp_path: Path) -> None:
             released.append(super().release(private, **more))
             return released[-1]
 
-        def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+        def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
             learnt.append(taken.released)
             return state
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, SampledWithoutReplacement
 from lehr.errors import InvalidValue
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState
+from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum
 from lehr.optim.optimizers import sgd
 from lehr.planning.plan import Plan
 from lehr.privacy.clipping import FlatClip, Unclipped
@@ -130,7 +130,7 @@ def test_is_private() -> None:
 def test_adaptive_noise_needs_a_limit() -> None:
     @dataclass(frozen=True)
     class Fading(IsotropicNoise):
-        def factor(self, state: SlotState) -> float:
+        def factor(self, state: ComponentState) -> float:
             return 0.5
 
     mechanism = Mechanism.of(replace(METHOD, noise=Fading()), PLAN)

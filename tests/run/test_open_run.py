@@ -15,8 +15,8 @@ from lehr.errors import BudgetExceeded, InvalidValue
 from lehr.interfaces import PrivateSum
 from lehr.planning.budget import Budget
 from lehr.privacy.sampling import PoissonSampling
-from lehr.run.private_run import OpenRunSpec, PrivateRun
-from lehr.run.replay import OPEN_BLOCK, OpenCharger
+from lehr.run.private_run import PrivateRun, UnplannedRunSpec
+from lehr.run.replay import OPEN_BLOCK, UnplannedCharger
 
 STEP, OTHER = PoissonSampled(0.1, Gaussian(1.0)), PoissonSampled(0.1, Gaussian(2.0))
 SAMPLING = PoissonSampling(expected_batch_size=1, records=10)
@@ -29,7 +29,7 @@ def release(run: PrivateRun, *, noise_multiplier: float = 1.0) -> None:
 
 
 def test_charges_are_on_disk(tmp_path: Path) -> None:
-    charger = OpenCharger(folder=tmp_path / "new", delta=1e-5)
+    charger = UnplannedCharger(folder=tmp_path / "new", delta=1e-5)
     charger.charge(STEP)
     (path,) = (tmp_path / "new").glob("*.ledger")
     with Ledger.open(path) as ledger:
@@ -37,25 +37,25 @@ def test_charges_are_on_disk(tmp_path: Path) -> None:
 
 
 def test_blocks_of_another_process(tmp_path: Path) -> None:
-    first = OpenCharger(folder=tmp_path, delta=1e-5)
+    first = UnplannedCharger(folder=tmp_path, delta=1e-5)
     for event in [STEP] * (OPEN_BLOCK + 1) + [OTHER]:
         first.charge(event)
     assert counted(first.charged()) == {STEP: OPEN_BLOCK + 1, OTHER: 1}
     first.close()
     with pytest.raises(InvalidValue, match="step"):
         first.charge(STEP)
-    second = OpenCharger(folder=tmp_path, delta=1e-5)
+    second = UnplannedCharger(folder=tmp_path, delta=1e-5)
     assert counted(second.before) == {STEP: 2 * OPEN_BLOCK, OTHER: OPEN_BLOCK}
     second.charge(STEP)
     assert counted(second.charged())[STEP] == 2 * OPEN_BLOCK + 1
     with pytest.raises(InvalidValue, match="delta"):
-        OpenCharger(folder=tmp_path)
+        UnplannedCharger(folder=tmp_path)
 
 
 def test_unproven_steps() -> None:
-    charger = OpenCharger()
+    charger = UnplannedCharger()
     run = PrivateRun.open(
-        OpenRunSpec(sampling=SAMPLING, num_records=10, physical_batch=10, charger=charger, unproven="shuffled")
+        UnplannedRunSpec(sampling=SAMPLING, num_records=10, physical_batch=10, charger=charger, unproven="shuffled")
     )
     release(run)
     assert counted(charger.charged()) == {NonPrivate("shuffled"): 1}
@@ -65,8 +65,13 @@ def test_unproven_steps() -> None:
 def test_steps_of_a_checkpoint_count(tmp_path: Path) -> None:
     Budget.create(tmp_path / "budget", dataset="people", epsilon=20.0, delta=1e-3).close()
     planned = Repeated(STEP, 3)
-    spec = OpenRunSpec(
-        sampling=SAMPLING, num_records=10, physical_batch=10, planned=planned, budget=tmp_path / "budget", name="run"
+    spec = UnplannedRunSpec(
+        sampling=SAMPLING,
+        num_records=10,
+        physical_batch=10,
+        reserved_steps=planned,
+        budget=tmp_path / "budget",
+        name="run",
     )
     run = PrivateRun.open(spec)
     with pytest.raises(InvalidValue, match="plan"):
@@ -85,11 +90,13 @@ def test_steps_of_a_checkpoint_count(tmp_path: Path) -> None:
 
 
 def test_two_runs_of_one_charger() -> None:
-    charger, planned = OpenCharger(), Repeated(STEP, 1)
+    charger, planned = UnplannedCharger(), Repeated(STEP, 1)
     for _ in range(2):
         release(
             PrivateRun.open(
-                OpenRunSpec(sampling=SAMPLING, num_records=10, physical_batch=10, charger=charger, planned=planned)
+                UnplannedRunSpec(
+                    sampling=SAMPLING, num_records=10, physical_batch=10, charger=charger, reserved_steps=planned
+                )
             )
         )
     assert counted(charger.charged()) == {STEP: 2}

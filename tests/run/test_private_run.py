@@ -12,7 +12,7 @@ import torch
 
 from lehr.accounting.events import NOTHING, Event, Gaussian, NonPrivate, PoissonSampled, Repeated, counted
 from lehr.errors import BudgetExceeded, InvalidValue, StoreError
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState
+from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum
 from lehr.optim.optimizers import sgd
 from lehr.planning.budget import Budget, RunStatus
 from lehr.planning.plan import Plan
@@ -21,8 +21,8 @@ from lehr.privacy.noise import IsotropicNoise, with_rounding
 from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.mechanism import Mechanism, Method
-from lehr.run.private_run import OpenRunSpec, PrivateRun, PrivateStep, RunSpec
-from lehr.run.replay import OPEN_BLOCK, OpenCharger, RunPlan
+from lehr.run.private_run import PrivateRun, PrivateStep, RunSpec, UnplannedRunSpec
+from lehr.run.replay import OPEN_BLOCK, RunPlan, UnplannedCharger
 from tests.run.test_folder import CONFIG
 from tests.training.tiny import new_budget
 
@@ -36,7 +36,7 @@ class State:
     """How far a loop is, and the state of its noise."""
 
     step: int = 0
-    noise: SlotState = None  # type: ignore[assignment]
+    noise: ComponentState = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         self.noise = {}
@@ -47,7 +47,7 @@ def spec(path: Path, *, noise: Any = None, **changed: Any) -> RunSpec:
     method = Method(name="dpsgd", clipping=FlatClip(1.0), noise=noise or IsotropicNoise(), update=sgd(0.5))
     given: dict[str, Any] = {
         "name": "first",
-        "plan": RunPlan(plan=plan, setup_event=changed.pop("setup_event", NOTHING)),
+        "run_plan": RunPlan(plan=plan, setup_event=changed.pop("setup_event", NOTHING)),
         "mechanism": Mechanism.of(method, plan),
         "directory": path / "run",
         "config": {**CONFIG, "run": "first"},
@@ -211,7 +211,7 @@ def test_setup_is_charged_once_before_it_is_done(tmp_path: Path) -> None:
         assert run.folder is not None
         assert counted(run.folder.ledger.charged()) == {setup: 1}
     assert seen == [1, 1]
-    assert run.spent == 1
+    assert run.epsilon_spent == 1
 
 
 def test_finish_returns_the_unused_part_once(tmp_path: Path) -> None:
@@ -254,7 +254,9 @@ SAMPLING = PoissonSampling(expected_batch_size=8, records=40)
 
 
 def opened(**changed: Any) -> PrivateRun:
-    return PrivateRun.open(OpenRunSpec(**{"sampling": SAMPLING, "num_records": HELD, "physical_batch": 4, **changed}))
+    return PrivateRun.open(
+        UnplannedRunSpec(**{"sampling": SAMPLING, "num_records": HELD, "physical_batch": 4, **changed})
+    )
 
 
 def event(noise_multiplier: float) -> PoissonSampled:
@@ -263,7 +265,7 @@ def event(noise_multiplier: float) -> PoissonSampled:
 
 def test_run_without_a_plan_charges_releases_only() -> None:
     told: list[Event] = []
-    charger = OpenCharger()
+    charger = UnplannedCharger()
     run = opened(charger=charger, on_charge=told.append)
     for noise_multiplier in (1.0, 2.0, None, 1.0):
         step = run.draw()
@@ -296,7 +298,7 @@ def test_no_two_draws_share_randomness() -> None:
 
 
 def test_release_without_noise_is_not_private() -> None:
-    charger = OpenCharger()
+    charger = UnplannedCharger()
     step = opened(charger=charger).draw()
     released = fill(step).release(noise_multiplier=0.0)
     assert released.values["weight"].tolist() == [len(step.indices)] * 3
@@ -309,7 +311,7 @@ def test_release_without_noise_is_not_private() -> None:
 def test_own_draws_are_unproven() -> None:
     with pytest.raises(InvalidValue, match="indices"):
         opened().draw([1, 2])
-    charger = OpenCharger()
+    charger = UnplannedCharger()
     step = opened(charger=charger, unproven="batches were shuffled").draw([1, 2])
     step.add(part(), num_records=2)
     step.release(noise_multiplier=1.0)
@@ -317,8 +319,8 @@ def test_own_draws_are_unproven() -> None:
 
 
 def test_planned_events_are_enforced() -> None:
-    charger = OpenCharger()
-    run = opened(charger=charger, planned=Repeated(event(1.0), 2))
+    charger = UnplannedCharger()
+    run = opened(charger=charger, reserved_steps=Repeated(event(1.0), 2))
     for _ in range(2):
         fill(run.draw()).release(noise_multiplier=1.0)
     with pytest.raises(InvalidValue, match="the planned event"):
@@ -330,8 +332,8 @@ def test_planned_events_are_enforced() -> None:
 
 def test_folder_keeps_charges_in_blocks(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="delta"):
-        OpenCharger(folder=tmp_path / "steps")
-    charger = OpenCharger(folder=tmp_path / "steps", delta=1e-3)
+        UnplannedCharger(folder=tmp_path / "steps")
+    charger = UnplannedCharger(folder=tmp_path / "steps", delta=1e-3)
     run = opened(charger=charger)
     for noise_multiplier in (1.0, 1.0, 2.0):
         fill(run.draw()).release(noise_multiplier=noise_multiplier)
@@ -340,7 +342,7 @@ def test_folder_keeps_charges_in_blocks(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="none after"):
         fill(run.draw()).release(noise_multiplier=1.0)
     expected: dict[Event, int] = {event(1.0): OPEN_BLOCK, event(2.0): OPEN_BLOCK}
-    later = OpenCharger(folder=tmp_path / "steps", delta=1e-3)
+    later = UnplannedCharger(folder=tmp_path / "steps", delta=1e-3)
     assert counted(later.before) == counted(later.charged()) == expected
     fill(opened(charger=later).draw()).release(noise_multiplier=1.0)
     assert counted(later.used) == {event(1.0): 1}
@@ -351,11 +353,11 @@ def test_budget_of_a_run_without_a_folder(tmp_path: Path) -> None:
     budget = new_budget(tmp_path / "budget")
     with pytest.raises(InvalidValue, match="budget"):
         opened(budget=budget)
-    run = opened(budget=budget, planned=Repeated(event(1.0), 5), name="first")
+    run = opened(budget=budget, reserved_steps=Repeated(event(1.0), 5), name="first")
     assert counted(reserved(budget).charged) == {event(1.0): 5}
     fill(run.draw()).release(noise_multiplier=1.0)
     run.finish()
     run.finish()
     assert counted(reserved(budget).charged) == {event(1.0): 1}
     with pytest.raises((InvalidValue, StoreError, BudgetExceeded)):
-        opened(budget=budget, planned=Repeated(event(1.0), 5), name="first")  # the name is taken
+        opened(budget=budget, reserved_steps=Repeated(event(1.0), 5), name="first")  # the name is taken

@@ -189,7 +189,7 @@ def test_second_attempt_under_a_schedule(tmp_path_factory: pytest.TempPathFactor
             charges = StepCharger(run_plan, attempt, ledger=ledger)
             for step in range(first, min(last, charges.end_step)):
                 charges.charge(step)
-                done.append(charges.planned(step))
+                done.append(charges.paying_step(step))
             events = together(*(run_plan.plan.events(step, step + 1) for step in done))
             assert counted(ledger.charged()) == counted(events)
         assert done == list(range(30))

@@ -81,9 +81,9 @@ def test_the_noise_is_the_least_with_which_the_whole_search_stays_within_epsilon
     drawn = [paid.search.space.draw(generator()) for _ in range(3)]  # whatever its settings, a trial has this plan
     assert {method_and_plan(paid.search.trial(each, plan=paid.plan))[1] for each in drawn} == {paid.plan}
     trial = paid.fit_options()["trial_of"]
-    trial.refuse_other(paid.plan.event)
+    trial.check_same(paid.plan.event)
     with pytest.raises(InvalidValue):
-        trial.refuse_other(Repeated(paid.plan.step_event, 5))
+        trial.check_same(Repeated(paid.plan.step_event, 5))
 
 
 def test_noise_that_is_given_is_kept_and_its_price_follows(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def test_trial_of_a_search_is_not_distributed(monkeypatch: pytest.MonkeyPatch) -
     run = decided(monkeypatch, fit_ranked, compiled=False)
     object.__setattr__(run, "ranks", Ranks(number=0, total=2))
     monkeypatch.setattr(training_run, "check_searchable", lambda plan: None)
-    trial: Any = SimpleNamespace(refuse_other=lambda event: None)
+    trial: Any = SimpleNamespace(check_same=lambda event: None)
     with pytest.raises(InvalidValue, match="trial_of"):
         run._refuse_unfit_trial(trial)
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from lehr import validate
 from lehr.acceptance.proposal import Decision, EnergyOfOne, PrivateEnergy, Proposal, PublicEnergy, check_energy
 from lehr.errors import InvalidValue
-from lehr.interfaces import ReleasedSum, SlotState
+from lehr.interfaces import ComponentState, ReleasedSum
 
 _COOLINGS = ("accepted", "floored", "classic")
 _COLDEST = 1e300
@@ -60,13 +60,13 @@ class Annealed:
     def most_rejections(self) -> int:
         return self.rejection_threshold
 
-    def start(self) -> SlotState:
+    def start(self) -> ComponentState:
         return dict(zip(_STATE, (0.0, 0.0, float(self.initial_inverse_temperature)), strict=True))
 
-    def combined(self, state: SlotState, released: ReleasedSum) -> ReleasedSum:
+    def combined(self, state: ComponentState, released: ReleasedSum) -> ReleasedSum:
         return released
 
-    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+    def decide(self, state: ComponentState, proposal: Proposal, released: ReleasedSum) -> Decision:
         def uniform() -> Tensor:
             return torch.tensor(proposal.uniform(), dtype=torch.float64)
 
@@ -76,7 +76,7 @@ class Annealed:
         return Decision(float(is_accepted), numbers, self.keeps_momentum)
 
     def decide_each(
-        self, state: SlotState, change: Tensor, uniform: Callable[[], Tensor]
+        self, state: ComponentState, change: Tensor, uniform: Callable[[], Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the decisions of many runs at once, one run for each element of the tensors, and their states.
 

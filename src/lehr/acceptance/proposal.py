@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.files import strict_json
-from lehr.interfaces import ReleasedSum, SlotState
+from lehr.interfaces import ComponentState, ReleasedSum
 
 _CLIPPED = ("records", "batch")
 
@@ -127,7 +127,7 @@ class Decision(NamedTuple):
     """
 
     step_scale: float
-    state: SlotState
+    state: ComponentState
     keeps_momentum: bool = False
 
     @property
@@ -146,13 +146,13 @@ class Acceptance(Protocol):
     def most_rejections(self) -> int | None:
         """The most candidates that can be rejected in a row; None where there is no limit."""
 
-    def start(self) -> SlotState:
+    def start(self) -> ComponentState:
         """Return the state before the first candidate."""
 
-    def combined(self, state: SlotState, released: ReleasedSum) -> ReleasedSum:
+    def combined(self, state: ComponentState, released: ReleasedSum) -> ReleasedSum:
         """Return what the candidate is made from: the sum that was just released, and perhaps earlier ones."""
 
-    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+    def decide(self, state: ComponentState, proposal: Proposal, released: ReleasedSum) -> Decision:
         """Decide on the candidate that was made from ``released``."""
 
     def to_json(self) -> dict[str, object]:

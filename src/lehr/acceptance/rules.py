@@ -29,13 +29,13 @@ from lehr.acceptance.proposal import (
     check_energy,
 )
 from lehr.errors import InvalidValue
-from lehr.interfaces import ReleasedSum, SlotState
+from lehr.interfaces import ComponentState, ReleasedSum
 
 
 class _Uncombined:
     """Rules whose candidates are made from the last released sum only."""
 
-    def combined(self, state: SlotState, released: ReleasedSum) -> ReleasedSum:
+    def combined(self, state: ComponentState, released: ReleasedSum) -> ReleasedSum:
         return released
 
 
@@ -46,10 +46,10 @@ class Always(_Uncombined):
     energy: ClassVar[None] = None
     most_rejections: ClassVar[int] = 0
 
-    def start(self) -> SlotState:
+    def start(self) -> ComponentState:
         return {}
 
-    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+    def decide(self, state: ComponentState, proposal: Proposal, released: ReleasedSum) -> Decision:
         return Decision(1.0, {})
 
     def to_json(self) -> dict[str, object]:
@@ -75,10 +75,10 @@ class NoisyTest(_Uncombined):
             raise InvalidValue("threshold", allowed="a number of clips", given=self.threshold)
         check_energy(PublicEnergy, PrivateEnergy, energy=self.energy)
 
-    def start(self) -> SlotState:
+    def start(self) -> ComponentState:
         return {"accepted": 0}
 
-    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+    def decide(self, state: ComponentState, proposal: Proposal, released: ReleasedSum) -> Decision:
         unit = self.energy.loss_clip if isinstance(self.energy, PrivateEnergy) else 1.0
         is_accepted = proposal.change() <= self.threshold * unit
         return Decision(float(is_accepted), {"accepted": float(state["accepted"]) + is_accepted})
@@ -111,10 +111,10 @@ class NoisyMax(_Uncombined):
         validate.count(adapted_every=self.adapted_every)
         validate.non_negative(headroom=self.headroom)
 
-    def start(self) -> SlotState:
+    def start(self) -> ComponentState:
         return {"largest": float(self.largest), "largest_chosen": 0.0, "accepted": 0}
 
-    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+    def decide(self, state: ComponentState, proposal: Proposal, released: ReleasedSum) -> Decision:
         largest = float(state["largest"])
         scales = [largest * part / self.step_sizes for part in range(self.step_sizes + 1)]
         chosen = scales[proposal.best(scales)]
@@ -163,13 +163,13 @@ class BestStep(_Wrapper):
             allowed = "one with a public energy: on private records each step size is one more query"
             raise InvalidValue("inner", allowed=allowed, given=self.inner.to_json()["kind"])
 
-    def start(self) -> SlotState:
+    def start(self) -> ComponentState:
         return self.inner.start()
 
-    def combined(self, state: SlotState, released: ReleasedSum) -> ReleasedSum:
+    def combined(self, state: ComponentState, released: ReleasedSum) -> ReleasedSum:
         return self.inner.combined(state, released)
 
-    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+    def decide(self, state: ComponentState, proposal: Proposal, released: ReleasedSum) -> Decision:
         best = self.step_scales[proposal.best(self.step_scales)]
         decision = self.inner.decide(state, _AtScale(proposal, best), released)
         return decision._replace(step_scale=best * decision.step_scale)
@@ -206,10 +206,10 @@ class Salvage(_Wrapper):
     the precision of their noise, is post-processing of charged releases. An accepted candidate starts it anew.
     """
 
-    def start(self) -> SlotState:
+    def start(self) -> ComponentState:
         return {**_prefixed(_INNER, self.inner.start()), _PRECISION: 0.0}
 
-    def combined(self, state: SlotState, released: ReleasedSum) -> ReleasedSum:
+    def combined(self, state: ComponentState, released: ReleasedSum) -> ReleasedSum:
         before = float(state[_PRECISION])
         if not before:
             return released
@@ -222,7 +222,7 @@ class Salvage(_Wrapper):
             noise_std[name] = torch.hypot(share * carried_std, (1 - share) * _std(released, name))
         return ReleasedSum(values=values, noise_std=noise_std, noise_multiplier=precision**-0.5)
 
-    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+    def decide(self, state: ComponentState, proposal: Proposal, released: ReleasedSum) -> Decision:
         inner_state = {name.removeprefix(_INNER): state[name] for name in state if name.startswith(_INNER)}
         decision = self.inner.decide(inner_state, proposal, released)
         after = {**_prefixed(_INNER, decision.state), _PRECISION: 0.0}
@@ -243,5 +243,5 @@ def _std(released: ReleasedSum, name: str) -> Tensor:
     return torch.as_tensor(released.std_of(name), dtype=torch.float64)
 
 
-def _prefixed(prefix: str, state: SlotState) -> dict[str, float | Tensor]:
+def _prefixed(prefix: str, state: ComponentState) -> dict[str, float | Tensor]:
     return {prefix + name: value for name, value in state.items()}

@@ -116,7 +116,7 @@ class Ledger(FileBacked):
             self._totals(transaction.rows).after(entry)  # refuses what the plan does not have
             transaction.append(kind, body)
 
-    def refuse_other(
+    def check_same(
         self, *, run: str | None = None, plan_event: Event | None = None, adjacency: Adjacency | None = None
     ) -> None:
         """Refuse this ledger where it is not the one of the given run, plan or adjacency."""

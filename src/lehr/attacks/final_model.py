@@ -244,7 +244,7 @@ def _sides_of_run(directory: Path, config: dict[str, Any], records: RunRecords) 
         reason = "its key is gone, as it is after a release; use lehr.attacks.final_model.attack"
         raise StoreError(f"cannot tell which records were trained on in {directory}: {reason}")
     with RunFolder.open(directory) as folder:
-        folder.refuse_other(config=folder.config, fingerprint=records.fingerprint)
+        folder.check_same(config=folder.config, fingerprint=records.fingerprint)
     fraction = validate.non_negative(held_out_fraction=training["held_out_fraction"])
     if fraction:
         parts = records.with_held_out(Split.load(files.split))

@@ -35,7 +35,7 @@ from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
 from lehr.gradients.execution import random_numbers_apart
 from lehr.gradients.materialised import MaterialisedEngine
-from lehr.interfaces import ClipRule, Inputs, PrivateSum, ReleasedSum, SlotState, Tensors
+from lehr.interfaces import ClipRule, ComponentState, Inputs, PrivateSum, ReleasedSum, Tensors
 from lehr.planning.plan import Plan
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.sampling import physical
@@ -226,7 +226,7 @@ class StepExperiment:
         return clipping.rule(clipping.start(self._parameters), 0)
 
     @cached_property
-    def _noise(self) -> SlotState:
+    def _noise(self) -> ComponentState:
         return self.mechanism.noise.start(self._parameters)
 
     @property

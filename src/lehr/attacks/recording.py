@@ -37,7 +37,7 @@ from lehr.certificates.run_reading import read_run
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.gradients.batches import LossFn
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, StepOutcome, Tensors
+from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum, StepOutcome, Tensors
 from lehr.planning.plan import Plan
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.sampling import ORDER, counted_under
@@ -239,7 +239,7 @@ class TracingNoise(Wrapper):
         self._trace = trace
 
     def release(
-        self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, state: SlotState
+        self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, state: ComponentState
     ) -> ReleasedSum:
         step = self._trace.step = randomness.step
         released: ReleasedSum = self.inner.release(
@@ -257,10 +257,10 @@ class TracingNoise(Wrapper):
             self._trace.note(what, value, step=step)
         return self._trace.add_sum(SumEntry(step, private, released, noise_multiplier))
 
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
         self._trace.note("divisor", taken.divisor, step=self._trace.step)
         self._trace.note("accepted", taken.is_accepted, step=self._trace.step)
-        learned: SlotState = self.inner.learn(state, taken)
+        learned: ComponentState = self.inner.learn(state, taken)
         return learned
 
 
@@ -271,7 +271,7 @@ class TracingAcceptance(Wrapper):
         super().__init__(acceptance)
         self._trace = trace
 
-    def decide(self, state: SlotState, proposal: Proposal, released: ReleasedSum) -> Decision:
+    def decide(self, state: ComponentState, proposal: Proposal, released: ReleasedSum) -> Decision:
         is_public = isinstance(self.inner.energy, PublicEnergy)
         decision: Decision = self.inner.decide(state, TracingProposal(proposal, self._trace, is_public), released)
         self._trace.note("decision", (decision.step_scale, decision.keeps_momentum), step=self._trace.step)

@@ -174,7 +174,7 @@ def _refuse_other_ledger(record: RunRecord, files: RunFiles, plan: Plan) -> None
     if not files.ledger.is_file():
         raise StoreError(f"cannot release {record.directory}: it has no {files.ledger.name}, which says what was done")
     with Ledger.open(files.ledger) as ledger:
-        ledger.refuse_other(run=record.run, adjacency=plan.adjacency)
+        ledger.check_same(run=record.run, adjacency=plan.adjacency)
         if ledger.delta != plan.delta or not is_part(plan.event, of=ledger.plan_event):
             raise CertificateMismatch(f"{files.ledger} is the ledger of another plan than that of {files.config}")
 

@@ -102,7 +102,7 @@ def _charged(plan: Plan, *, run: str | None, steps_taken: int | None, ledger: Pa
     if ledger is not None:
         common.refuse("ledger", steps_taken=steps_taken)
         with Ledger.open(ledger) as book:
-            book.refuse_other(run=run, plan_event=plan.event, adjacency=plan.adjacency)
+            book.check_same(run=run, plan_event=plan.event, adjacency=plan.adjacency)
             return book.charged()
     return None if steps_taken is None else steps_of(plan.event, steps_taken=steps_taken)
 

@@ -36,7 +36,7 @@ def train(
 
     Options override CONFIG.toml, and --set overrides both. --resume continues a stopped run, bit for bit.
     """
-    from lehr.run.distributed import is_first
+    from lehr.run.distributed import is_rank_0
     from lehr.training.fit import fit
     from lehr.training.prepare import config_of_run
 
@@ -50,7 +50,7 @@ def train(
     fields["quiet"] = fields["quiet"] or json or None
     chosen = base.with_options(**fields).with_values(**common.parse_settings(settings or ()))
     run = fit(config=chosen, callbacks=[] if tensorboard is None else [TensorBoard(tensorboard)])
-    if not is_first():  # of several processes, one prints
+    if not is_rank_0():  # of several processes, one prints
         return
     if json:
         common.print_json(_shape(run))

@@ -181,7 +181,7 @@ class ExternalRun:
         check_record_independence(loop, sample_records(dataset, num_records))
         spec = RunSpec(
             name=config.name,
-            plan=self._plan,
+            run_plan=self._plan,
             mechanism=self.mechanism,
             directory=self.directory,
             config=self._describe(method, library),
@@ -217,7 +217,7 @@ class ExternalRun:
     @property
     def epsilon_spent(self) -> float:
         """ε of all steps that are charged so far; steps are charged in small blocks."""
-        return self._run.spent
+        return self._run.epsilon_spent
 
     def sampler(self) -> ExternalSampler:
         """The physical batches of one epoch, for ``DataLoader(batch_sampler=...)``."""

@@ -226,7 +226,7 @@ class Budget(FileBacked):
     def _finished(self, run: str, ledger: Ledger) -> Event:
         """All that a run did, from its own ledger, which takes nothing more from now on."""
         found = self._books(self._file.rows()).unsettled(run)
-        ledger.refuse_other(run=run, plan_event=found.reserved, adjacency=self._filter.adjacency)
+        ledger.check_same(run=run, plan_event=found.reserved, adjacency=self._filter.adjacency)
         ledger.finish()
         return ledger.charged()
 

@@ -112,7 +112,7 @@ class SearchTrial:
     price: SearchPrice
     event: Event
 
-    def refuse_other(self, event: Event) -> None:
+    def check_same(self, event: Event) -> None:
         """Refuse a run that does anything else: all trials of a search are paid for as one and the same event."""
         if counted(event) != counted(self.event):
             allowed = f"what was fixed for every trial, {self.event}"

@@ -22,11 +22,11 @@ from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.interfaces import (
     ClipRule,
+    ComponentState,
     CoordinateGradients,
     PrivateSum,
     RecordGradients,
     ReleasedSum,
-    SlotState,
     StepOutcome,
     Tensors,
 )
@@ -55,20 +55,20 @@ class StatelessClipping:
     needs_coordinates: ClassVar[bool] = False
     unproven: ClassVar[str | None] = None
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         return {}
 
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
         return state
 
-    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
+    def peek(self, state: ComponentState, private: PrivateSum, *, divisor: float) -> ComponentState:
         return state
 
 
 class FixedClip(StatelessClipping):
     """A clip rule that is used at every step."""
 
-    def rule(self, state: SlotState, step: int) -> Self:
+    def rule(self, state: ComponentState, step: int) -> Self:
         return self
 
 
@@ -106,7 +106,7 @@ class ScheduledClip(StatelessClipping):
     clip: NormClip
     schedule: Schedule
 
-    def rule(self, state: SlotState, step: int) -> ClipRule:
+    def rule(self, state: ComponentState, step: int) -> ClipRule:
         return replace(self.clip, clip_norm=self.clip.clip_norm * self.schedule.factor(step))
 
 
@@ -337,16 +337,16 @@ class Prior(Protocol):
     def unproven(self) -> str | None:
         """Why there is no guarantee; None where there is one."""
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         """Return the state before the first step."""
 
-    def learn(self, state: SlotState, released: ReleasedSum, *, divisor: float) -> SlotState:
+    def learn(self, state: ComponentState, released: ReleasedSum, *, divisor: float) -> ComponentState:
         """Return the state after a sum was released."""
 
-    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
+    def peek(self, state: ComponentState, private: PrivateSum, *, divisor: float) -> ComponentState:
         """Return the state after a sum was computed, before it has noise."""
 
-    def squares(self, state: SlotState) -> dict[str, Tensor] | None:
+    def squares(self, state: ComponentState) -> dict[str, Tensor] | None:
         """Return the expected squares, all above zero, or None while nothing is known."""
 
 
@@ -363,17 +363,17 @@ class RawPrior:
         validate.delta(memory=self.memory)
         validate.non_negative(least_variance=self.least_variance)
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         return _zeros(_SQUARE, parameters)
 
-    def learn(self, state: SlotState, released: ReleasedSum, *, divisor: float) -> SlotState:
+    def learn(self, state: ComponentState, released: ReleasedSum, *, divisor: float) -> ComponentState:
         return state
 
-    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
+    def peek(self, state: ComponentState, private: PrivateSum, *, divisor: float) -> ComponentState:
         squares = {name: (value.double() / divisor).square() for name, value in private.values.items()}
         return _moved(state, _SQUARE, squares, memory=self.memory)
 
-    def squares(self, state: SlotState) -> dict[str, Tensor] | None:
+    def squares(self, state: ComponentState) -> dict[str, Tensor] | None:
         squares = _of(state, _SQUARE)
         roots = torch.cat([square.sqrt().flatten() for square in squares.values()])
         if not float(roots.var(correction=0)) > self.least_variance:
@@ -404,10 +404,10 @@ class ReleasedPrior:
         validate.delta(least_share=self.least_share)
         validate.non_negative(significance=self.significance)
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         return {**_zeros(_SQUARE, parameters), **_zeros(_VARIANCE, parameters), _LEARNT: 0.0}
 
-    def learn(self, state: SlotState, released: ReleasedSum, *, divisor: float) -> SlotState:
+    def learn(self, state: ComponentState, released: ReleasedSum, *, divisor: float) -> ComponentState:
         noise = _variances(released, divisor=divisor)
         known = _of(state, _SQUARE)
         squares, variances = {}, {}
@@ -419,10 +419,10 @@ class ReleasedPrior:
         state = _moved(state, _VARIANCE, variances, memory=self.memory**2, share=(1 - self.memory) ** 2)
         return {**state, _LEARNT: float(state[_LEARNT]) + 1}
 
-    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
+    def peek(self, state: ComponentState, private: PrivateSum, *, divisor: float) -> ComponentState:
         return state
 
-    def squares(self, state: SlotState) -> dict[str, Tensor] | None:
+    def squares(self, state: ComponentState) -> dict[str, Tensor] | None:
         if not state[_LEARNT]:
             return None
         warmth = self._warmth(state)
@@ -443,7 +443,7 @@ class ReleasedPrior:
         kept = (1 - variance.mean() / spread.clamp_min(_TINY)).clamp(0, 1)
         return (mean + kept * (square - mean)).clamp_min(self.least_share * mean)
 
-    def _warmth(self, state: SlotState) -> float:
+    def _warmth(self, state: ComponentState) -> float:
         """Return the share of the truth that a running mean from zero has reached."""
         return 1.0 - float(self.memory ** max(1.0, float(state[_LEARNT])))
 
@@ -456,13 +456,13 @@ def _zeros(prefix: str, parameters: Tensors) -> dict[str, Tensor | float]:
     return {prefix + name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
 
 
-def _of(state: SlotState, prefix: str) -> dict[str, Tensor]:
+def _of(state: ComponentState, prefix: str) -> dict[str, Tensor]:
     found = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
 
 def _moved(
-    state: SlotState, prefix: str, seen: Mapping[str, Tensor], *, memory: float, share: float | None = None
+    state: ComponentState, prefix: str, seen: Mapping[str, Tensor], *, memory: float, share: float | None = None
 ) -> dict[str, Tensor | float]:
     """Return the state with these running means moved towards ``seen``."""
     share = 1 - memory if share is None else share
@@ -506,10 +506,10 @@ class AdaptiveClip:
     def unproven(self) -> str | None:
         return self.prior.unproven
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         return self.prior.start(parameters)
 
-    def rule(self, state: SlotState, step: int) -> ClipRule:
+    def rule(self, state: ComponentState, step: int) -> ClipRule:
         squares = self.prior.squares(state)
         if squares is None:
             return FlatClip(self.clip_norm)
@@ -520,8 +520,8 @@ class AdaptiveClip:
             return FlatClip(self.clip_norm)
         return PerCoordinateClip({name: scale * root for name, root in roots.items()})
 
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
         return self.prior.learn(state, taken.released, divisor=taken.divisor)
 
-    def peek(self, state: SlotState, private: PrivateSum, *, divisor: float) -> SlotState:
+    def peek(self, state: ComponentState, private: PrivateSum, *, divisor: float) -> ComponentState:
         return self.prior.peek(state, private, divisor=divisor)

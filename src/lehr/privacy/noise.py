@@ -21,7 +21,7 @@ from torch import Tensor
 from lehr import validate
 from lehr.accounting.events import Gaussian
 from lehr.errors import InvalidValue
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState, StepOutcome, Tensors, at_least_float32
+from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum, StepOutcome, Tensors, at_least_float32
 from lehr.privacy.rng import StepRandomness
 
 ROUNDING = 2**-22  # what sums in float64 may be off by, relative to the sensitivity: mechanism.proof.md
@@ -42,14 +42,14 @@ class FixedNoise:
     needs_bounds: ClassVar[bool] = False
     needs_limit: ClassVar[bool] = False
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         return {}
 
-    def factor(self, state: SlotState) -> float:
+    def factor(self, state: ComponentState) -> float:
         """Return the factor on the plan's noise multiplier."""
         return 1.0
 
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
         return state
 
 
@@ -61,7 +61,9 @@ class IsotropicNoise(FixedNoise):
         """Return the event of a release."""
         return Gaussian(noise_multiplier=validate.positive(noise_multiplier=noise_multiplier))
 
-    def noise_std(self, private: PrivateSum, noise_multiplier: float, state: SlotState) -> float | dict[str, Tensor]:
+    def noise_std(
+        self, private: PrivateSum, noise_multiplier: float, state: ComponentState
+    ) -> float | dict[str, Tensor]:
         """Return the standard deviation of the noise, one for all coordinates or one for each."""
         return validate.positive(noise_multiplier=noise_multiplier) * with_rounding(private.sensitivity)
 
@@ -71,7 +73,7 @@ class IsotropicNoise(FixedNoise):
         *,
         noise_multiplier: float,
         randomness: StepRandomness,
-        state: SlotState | None = None,
+        state: ComponentState | None = None,
         purpose: str = "noise",
     ) -> ReleasedSum:
         """Return the sum with its noise, added once for the whole draw. The noise does not depend on the values.
@@ -107,7 +109,7 @@ class NoNoise(FixedNoise):
         *,
         noise_multiplier: float = 0.0,
         randomness: StepRandomness,
-        state: SlotState | None = None,
+        state: ComponentState | None = None,
     ) -> ReleasedSum:
         """Return the sum, unchanged."""
         return ReleasedSum(
@@ -137,13 +139,13 @@ class BudgetedNoise(IsotropicNoise):
     def __post_init__(self) -> None:
         validate.positive(growth=self.growth)
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         return {"whole": 1.0, "next": 1.0}
 
-    def factor(self, state: SlotState) -> float:
+    def factor(self, state: ComponentState) -> float:
         return 1 / math.sqrt(float(state["next"]))
 
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
         whole = float(state["whole"])
         if taken.is_accepted:
             return {"whole": whole, "next": whole}
@@ -157,10 +159,12 @@ class ShapedNoise(IsotropicNoise, ABC):
     needs_bounds: ClassVar[bool] = True
 
     @abstractmethod
-    def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
+    def shape(self, bounds: Tensors, state: ComponentState) -> Tensors:
         """Return numbers that the standard deviations are in proportion to, from public values only."""
 
-    def noise_std(self, private: PrivateSum, noise_multiplier: float, state: SlotState) -> float | dict[str, Tensor]:
+    def noise_std(
+        self, private: PrivateSum, noise_multiplier: float, state: ComponentState
+    ) -> float | dict[str, Tensor]:
         """Return noise in proportion to the shape that is worth ``noise_multiplier``.
 
         Where a bound is zero, no record moves the coordinate, and its noise may be zero as well.
@@ -215,7 +219,7 @@ def _norm(given: Tensors, *, unit: float) -> float:
 class ProportionalNoise(ShapedNoise):
     """ADADP's noise (Xu et al. 2020): in proportion to the bound of each coordinate, σ √m s_i for m coordinates."""
 
-    def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
+    def shape(self, bounds: Tensors, state: ComponentState) -> Tensors:
         return bounds
 
 
@@ -245,21 +249,21 @@ class OptimisedNoise(ShapedNoise):
         validate.delta(memory=self.memory)
         validate.delta(least_share=self.least_share)
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         return {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
 
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
         seen = taken.released.values
         return {
             name: self.memory * mean + (1 - self.memory) * seen[name].double() / taken.divisor
             for name, mean in state.items()
         }
 
-    def shape(self, bounds: Tensors, state: SlotState) -> Tensors:
+    def shape(self, bounds: Tensors, state: ComponentState) -> Tensors:
         slopes = self.slopes(state, bounds)
         return closed_form(bounds, slopes) if self.found_by == "closed-form" else projected_gradient(bounds, slopes)
 
-    def slopes(self, state: SlotState, like: Tensors) -> dict[str, Tensor]:
+    def slopes(self, state: ComponentState, like: Tensors) -> dict[str, Tensor]:
         """Return the size of each coordinate's gradient, floored; all the same where nothing is known."""
         known = {name: value.abs() for name, value in state.items() if isinstance(value, Tensor)}
         whole = sum(float(value.square().sum()) for value in known.values())

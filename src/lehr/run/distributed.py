@@ -60,16 +60,16 @@ class Ranks:
         self._failure = f"lehr/failure/{'' if group is None else group.group_name}"  # in the store of all ranks
 
     @property
-    def is_first(self) -> bool:
+    def is_rank_0(self) -> bool:
         """Whether this rank writes the run folder."""
         return self.number == 0
 
     # The share of a draw.
 
-    def own(self, indices: Tensor) -> Tensor:
+    def share_of(self, indices: Tensor) -> Tensor:
         """This rank's share of a draw. The shares of all ranks are disjoint, and together they are the draw.
 
-        >>> [Ranks(number=number, total=2).own(torch.tensor([4, 9, 1, 5])).tolist() for number in range(2)]
+        >>> [Ranks(number=number, total=2).share_of(torch.tensor([4, 9, 1, 5])).tolist() for number in range(2)]
         [[4, 1], [9, 5]]
         """
         return indices[self.number :: self.total]
@@ -88,11 +88,11 @@ class Ranks:
 
     # Collectives: every rank calls the same ones in the same order.
 
-    def from_first(self, make: Callable[[], _T]) -> _T:
+    def from_rank_0(self, make: Callable[[], _T]) -> _T:
         """Broadcast the JSON value that ``make`` returns on rank 0. The other ranks do not call it."""
         if self.total == 1:
             return make()
-        made = json.dumps(make()).encode() if self.is_first else b""
+        made = json.dumps(make()).encode() if self.is_rank_0 else b""
         found: _T = json.loads(self._broadcast_bytes(made))
         return found
 
@@ -102,7 +102,7 @@ class Ranks:
             return [value]
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.total)]
-        with self._losing():
+        with self._network_errors():
             dist.all_gather(sizes, torch.tensor([len(content)]), group=self._group)
             longest = max(int(size) for size in sizes)
             padded = torch.zeros(longest, dtype=torch.uint8)
@@ -111,7 +111,7 @@ class Ranks:
             dist.all_gather(found, padded, group=self._group)
         return [json.loads(bytes(row[: int(size)].numpy())) for row, size in zip(found, sizes, strict=True)]
 
-    def refuse_differences(self, values: Mapping[str, Any], *, allowed: str = "the same on every rank") -> None:
+    def check_equal(self, values: Mapping[str, Any], *, allowed: str = "the same on every rank") -> None:
         """Raise ``InvalidValue`` on every rank if a value differs between ranks."""
         everyone = self.gather(dict(values))
         for name in values:
@@ -123,7 +123,7 @@ class Ranks:
         """Overwrite these tensors with those of rank 0. Every rank has them in the same order."""
         for value in tensors if self.total > 1 else ():
             packed = as_bytes(value).cpu()  # a copy if it is not contiguous
-            with self._losing():
+            with self._network_errors():
                 dist.broadcast(packed, src=0, group=self._group)
             with torch.no_grad():
                 value.copy_(packed.view(value.dtype).view(value.shape))
@@ -132,16 +132,16 @@ class Ranks:
         """The sum over all ranks in float64, added in rank order, so that it is bit-identical on every rank."""
         if self.total == 1:
             return private
-        self.refuse_other_sensitivity(private)
+        self.check_same_sensitivity(private)
         flat = torch.cat([value.reshape(-1) for value in private.values.values()])
         found = torch.cat([self._reduced(part) for part in torch.split(flat, NUMBERS_AT_ONCE)])
         parts = found.split_with_sizes([value.numel() for value in private.values.values()])
         named = zip(parts, private.values.items(), strict=True)
         return replace(private, values={name: part.view(value.shape) for part, (name, value) in named})
 
-    def refuse_other_sensitivity(self, private: PrivateSum) -> None:
+    def check_same_sensitivity(self, private: PrivateSum) -> None:
         """Raise ``InvalidValue`` on every rank if sensitivities differ: the noise is scaled from one bound."""
-        self.refuse_differences({"sensitivity": private.sensitivity}, allowed="clipped to the same bound on every rank")
+        self.check_equal({"sensitivity": private.sensitivity}, allowed="clipped to the same bound on every rank")
 
     def reduce_scatter(self, flat: Tensor, lengths: Sequence[int]) -> Tensor:
         """This rank's part of the sum over all ranks, of ``lengths[number]`` numbers, added in rank order.
@@ -150,7 +150,7 @@ class Ranks:
         """
         own = lengths[self.number]
         found = torch.empty(self.total * own, dtype=flat.dtype, device=self._device)
-        with self._losing():
+        with self._network_errors():
             dist.all_to_all_single(found, flat.to(self._device), [own] * self.total, list(lengths), group=self._bulk)
         shares = found.view(self.total, own)
         total = shares[0]
@@ -161,8 +161,8 @@ class Ranks:
     def gather_rows(self, own: Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensor | None:
         """On rank 0 the concatenated rows of all ranks, on the CPU; None on the others."""
         value = own.detach().cpu().contiguous()
-        with self._losing():
-            if not self.is_first:
+        with self._network_errors():
+            if not self.is_rank_0:
                 if value.numel():
                     dist.send(as_bytes(value), dst=0, group=self._group)
                 return None
@@ -180,7 +180,7 @@ class Ranks:
         padded = torch.cat([flat, flat.new_zeros(missing)])
         part = self.reduce_scatter(padded, [len(padded) // self.total] * self.total).to(self._device)
         whole = torch.empty(len(padded), dtype=flat.dtype, device=self._device)
-        with self._losing():
+        with self._network_errors():
             dist.all_gather(list(whole.chunk(self.total)), part, group=self._bulk)
         return whole[: len(flat)].to(flat.device)
 
@@ -191,10 +191,10 @@ class Ranks:
 
     def _broadcast_bytes(self, content: bytes) -> bytes:
         size = torch.tensor([len(content)])
-        with self._losing():
+        with self._network_errors():
             dist.broadcast(size, src=0, group=self._group)
             packed = torch.zeros(int(size), dtype=torch.uint8)
-            if self.is_first:
+            if self.is_rank_0:
                 packed = torch.frombuffer(bytearray(content), dtype=torch.uint8)
             dist.broadcast(packed, src=0, group=self._group)
         return bytes(packed.numpy())
@@ -205,7 +205,7 @@ class Ranks:
     def session(self) -> Iterator[None]:
         """If this rank fails, the others raise ``RankLost``, with the type of its error if that is known."""
         try:
-            with self._losing():
+            with self._network_errors():
                 yield
         except BaseException as error:
             if self.total > 1 and not isinstance(error, RankLost):
@@ -216,7 +216,7 @@ class Ranks:
             self._leave()
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
+    def _network_errors(self) -> Iterator[None]:
         """Turn network errors into ``RankLost``."""
         try:
             yield
@@ -283,7 +283,7 @@ def _timeout() -> timedelta | None:
     return None
 
 
-def is_first() -> bool:
+def is_rank_0() -> bool:
     """Whether this process prints and writes for all ranks."""
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 

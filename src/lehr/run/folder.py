@@ -115,7 +115,7 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def refuse_other(self, *, config: Mapping[str, Any], fingerprint: Fingerprint) -> None:
+    def check_same(self, *, config: Mapping[str, Any], fingerprint: Fingerprint) -> None:
         """Raise an error if the model, plan, method or data differ from those of the run."""
         differing = differences(self.config, config)
         if differing:

@@ -44,7 +44,7 @@ class LineSearch:
     def change(self, step_scale: float = 1.0) -> float:
         if isinstance(self._asked.energy, PrivateEnergy):
             self._ask_once()
-            return self._ranks.from_first(lambda: self._private_change(step_scale))
+            return self._ranks.from_rank_0(lambda: self._private_change(step_scale))
         now, proposed = self._public_loss(0.0), self._public_loss(step_scale)
         if not math.isfinite(proposed):
             return math.inf
@@ -56,7 +56,7 @@ class LineSearch:
     def best(self, step_scales: Sequence[float]) -> int:
         if isinstance(self._asked.energy, PrivateChoice):
             self._ask_once()
-            return self._ranks.from_first(lambda: self._private_choice(step_scales))
+            return self._ranks.from_rank_0(lambda: self._private_choice(step_scales))
         return best_public([self._public_loss(scale) for scale in step_scales])
 
     def uniform(self) -> float:
@@ -89,7 +89,7 @@ class LineSearch:
 
     def _public_loss(self, step_scale: float) -> float:
         if step_scale not in self._known:
-            self._known[step_scale] = self._ranks.from_first(lambda: self._public_loss_here(step_scale))
+            self._known[step_scale] = self._ranks.from_rank_0(lambda: self._public_loss_here(step_scale))
         return self._known[step_scale]
 
     def _public_loss_here(self, step_scale: float) -> float:

@@ -47,15 +47,15 @@ class Training:
     model: nn.Module
     engine: Engine
     method: Method
-    private: Records
-    views: Callable[[Inputs, torch.Generator], Inputs]  # preprocessing and augmentation
+    private_records: Records
+    prepare_inputs: Callable[[Inputs, torch.Generator], Inputs]  # preprocessing and augmentation
     averaging: Averaging
     scorer: Scorer | None = None  # evaluates the model that would be released
     oracle: LossOracle | None = None  # scores candidates; its public records are disjoint from the scorer's
     setup: Callable[[StepRandomness], None] | None = None  # changes the model once, with charged noise
     patience: int | None = None
     checkpoint_seconds: float = math.inf
-    has_diagnostics: bool = False
+    writes_diagnostics: bool = False
     environment: Mapping[str, str] | None = None  # everything that can change a bit of this rank's sums
     shards: Shards | None = None  # set if each rank holds some rows of the weights
 
@@ -70,14 +70,14 @@ class Loop:
 
     def __init__(self, training: Training, run: PrivateRun, callbacks: Sequence[Callback] = ()) -> None:
         self.training, self.run = training, run
-        self.callbacks = tuple(callbacks) if run.ranks.is_first else ()
+        self.callbacks = tuple(callbacks) if run.ranks.is_rank_0 else ()
         self.state = TrainState(training.local, training.method, training.averaging)
         self.device = next(training.local.parameters()).device
         self.rows: list[Evaluation] = []
         self._attempt_before: int | None = None
-        self._is_resumed = False
+        self._is_loaded = False
 
-    def resume(self) -> None:
+    def load_checkpoint(self) -> None:
         """Load the last checkpoint, if there is one. Nothing is charged or drawn yet."""
         run, state, shards = self.run, self.state, self.training.shards
         if shards is not None:
@@ -86,12 +86,12 @@ class Loop:
         if found is not None:
             state.load(found)
         self.rows = run.evaluations(until=state.step)
-        self._attempt_before, self._is_resumed = (None if found is None else found.attempt), True
+        self._attempt_before, self._is_loaded = (None if found is None else found.attempt), True
 
     def train(self) -> End:
         """Take all remaining steps of the plan. The state of torch's global generators is restored."""
-        if not self._is_resumed:
-            self.resume()
+        if not self._is_loaded:
+            self.load_checkpoint()
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             self._begin()
             return self._train()
@@ -100,7 +100,7 @@ class Loop:
         """Continue the checkpoint's attempt, or start a new one, which charges every step."""
         training, state = self.training, self.state
         state.attempt = self.run.begin(
-            num_records=len(training.private),
+            num_records=len(training.private_records),
             first_step=state.step,
             checkpoint_attempt=self._attempt_before,
             environment=training.environment,
@@ -113,23 +113,23 @@ class Loop:
         self._prepare()
         saved_at, early = time.monotonic(), self._reason_to_stop()
         # Each step is charged on disk before its records are drawn. Diverged weights stop the run before a charge.
-        for step in run.steps(state, before_charge=self._refuse_divergence) if not early else ():
+        for step in run.steps(state, before_charge=self._check_finite) if not early else ():
             # Sum the clipped gradients of this step's records.
             clip = state.clip_rule(step.index)
             for part in self._parts(step, clip):
                 step.add(part)
                 del part  # frees memory: it is as large as the model, and would stay until the next step's first sum
             self._peek(step)
-            if training.has_diagnostics:
+            if training.writes_diagnostics:
                 run.write_diagnostics({"private": True, "step": step.index + 1, **step.diagnostics()})
 
             # Post-processing of the released sum: update, acceptance, averages.
             released = step.release(state.noise)
-            is_accepted = self._propose(state.combined(released), step)
+            is_accepted = self._update(state.combined(released), step)
             state.end_step(StepOutcome(released=released, divisor=self._divisor, is_accepted=is_accepted))
 
             # Progress, evaluation, checkpoint.
-            self._report(Progress(step=state.step, accepted=state.accepted, epsilon_spent=run.spent))
+            self._report(Progress(step=state.step, accepted=state.accepted, epsilon_spent=run.epsilon_spent))
             if training.scorer is not None and run.charger.is_scored(step.index):
                 spent = run.epsilon_after(step.index)
                 self._evaluate(training.scorer, step.randomness, spent=spent, extra=self._step_metrics(released, clip))
@@ -141,7 +141,7 @@ class Loop:
                 break
         self._evaluate_end()
         self._save()
-        return self._end(early or (SPENT if run.is_spent else COMPLETED))
+        return self._end(early or (SPENT if run.limit_reached else COMPLETED))
 
     def _prepare(self) -> None:
         """Run the charged setup, unless the checkpoint contains it. A bit-identical replay is not charged again."""
@@ -157,16 +157,18 @@ class Loop:
         generator = step.generator("augmentation", self.device)
         step.seed_layers(self.device)
         parts = step.batches()
-        read = batches(training.private, [part.indices_P for part in parts])
+        read = batches(training.private_records, [part.indices_P for part in parts])
         for part, (inputs, targets, usable_P) in zip(parts, read, strict=True):
-            yield training.engine.private_sum(clip, training.views(inputs, generator), targets, part.mask_P & usable_P)
+            yield training.engine.private_sum(
+                clip, training.prepare_inputs(inputs, generator), targets, part.mask_P & usable_P
+            )
 
     def _peek(self, step: PrivateStep) -> None:
         """Show the sum without noise to a clip rule without a proof. Its steps are charged as ``NonPrivate``."""
         if self.training.method.clipping.unproven is not None:
             self.state.peek(step.peek(self._parts(step, Unclipped())), divisor=self._divisor)
 
-    def _propose(self, released: ReleasedSum, step: PrivateStep) -> bool:
+    def _update(self, released: ReleasedSum, step: PrivateStep) -> bool:
         """Update the weights if the acceptance rule accepts; return whether it did."""
         state = self.state
         if isinstance(self.training.method.acceptance, Always):  # no copy of the old weights is needed
@@ -190,7 +192,7 @@ class Loop:
     def _divisor(self) -> float:
         return self.run.mechanism.divisor
 
-    def _refuse_divergence(self) -> None:
+    def _check_finite(self) -> None:
         """Raise ``Diverged`` on every rank if any rank has a non-finite weight."""
         for found in filter(None, self.run.ranks.gather(self.state.divergence())):
             raise Diverged(diverged(found, self.state.step))
@@ -200,10 +202,10 @@ class Loop:
     def _evaluate_end(self) -> None:
         """Evaluate the last step if that was not done. Only on public records: a private score would not be charged."""
         scorer, step = self.training.scorer, self.state.step
-        if scorer is None or not step or self.run.planned.plan.is_scored_privately:
+        if scorer is None or not step or self.run.planned_spec.run_plan.is_scored_privately:
             return
         if not self.rows or self.rows[-1].step != step:
-            self._evaluate(scorer, self.run.randomness(step - 1), spent=self.run.spent)
+            self._evaluate(scorer, self.run.randomness(step - 1), spent=self.run.epsilon_spent)
 
     def _step_metrics(self, released: ReleasedSum, clip: ClipRule) -> dict[str, float]:
         """Noise multiplier and clip norm of a step. Clip norms computed from un-noised gradients are left out."""
@@ -222,11 +224,11 @@ class Loop:
 
         ranks, shards = self.run.ranks, self.training.shards
         if shards is None:
-            loss, accuracy, by_class = ranks.from_first(score)
+            loss, accuracy, by_class = ranks.from_rank_0(score)
         else:  # all ranks run the model, because each holds a part of its weights
             with shards.showing(self.state) as model:
                 found = scorer.score(model, randomness)
-            loss, accuracy, by_class = ranks.from_first(lambda: found)
+            loss, accuracy, by_class = ranks.from_rank_0(lambda: found)
         return Score(loss, accuracy, None if by_class is None else tuple(by_class))
 
     @cached_property
@@ -260,10 +262,10 @@ class Loop:
 
     def _is_time_to_save(self, saved_at: float) -> bool:
         """Whether a checkpoint is due by the clock of rank 0."""
-        return self.run.ranks.from_first(lambda: time.monotonic() - saved_at >= self.training.checkpoint_seconds)
+        return self.run.ranks.from_rank_0(lambda: time.monotonic() - saved_at >= self.training.checkpoint_seconds)
 
     def _save(self) -> None:
-        self._refuse_divergence()
+        self._check_finite()
         found, shards = self.state.checkpoint(), self.training.shards
         if shards is not None:
             found = replace(found, tensors=shards.gathered(found.tensors))
@@ -275,7 +277,7 @@ class Loop:
         if shards is None:
             return weights
         whole = shards.gathered(checkpoint_of(weights))
-        return dict(zip(weights, whole.values(), strict=self.run.ranks.is_first))
+        return dict(zip(weights, whole.values(), strict=self.run.ranks.is_rank_0))  # other ranks get no tensors
 
     def _report(self, progress: Progress) -> None:
         for callback in self.callbacks:
@@ -295,8 +297,8 @@ class Loop:
     def _end(self, reason: str) -> End:
         state, missing = self.state, self.run.mechanism.plan.steps - self.state.step
         if reason == COMPLETED and missing:
-            reason = f"plan spent {missing} steps early: a resume charged that many steps a second time"
-        end = End(step=state.step, accepted=state.accepted, epsilon_spent=self.run.spent, reason=reason)
+            reason = f"ended {missing} steps early: the plan paid for them before a resume"
+        end = End(step=state.step, accepted=state.accepted, epsilon_spent=self.run.epsilon_spent, reason=reason)
         for callback in self.callbacks:
             callback.ended(end)
         return end

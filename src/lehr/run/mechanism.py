@@ -21,7 +21,7 @@ from lehr.acceptance.rules import Always
 from lehr.accounting.claims import PublishedRule
 from lehr.accounting.events import Adjacency, Event, Gaussian, NonPrivate, together
 from lehr.errors import InvalidValue
-from lehr.interfaces import Clipping, PrivateSum, ReleasedSum, SlotState, StepOutcome, Tensors
+from lehr.interfaces import Clipping, ComponentState, PrivateSum, ReleasedSum, StepOutcome, Tensors
 from lehr.optim.optimizers import BuildsOptimizer
 from lehr.planning.plan import Plan
 from lehr.privacy.clipping import Unclipped
@@ -47,18 +47,18 @@ class Noise(Protocol):
     def event(self, noise_multiplier: float) -> Gaussian:
         """The event of one release."""
 
-    def start(self, parameters: Tensors) -> SlotState:
+    def start(self, parameters: Tensors) -> ComponentState:
         """The state before the first step."""
 
-    def factor(self, state: SlotState) -> float:
+    def factor(self, state: ComponentState) -> float:
         """The factor on the plan's noise multiplier at the next step."""
 
     def release(
-        self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, state: SlotState
+        self, private: PrivateSum, *, noise_multiplier: float, randomness: StepRandomness, state: ComponentState
     ) -> ReleasedSum:
         """The sum with noise, which is scaled by the sum's own sensitivity."""
 
-    def learn(self, state: SlotState, taken: StepOutcome) -> SlotState:
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
         """The state after a step."""
 
 
@@ -143,7 +143,7 @@ class Mechanism:
         """The event of releasing a sum with this noise."""
         return self.sampling.event(self.noise.event(noise_multiplier))
 
-    def next_event(self, state: SlotState, *, planned_step: int) -> Event:
+    def next_event(self, state: ComponentState, *, planned_step: int) -> Event:
         """The event of the next step, including the method's queries."""
         released = self.event(self.noise_multiplier(planned_step, self.noise.factor(state)))
         return together(released, self.plan.asked)
@@ -152,7 +152,7 @@ class Mechanism:
         """The indices of the records drawn for a step, in random order."""
         return shuffled(self.sampling.draw(num_records, randomness), randomness)
 
-    def step_noise(self, state: SlotState, *, planned_step: int) -> float:
+    def step_noise(self, state: ComponentState, *, planned_step: int) -> float:
         """The noise multiplier of a step: that of the planned step which pays for it, unless the plan has a limit."""
         factor = self.noise.factor(state)
         if factor != 1 and self.plan.limit is None:  # the plan's noise was charged
@@ -160,7 +160,7 @@ class Mechanism:
         return self.noise_multiplier(planned_step, factor)
 
     def release(
-        self, private: PrivateSum, state: SlotState, *, planned_step: int, randomness: StepRandomness
+        self, private: PrivateSum, state: ComponentState, *, planned_step: int, randomness: StepRandomness
     ) -> ReleasedSum:
         """The sum over one draw with the noise of the planned step that pays for it."""
         noise_multiplier = self.step_noise(state, planned_step=planned_step)

@@ -4,18 +4,18 @@
         run.begin(num_records=len(records))        # continue the checkpoint's attempt, or start a new one
         for step in run.steps(state):           # charged in the ledger, on disk, before records are drawn
             for batch in step.batches():        # this rank's share of the draw, in physical batches
-                step.add(clip(engine.gradients(batch)))
+                step.add(engine.private_sum(clip, *records(batch)))
             released = step.release(state.noise)    # adds the sums of all ranks, then noise, exactly once
             ...                                 # optimizer, acceptance, averaging: post-processing
         run.finish(weights, accepted=state.accepted)
 
-Two kinds of loop use it. The training loop calls ``run.steps`` on every rank. Integrations, where another library owns
-the loop, call ``run.step(i)``. Such a step is charged when it is released, because a data loader may prefetch draws; a
-draw that is never released reveals nothing. A run without a plan (``OpenRunSpec``) charges each step at its release,
-with the noise multiplier that the loop passes.
+Three kinds of loop use it. The training loop calls ``run.steps`` on every rank. Integrations, where another library
+owns the loop, call ``run.step(i)``. Such a step is charged when it is released, because a data loader may prefetch
+draws; a draw that is never released reveals nothing. A run without a plan (``UnplannedRunSpec``) calls ``run.draw()``
+and charges each step at its release, with the noise multiplier that the loop passes.
 
 An *attempt* is what one start of the program does. A resumed run continues the attempt of its checkpoint if it can
-repeat its steps bit by bit; otherwise it begins another one, with fresh randomness, and charges those steps again.
+repeat its steps bit for bit; otherwise it begins another one, with fresh randomness, and charges those steps again.
 
 The proof is ``run/private_run.proof.md``.
 """
@@ -40,7 +40,7 @@ from lehr.accounting.ledger import Ledger
 from lehr.accounting.rdp import RDP_BALLE20
 from lehr.errors import BudgetExceeded, InvalidValue, LehrError, StoreError
 from lehr.files import atomic, strict_json
-from lehr.interfaces import PrivateSum, ReleasedSum, SlotState
+from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum
 from lehr.planning.budget import Budget, RunStatus
 from lehr.planning.plan import Plan
 from lehr.privacy.noise import IsotropicNoise, NoNoise
@@ -51,20 +51,20 @@ from lehr.run.checkpoint import Checkpoint
 from lehr.run.distributed import ALONE, Ranks, fingerprint_of, type_name
 from lehr.run.folder import Fingerprint, RunFolder
 from lehr.run.mechanism import Mechanism, Noise, add_part, sum_parts
-from lehr.run.replay import Attempt, OpenCharger, RunPlan, StepCharger, choose_attempt
+from lehr.run.replay import Attempt, RunPlan, StepCharger, UnplannedCharger, choose_attempt
 from lehr.run.shape import Evaluation
 
-_NO_STATE: SlotState = {}
+_NO_STATE: ComponentState = {}
 
 
-class HasNoise(Protocol):
+class StepAndNoise(Protocol):
     """The part of the training state that a run reads: the step counter and the state of the noise."""
 
     @property
     def step(self) -> int: ...
 
     @property
-    def noise(self) -> SlotState: ...
+    def noise(self) -> ComponentState: ...
 
 
 class LimitReached(BudgetExceeded):
@@ -76,7 +76,7 @@ class RunSpec:
     """A run whose plan is fixed before any record is drawn. ``config`` is written to config.json."""
 
     name: str
-    plan: RunPlan
+    run_plan: RunPlan
     mechanism: Mechanism
     directory: Path
     config: Mapping[str, Any]
@@ -92,10 +92,10 @@ class RunSpec:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class OpenRunSpec:
+class UnplannedRunSpec:
     """A run of any length, whose noise and clipping may change from step to step.
 
-    If ``planned`` is given, every step must be its event, at most ``planned.count`` times; a ``budget`` reserves all of
+    If ``reserved_steps`` is given, every step must be its event, at most that many times; a ``budget`` reserves all of
     them. ``unproven`` is the reason why the steps have no guarantee; they are then charged as ``NonPrivate``.
     ``on_charge`` is called with each event, after it is charged and before anything is released.
     """
@@ -103,10 +103,10 @@ class OpenRunSpec:
     sampling: PoissonSampling
     num_records: int
     physical_batch: int
-    charger: OpenCharger = field(default_factory=OpenCharger)
+    charger: UnplannedCharger = field(default_factory=UnplannedCharger)
     key: RunKey = field(default_factory=RunKey.fresh)
     name: str = "open run"
-    planned: Repeated | None = None
+    reserved_steps: Repeated | None = None
     budget: Path | None = None
     unproven: str | None = None
     on_charge: Callable[[Event], None] = lambda event: None
@@ -124,7 +124,7 @@ class PrivateStep:
         self._sum: PrivateSum | None = None
         self._num_batches: int | None = None
         self._num_added = self._num_records = 0
-        self._counts_records = self._is_released = False
+        self._counts_records = self._is_released = self._is_reduced = False
 
     @cached_property
     def indices(self) -> Tensor:
@@ -134,7 +134,7 @@ class PrivateStep:
     def batches(self, size: int | None = None) -> list[PhysicalBatch]:
         """This rank's share of the draw in physical batches. An empty share gives one batch that is all padding."""
         run, size = self._run, size or self._run.physical_batch
-        found = physical(run.ranks.own(self.indices), size, is_padded=run.spec.pads_batches)
+        found = physical(run.ranks.share_of(self.indices), size, is_padded=run.spec.pads_batches)
         if run.spec.is_sharded:
             missing = -(-run.ranks.largest_share(self.indices) // size) - len(found)
             found += physical(self.indices[:0], size) * missing
@@ -182,7 +182,7 @@ class PrivateStep:
         norm = torch.stack([value.norm() for value in private.values.values()]).norm()
         return {"records_drawn": len(self.indices), "norm_of_clipped_sum": float(norm)}
 
-    def release(self, noise: SlotState = _NO_STATE, *, noise_multiplier: float | None = None) -> ReleasedSum:
+    def release(self, noise: ComponentState = _NO_STATE, *, noise_multiplier: float | None = None) -> ReleasedSum:
         """Return the noisy sum over the draw: sum over all ranks, charge the step if it is not yet, add noise.
 
         It can be called once per step. ``noise`` is the state of the method's noise component. ``noise_multiplier`` is
@@ -210,18 +210,16 @@ class PrivateStep:
             self._is_reduced = True
         return self._sum
 
-    _is_reduced = False
-
 
 class PrivateRun:
     """An open run; call ``close``, or use ``with``. Only rank 0 has the folder; every rank has the key."""
 
-    def __init__(self, spec: RunSpec | OpenRunSpec, *, key: RunKey, folder: RunFolder | None = None) -> None:
+    def __init__(self, spec: RunSpec | UnplannedRunSpec, *, key: RunKey, folder: RunFolder | None = None) -> None:
         self.spec, self.key, self.folder, self.ranks = spec, key, folder, spec.ranks
-        self._open = spec if isinstance(spec, OpenRunSpec) else None
+        self._unplanned = spec if isinstance(spec, UnplannedRunSpec) else None
         self.physical_batch = validate.count(physical_batch=spec.physical_batch)
         self.randomness_at: Callable[[RunKey, int, int], StepRandomness] | None = None
-        self.num_records, self.spent, self.is_spent = 0, 0.0, False
+        self.num_records, self.epsilon_spent, self.limit_reached = 0, 0.0, False
         self._charger: StepCharger | None = None
         self._last_released = -1
         self._drawn = 0
@@ -229,7 +227,7 @@ class PrivateRun:
         self._may_be_removed = False
 
     @property
-    def planned(self) -> RunSpec:
+    def planned_spec(self) -> RunSpec:
         """The specification of a run with a plan."""
         assert isinstance(self.spec, RunSpec)
         return self.spec
@@ -237,17 +235,17 @@ class PrivateRun:
     @property
     def mechanism(self) -> Mechanism:
         """What a planned step does to the records."""
-        return self.planned.mechanism
+        return self.planned_spec.mechanism
 
     # Open or resume.
 
     @classmethod
-    def open(cls, spec: RunSpec | OpenRunSpec, *, resume: bool = False) -> Self:
+    def open(cls, spec: RunSpec | UnplannedRunSpec, *, resume: bool = False) -> Self:
         """Open a run. Rank 0 creates its folder and reserves the plan in the budget; to resume, it opens the folder."""
-        if isinstance(spec, OpenRunSpec):
+        if isinstance(spec, UnplannedRunSpec):
             return cls._open_without_plan(spec)
         folder = None
-        if spec.ranks.is_first:
+        if spec.ranks.is_rank_0:
             folder = _resumed_folder(spec) if resume else _new_folder(spec)
         try:
             run = cls(spec, key=_shared_key(spec.ranks, folder), folder=folder)
@@ -259,23 +257,23 @@ class PrivateRun:
         return run
 
     @classmethod
-    def _open_without_plan(cls, spec: OpenRunSpec) -> Self:
+    def _open_without_plan(cls, spec: UnplannedRunSpec) -> Self:
         run = cls(spec, key=spec.key)
         run.num_records = validate.count(num_records=spec.num_records)
         if spec.budget is not None:
-            if spec.planned is None or spec.charger.charged() != NOTHING:
+            if spec.reserved_steps is None or spec.charger.charged() != NOTHING:
                 allowed = "omitted for a loop without a plan, or if earlier steps are already charged"
                 raise InvalidValue("budget", allowed=allowed, given=str(spec.budget))
             with Budget.open(spec.budget) as account:
-                _refuse_other_adjacency(account, Adjacency.ADD_OR_REMOVE_ONE)
+                _check_same_adjacency(account, Adjacency.ADD_OR_REMOVE_ONE)
                 # The id is random and not stored, so no run folder can match this reservation.
-                account.reserve(spec.planned, run=spec.name, run_id=secrets.token_hex(16))
+                account.reserve(spec.reserved_steps, run=spec.name, run_id=secrets.token_hex(16))
         return run
 
     def load_checkpoint(self, keep: Callable[[str, Tensor], Tensor] = lambda name, value: value) -> Checkpoint | None:
         """The last checkpoint, on every rank. ``keep`` returns the part of each tensor that this rank holds."""
         found = None if self.folder is None else checkpoint.latest(self.folder.files.checkpoints, self.key)
-        header = self.ranks.from_first(lambda: None if found is None else _header(found))
+        header = self.ranks.from_rank_0(lambda: None if found is None else _header(found))
         if header is None:
             return None
         tensors = {}
@@ -299,7 +297,7 @@ class PrivateRun:
         replayed at no cost. Otherwise a new attempt starts, which charges every step. Pass None as ``environment`` if
         sums are not reproducible.
         """
-        plan, joint = self.planned.plan, _joint_environment(self.ranks.gather(environment))
+        plan, joint = self.planned_spec.run_plan, _joint_environment(self.ranks.gather(environment))
         self.num_records = validate.count(minimum=0, num_records=num_records)
 
         def choose() -> dict[str, Any]:
@@ -315,20 +313,20 @@ class PrivateRun:
             charger = StepCharger(plan, attempt, ledger=ledger)
             return {"attempt": asdict(attempt), "until": charger.charged_until, "spent": self._charged_epsilon()}
 
-        found = self.ranks.from_first(choose)
+        found = self.ranks.from_rank_0(choose)
         ledger = None if self.folder is None else self.folder.ledger
         attempt = Attempt(**found["attempt"])
         self._charger = StepCharger(plan, attempt, ledger=ledger, charged_until=found["until"])
-        self.spent, self._last_released = found["spent"], first_step - 1
+        self.epsilon_spent, self._last_released = found["spent"], first_step - 1
         return attempt.number
 
     def prepare(self, do: Callable[[StepRandomness], None], tensors: Iterable[Tensor]) -> None:
         """Charge the plan's setup event, run ``do`` on rank 0, and broadcast ``tensors`` to the other ranks."""
-        if self.ranks.is_first:
+        if self.ranks.is_rank_0:
             self.charger.charge_setup()
-            self.spent = self._charged_epsilon()
+            self.epsilon_spent = self._charged_epsilon()
             do(self.key.at(0, self.charger.attempt.number))
-        self.spent = self.ranks.from_first(lambda: self.spent)
+        self.epsilon_spent = self.ranks.from_rank_0(lambda: self.epsilon_spent)
         self.ranks.broadcast(tensors)
 
     # Steps.
@@ -345,11 +343,11 @@ class PrivateRun:
         """One past the last step that the run may take. It is lower after a resume that charged steps a second time."""
         return self.charger.end_step
 
-    def steps(self, state: HasNoise, *, before_charge: Callable[[], None] | None = None) -> Iterator[PrivateStep]:
+    def steps(self, state: StepAndNoise, *, before_charge: Callable[[], None] | None = None) -> Iterator[PrivateStep]:
         """The remaining steps of the plan, each charged before its records are drawn.
 
-        If the plan's limit ends them early, ``is_spent`` is set. ``before_charge`` can raise to stop the run before
-        more is charged.
+        If the plan's limit ends them early, ``limit_reached`` is set. ``before_charge`` can raise an error to stop the
+        run before more is charged.
         """
         for index in range(state.step, self.end_step):
             if not self.charger.covers(index):
@@ -358,7 +356,7 @@ class PrivateRun:
                 try:
                     self.charge(index, state.noise)
                 except LimitReached:
-                    self.is_spent = True
+                    self.limit_reached = True
                     return
             yield self.step(index)
 
@@ -373,47 +371,51 @@ class PrivateRun:
 
         ``indices`` is a draw that the loop made itself; it is allowed only if the run is ``unproven``.
         """
-        assert self._open is not None
-        if indices is not None and self._open.unproven is None:
+        assert self._unplanned is not None
+        if indices is not None and self._unplanned.unproven is None:
             raise InvalidValue("indices", allowed="drawn by this run, so that ε can be counted", given="others")
         self._drawn += 1
         return PrivateStep(self, self._drawn, None if indices is None else torch.as_tensor(indices, dtype=torch.int64))
 
     def count_taken(self, done: Event) -> None:
         """Count the steps in a checkpoint's events towards the planned number. The count never decreases."""
-        if self._open is not None and self._open.planned is not None:
+        if self._unplanned is not None and self._unplanned.reserved_steps is not None:
             self.num_taken = max(
-                self.num_taken, sum(n for atom, n in counted(done).items() if atom == self._open.planned.event)
+                self.num_taken,
+                sum(n for atom, n in counted(done).items() if atom == self._unplanned.reserved_steps.event),
             )
 
-    def charge(self, index: int, noise: SlotState, *, noise_multiplier: float | None = None) -> float:
+    def charge(self, index: int, noise: ComponentState, *, noise_multiplier: float | None = None) -> float:
         """Charge a step, unless it is charged already, and return its noise multiplier. The only place that does so.
 
-        With a plan, steps are charged in blocks. When this returns, the charge is on disk.
+        With a plan, steps are charged in blocks. When this returns, the charge is on disk, or in memory if the run has
+        no folder.
         """
-        if self._open is not None:
-            return self._charge_open(self._open, validate.non_negative(noise_multiplier=noise_multiplier))
+        if self._unplanned is not None:
+            return self._charge_unplanned(self._unplanned, validate.non_negative(noise_multiplier=noise_multiplier))
         mechanism, charger = self.mechanism, self.charger
-        planned, limit = charger.planned(index), mechanism.plan.limit
+        planned, limit = charger.paying_step(index), mechanism.plan.limit
         if not charger.covers(index):
 
             def pay() -> list[Any]:
                 event = None if limit is None else mechanism.next_event(noise, planned_step=planned)
                 return [charger.charge(index, event), charger.charged_until, self._charged_epsilon()]
 
-            is_admitted, charger.charged_until, self.spent = self.ranks.from_first(pay)
+            is_admitted, charger.charged_until, self.epsilon_spent = self.ranks.from_rank_0(pay)
             if not is_admitted:
                 raise LimitReached(f"step {index} would exceed the plan's limit")
         return mechanism.step_noise(noise, planned_step=planned)
 
-    def _charge_open(self, spec: OpenRunSpec, noise_multiplier: float) -> float:
+    def _charge_unplanned(self, spec: UnplannedRunSpec, noise_multiplier: float) -> float:
         event: Atom = spec.sampling.event(self.noise_with(noise_multiplier).event(noise_multiplier))
-        if spec.planned is not None:
-            if event != spec.planned.event:
-                allowed = f"the planned event, {spec.planned.event}"
+        if spec.reserved_steps is not None:
+            if event != spec.reserved_steps.event:
+                allowed = f"the planned event, {spec.reserved_steps.event}"
                 raise InvalidValue("step", allowed=allowed, given=str(event))
-            if self.num_taken >= spec.planned.count:
-                raise BudgetExceeded(f"all {spec.planned.count} steps of the plan are taken; another would exceed ε")
+            if self.num_taken >= spec.reserved_steps.count:
+                raise BudgetExceeded(
+                    f"all {spec.reserved_steps.count} steps of the plan are taken; another would exceed ε"
+                )
         spec.charger.charge(event if spec.unproven is None else NonPrivate(spec.unproven))
         self.num_taken += 1
         spec.on_charge(event)
@@ -428,19 +430,19 @@ class PrivateRun:
 
     def randomness(self, index: int) -> StepRandomness:
         """All random numbers of a step. With sharded weights, the noise is for this rank's rows only."""
-        attempt = 0 if self._open is not None else self.charger.attempt.number
+        attempt = 0 if self._unplanned is not None else self.charger.attempt.number
         at = self.randomness_at
         return self.key.at(index, attempt) if at is None else at(self.key, index, attempt)
 
     def draw_indices(self, randomness: StepRandomness) -> Tensor:
         """The indices of the records drawn for a step, in random order."""
-        if self._open is not None:
-            return shuffled(self._open.sampling.draw(self.num_records, randomness), randomness)
+        if self._unplanned is not None:
+            return shuffled(self._unplanned.sampling.draw(self.num_records, randomness), randomness)
         return self.mechanism.draw(self.num_records, randomness)
 
     def noise_with(self, multiplier: float) -> Noise:
         """The noise mechanism: the method's with a plan; without one, Gaussian, or none if ``multiplier`` is 0."""
-        if self._open is not None:
+        if self._unplanned is not None:
             return IsotropicNoise() if multiplier else NoNoise()
         return self.mechanism.noise
 
@@ -448,19 +450,19 @@ class PrivateRun:
         """The sum over all ranks. With sharded weights, the engine's reduce-scatter has already computed it."""
         if not self.spec.is_sharded:
             return self.ranks.reduce(private)
-        self.ranks.refuse_other_sensitivity(private)
+        self.ranks.check_same_sensitivity(private)
         return private
 
     def epsilon_after(self, step: int) -> float:
         """ε of everything released up to and including this step, on every rank."""
-        return self.ranks.from_first(lambda: self.planned.epsilon_of(self.charger.released_after(step)))
+        return self.ranks.from_rank_0(lambda: self.planned_spec.epsilon_of(self.charger.released_after(step)))
 
     # Files, which only rank 0 writes.
 
     def save_checkpoint(self, found: Checkpoint) -> None:
         """Write a checkpoint, after checking that all ranks have the same weights."""
         if self.ranks.total > 1 and not self.spec.is_sharded:
-            self.ranks.refuse_differences({"weights": fingerprint_of(found.tensors.values(), self.key)})
+            self.ranks.check_equal({"weights": fingerprint_of(found.tensors.values(), self.key)})
         if self.folder is not None:
             checkpoint.write(self.folder.files.checkpoints, found, self.key)
 
@@ -472,7 +474,7 @@ class PrivateRun:
             self.folder.forget_evaluations_after(until)
             return [row.to_json() for row in self.folder.evaluations()]
 
-        return [Evaluation.from_json(row) for row in self.ranks.from_first(rows)]
+        return [Evaluation.from_json(row) for row in self.ranks.from_rank_0(rows)]
 
     def write_evaluation(self, row: Evaluation) -> None:
         """Append a row to metrics.jsonl, which is public."""
@@ -492,20 +494,20 @@ class PrivateRun:
         It can be called again after a crash. Certificates are issued afterwards, from the files.
         """
         self._may_be_removed = False
-        if self._open is not None:
-            self._open.charger.close()
-            if self._open.budget is not None:
-                assert self._open.planned is not None
-                used = Repeated(self._open.planned.event, self.num_taken) if self.num_taken else NOTHING
-                return_unused(self._open.budget, run=self._open.name, used=used)
+        if self._unplanned is not None:
+            self._unplanned.charger.close()
+            if self._unplanned.budget is not None:
+                assert self._unplanned.reserved_steps is not None
+                used = Repeated(self._unplanned.reserved_steps.event, self.num_taken) if self.num_taken else NOTHING
+                return_unused(self._unplanned.budget, run=self._unplanned.name, used=used)
         if self.folder is None:
             return
         ledger = self.folder.ledger
         if not ledger.is_finished():
             ledger.accepted(max(0, accepted - ledger.accepted_count()))
             ledger.finish()
-        if self.planned.budget is not None:
-            return_unused(self.planned.budget, run=ledger.run, ledger=ledger)
+        if self.planned_spec.budget is not None:
+            return_unused(self.planned_spec.budget, run=ledger.run, ledger=ledger)
         content = save({name: value.detach().cpu().contiguous().clone() for name, value in (weights or {}).items()})
         atomic.write_bytes(self.folder.files.model, content)
 
@@ -520,8 +522,8 @@ class PrivateRun:
         with self.folder as folder:
             if not self._may_be_removed or folder.ledger.charged() != NOTHING:
                 return
-            if self.planned.budget is not None:  # this also closes the ledger
-                return_unused(self.planned.budget, run=folder.ledger.run, ledger=folder.ledger)
+            if self.planned_spec.budget is not None:  # this also closes the ledger
+                return_unused(self.planned_spec.budget, run=folder.ledger.run, ledger=folder.ledger)
             folder.remove()
 
     def __enter__(self) -> Self:
@@ -532,7 +534,7 @@ class PrivateRun:
 
     def _charged_epsilon(self) -> float:
         assert self.folder is not None
-        return self.planned.epsilon_of(self.folder.ledger.charged())
+        return self.planned_spec.epsilon_of(self.folder.ledger.charged())
 
 
 def seed_layers(randomness: StepRandomness, device: torch.device, *, purpose: str = "layers") -> None:
@@ -571,12 +573,12 @@ def epsilon_of_charges(plan: Plan, whole: float) -> Callable[[Event], float]:
 
 
 def _new_folder(spec: RunSpec) -> RunFolder:
-    plan = spec.plan.plan
+    plan = spec.run_plan.plan
     folder = RunFolder.create(
         spec.directory,
         config=spec.config,
         key=spec.key or RunKey.fresh(),
-        plan_event=spec.plan.event,
+        plan_event=spec.run_plan.event,
         delta=plan.delta,
         adjacency=plan.adjacency,
         fingerprint=spec.fingerprint,
@@ -603,9 +605,9 @@ def _resumed_folder(spec: RunSpec) -> RunFolder:
     """The folder of the run to resume. An error if its model, plan, method or data differ."""
     folder = RunFolder.open(spec.directory)
     try:
-        folder.refuse_other(config=spec.config, fingerprint=spec.fingerprint)
-        adjacency = spec.plan.plan.adjacency
-        folder.ledger.refuse_other(run=spec.name, plan_event=spec.plan.event, adjacency=adjacency)
+        folder.check_same(config=spec.config, fingerprint=spec.fingerprint)
+        adjacency = spec.run_plan.plan.adjacency
+        folder.ledger.check_same(run=spec.name, plan_event=spec.run_plan.event, adjacency=adjacency)
         if spec.budget is not None:
             ensure_reservation(spec.budget, folder)
     except BaseException:
@@ -623,7 +625,7 @@ def _shared_key(ranks: Ranks, folder: RunFolder | None) -> RunKey:
         assert folder is not None
         return {"secret": folder.key.secret.hex(), "on_gpu": folder.key.cryptographic_on_gpu}
 
-    found = ranks.from_first(message)
+    found = ranks.from_rank_0(message)
     return folder.key if folder else RunKey(bytes.fromhex(found["secret"]), cryptographic_on_gpu=found["on_gpu"])
 
 
@@ -655,7 +657,7 @@ def return_unused(budget: Path, *, run: str, ledger: Ledger | None = None, used:
             raise InvalidValue("budget", allowed=f"the one with a reservation for the run {run!r}", given=str(budget))
         if ours.is_settled:
             if ledger is not None:
-                _refuse_settled(ours, ledger)
+                _check_not_settled(ours, ledger)
         elif ledger is not None:
             account.settle(run, ledger=ledger)
         else:
@@ -678,8 +680,8 @@ def ensure_reservation(budget: Path, folder: RunFolder) -> None:
         if paid is None or paid.run_id != folder.run_id:
             allowed = f"the one with the reservation of the run {ledger.run!r} in this folder"
             raise InvalidValue("budget", allowed=allowed, given=str(budget))
-        ledger.refuse_other(plan_event=paid.reserved)
-        _refuse_settled(paid, ledger)
+        ledger.check_same(plan_event=paid.reserved)
+        _check_not_settled(paid, ledger)
 
 
 def _reserve(account: Budget, folder: RunFolder) -> None:
@@ -688,7 +690,7 @@ def _reserve(account: Budget, folder: RunFolder) -> None:
         raise InvalidValue(
             "name", allowed="one that the budget has not seen yet; each run needs its own", given=ledger.run
         )
-    _refuse_other_adjacency(account, ledger.adjacency)
+    _check_same_adjacency(account, ledger.adjacency)
     account.reserve(ledger.plan_event, run=ledger.run, run_id=folder.run_id)
 
 
@@ -696,13 +698,13 @@ def _reservation(account: Budget, run: str) -> RunStatus | None:
     return next((paid for paid in account.status().runs if paid.run == run), None)
 
 
-def _refuse_other_adjacency(account: Budget, adjacency: Adjacency) -> None:
+def _check_same_adjacency(account: Budget, adjacency: Adjacency) -> None:
     counted_by = account.status().adjacency
     if counted_by is not adjacency:
         raise InvalidValue("adjacency", allowed=f"that of the budget, {counted_by.value}", given=adjacency.value)
 
 
-def _refuse_settled(paid: RunStatus, ledger: Ledger) -> None:
+def _check_not_settled(paid: RunStatus, ledger: Ledger) -> None:
     """Raise an error if the run is settled, unless it is finished and its charges equal the settled amount."""
     if paid.is_settled and not (ledger.is_finished() and counted(paid.used) == counted(ledger.charged())):
         allowed = "one in which the run is not settled; other runs may have used what it returned"

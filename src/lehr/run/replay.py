@@ -6,7 +6,7 @@ Otherwise a new attempt with its own randomness starts at the checkpoint. All it
 plan, so that the run ends that many steps earlier.
 
 - ``RunPlan``: all events of a run; ``StepCharger``: charges them, in blocks
-- ``OpenCharger``: charges the steps of a loop without a plan
+- ``UnplannedCharger``: charges the steps of a loop without a plan
 - ``Attempt``, ``choose_attempt``, ``environment``: continue an attempt or start a new one
 """
 
@@ -113,7 +113,7 @@ class StepCharger:
         known = 0 if ledger is None else ledger.count("steps") - self._shift
         self.charged_until = known if charged_until is None else charged_until
 
-    def planned(self, step: int) -> int:
+    def paying_step(self, step: int) -> int:
         """The step of the plan that pays for a step of the run."""
         return step + self._shift
 
@@ -150,7 +150,7 @@ class StepCharger:
         """All events up to and including this step, with those of earlier attempts. The same in every replay."""
         attempt, plan = self.attempt, self._plan
         if plan.plan.limit is not None:
-            return self._charged_for(self.planned(step) + 1)
+            return self._charged_for(self.paying_step(step) + 1)
         earlier = [plan.setup_event, plan.plan.events(0, attempt.steps_before)]
         if attempt.scores_before:
             earlier.append(Repeated(plan.score_event, attempt.scores_before))
@@ -187,7 +187,7 @@ class StepCharger:
 
     def _event(self, first: int, last: int) -> Event:
         """The events of the steps from ``first`` to before ``last``, with their evaluations."""
-        return self._with_scores(self._plan.plan.events(self.planned(first), self.planned(last)), first, last)
+        return self._with_scores(self._plan.plan.events(self.paying_step(first), self.paying_step(last)), first, last)
 
     def _with_scores(self, steps: Event, first: int, last: int) -> Event:
         scores = self._scores(first, last)
@@ -198,7 +198,7 @@ class StepCharger:
         return sum(map(self.is_scored, range(first, last))) if self._plan.is_scored_privately else 0
 
 
-class OpenCharger:
+class UnplannedCharger:
     """Charges the steps of a loop without a plan: in memory and, with a folder, on disk before each release.
 
     Each process and each kind of step has its own ledger in the folder. ``before`` is what the folder's ledgers

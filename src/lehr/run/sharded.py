@@ -175,7 +175,7 @@ class Shards:
     def _whole(self, name: str, own: Tensor) -> Tensor | None:
         owner = self.layout.owner(name, own)
         if owner is None:
-            return own if self.ranks.is_first else None
+            return own if self.ranks.is_rank_0 else None
         shapes = [self.layout.shape(owner, rank) for rank in range(self.ranks.total)]
         return self.ranks.gather_rows(own, shapes)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lehr.acceptance.proposal import Decision, Proposal
 from lehr.errors import DamagedFile, Diverged, InvalidValue
-from lehr.interfaces import ClipRule, PrivateSum, ReleasedSum, SlotState, StepOutcome
+from lehr.interfaces import ClipRule, ComponentState, PrivateSum, ReleasedSum, StepOutcome
 from lehr.optim.averaging import AverageState, Averaging
 from lehr.optim.optimizers import Snapshot, Updater
 from lehr.run.checkpoint import Checkpoint
@@ -31,9 +31,9 @@ class TrainState:
         self._updater = Updater(method.update, model)
         self._average: AverageState = averaging.start(model)
         parameters = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
-        self.clipping: SlotState = method.clipping.start(parameters)
-        self.noise: SlotState = method.noise.start(parameters)
-        self.acceptance: SlotState = method.acceptance.start()
+        self.clipping: ComponentState = method.clipping.start(parameters)
+        self.noise: ComponentState = method.noise.start(parameters)
+        self.acceptance: ComponentState = method.acceptance.start()
         self.step = self.accepted = self.attempt = 0
         self.is_prepared = False  # whether the setup before the first step is done
         self.energy: float | None = None  # public loss at the current weights, if acceptance has computed it
@@ -139,7 +139,7 @@ class TrainState:
             for slot, state in states.items()
         }
 
-    def _slot_state(self, slot: str, found: Checkpoint) -> SlotState:
+    def _slot_state(self, slot: str, found: Checkpoint) -> ComponentState:
         prefix, device = f"{slot}/", next(self.model.parameters()).device
         tensors = {
             name.removeprefix(prefix): value.to(device)

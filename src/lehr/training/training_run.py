@@ -116,7 +116,7 @@ class TrainingRun:
     def _refuse_unfit_trial(self, trial: SearchTrial) -> None:
         """A trial trains on private records in one process, and its search pays for it."""
         check_searchable(self.plan)
-        trial.refuse_other(self.run_plan.event)
+        trial.check_same(self.run_plan.event)
         declared = self.evaluation.records.declared
         if declared != PRIVATE:
             _refuse("trial_of", f"omitted on {declared} records, where a search is free", trial)
@@ -158,7 +158,7 @@ class TrainingRun:
     @property
     def budget(self) -> Path | None:
         """The budget that pays for the run. Only rank 0 uses it."""
-        return self.config.privacy.budget if self.ranks.is_first else None
+        return self.config.privacy.budget if self.ranks.is_rank_0 else None
 
     @cached_property
     def run_plan(self) -> RunPlan:
@@ -324,12 +324,12 @@ class TrainingRun:
     def open(self, where: Path, *, resume: bool = False) -> PrivateRun:
         """Open the run in a new folder, or in the folder to resume. Only rank 0 uses the disk."""
         key = None
-        if self.ranks.is_first and not resume:
+        if self.ranks.is_rank_0 and not resume:
             key = RunKey.fresh(cryptographic_on_gpu=self.config.training.cryptographic_on_gpu)
             self.evaluation.split(key)  # raises an error before the folder exists
         spec = RunSpec(
             name=self.name,
-            plan=self.run_plan,
+            run_plan=self.run_plan,
             mechanism=self.mechanism,
             directory=where,
             config=self.recorded,
@@ -348,7 +348,7 @@ class TrainingRun:
         if self.shards is None:
             self.ranks.broadcast([*self.model.parameters(), *self.model.buffers()])
         loop = Loop(self._training(run), run, callbacks)
-        loop.resume()
+        loop.load_checkpoint()
         with _call_back(loop.callbacks, self._start(run, loop), loop):
             end = loop.train()
         weights = loop.weights()
@@ -396,7 +396,7 @@ class TrainingRun:
             shape = None if certificate is None else certificate_to_json(certificate)
             return [str(run.folder.files.directory), shape]
 
-        directory, shape = self.ranks.from_first(write)
+        directory, shape = self.ranks.from_rank_0(write)
         return Path(directory), None if shape is None else certificate_from_json(shape)
 
     def _training(self, run: PrivateRun) -> Training:
@@ -404,21 +404,21 @@ class TrainingRun:
         split = evaluation.split(run.key) if run.folder is None else evaluation.kept_split(run.folder)
         # Ranks with different splits would sum records that were not drawn.
         digest = "" if split is None else run.key.fingerprint(split.parts.numpy().data)
-        self.ranks.refuse_differences({"data": digest}, allowed="split alike on every rank")
+        self.ranks.check_equal({"data": digest}, allowed="split alike on every rank")
         parts = (evaluation.records if split is None else evaluation.divided(split)).to(self.device)
         return Training(
             model=self.model,
             engine=self.engine[0],
             method=evaluation.method,
-            private=parts.private,
+            private_records=parts.private,
             setup=self._setup(parts),
-            views=pipeline.trained,
+            prepare_inputs=pipeline.trained,
             averaging=self.averaging,
             scorer=evaluation.scorer(parts, self.loss_fn, pipeline.seen),
             oracle=evaluation.oracle(parts, self.model, self.loss_fn, pipeline.seen, self.plan),
             patience=settings.training.patience,
             checkpoint_seconds=settings.run.checkpoint_seconds,
-            has_diagnostics=settings.run.diagnostics,
+            writes_diagnostics=settings.run.diagnostics,
             environment=self._environment(),
             shards=self.shards,
         )
@@ -500,7 +500,7 @@ def _call_back(callbacks: Sequence[Callback], start: Start, loop: Loop) -> Itera
         if isinstance(error, Diverged | StoreError):
             reason = str(error)
         state = loop.state
-        end = End(step=state.step, accepted=state.accepted, epsilon_spent=loop.run.spent, reason=reason)
+        end = End(step=state.step, accepted=state.accepted, epsilon_spent=loop.run.epsilon_spent, reason=reason)
         for callback in callbacks:
             callback.ended(end)
         raise
@@ -584,8 +584,8 @@ def train_run(run: TrainingRun, where: Path, *, resume: bool, callbacks: Sequenc
     with run.ranks.session():
         if run.ranks.total > 1:
             # This key is for comparing settings and records between ranks: its hashes reveal neither.
-            key = RunKey(bytes.fromhex(run.ranks.from_first(lambda: RunKey.fresh().secret.hex())))
-            run.ranks.refuse_differences(identity(run, key), allowed="the same on every rank, in the same order")
+            key = RunKey(bytes.fromhex(run.ranks.from_rank_0(lambda: RunKey.fresh().secret.hex())))
+            run.ranks.check_equal(identity(run, key), allowed="the same on every rank, in the same order")
         _ = run.shards
         with run.open(where, resume=resume) as private:
             return run.train(private, callbacks)

@@ -36,7 +36,7 @@ from lehr.integrations.opacus.data_loader import (
 )
 from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PoissonSampling
-from lehr.run.private_run import OpenRunSpec, PrivateRun
+from lehr.run.private_run import PrivateRun, UnplannedRunSpec
 from tests.integrations.opacus.loops import Loop, private, records, take_step
 from tests.integrations.refusals import invalid
 
@@ -47,7 +47,7 @@ Pair = namedtuple("Pair", ["inputs", "targets"])
 def batches(*, size: int = 30) -> PhysicalBatchSampler:
     sampling = PoissonSampling(expected_batch_size=6, records=30)
     sampler = PhysicalBatchSampler(sampling, steps=6)
-    spec = OpenRunSpec(sampling=sampling, num_records=30, physical_batch=30, key=RunKey(bytes(32)))
+    spec = UnplannedRunSpec(sampling=sampling, num_records=30, physical_batch=30, key=RunKey(bytes(32)))
     sampler.tracker.run = PrivateRun.open(spec)
     return sampler.split(size)
 
@@ -140,7 +140,7 @@ def test_only_an_unproven_run_accepts_shuffled_batches() -> None:
     loader = shuffled_loader(DataLoader(RECORDS, batch_size=30))
     with invalid("indices"):
         next(iter(loader))
-    spec = OpenRunSpec(sampling=loader.sampling, num_records=100, physical_batch=100, unproven="shuffled")
+    spec = UnplannedRunSpec(sampling=loader.sampling, num_records=100, physical_batch=100, unproven="shuffled")
     loader.tracker.run = PrivateRun.open(spec)
     assert next(iter(loader))[0].flatten().tolist() == list(range(30))
     with invalid("data_loader"):

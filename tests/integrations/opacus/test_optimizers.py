@@ -30,7 +30,7 @@ from lehr.interfaces import Groups, ReleasedSum
 from lehr.privacy.clipping import LARGEST_CLIP_NORM, AutomaticClip, FlatClip, PerLayerClip
 from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.rng import RunKey
-from lehr.run.private_run import OpenRunSpec, PrivateRun
+from lehr.run.private_run import PrivateRun, UnplannedRunSpec
 from tests.integrations.opacus.loops import (
     clipped_mean,
     differentiate,
@@ -158,7 +158,7 @@ class Recorded:
         dataset = TensorDataset(torch.ones(4, 3, dtype=torch.float64))
         self.loader: Any = DPDataLoader(dataset, sample_rate=sample_rate, steps=4, rand_on_empty=rand_on_empty)
         self.charge: Callable[[Event], None] = self.charged.append
-        spec = OpenRunSpec(
+        spec = UnplannedRunSpec(
             sampling=self.loader.sampling,
             num_records=4,
             physical_batch=4,

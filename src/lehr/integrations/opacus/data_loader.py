@@ -27,7 +27,7 @@ from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.integrations.external_loop import batch_size_of, check_sampler, count_records, loader_options
 from lehr.privacy.sampling import PoissonSampling
-from lehr.run.private_run import OpenRunSpec, PrivateRun, PrivateStep
+from lehr.run.private_run import PrivateRun, PrivateStep, UnplannedRunSpec
 
 USE_TORCHRUN = "lehr.fit under torchrun, which trains on several processes"
 
@@ -83,7 +83,7 @@ class PhysicalBatchSampler(Sampler[list[int]]):
         self.sampling, self.sampler, self.uses_placeholder = sampling, sampler, uses_placeholder
         self.steps = validate.count(steps=steps)
         self.max_physical_batch_size = records = sampling.records
-        spec = OpenRunSpec(sampling=sampling, num_records=records, physical_batch=records)
+        spec = UnplannedRunSpec(sampling=sampling, num_records=records, physical_batch=records)
         self.tracker = BatchTracker(PrivateRun.open(spec))
         self.pending: deque[TrackedBatch] = deque()
 

@@ -37,7 +37,7 @@ from lehr.interfaces import ClipRule, PrivateSum, RecordGradients, ReleasedSum
 from lehr.privacy.clipping import LARGEST_CLIP_NORM, AutomaticClip, FlatClip, PerLayerClip
 from lehr.privacy.rng import KEY_BYTES, RunKey
 from lehr.privacy.sampling import PoissonSampling
-from lehr.run.private_run import OpenRunSpec, PrivateRun, PrivateStep
+from lehr.run.private_run import PrivateRun, PrivateStep, UnplannedRunSpec
 
 COUNT = "number of records that were not clipped"
 CLIP_RULES: dict[str, Callable[[float], ClipRule]] = {
@@ -124,7 +124,7 @@ class UntrackedBatches(BatchTracker):
 
     def __init__(self, engine: GradSampleHooks, key: RunKey) -> None:
         sampling = PoissonSampling(expected_batch_size=1, records=1)
-        spec = OpenRunSpec(sampling=sampling, num_records=1, physical_batch=1, key=key, unproven=_UNKNOWN_BATCHES)
+        spec = UnplannedRunSpec(sampling=sampling, num_records=1, physical_batch=1, key=key, unproven=_UNKNOWN_BATCHES)
         super().__init__(PrivateRun.open(spec))
         self._engine = engine
 

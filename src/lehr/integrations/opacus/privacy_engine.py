@@ -43,8 +43,8 @@ from lehr.integrations.opacus.optimizers import DPOptimizer, QuantileClip, make_
 from lehr.integrations.opacus.validators import ModuleValidator
 from lehr.integrations.record_independence import CollationResult, check_collation, sample_records
 from lehr.privacy.rng import RunKey
-from lehr.run.private_run import OpenRunSpec, PrivateRun
-from lehr.run.replay import OpenCharger
+from lehr.run.private_run import PrivateRun, UnplannedRunSpec
+from lehr.run.replay import UnplannedCharger
 from lehr.training import ending
 
 LOG = logging.getLogger("lehr")
@@ -159,7 +159,7 @@ class PrivacyEngine:
         self.accountant = create_accountant(accountant)
         self.secure_mode = validate.true_or_false(secure_mode=secure_mode)
         self.unproven: list[str] = []
-        self.charger = OpenCharger(folder=self._directory, delta=delta)
+        self.charger = UnplannedCharger(folder=self._directory, delta=delta)
         for atom, count in counted(self.charger.before).items():
             if isinstance(atom, PoissonSampled) and isinstance(atom.event, Gaussian):
                 self.accountant.history.append((atom.event.noise_multiplier, atom.sampling_probability, count))
@@ -368,14 +368,14 @@ class PrivacyEngine:
                 raise InvalidValue("budget", allowed=allowed, given=str(before))
             self._issue(planned, before, before, records=records)  # raises now if there can be no certificate
         run = PrivateRun.open(
-            OpenRunSpec(
+            UnplannedRunSpec(
                 sampling=loader.sampling,
                 num_records=records,
                 physical_batch=records,
                 charger=self.charger,
                 key=make_run_key(options.noise_generator, secure=self.secure_mode),
                 name=self._name,
-                planned=planned,
+                reserved_steps=planned,
                 budget=self._budget,
                 unproven="; ".join(options.unproven) or None,
                 on_charge=self._count,
