@@ -413,9 +413,7 @@ class PrivateRun:
                 allowed = f"the planned event, {spec.reserved_steps.event}"
                 raise InvalidValue("step", allowed=allowed, given=str(event))
             if self.num_taken >= spec.reserved_steps.count:
-                raise BudgetExceeded(
-                    f"all {spec.reserved_steps.count} steps of the plan are taken; another would exceed ε"
-                )
+                raise BudgetExceeded(f"all {spec.reserved_steps.count} steps are taken; another would exceed ε")
         spec.charger.charge(event if spec.unproven is None else NonPrivate(spec.unproven))
         self.num_taken += 1
         spec.on_charge(event)
