@@ -98,4 +98,5 @@ def _norms(grads: list[Tensor]) -> Tensor:
     rows = [grad.reshape(grad.shape[0], grad.shape[1:].numel()) for grad in grads]
     # In float64: over millions of coordinates a sum of squares in float32 loses the fourth digit.
     wide: Tensor = torch.cat(rows, dim=1)
-    return wide.norm(dim=1, dtype=torch.float64).to(wide.dtype)
+    norms: Tensor = wide.norm(dim=1, dtype=torch.float64).to(wide.dtype)
+    return norms
