@@ -20,6 +20,7 @@ from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.networks.activations import activation_by_name
 from lehr.networks.residual import group_norm_resnet, nf_resnet, nf_resnet50, wide_resnet
+from lehr.networks.scattering import scattering_cnn, scattering_linear
 from lehr.networks.small import cifar_cnn, paper_cnn, pooled_cnn, projected_mlp, small_cnn
 from lehr.networks.vision_transformer import vision_transformer
 
@@ -38,7 +39,8 @@ def register(function: Builder) -> Builder:
 
 
 _SMALL: list[Callable[..., nn.Module]] = [cifar_cnn, paper_cnn, pooled_cnn, projected_mlp, small_cnn]
-for _function in [*_SMALL, group_norm_resnet, nf_resnet, nf_resnet50, vision_transformer, wide_resnet]:
+_SCATTERING: list[Callable[..., nn.Module]] = [scattering_cnn, scattering_linear]
+for _function in [*_SMALL, *_SCATTERING, group_norm_resnet, nf_resnet, nf_resnet50, vision_transformer, wide_resnet]:
     register(_function)
 
 

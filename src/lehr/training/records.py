@@ -10,12 +10,15 @@ Records used for acceptance are never used for evaluation.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from lehr import validate
@@ -30,11 +33,13 @@ from lehr.data.split import Split
 from lehr.errors import BadRecord, InvalidValue
 from lehr.gradients.batches import each
 from lehr.interfaces import Inputs
+from lehr.networks.scattering import Scattering
 from lehr.planning.plan import DECLARED, PRIVATE
 from lehr.privacy.rng import RunKey
 
 STATED_BY_YOU = "stated, as a public number, for your own data"
 _PARTS = ("private", "test", "public", "held_out")
+CHUNK = 1024  # images whose features are computed together
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,6 +55,7 @@ class RunRecords:
     public: RecordSet | None = None  # declared public, used for acceptance
     held_out: RecordSet | None = None  # private, used for evaluation with noise
     declared: str = PRIVATE  # whether the training records need protection
+    front_end: Scattering | None = None  # turns inputs into features, once, as the first layer of the model would
 
     def fingerprint(self, key: RunKey) -> str:
         """A keyed hash of all records. Without the key it reveals nothing."""
@@ -61,13 +67,26 @@ class RunRecords:
         """Empty inputs and targets with the shapes and types of the records."""
         inputs, targets = self.private.batch(torch.zeros(0, dtype=torch.int64))
         assert isinstance(inputs, Tensor)
-        return inputs, targets
+        return (inputs if self.front_end is None else torch.zeros(0, *self.front_end.shape)), targets
 
     @property
-    def decoded_by(self) -> dict[str, str]:
-        """The versions of the image decoders, if images are decoded during the run: they may change a bit."""
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a record, before any features are computed."""
+        return tuple(replace(self, front_end=None).like[0].shape[1:])
+
+    @property
+    def model_preparation(self) -> Preparation:
+        """What is left to do to the records that ``to`` returns: features are normalised already."""
+        return self.preparation if self.front_end is None else Preparation()
+
+    def computed_by(self, device: torch.device) -> dict[str, str]:
+        """What may change a bit of the model's inputs: image decoders, and the arithmetic of a front end."""
         parts = (getattr(self, name) for name in _PARTS)
-        return {"decoders": versions()} if any(isinstance(part, StreamedFolder) for part in parts) else {}
+        found = {"decoders": versions()} if any(isinstance(part, StreamedFolder) for part in parts) else {}
+        if self.front_end is not None:
+            image = torch.linspace(0, 1, math.prod(self.shape)).reshape(1, *self.shape)
+            found["features"] = hashlib.sha256(self.front_end(image.to(device)).cpu().numpy().tobytes()).hexdigest()
+        return found
 
     def with_acceptance(self, parts: Split) -> RunRecords:
         """A copy in which a part of the test records is used for acceptance instead."""
@@ -79,11 +98,34 @@ class RunRecords:
         return replace(self, private=self.private.at(parts.private), held_out=self.private.at(parts.test))
 
     def to(self, device: torch.device) -> RunRecords:
-        """A copy on the device. If it runs out of memory, only the labels move, and inputs follow by batch."""
+        """A copy on the device, with features in place of inputs if there is a front end.
+
+        If the device runs out of memory, only the labels move, and inputs follow by batch.
+        """
+        records = self if self.front_end is None else self._map(partial(self._with_features, device))
         try:
-            return self._map(lambda part: part.to(device))
+            return records._map(lambda part: part.to(device))
         except torch.OutOfMemoryError:
-            return self._map(lambda part: part.to(device, targets_only=True))
+            return records._map(lambda part: part.to(device, targets_only=True))
+
+    def _with_features(self, device: torch.device, part: RecordSet) -> RecordSet:
+        """The features of each record, computed on the device, in chunks, and kept as private as the record."""
+        assert isinstance(part, InMemory)
+        assert self.front_end is not None
+        inputs, features = part.inputs, torch.empty(len(part), *self.front_end.shape)
+        with torch.inference_mode():
+            for first in range(0, len(inputs), CHUNK):
+                chunk = self.preparation.prepared(inputs[first : first + CHUNK].to(device))
+                features[first : first + CHUNK] = self.front_end(chunk).cpu()
+        return InMemory(features, part.targets)
+
+    def with_front_end(self, model: nn.Module, *, is_augmented: bool) -> RunRecords:
+        """A copy whose features are computed once, if the model begins with a fixed transform of unaugmented inputs."""
+        first = model[0] if isinstance(model, nn.Sequential) and len(model) else None
+        parts = (getattr(self, name) for name in _PARTS)
+        if is_augmented or not isinstance(first, Scattering) or any(isinstance(part, StreamedFolder) for part in parts):
+            return self
+        return replace(self, front_end=first)
 
     def _map(self, change: Callable[[RecordSet], RecordSet]) -> RunRecords:
         parts = {name: getattr(self, name) for name in _PARTS}

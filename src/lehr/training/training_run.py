@@ -198,7 +198,7 @@ class TrainingRun:
         """Preprocessing and augmentation."""
         training = self.config.training
         return InputPipeline(
-            preparation=self.evaluation.records.preparation,
+            preparation=self.evaluation.records.model_preparation,
             augmentation=prepare.build_augmentation(training),
             views=training.views,
             device=self.device,
@@ -299,7 +299,7 @@ class TrainingRun:
                 "declared": records.declared,
                 "records": records.records,
                 "num_classes": records.num_classes,
-                "shape": list(records.like[0].shape[1:]),
+                "shape": list(records.shape),
                 "preparation": records.preparation.to_json(),
                 "public_records": evaluation.public_records,
                 "evaluated_on": evaluation.on,
@@ -448,7 +448,7 @@ class TrainingRun:
                 size=self.physical_batch,
                 local=None if self.shards is None else self.shards.local,
             ),
-            **self.evaluation.records.decoded_by,
+            **self.evaluation.records.computed_by(self.device),
         )
 
     def _setup(self, parts: RunRecords) -> Callable[[StepRandomness], None] | None:
