@@ -27,6 +27,7 @@ The map. A room imports only rooms above it; those marked ● load torch.
         auditing        from the scores of an attack to a lower bound on ε
         certificates    ● certificates, checking them, releasing a model
         reports         pages, charts, progress
+        recipes         ● settings that decide accuracy, chosen from public numbers
         training        ● ``lehr.fit``
         attacks         ● attacks on the real code
         search          ● searching settings

@@ -266,6 +266,7 @@ class TrainingConfig(Section):
 
     TABLE = "training"
 
+    recipe: str | None = option("Choose network, method, batch, steps and rate by this recipe; auto chooses one.")
     augmentation: Any = option("none, flip_crop, rrc, ours or simclr.", "none")
     views: int = option("Augmented copies of a record, averaged before clipping.", 1)
     averaging: Any = option("Average of the weights.", in_cli=False)

@@ -17,7 +17,7 @@ def test_demo_trains_and_writes_a_report(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LEHR_DATA", str(tmp_path))
     fit = lehr.fit
-    monkeypatch.setattr(lehr, "fit", lambda *given, **named: fit(*given, **{**named, "steps": 30}))  # of 300
+    monkeypatch.setattr(lehr, "fit", lambda *given, **named: fit(*given, **{**named, "steps": 30}))  # of 400
     run_main(example("demo", needs="torch"), monkeypatch)
-    assert "at a proven ε of 8" in capsys.readouterr().out
+    assert "at a proven ε of 3" in capsys.readouterr().out
     assert (tmp_path / "demo/run/report.html").stat().st_size > 10_000

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lehr import recipes
 from lehr.certificates.guarantee import check_delta
 from lehr.config import ALIASES, RunConfig, options
 from lehr.data import Preparation
@@ -31,13 +32,13 @@ from lehr.gradients.batches import LossFn
 from lehr.planning.plan import PRIVATE
 from lehr.planning.search_cost import SearchTrial
 from lehr.reports.progress import TrainingProgress
-from lehr.run.distributed import device_of_rank, join_ranks, refuse_wrapped
+from lehr.run.distributed import device_of_rank, is_rank_0, join_ranks, refuse_wrapped
 from lehr.run.folder import default_directory, read_config
 from lehr.run.mechanism import Method
 from lehr.run.shape import Callback
 from lehr.training import earlier_fits, prepare
 from lehr.training.ending import Run
-from lehr.training.records import load_records
+from lehr.training.records import RunRecords, load_records
 from lehr.training.training_run import TrainingRun, train_run
 
 _EVALUATION = ("acceptance_fraction", "evaluate_every", "held_out_fraction", "held_out_noise_multiplier")
@@ -130,11 +131,12 @@ def fit(
     )
     if not run.resume:  # a resumed run compares the records themselves
         check_count(stated=given.records, held=len(given.private))
-    network: tuple[str, dict[str, Any]] | None = None
-    if model is None or isinstance(model, str):
-        model, network = prepare.build_network(chosen, given)
-    elif chosen.model.network is not None:
-        network = prepare.network_arguments(chosen, given)
+    progress = TrainingProgress(quiet=run.quiet)
+    if chosen.training.recipe is not None:
+        chosen = _with_recipe(chosen, given, progress, own_model=None if isinstance(model, str) else model)
+        own_method = _own_method(method, chosen) if isinstance(method, Method) else prepare.build_method(chosen)
+    model, network = _model_and_network(model, chosen, given)
+    given = given.with_front_end(model, is_augmented=prepare.is_augmented(chosen.training))
     evaluation = prepare.build_evaluation(chosen, given, own_method)
     plan = prepare.build_plan(chosen, evaluation)
     stated = prepare.build_statements(chosen, evaluation)
@@ -166,7 +168,7 @@ def fit(
     decided.check()
     if given.declared == PRIVATE:
         earlier_fits.note(this_fit)
-    all_callbacks = tuple(callbacks) if run.silent else (*callbacks, TrainingProgress(quiet=run.quiet))
+    all_callbacks = tuple(callbacks) if run.silent else (*callbacks, progress)
     return train_run(decided, where, resume=run.resume, callbacks=all_callbacks)
 
 
@@ -183,6 +185,26 @@ def _signature() -> inspect.Signature:
 
 
 fit.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def _with_recipe(
+    config: RunConfig, records: RunRecords, progress: TrainingProgress, *, own_model: nn.Module | None
+) -> RunConfig:
+    """The configuration with what its recipe decides, except the network if the model is the user's own."""
+    numbers = {"records": records.records, "num_classes": records.num_classes}
+    made = recipes.with_recipe(config, shape=records.shape, **numbers)
+    if config.training.recipe == recipes.AUTO and is_rank_0() and not (config.run.silent or config.run.quiet):
+        progress.say(f"recipe {made.training.recipe}, because {recipes.reason(records.shape)}")
+    return made if own_model is None else made.with_tables(model=config.model)
+
+
+def _model_and_network(
+    model: nn.Module | str | None, config: RunConfig, records: RunRecords
+) -> tuple[nn.Module, tuple[str, dict[str, Any]] | None]:
+    """The model, and the name and arguments by which Lehr can build it, if it can."""
+    if model is None or isinstance(model, str):
+        return prepare.build_network(config, records)
+    return model, None if config.model.network is None else prepare.network_arguments(config, records)
 
 
 def _own_method(method: Method, config: RunConfig) -> Method:

@@ -32,6 +32,7 @@ from lehr.optim import averaging
 from lehr.planning.plan import Plan
 from lehr.planning.simulation import simulate
 from lehr.privacy.sampling import adjacency_of
+from lehr.recipes import RECIPES, with_recipe
 from lehr.run.folder import read_config
 from lehr.run.mechanism import Method
 from lehr.run.replay import RunPlan
@@ -108,6 +109,11 @@ def build_augmentation(training: TrainingConfig) -> Augmentation:
     return given if isinstance(given, Augmentation) else Augmentation.from_json(given)
 
 
+def is_augmented(training: TrainingConfig) -> bool:
+    """Whether training inputs differ from those of evaluation."""
+    return training.views > 1 or bool(build_augmentation(training).operations)
+
+
 def build_averaging(training: TrainingConfig) -> averaging.Averaging:
     """The average of the weights."""
     given = training.averaging
@@ -156,7 +162,9 @@ def build_statements(config: RunConfig, evaluation: EvaluationPlan) -> Statement
         return check_statements(stated).of_records(evaluation.records.records)
     if chosen_on is None:
         return None
-    public = ("the number of records", *evaluation.declared_public)
+    recipe = config.training.recipe
+    used = () if recipe is None else (f"the recipe {recipe}: {RECIPES[recipe].public}",)
+    public = ("the number of records", *evaluation.declared_public, *used)
     return Statements(settings_chosen_on=chosen_on, records=evaluation.records.records, treated_as_public=public)
 
 
@@ -229,6 +237,7 @@ def default_delta(records: int) -> float:
 
 def method_and_plan(config: RunConfig) -> tuple[Method, Plan]:
     """The method and the plan of a run. No record is read: both follow from public values."""
+    config = _with_public_recipe(config)
     method = build_method(config)
     if config.privacy.plan is not None:
         return method, _given_plan(config)
@@ -237,8 +246,20 @@ def method_and_plan(config: RunConfig) -> tuple[Method, Plan]:
 
 def run_plan(config: RunConfig) -> RunPlan:
     """All events of a run, including its evaluations and its setup. No record is read."""
+    config = _with_public_recipe(config)
     method, plan = method_and_plan(config)
     return _public_evaluation(config, method).run_plan(plan)
+
+
+def _with_public_recipe(config: RunConfig) -> RunConfig:
+    if config.training.recipe is None or config.privacy.plan is not None:
+        return config
+    if any(form in config.data for form in DATA_FORMS):
+        allowed = "omitted where the records are not read: it depends on their shape"
+        raise InvalidValue("recipe", allowed=allowed, given=config.training.recipe)
+    known = CATALOGUE[known_name(config.data)]
+    records = config.data.records or known.records
+    return with_recipe(config, shape=known.shape, records=records, num_classes=known.num_classes)
 
 
 def _given_plan(config: RunConfig) -> Plan:
