@@ -1,7 +1,7 @@
 """One private run: the only object that charges steps, draws records and releases sums.
 
     with PrivateRun.open(spec) as run:          # key, ledger, budget; creates the folder, or opens it to resume
-        run.begin(num_records=len(records))        # continue the checkpoint's attempt, or start a new one
+        run.begin(num_records=len(records))     # start an attempt, or continue that of a checkpoint
         for step in run.steps(state):           # charged in the ledger, on disk, before records are drawn
             for batch in step.batches():        # this rank's share of the draw, in physical batches
                 step.add(engine.private_sum(clip, *records(batch)))
@@ -95,9 +95,9 @@ class RunSpec:
 class UnplannedRunSpec:
     """A run of any length, whose noise and clipping may change from step to step.
 
-    If ``reserved_steps`` is given, every step must be its event, at most that many times; a ``budget`` reserves all of
-    them. ``unproven`` is the reason why the steps have no guarantee; they are then charged as ``NonPrivate``.
-    ``on_charge`` is called with each event, after it is charged and before anything is released.
+    If ``reserved_steps`` is given, every step must equal its event, and there are at most its count of them; a
+    ``budget`` reserves all of them. ``unproven`` is the reason why the steps have no guarantee; they are then charged
+    as ``NonPrivate``. ``on_charge`` is called with each event, after it is charged and before anything is released.
     """
 
     sampling: PoissonSampling
