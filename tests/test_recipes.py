@@ -14,7 +14,7 @@ from lehr.errors import InvalidValue
 from lehr.recipes import AUTO, RECIPES, with_recipe
 from lehr.run.folder import read_config
 
-MNIST: dict[str, Any] = {"shape": (1, 28, 28), "records": 60_000, "num_classes": 10}
+MNIST: dict[str, Any] = {"shape": (1, 28, 28), "records": 60_000}
 
 
 def images(count: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,9 +1,9 @@
 """Recipes: everything that decides accuracy, as a function of public numbers only.
 
 A recipe returns tables of a ``RunConfig``: network, method, batch, steps, rate and averaging. It sees the shape of a
-record, the number of records and classes, and ε, and never a record, so choosing one costs no privacy.
+record, the number of records, and ε, and never a record, so choosing one costs no privacy.
 
->>> task = Task(shape=(1, 28, 28), records=60_000, num_classes=10, epsilon=3.0)
+>>> task = Task(shape=(1, 28, 28), records=60_000, epsilon=3.0)
 >>> name = choose(task)
 >>> name, RECIPES[name].build(task)["privacy"]["expected_batch_size"]
 ('scattering-linear', 8192)
@@ -33,7 +33,6 @@ class Task:
 
     shape: tuple[int, ...]
     records: int
-    num_classes: int
     epsilon: float
 
     @property
@@ -102,7 +101,7 @@ RECIPES = {
         ),
         Recipe(
             name="scattering-cnn",
-            summary="Scattering features and two convolutions: better on handwritten digits, slower.",
+            summary="Scattering features and two convolutions: a larger network, and slower.",
             public=_FIXED,
             why_not=_not_scattered,
             build=_cnn,
@@ -126,7 +125,7 @@ def reason(shape: tuple[int, ...]) -> str:
     return f"records are square images, {' × '.join(map(str, shape))}"
 
 
-def with_recipe(config: RunConfig, *, shape: tuple[int, ...], records: int, num_classes: int) -> RunConfig:
+def with_recipe(config: RunConfig, *, shape: tuple[int, ...], records: int) -> RunConfig:
     """The configuration with what its recipe decides. What is given in the configuration itself stays."""
     asked = config.training.recipe
     if asked is None or config.privacy.plan is not None:  # a finished plan, as that of a run to resume
@@ -134,7 +133,7 @@ def with_recipe(config: RunConfig, *, shape: tuple[int, ...], records: int, num_
     validate.one_of((AUTO, *RECIPES), recipe=asked)
     if config.privacy.epsilon is None:
         raise InvalidValue("epsilon", allowed="given together with a recipe, which follows from it", given=None)
-    task = Task(shape=shape, records=records, num_classes=num_classes, epsilon=config.privacy.epsilon)
+    task = Task(shape=shape, records=records, epsilon=config.privacy.epsilon)
     name = choose(task) if asked == AUTO else asked
     if (reason := RECIPES[name].why_not(task)) is not None:
         raise InvalidValue("recipe", allowed=f"one that suits the records ({reason})", given=name)

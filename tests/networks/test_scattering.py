@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import ndimage
+from torch import Tensor
 
 from lehr.data import InMemory, Preparation
 from lehr.errors import InvalidValue
 from lehr.networks.scattering import Scattering, scatter
-from lehr.training.records import RunRecords
+from lehr.training.records import CHUNK, RunRecords
 
 
 def wavelet(scale: int, angle: int) -> np.ndarray:
@@ -77,15 +78,40 @@ def test_images_of_another_shape_are_refused() -> None:
         Scattering(image_side=8)(torch.zeros(1, 1, 12, 12))
 
 
-def test_a_run_computes_features_once() -> None:
-    images = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8)
-    records = RunRecords(
+def records_of(images: Tensor) -> RunRecords:
+    return RunRecords(
         name="test",
-        private=InMemory(images, torch.zeros(5, dtype=torch.int64)),
-        records=5,
+        private=InMemory(images, torch.zeros(len(images), dtype=torch.int64)),
+        records=len(images),
         num_classes=2,
         preparation=Preparation((0.5,), (0.25,)),
     )
+
+
+@pytest.mark.parametrize("side", [8, 28])
+def test_features_do_not_depend_on_other_records(side: int) -> None:
+    """To the bit: a record more must not change how the others are rounded."""
+    images = torch.randint(0, 256, (CHUNK + 2, 1, side, side), dtype=torch.uint8)
+    model, threads = torch.nn.Sequential(Scattering(image_side=side)), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        whole, less, alone = (
+            records_of(some).with_front_end(model, is_augmented=False).to(torch.device("cpu")).private.batch(every)[0]
+            for some in (images, images[1:], images[-1:])
+            for every in (torch.arange(len(some)),)
+        )
+    finally:
+        torch.set_num_threads(threads)
+    assert isinstance(whole, Tensor)
+    assert isinstance(less, Tensor)
+    assert isinstance(alone, Tensor)
+    assert torch.equal(whole[1:], less)
+    assert torch.equal(whole[-1:], alone)
+
+
+def test_a_run_computes_features_once() -> None:
+    images = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8)
+    records = records_of(images)
     layer = Scattering(image_side=8)
     front = records.with_front_end(torch.nn.Sequential(layer, torch.nn.Flatten()), is_augmented=False)
     assert front.shape == records.shape == (1, 8, 8)

@@ -45,7 +45,7 @@ def test_an_edit_that_does_not_fit_is_an_error(edit: tuple[str, str]) -> None:
 
 def test_the_table_is_complete_and_in_the_docs() -> None:
     assert all(EVERY.values())
-    assert len(BUGS) == sum(map(len, EVERY.values())) >= 108
+    assert len(BUGS) == sum(map(len, EVERY.values())) >= 109
     assert table() in (ROOT / "docs" / "planted_bugs.md").read_text(encoding="utf-8")
 
 

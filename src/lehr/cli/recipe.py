@@ -37,7 +37,6 @@ def show(
     dataset: Annotated[str | None, Option(help="A built-in data set.")] = None,
     shape: Annotated[str | None, Option(metavar="C,H,W", help="Shape of a record, if it is your own data.")] = None,
     records: Annotated[int | None, Option(help="Number of your own records.")] = None,
-    num_classes: Annotated[int | None, Option(help="Number of classes of your own records.")] = None,
     json: common.Json = False,
 ) -> None:
     """Show what a recipe decides, as a configuration for `lehr train`. Only public numbers are used."""
@@ -46,13 +45,13 @@ def show(
 
     config = RunConfig().with_options(recipe=name, epsilon=epsilon)
     if dataset is not None:
-        common.refuse("dataset", shape=shape, records=records, num_classes=num_classes)
+        common.refuse("dataset", shape=shape, records=records)
         known = data_set_info(dataset)
         config = config.with_options(dataset=dataset)
-        made = with_recipe(config, shape=known.shape, records=known.records, num_classes=known.num_classes)
+        made = with_recipe(config, shape=known.shape, records=known.records)
     else:
-        given = {"records": common.required(records=records), "num_classes": common.required(num_classes=num_classes)}
-        made = with_recipe(config, shape=_shape(common.required(shape=shape)), **given)
+        size = _shape(common.required(shape=shape))
+        made = with_recipe(config, shape=size, records=common.required(records=records))
     common.print_answer(made.tables(), made.to_toml().rstrip("\n"), json=json)
 
 

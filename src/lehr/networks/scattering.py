@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ def scatter(images: Tensor) -> Tensor:
     """The features of images (N, C, side, side)."""
     side = images.shape[-1] // SHRINKS_BY
     padded = functional.pad(images.float(), [PADDING] * 4, mode="reflect").flatten(0, 1)
-    bank = _bank(padded.shape[-1], images.device)
+    bank = _bank(padded.shape[-1]).on(images.device)
     spectrum = torch.fft.fft2(padded)[:, None]
     first, second = [], []
     for j, wavelets in enumerate(bank.wavelets[0]):
@@ -80,28 +80,27 @@ def scatter(images: Tensor) -> Tensor:
 class _Bank(NamedTuple):
     """The filters for one side. ``wavelets[r][j]``: spectra of scale j, (angles, side/2^r, side/2^r)."""
 
-    wavelets: list[list[Tensor]]
-    averages: list[Tensor]  # from a side of side/2^r to the one of the features
+    wavelets: list[list[Any]]
+    averages: list[Any]  # from a side of side/2^r to the one of the features
+
+    def on(self, device: torch.device) -> _Bank:
+        """The filters as tensors. These are not kept: one made under inference or fake mode is of no use outside."""
+        return _Bank(
+            [[torch.tensor(each, dtype=torch.complex64, device=device) for each in row] for row in self.wavelets],
+            [torch.tensor(each, dtype=torch.float32, device=device) for each in self.averages],
+        )
 
     def smooth(self, values: Tensor, resolution: int) -> Tensor:
-        average = self.averages[resolution]
+        average: Tensor = self.averages[resolution]
         return average @ values @ average.T
 
 
 @cache
-def _bank(side: int, device: torch.device) -> _Bank:
-    wavelets = [
-        [
-            torch.tensor(np.stack([_crop(_morlet(side, j, angle), 2**r) for angle in range(ANGLES)]))
-            for j in range(SCALES)
-        ]
-        for r in range(SCALES)
-    ]
-    averages = [_average(side, 2**r) for r in range(SCALES)]
-    return _Bank(
-        [[each.to(device, torch.complex64) for each in row] for row in wavelets],
-        [each.to(device, torch.float32) for each in averages],
-    )
+def _bank(side: int) -> _Bank:
+    """The filters as arrays."""
+    spectra = [np.stack([_morlet(side, j, angle) for angle in range(ANGLES)]) for j in range(SCALES)]
+    wavelets = [[_crop(each, 2**r) for each in spectra] for r in range(SCALES)]
+    return _Bank(wavelets, [_average(side, 2**r) for r in range(SCALES)])
 
 
 def _morlet(side: int, scale: int, angle: int) -> np.ndarray:
@@ -147,7 +146,7 @@ def _fold(spectra: Tensor, by: int) -> Tensor:
     return spectra.reshape(*spectra.shape[:-2], by, side, by, side).mean((-4, -2))
 
 
-def _average(side: int, by: int) -> Tensor:
+def _average(side: int, by: int) -> np.ndarray:
     """A Gaussian mean along one axis of images of side/by, at the places of the features."""
     width = 0.8 * 2 ** (SCALES - 1)
     at = np.arange(-2 * side, 3 * side)
@@ -156,7 +155,8 @@ def _average(side: int, by: int) -> Tensor:
     small = np.fft.ifft(frequencies[_low(side, by)]).real
     border = PADDING // SHRINKS_BY
     centres = np.arange(border, side // SHRINKS_BY - border) * SHRINKS_BY // by
-    return torch.tensor(small[(centres[:, None] - np.arange(side // by)[None, :]) % (side // by)])
+    average: np.ndarray = small[(centres[:, None] - np.arange(side // by)[None, :]) % (side // by)]
+    return average
 
 
 def _front(image_side: int, in_channels: int, groups: int) -> tuple[Scattering, nn.GroupNorm]:

@@ -191,8 +191,7 @@ def _with_recipe(
     config: RunConfig, records: RunRecords, progress: TrainingProgress, *, own_model: nn.Module | None
 ) -> RunConfig:
     """The configuration with what its recipe decides, except the network if the model is the user's own."""
-    numbers = {"records": records.records, "num_classes": records.num_classes}
-    made = recipes.with_recipe(config, shape=records.shape, **numbers)
+    made = recipes.with_recipe(config, shape=records.shape, records=records.records)
     if config.training.recipe == recipes.AUTO and is_rank_0() and not (config.run.silent or config.run.quiet):
         progress.say(f"recipe {made.training.recipe}, because {recipes.reason(records.shape)}")
     return made if own_model is None else made.with_tables(model=config.model)

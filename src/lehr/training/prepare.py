@@ -259,7 +259,7 @@ def _with_public_recipe(config: RunConfig) -> RunConfig:
         raise InvalidValue("recipe", allowed=allowed, given=config.training.recipe)
     known = CATALOGUE[known_name(config.data)]
     records = config.data.records or known.records
-    return with_recipe(config, shape=known.shape, records=records, num_classes=known.num_classes)
+    return with_recipe(config, shape=known.shape, records=records)
 
 
 def _given_plan(config: RunConfig) -> Plan:

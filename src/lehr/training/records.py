@@ -39,7 +39,7 @@ from lehr.privacy.rng import RunKey
 
 STATED_BY_YOU = "stated, as a public number, for your own data"
 _PARTS = ("private", "test", "public", "held_out")
-CHUNK = 1024  # images whose features are computed together
+CHUNK = 256  # images whose features are computed together
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,14 +109,19 @@ class RunRecords:
             return records._map(lambda part: part.to(device, targets_only=True))
 
     def _with_features(self, device: torch.device, part: RecordSet) -> RecordSet:
-        """The features of each record, computed on the device, in chunks, and kept as private as the record."""
+        """The features of each record, computed on the device, and kept as private as the record.
+
+        All chunks have one size: arithmetic may round otherwise in a smaller one, and then a record more would change
+        the features of others.
+        """
         assert isinstance(part, InMemory)
         assert self.front_end is not None
         inputs, features = part.inputs, torch.empty(len(part), *self.front_end.shape)
-        with torch.inference_mode():
+        with torch.no_grad():
             for first in range(0, len(inputs), CHUNK):
-                chunk = self.preparation.prepared(inputs[first : first + CHUNK].to(device))
-                features[first : first + CHUNK] = self.front_end(chunk).cpu()
+                some = inputs[first : first + CHUNK].to(device)
+                chunk = torch.cat([some, some.new_zeros(CHUNK - len(some), *some.shape[1:])])
+                features[first : first + CHUNK] = self.front_end(self.preparation.prepared(chunk))[: len(some)].cpu()
         return InMemory(features, part.targets)
 
     def with_front_end(self, model: nn.Module, *, is_augmented: bool) -> RunRecords:
