@@ -29,14 +29,22 @@ def freeze(model: Model, *paths: str) -> Model:
     if not paths:
         raise InvalidValue("paths", allowed="one or more layers or parameters of the model", given=paths)
     parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name in parameters_below(model, *paths):
+        parameters[name].requires_grad_(False)
+    return model
+
+
+def parameters_below(model: nn.Module, *paths: str) -> set[str]:
+    """Return the names of the parameters below these paths. A path names a layer or a parameter."""
+    found: set[str] = set()
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     for path in paths:
-        below = [weight for name, weight in parameters.items() if f"{name}.".startswith(f"{path}.")]
+        below = {name for name in names if f"{name}.".startswith(f"{path}.")}
         if not below:
             known = ", ".join(name for name, child in model.named_children() if any(True for _ in child.parameters()))
             raise InvalidValue("path", allowed=f"that of a layer with parameters, as {known}", given=path)
-        for weight in below:
-            weight.requires_grad_(False)
-    return model
+        found |= below
+    return found
 
 
 class Projection(nn.Module):

@@ -20,8 +20,9 @@ from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.networks.activations import activation_by_name
 from lehr.networks.residual import group_norm_resnet, nf_resnet, nf_resnet50, wide_resnet
+from lehr.networks.resnet9 import resnet9
 from lehr.networks.scattering import scattering_cnn, scattering_linear
-from lehr.networks.small import cifar_cnn, paper_cnn, pooled_cnn, projected_mlp, small_cnn
+from lehr.networks.small import cifar_cnn, mlp, paper_cnn, pooled_cnn, projected_mlp, small_cnn
 from lehr.networks.vision_transformer import vision_transformer
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
@@ -38,9 +39,10 @@ def register(function: Builder) -> Builder:
     return function
 
 
-_SMALL: list[Callable[..., nn.Module]] = [cifar_cnn, paper_cnn, pooled_cnn, projected_mlp, small_cnn]
+_SMALL: list[Callable[..., nn.Module]] = [cifar_cnn, mlp, paper_cnn, pooled_cnn, projected_mlp, small_cnn]
 _SCATTERING: list[Callable[..., nn.Module]] = [scattering_cnn, scattering_linear]
-for _function in [*_SMALL, *_SCATTERING, group_norm_resnet, nf_resnet, nf_resnet50, vision_transformer, wide_resnet]:
+_RESIDUAL: list[Callable[..., nn.Module]] = [group_norm_resnet, nf_resnet, nf_resnet50, resnet9, wide_resnet]
+for _function in [*_SMALL, *_SCATTERING, *_RESIDUAL, vision_transformer]:
     register(_function)
 
 
