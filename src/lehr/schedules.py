@@ -134,6 +134,27 @@ class PiecewiseLinear:
         return (1 - passed) * low + passed * high
 
 
+@dataclass(frozen=True, kw_only=True)
+class PiecewiseConstant:
+    """The factor of the last of these ``(step, factor)`` points that is reached, times another schedule.
+
+    >>> PiecewiseConstant(points=((0, 2.0), (10, 1.0))).factor(9)
+    2.0
+    """
+
+    points: tuple[tuple[int, float], ...]
+    after: Schedule = CONSTANT
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "points", PiecewiseLinear(self.points).points)  # which checks them
+        if self.points[0][0] != 0:
+            raise InvalidValue("points", allowed="the first at step 0", given=self.points)
+
+    def factor(self, step: int) -> float:
+        reached = bisect.bisect_right(self.points, step, key=lambda point: point[0])
+        return self.points[reached - 1][1] * self.after.factor(step)
+
+
 _TYPE_OF: dict[str, Any] = {
     "constant": Constant,
     "linear-warmup": LinearWarmup,
@@ -141,6 +162,7 @@ _TYPE_OF: dict[str, Any] = {
     "linear-decay": LinearDecay,
     "step-decay": StepDecay,
     "piecewise-linear": PiecewiseLinear,
+    "piecewise-constant": PiecewiseConstant,
 }
 _KIND_OF = {kind: name for name, kind in _TYPE_OF.items()}
 _DEEPEST_NESTING = 10

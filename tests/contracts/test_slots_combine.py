@@ -62,7 +62,7 @@ from lehr.privacy.noise import BudgetedNoise, IsotropicNoise, NoNoise, Optimised
 from lehr.privacy.rng import RunKey
 from lehr.run.evaluation import PublicScore
 from lehr.run.folder import RunFolder
-from lehr.run.loop import Loop, Training
+from lehr.run.loop import Loop, Training, TrainingPhase
 from lehr.run.loss_oracle import LossOracle, event_of
 from lehr.run.mechanism import Mechanism, Method
 from lehr.run.private_run import PrivateRun, RunSpec
@@ -298,10 +298,9 @@ def ran(method: Method, path: Path) -> Ran:
     mechanism = replace(Mechanism.of(method, plan), noise=noise)
     training = Training(
         model=trained,
-        engine=engine,
+        phases=[TrainingPhase(engine=engine, prepare_inputs=lambda inputs, generator: inputs)],
         method=method,
         private_records=PRIVATE,
-        prepare_inputs=lambda inputs, generator: inputs,
         averaging=NoAverage(),
         oracle=judge(method, plan, trained),
         environment={"same": "always"},

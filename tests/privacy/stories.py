@@ -94,7 +94,7 @@ def _training() -> Story:
     with patch("lehr.training.fit.train_run", lambda run, where, **_: found.append(run)):
         fit_tiny(Path("run"), budget=Path("budget"), **said)
     [run] = found
-    _ = run.recorded, run.engine
+    _ = run.recorded, run.engines
 
     def tell() -> None:
         where = Path("run")

@@ -37,7 +37,7 @@ from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.run import checkpoint
 from lehr.run.evaluation import NoisyScore, PublicScore, Score
 from lehr.run.folder import RunFolder
-from lehr.run.loop import Loop, Training
+from lehr.run.loop import Engine, Loop, Training, TrainingPhase
 from lehr.run.loss_oracle import LossOracle, event_of
 from lehr.run.mechanism import Mechanism, Method
 from lehr.run.private_run import PrivateRun, RunSpec
@@ -95,7 +95,7 @@ class Given:
 
     @property
     def engine(self) -> Any:
-        return self.training.engine
+        return self.training.phases[0].engine
 
     def on(self, opened: RunFolder) -> PrivateRun:
         spec = RunSpec(
@@ -109,6 +109,10 @@ class Given:
             epsilon_of=lambda event: float(sum(counted(event).values())),
         )
         return PrivateRun(spec, key=opened.key, folder=opened)
+
+
+def whole_run(engine: Engine) -> TrainingPhase:
+    return TrainingPhase(engine=engine, prepare_inputs=lambda inputs, generator: inputs)
 
 
 def training(**changed: Any) -> Given:
@@ -134,10 +138,9 @@ def training(**changed: Any) -> Given:
     physical_batch = changed.pop("physical_batch", 5)
     made = Training(
         model=trained,
-        engine=Summing(trained),
+        phases=[whole_run(Summing(trained))],
         method=method,
         private_records=RECORDS,
-        prepare_inputs=lambda inputs, generator: inputs,
         averaging=NoAverage(),
         scorer=scorer,
         oracle=oracle,
@@ -234,7 +237,7 @@ def test_step_is_charged_on_disk_before_the_draw(tmp_path: Path) -> None:
             return super().private_sum(clip, inputs, targets, mask_B)
 
     given = training(physical_batch=40)
-    given = replace(given, training=replace(given.training, engine=Looking(given.model)))
+    given = replace(given, training=replace(given.training, phases=[whole_run(Looking(given.model))]))
     with folder(tmp_path / "run", given) as opened:
         Loop(given.training, given.on(opened)).train()
     assert seen == [1, 2, 3, 4, 5, 6]
@@ -253,7 +256,7 @@ def test_no_earlier_sum_stays_in_memory(tmp_path: Path) -> None:
             return made
 
     given = training()
-    run(tmp_path / "run", replace(given, training=replace(given.training, engine=Noting(given.model))))
+    run(tmp_path / "run", replace(given, training=replace(given.training, phases=[whole_run(Noting(given.model))])))
     assert len(alive) > 6
     assert not any(alive)
 

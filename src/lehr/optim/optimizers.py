@@ -250,10 +250,11 @@ class Snapshot:
 class Updater:
     """The optimizer of one model. It takes released sums and nothing else.
 
-    The trainable parameters are those that require a gradient when it is built.
+    The trainable parameters are those that require a gradient when it is built. A step moves those of them that
+    require one then. If some steps move fewer than others, ``moves_all`` must be False.
     """
 
-    def __init__(self, update: BuildsOptimizer, model: nn.Module) -> None:
+    def __init__(self, update: BuildsOptimizer, model: nn.Module, *, moves_all: bool = True) -> None:
         self.update = update
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self._parameters:
@@ -261,6 +262,9 @@ class Updater:
         self._weights: list[Tensor] = list(self._parameters.values())
         self._optimizer = update.build(list(self._parameters.values()))
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        for group in self._optimizer.param_groups if not moves_all else ():
+            if group.get("fused"):  # torch's fused SGD fails if only some parameters have a momentum yet
+                group |= {"fused": False, "foreach": True}
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of this step; of the first group, where a custom optimizer has several."""
@@ -268,12 +272,12 @@ class Updater:
 
     def step(self, released: ReleasedSum, *, divisor: float, step: int, step_scale: float = 1.0) -> None:
         """Divide the sum by a public constant and move the weights by it. ``step`` counts from zero."""
-        grads = self._mean(released, divisor)
+        grads = self._means(released, divisor)
         factor = step_scale * self.update.schedule.factor(step)
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
-        for parameter, grad in zip(self._weights, grads, strict=True):
-            parameter.grad = grad
+        for name, grad in grads.items():
+            self._parameters[name].grad = grad
         self._optimizer.step()
         for parameter in self._weights:
             parameter.grad = None
@@ -352,16 +356,16 @@ class Updater:
             if state:
                 self._optimizer.state[parameter] = state
 
-    def _mean(self, released: ReleasedSum, divisor: float) -> list[Tensor]:
+    def _means(self, released: ReleasedSum, divisor: float) -> dict[str, Tensor]:
         given: object = released
         if not isinstance(given, ReleasedSum):
             allowed = "a ReleasedSum: only a sum with its noise may reach the weights"
             raise InvalidValue("released", allowed=allowed, given=type(released))
-        values = released.values
-        if values.keys() != self._parameters.keys():
-            raise InvalidValue("released", allowed=f"a sum for {sorted(self._parameters)}", given=sorted(values))
-        means = torch._foreach_div([values[name] for name in self._parameters], validate.positive(divisor=divisor))
-        return [mean.to(weight.dtype) for mean, weight in zip(means, self._weights, strict=True)]
+        values, trained = released.values, [name for name, p in self._parameters.items() if p.requires_grad]
+        if values.keys() != set(trained):
+            raise InvalidValue("released", allowed=f"a sum for {sorted(trained)}", given=sorted(values))
+        means = torch._foreach_div([values[name] for name in trained], validate.positive(divisor=divisor))
+        return {name: mean.to(self._parameters[name].dtype) for name, mean in zip(trained, means, strict=True)}
 
 
 def _copy(state: Mapping[str, Any]) -> dict[str, Any]:

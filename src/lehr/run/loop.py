@@ -27,6 +27,7 @@ from lehr.run.evaluation import Score, Scorer
 from lehr.run.line_search import LineSearch
 from lehr.run.loss_oracle import LossOracle
 from lehr.run.mechanism import Method
+from lehr.run.phases import set_trained, training_only
 from lehr.run.private_run import PrivateRun, PrivateStep
 from lehr.run.shape import COMPLETED, SPENT, Callback, End, Evaluation, Progress
 from lehr.run.sharded import Shards, checkpoint_of
@@ -41,14 +42,23 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingPhase:
+    """From which step on these parameters are trained, and how. ``trained`` is not read if there is one phase."""
+
+    engine: Engine
+    prepare_inputs: Callable[[Inputs, torch.Generator], Inputs]  # preprocessing and augmentation
+    first_step: int = 0
+    trained: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Training:
     """The model, records and options of a training: everything the loop needs besides the ``PrivateRun``."""
 
     model: nn.Module
-    engine: Engine
+    phases: Sequence[TrainingPhase]  # in the order of their steps; the first begins at step 0
     method: Method
     private_records: Records
-    prepare_inputs: Callable[[Inputs, torch.Generator], Inputs]  # preprocessing and augmentation
     averaging: Averaging
     scorer: Scorer | None = None  # evaluates the model that would be released
     oracle: LossOracle | None = None  # scores candidates; its public records are disjoint from the scorer's
@@ -64,6 +74,10 @@ class Training:
         """The module with this rank's weights: its shard, or the whole model if it is not sharded."""
         return self.model if self.shards is None else self.shards.local
 
+    def phase(self, step: int) -> TrainingPhase:
+        """The phase that a step belongs to."""
+        return [phase for phase in self.phases if phase.first_step <= step][-1]
+
 
 class Loop:
     """Trains from the last checkpoint to the end of the plan. Callbacks are called on rank 0 only."""
@@ -71,7 +85,8 @@ class Loop:
     def __init__(self, training: Training, run: PrivateRun, callbacks: Sequence[Callback] = ()) -> None:
         self.training, self.run = training, run
         self.callbacks = tuple(callbacks) if run.ranks.is_rank_0 else ()
-        self.state = TrainState(training.local, training.method, training.averaging)
+        trains_all = len(training.phases) == 1
+        self.state = TrainState(training.local, training.method, training.averaging, trains_all=trains_all)
         self.device = next(training.local.parameters()).device
         self.rows: list[Evaluation] = []
         self._attempt_before: int | None = None
@@ -92,7 +107,8 @@ class Loop:
         """Take all remaining steps of the plan. The state of torch's global generators is restored."""
         if not self._is_loaded:
             self.load_checkpoint()
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), training_only(self.training.model):
             self._begin()
             return self._train()
 
@@ -115,6 +131,7 @@ class Loop:
         # Each step is charged on disk before its records are drawn. Diverged weights stop the run before a charge.
         for step in run.steps(state, before_charge=self._check_finite) if not early else ():
             # Sum the clipped gradients of this step's records.
+            self._enter_phase(step.index)
             clip = state.clip_rule(step.index)
             for part in self._parts(step, clip):
                 step.add(part)
@@ -151,16 +168,21 @@ class Loop:
         self.state.is_prepared = True
         self._save()
 
+    def _enter_phase(self, step: int) -> None:
+        """Train the parameters of the phase that a step belongs to."""
+        if len(self.training.phases) > 1:
+            set_trained(self.training.model, self.training.phase(step).trained)
+
     def _parts(self, step: PrivateStep, clip: ClipRule) -> Iterator[PrivateSum]:
         """The clipped sum of each physical batch in this rank's share of the draw."""
-        training = self.training
+        training, phase = self.training, self.training.phase(step.index)
         generator = step.generator("augmentation", self.device)
         step.seed_layers(self.device)
         parts = step.batches()
         read = batches(training.private_records, [part.indices_P for part in parts])
         for part, (inputs, targets, usable_P) in zip(parts, read, strict=True):
-            yield training.engine.private_sum(
-                clip, training.prepare_inputs(inputs, generator), targets, part.mask_P & usable_P
+            yield phase.engine.private_sum(
+                clip, phase.prepare_inputs(inputs, generator), targets, part.mask_P & usable_P
             )
 
     def _peek(self, step: PrivateStep) -> None:

@@ -26,9 +26,9 @@ _SLOTS = ("clipping", "noise", "acceptance")
 class TrainState:
     """The model and everything that changes with it. ``step`` counts candidates, accepted or not."""
 
-    def __init__(self, model: nn.Module, method: Method, averaging: Averaging) -> None:
+    def __init__(self, model: nn.Module, method: Method, averaging: Averaging, *, trains_all: bool = True) -> None:
         self.model, self._averaging, self._method = model, averaging, method
-        self._updater = Updater(method.update, model)
+        self._updater = Updater(method.update, model, moves_all=trains_all)
         self._average: AverageState = averaging.start(model)
         parameters = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
         self.clipping: ComponentState = method.clipping.start(parameters)
