@@ -11,7 +11,7 @@ from lehr.certificates import release, released_model
 from lehr.config import RunConfig
 from lehr.data import InMemory
 from lehr.errors import InvalidValue
-from lehr.recipes import AUTO, RECIPES, with_recipe
+from lehr.recipes import AUTO, RECIPES, Task, choose, with_recipe
 from lehr.run.folder import read_config
 
 MNIST: dict[str, Any] = {"shape": (1, 28, 28), "records": 60_000}
@@ -22,27 +22,65 @@ def images(count: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(count, 1, 8, 8, generator=made), torch.arange(count) % 3
 
 
-@pytest.mark.parametrize("name", [AUTO, *RECIPES])
+# For each recipe, records that it suits.
+SUITED: dict[str, dict[str, Any]] = {
+    "own-network": {"has_own_network": True},
+    "resnet9": {"shape": (3, 32, 32), "is_on_gpu": True},
+    "scattering-linear": {},
+    "scattering-cnn": {},
+    "tabular": {"shape": (20,)},
+}
+
+
+def made_for(task: dict[str, Any], **options: Any) -> RunConfig:
+    return with_recipe(RunConfig().with_options(**options), **{**MNIST, **task})[0]
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipes_give_a_whole_configuration(name: str) -> None:
-    made = with_recipe(RunConfig().with_options(recipe=name, epsilon=3), **MNIST)
-    assert made.training.recipe in RECIPES
-    assert made.model.network
-    assert made.privacy.steps
+    made, less = (made_for(SUITED[name], recipe=name, epsilon=epsilon) for epsilon in (3, 1))
+    assert made.training.recipe == name
+    assert (made.model.network is None) == (name == "own-network")
+    ways = [(each.method.learning_rate or 0) * (each.privacy.steps or 0) for each in (less, made)]
+    assert 0 < ways[0] < ways[1]
     assert made.privacy.expected_batch_size
-    less = with_recipe(RunConfig().with_options(recipe=name, epsilon=1), **MNIST)
-    assert less.method.learning_rate is not None
-    assert less.method.learning_rate * less.privacy.steps < made.method.learning_rate * made.privacy.steps  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "scattering-cnn"])
+def test_auto_chooses_by_public_facts(name: str) -> None:
+    found, why = with_recipe(RunConfig().with_options(recipe=AUTO, epsilon=3), **{**MNIST, **SUITED[name]})
+    assert found.training.recipe == name
+    assert why
+
+
+@pytest.mark.parametrize(
+    "facts, name",
+    [
+        ({"is_on_gpu": False}, "scattering-linear"),  # a CPU would need hours
+        ({"epsilon": 0.5}, "scattering-linear"),  # too much noise for a deep network
+        ({"epsilon": 0.5, "has_prior": True}, "resnet9"),
+        ({"shape": (3, 128, 128)}, "resnet9"),
+    ],
+)
+def test_auto_on_photographs(facts: dict[str, Any], name: str) -> None:
+    usual: dict[str, Any] = {"shape": (3, 32, 32), "records": 50_000, "epsilon": 3.0, "is_on_gpu": True}
+    assert choose(Task(**{**usual, **facts}))[0] == name
+
+
+def test_a_prior_trains_the_head_first() -> None:
+    facts = {**SUITED["resnet9"], "has_prior": True}
+    phases = made_for(facts, recipe="resnet9", epsilon=3).training.phases
+    assert [phase.get("trained") for phase in phases] == [["head"], None]
 
 
 def test_given_values_stay() -> None:
-    given = RunConfig().with_options(recipe=AUTO, epsilon=3, steps=7, learning_rate=0.3, network="small_cnn")
-    made = with_recipe(given, **MNIST)
+    made = made_for({}, recipe=AUTO, epsilon=3, steps=7, learning_rate=0.3, network="small_cnn")
     assert (made.privacy.steps, made.method.learning_rate, dict(made.model)) == (7, 0.3, {"network": "small_cnn"})
     assert made.method.clip_norm == 0.1
 
 
 def test_epochs_replace_the_steps() -> None:
-    made = with_recipe(RunConfig().with_options(recipe=AUTO, epsilon=3, epochs=2), **MNIST)
+    made = made_for({}, recipe=AUTO, epsilon=3, epochs=2)
     assert (made.privacy.epochs, made.privacy.steps) == (2, None)
 
 
@@ -51,13 +89,14 @@ def test_epochs_replace_the_steps() -> None:
     [
         ({"recipe": AUTO}, {}, "epsilon"),
         ({"recipe": "best", "epsilon": 3}, {}, "recipe"),
-        ({"recipe": AUTO, "epsilon": 3}, {"shape": (20,)}, "recipe"),
+        ({"recipe": AUTO, "epsilon": 3}, {"shape": (20, 3)}, "recipe"),
         ({"recipe": "scattering-cnn", "epsilon": 3}, {"shape": (3, 8, 16)}, "recipe"),
+        ({"recipe": "own-network", "epsilon": 3}, {}, "recipe"),
     ],
 )
 def test_unfit_recipes_are_refused(options: dict[str, Any], task: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidValue) as error:
-        with_recipe(RunConfig().with_options(**options), **{**MNIST, **task})
+        made_for(task, **options)
     assert error.value.name == name
 
 
@@ -94,4 +133,5 @@ def test_a_model_of_ones_own_keeps_its_layers(tmp_path: Path) -> None:
     numbers: dict[str, Any] = {"records": 60, "num_classes": 3, "epsilon": 3, "delta": 1e-3, "steps": 2}
     run = lehr.fit(model, images(), **numbers, recipe=AUTO, directory=tmp_path / "run", quiet=True, compiled=False)
     assert run.model is model
+    assert read_config(run.directory)["training"]["recipe"] == "own-network"
     assert read_config(run.directory)["model"].get("network") is None

@@ -176,6 +176,7 @@ class DataConfig(Section):
     test_folder: Path | None = option("Public images to evaluate on, in one folder per class.", metavar="FOLDER")
     public_npz: Path | None = option("Public records used for acceptance.", metavar="FILE")
     public_folder: Path | None = option("Public images used for acceptance, in one folder per class.", metavar="FOLDER")
+    prior: Path | None = option("Folder of `lehr prior make`: weights to start from.", metavar="FOLDER")
     image_side: int | None = option("Scale images from folders to this side length.")
     channels: int = option("Channels of images from folders: 3, or 1 for grey.", 3)
     streamed: bool = option("Read images from folders only when they are sampled.", False)
@@ -269,6 +270,9 @@ class TrainingConfig(Section):
     recipe: str | None = option("Choose network, method, batch, steps and rate by this recipe; auto chooses one.")
     augmentation: Any = option("none, flip_crop, rrc, ours or simclr.", "none")
     views: int = option("Augmented copies of a record, averaged before clipping.", 1)
+    phases: Any = option(
+        "Which layers are trained for how many steps, at which rate, with how many views.", in_cli=False
+    )
     averaging: Any = option("Average of the weights.", in_cli=False)
     precision: str = option("as_model or bfloat16.", "as_model", choices=("as_model", "bfloat16"))
     evaluate_every: int | None = option("Steps between evaluations.")

@@ -1,10 +1,11 @@
 """Recipes: everything that decides accuracy, as a function of public numbers only.
 
-A recipe returns tables of a ``RunConfig``: network, method, batch, steps, rate and averaging. It sees the shape of a
-record, the number of records, and ε, and never a record, so choosing one costs no privacy.
+A recipe returns tables of a ``RunConfig``: network, method, batch, steps, rate, views, phases and averaging. It sees
+the shape of a record, the numbers of records and classes, ε and the device, and never a record, so choosing one costs
+no privacy.
 
 >>> task = Task(shape=(1, 28, 28), records=60_000, epsilon=3.0)
->>> name = choose(task)
+>>> name, why = choose(task)
 >>> name, RECIPES[name].build(task)["privacy"]["expected_batch_size"]
 ('scattering-linear', 8192)
 """
@@ -22,7 +23,16 @@ from lehr.networks.scattering import SHRINKS_BY
 
 AUTO = "auto"
 SHARE = 8192 / 60_000  # of the records, in a batch
-_CLIP_NORM, _MOMENTUM, _DECAY = 0.1, 0.9, 0.99
+CLIP_NORM, MOMENTUM, DECAY = 0.1, 0.9, 0.99
+LARGEST_SCATTERED = 64  # the side of an image; larger ones give too many features
+SMALLEST_RESIDUAL = 16
+HIDDEN = 64  # of the network for tables
+
+# The learning rate times the steps, for MNIST's number of records and ε = 3. At one ε, the noise of a step grows with
+# the root of the number of steps, so that this product alone decides how much noise the weights collect. The best one
+# grows with a power of the signal, ε times the number of records (hold-outs of FashionMNIST and CIFAR-10).
+TRAVEL, TRAVEL_POWER = 2200.0, 0.75
+CNN_TRAVEL = 800.0  # the same for ``scattering_cnn`` (a hold-out of MNIST)
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -34,107 +44,191 @@ class Task:
     shape: tuple[int, ...]
     records: int
     epsilon: float
+    is_on_gpu: bool = False
+    has_prior: bool = False
+    has_own_network: bool = False
 
     @property
     def signal(self) -> float:
         """ε times the number of records, over that of MNIST at ε = 3: how little noise a step has."""
         return self.epsilon * self.records / (3 * 60_000)
 
+    @property
+    def side(self) -> int | None:
+        """The side of a square image, if a record is one."""
+        match self.shape:
+            case (_, height, width) if height == width:
+                return height
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """``why_not`` returns why a task is unfit, or None; ``build`` returns tables of a ``RunConfig``."""
+    """``why_not`` returns why a task is unfit, or None; ``build`` returns tables of a ``RunConfig``.
+
+    ``auto`` takes the first recipe that suits the task and whose ``is_best`` returns a reason.
+    """
 
     name: str
     summary: str
     public: str  # what it uses beyond the private records
     why_not: Callable[[Task], str | None]
+    is_best: Callable[[Task], str | None]
     build: Callable[[Task], Tables]
 
 
-def _not_scattered(task: Task) -> str | None:
-    match task.shape:
-        case (_, height, width) if height == width and height >= 8 and height % SHRINKS_BY == 0:
-            return None
-    return f"records must be square images whose side is a multiple of {SHRINKS_BY} and at least 8"
-
-
-def _scattering(network: str, task: Task, *, travel: float) -> Tables:
-    """``travel`` is the learning rate times the steps.
-
-    At one ε, noise per step grows with the root of the steps, so that this product alone decides how much noise the
-    weights collect. It is proportional to the signal.
-    """
-    channels, side, _ = task.shape
-    steps = 400 if task.signal < 0.5 else 800
+def _tables(task: Task, *, steps: int, travel: float = TRAVEL, **model: Any) -> dict[str, dict[str, Any]]:
+    rate = travel * task.signal**TRAVEL_POWER / steps
     return {
-        "model": {"network": network, "in_channels": channels, "image_side": side},
+        "model": model,
         "method": {
             "name": "dpsgd",
-            "learning_rate": float(f"{travel / steps:.3g}"),
-            "clip_norm": _CLIP_NORM,
-            "momentum": _MOMENTUM,
+            "learning_rate": float(f"{rate:.3g}"),
+            "clip_norm": CLIP_NORM,
+            "momentum": MOMENTUM,
         },
         "privacy": {"expected_batch_size": max(1.0, round(SHARE * task.records)), "steps": steps},
-        "training": {"averaging": {"kind": "exponential", "decay": _DECAY}},
+        "training": {"averaging": {"kind": "exponential", "decay": DECAY}},
     }
 
 
+# Scattering features: small images of any kind.
+
+
+def _not_scattered(task: Task) -> str | None:
+    if task.side is not None and 8 <= task.side <= LARGEST_SCATTERED and task.side % SHRINKS_BY == 0:
+        return None
+    return f"records must be square images whose side is a multiple of {SHRINKS_BY}, from 8 to {LARGEST_SCATTERED}"
+
+
+def _scattering(network: str, task: Task, **arguments: Any) -> Tables:
+    channels, side, _ = task.shape
+    steps = 400 if task.signal < 0.5 else 800
+    return _tables(task, steps=steps, network=network, in_channels=channels, image_side=side, **arguments)
+
+
 def _linear(task: Task) -> Tables:
-    return _scattering("scattering_linear", task, travel=4500 * min(2.0, task.signal))
+    channels, side, _ = task.shape
+    has_many_features = channels > 1 and side >= 32 and side % (2 * SHRINKS_BY) == 0
+    return _scattering("scattering_linear", task, **({"pool": 2} if has_many_features else {}))
 
 
 def _cnn(task: Task) -> Tables:
-    return _scattering("scattering_cnn", task, travel=3200 * min(2.0, task.signal))
+    return _scattering("scattering_cnn", task, travel=CNN_TRAVEL)
 
 
-_FIXED = "a fixed scattering transform, which uses no data"
+# A residual network: photographs, on a GPU.
+
+
+def _not_residual(task: Task) -> str | None:
+    if task.side is not None and task.side >= SMALLEST_RESIDUAL:
+        return None
+    return f"records must be square images whose side is at least {SMALLEST_RESIDUAL}"
+
+
+def _is_residual_best(task: Task) -> str | None:
+    if not task.is_on_gpu or task.shape[0] != 3:
+        return None
+    if task.has_prior:
+        return "there is a prior, colour images and a GPU"
+    return "there are colour images, a GPU, and enough records for this ε" if task.signal >= 0.5 else None
+
+
+def _residual(task: Task) -> Tables:
+    steps = 250 if task.signal < 0.5 else 500 if task.signal < 1.5 else 1000
+    tables = _tables(task, steps=steps, network="resnet9", in_channels=task.shape[0], mirrored=True)
+    tables["privacy"]["expected_batch_size"] = max(1.0, round(4096 / 50_000 * task.records))
+    views = 8 if steps <= 500 else 4  # a longer run has seen many views of a record anyway
+    tables["training"] |= {"augmentation": "flip_crop", "views": views, "precision": "bfloat16"}
+    if task.has_prior:
+        tables["training"]["phases"] = [{"steps": steps // 10, "trained": ["head"], "learning_rate": 5.0}, {}]
+    return tables
+
+
+# Tables: one number per column.
+
+
+def _not_tabular(task: Task) -> str | None:
+    return None if len(task.shape) == 1 else "records must be rows of numbers"
+
+
+def _tabular(task: Task) -> Tables:
+    hidden = HIDDEN if task.signal >= 0.5 else 0
+    return _tables(task, steps=400, network="mlp", inputs=task.shape[0], hidden=hidden)
+
+
 RECIPES = {
     each.name: each
     for each in (
         Recipe(
+            name="own-network",
+            summary="Plan, rate and averaging for a network of your own.",
+            public="nothing",
+            why_not=lambda task: None if task.has_own_network else "there must be a network of your own",
+            is_best=lambda task: "the network is your own",
+            build=lambda task: _tables(task, steps=500),
+        ),
+        Recipe(
+            name="resnet9",
+            summary="A small residual network with augmented views: photographs, minutes on a GPU.",
+            public="filters that whiten patches of random images; a prior, if one is given",
+            why_not=_not_residual,
+            is_best=_is_residual_best,
+            build=_residual,
+        ),
+        Recipe(
             name="scattering-linear",
             summary="Scattering features and a linear layer: small images of any kind, minutes on a CPU.",
-            public=_FIXED,
+            public="a fixed scattering transform, whitened on random images",
             why_not=_not_scattered,
+            is_best=lambda task: "records are small square images",
             build=_linear,
         ),
         Recipe(
             name="scattering-cnn",
-            summary="Scattering features and two convolutions: a larger network, and slower.",
-            public=_FIXED,
+            summary="Scattering features and two convolutions: digits and other line drawings.",
+            public="a fixed scattering transform, whitened on random images",
             why_not=_not_scattered,
+            is_best=lambda task: None,
             build=_cnn,
+        ),
+        Recipe(
+            name="tabular",
+            summary="A linear model or a small network: rows of numbers, standardised by public constants.",
+            public="nothing",
+            why_not=_not_tabular,
+            is_best=lambda task: "records are rows of numbers",
+            build=_tabular,
         ),
     )
 }
 
 
-def choose(task: Task) -> str:
-    """The recipe that ``auto`` stands for: the first that suits the records."""
-    refusals = {recipe.name: recipe.why_not(task) for recipe in RECIPES.values()}
-    for name, reason in refusals.items():
-        if reason is None:
-            return name
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+def choose(task: Task) -> tuple[str, str]:
+    """The recipe that ``auto`` stands for, and why."""
+    refusals = {}
+    for name, recipe in RECIPES.items():
+        refusals[name] = recipe.why_not(task)
+        if refusals[name] is None and (why := recipe.is_best(task)) is not None:
+            return name, why
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items() if reason is not None)
     raise InvalidValue("recipe", allowed=f"omitted for these records ({reasons})", given=AUTO)
 
 
-def reason(shape: tuple[int, ...]) -> str:
-    """Why ``auto`` chose a recipe."""
-    return f"records are square images, {' × '.join(map(str, shape))}"
+def with_recipe(config: RunConfig, *, shape: tuple[int, ...], records: int, **facts: bool) -> tuple[RunConfig, str]:
+    """The configuration with what its recipe decides, and why ``auto`` chose it. What is given in it stays.
 
-
-def with_recipe(config: RunConfig, *, shape: tuple[int, ...], records: int) -> RunConfig:
-    """The configuration with what its recipe decides. What is given in the configuration itself stays."""
+    ``facts`` are the other public facts of a ``Task``. A finished plan, as that of a run to resume, leaves nothing to
+    decide.
+    """
     asked = config.training.recipe
-    if asked is None or config.privacy.plan is not None:  # a finished plan, as that of a run to resume
-        return config
+    if asked is None or config.privacy.plan is not None:
+        return config, ""
     validate.one_of((AUTO, *RECIPES), recipe=asked)
     if config.privacy.epsilon is None:
         raise InvalidValue("epsilon", allowed="given together with a recipe, which follows from it", given=None)
-    task = Task(shape=shape, records=records, epsilon=config.privacy.epsilon)
-    name = choose(task) if asked == AUTO else asked
+    task = Task(shape=shape, records=records, epsilon=config.privacy.epsilon, **facts)
+    name, why = choose(task) if asked == AUTO else (asked, "")
     if (reason := RECIPES[name].why_not(task)) is not None:
         raise InvalidValue("recipe", allowed=f"one that suits the records ({reason})", given=name)
     made = RunConfig.of(**RECIPES[name].build(task))
@@ -143,4 +237,4 @@ def with_recipe(config: RunConfig, *, shape: tuple[int, ...], records: int) -> R
     if config.privacy.epochs is not None or config.privacy.noise_multiplier is not None:
         made = made.with_tables(privacy={key: made.privacy[key] for key in made.privacy if key != "steps"})
     own = {table: dict(getattr(config, table)) for table in ("data", "model", "method", "privacy", "training", "run")}
-    return made.with_values(**own).with_values(training={"recipe": name})
+    return made.with_values(**own).with_values(training={"recipe": name}), why

@@ -25,6 +25,7 @@ from importlib.metadata import version as version_of
 from types import MappingProxyType
 from typing import Protocol
 
+import lehr
 from lehr import validate
 from lehr.accounting.claims import (
     IDEAL_ARITHMETIC,
@@ -179,7 +180,8 @@ def _atoms_within(event: Event) -> set[Event]:
 
 def version() -> str:
     """The versions of everything that a number depends on, for the record."""
-    return ", ".join(f"{package} {version_of(package)}" for package in ("lehr", "dp-accounting", "numpy", "scipy"))
+    others = (f"{package} {version_of(package)}" for package in ("dp-accounting", "numpy", "scipy"))
+    return ", ".join((f"lehr {lehr.__version__}", *others))
 
 
 GRID_TOLERANCE = 1e-3

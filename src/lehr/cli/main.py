@@ -16,6 +16,7 @@ from lehr.cli.common import Commands, example
 COMMANDS = {  # name: module, and the line on the overview
     "train": ("train", "Train a network on private records."),
     "recipe": ("recipe", "List recipes, and show what one decides."),
+    "prior": ("prior", "Train weights to start from on random images, which costs no privacy."),
     "data": ("data", "List, download and check the built-in data sets."),
     "plan": ("plan", "Plan a private run: ε, noise, steps and batch size."),
     "simulate": ("plan", "Predict the accuracy of a private run from cheap runs."),

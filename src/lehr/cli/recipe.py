@@ -37,6 +37,8 @@ def show(
     dataset: Annotated[str | None, Option(help="A built-in data set.")] = None,
     shape: Annotated[str | None, Option(metavar="C,H,W", help="Shape of a record, if it is your own data.")] = None,
     records: Annotated[int | None, Option(help="Number of your own records.")] = None,
+    gpu: Annotated[bool, Option("--gpu", help="What it decides for a run on a GPU.")] = False,
+    prior: Annotated[bool, Option("--prior", help="What it decides for a run that starts from a prior.")] = False,
     json: common.Json = False,
 ) -> None:
     """Show what a recipe decides, as a configuration for `lehr train`. Only public numbers are used."""
@@ -48,10 +50,10 @@ def show(
         common.refuse("dataset", shape=shape, records=records)
         known = data_set_info(dataset)
         config = config.with_options(dataset=dataset)
-        made = with_recipe(config, shape=known.shape, records=known.records)
+        size, number = known.shape, known.records
     else:
-        size = _shape(common.required(shape=shape))
-        made = with_recipe(config, shape=size, records=common.required(records=records))
+        size, number = _shape(common.required(shape=shape)), common.required(records=records)
+    made, _ = with_recipe(config, shape=size, records=number, is_on_gpu=gpu, has_prior=prior)
     common.print_answer(made.tables(), made.to_toml().rstrip("\n"), json=json)
 
 

@@ -35,9 +35,11 @@ from lehr.reports.progress import TrainingProgress
 from lehr.run.distributed import device_of_rank, is_rank_0, join_ranks, refuse_wrapped
 from lehr.run.folder import default_directory, read_config
 from lehr.run.mechanism import Method
+from lehr.run.phases import phases_from_json, with_phase_rates
 from lehr.run.shape import Callback
 from lehr.training import earlier_fits, prepare
 from lehr.training.ending import Run
+from lehr.training.prior import Prior
 from lehr.training.records import RunRecords, load_records
 from lehr.training.training_run import TrainingRun, train_run
 
@@ -132,14 +134,16 @@ def fit(
     if not run.resume:  # a resumed run compares the records themselves
         check_count(stated=given.records, held=len(given.private))
     progress = TrainingProgress(quiet=run.quiet)
+    prior = None if chosen.data.prior is None else Prior.load(chosen.data.prior)
+    chosen = _with_network_of(prior, chosen) if model is None else chosen
     if chosen.training.recipe is not None:
         chosen = _with_recipe(chosen, given, progress, own_model=None if isinstance(model, str) else model)
         own_method = _own_method(method, chosen) if isinstance(method, Method) else prepare.build_method(chosen)
-    model, network = _model_and_network(model, chosen, given)
+    model, network = _model_and_network(model, chosen, given, prior)
     given = given.with_front_end(model, is_augmented=prepare.is_augmented(chosen.training))
     evaluation = prepare.build_evaluation(chosen, given, own_method)
     plan = prepare.build_plan(chosen, evaluation)
-    stated = prepare.build_statements(chosen, evaluation)
+    stated = prepare.build_statements(chosen, evaluation, prior)
     if given.declared == PRIVATE and plan.noise_multiplier:
         check_delta(plan.delta, records=given.records, is_certified=stated is not None)
     name = run.name or f"{own_method.name} on {given.name}"
@@ -155,6 +159,7 @@ def fit(
         evaluation=evaluation,
         plan=plan,
         stated=stated,
+        prior=prior,
         trial_of=trial_of,
         ranks=ranks,
     )
@@ -191,19 +196,40 @@ def _with_recipe(
     config: RunConfig, records: RunRecords, progress: TrainingProgress, *, own_model: nn.Module | None
 ) -> RunConfig:
     """The configuration with what its recipe decides, except the network if the model is the user's own."""
-    made = recipes.with_recipe(config, shape=records.shape, records=records.records)
-    if config.training.recipe == recipes.AUTO and is_rank_0() and not (config.run.silent or config.run.quiet):
-        progress.say(f"recipe {made.training.recipe}, because {recipes.reason(records.shape)}")
+    made, why = recipes.with_recipe(
+        config,
+        shape=records.shape,
+        records=records.records,
+        is_on_gpu=prepare.check_device(config.run.device).type == "cuda",
+        has_prior=config.data.prior is not None,
+        has_own_network=own_model is not None,
+    )
+    if why and is_rank_0() and not (config.run.silent or config.run.quiet):
+        progress.say(f"recipe {made.training.recipe}, because {why}")
     return made if own_model is None else made.with_tables(model=config.model)
 
 
+def _with_network_of(prior: Prior | None, config: RunConfig) -> RunConfig:
+    """The configuration with the network that the prior was made for, unless it names one."""
+    if prior is None or config.model.network is not None:
+        return config
+    settings = prior.description["settings"]
+    own = {**settings["arguments"], "network": settings["network"], **config.model}
+    return config.with_values(model=own)
+
+
 def _model_and_network(
-    model: nn.Module | str | None, config: RunConfig, records: RunRecords
+    model: nn.Module | str | None, config: RunConfig, records: RunRecords, prior: Prior | None
 ) -> tuple[nn.Module, tuple[str, dict[str, Any]] | None]:
-    """The model, and the name and arguments by which Lehr can build it, if it can."""
+    """The model with its first weights, and the name and arguments by which Lehr can build it, if it can."""
+    network: tuple[str, dict[str, Any]] | None
     if model is None or isinstance(model, str):
-        return prepare.build_network(config, records)
-    return model, None if config.model.network is None else prepare.network_arguments(config, records)
+        model, network = prepare.build_network(config, records)
+    else:
+        network = None if config.model.network is None else prepare.network_arguments(config, records)
+    if prior is not None:
+        prior.put_into(model)
+    return model, network
 
 
 def _own_method(method: Method, config: RunConfig) -> Method:
@@ -214,7 +240,7 @@ def _own_method(method: Method, config: RunConfig) -> Method:
         raise InvalidValue("accounting", allowed=allowed, given=config.privacy.accounting)
     if config.method:
         raise InvalidValue("method", allowed="a name if its settings are given too", given=dict(config.method))
-    return method
+    return with_phase_rates(method, phases_from_json(config.training.phases))
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

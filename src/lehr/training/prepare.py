@@ -35,11 +35,13 @@ from lehr.privacy.sampling import adjacency_of
 from lehr.recipes import RECIPES, with_recipe
 from lehr.run.folder import read_config
 from lehr.run.mechanism import Method
+from lehr.run.phases import phases_from_json, with_phase_rates
 from lehr.run.replay import RunPlan
 from lehr.schedules import CONSTANT
 from lehr.training import public_plan
 from lehr.training.engines import try_model
 from lehr.training.evaluation_plan import EvaluationPlan
+from lehr.training.prior import Prior
 from lehr.training.records import STATED_BY_YOU, InputPipeline, RunRecords, known_name, load_records
 
 
@@ -111,7 +113,8 @@ def build_augmentation(training: TrainingConfig) -> Augmentation:
 
 def is_augmented(training: TrainingConfig) -> bool:
     """Whether training inputs differ from those of evaluation."""
-    return training.views > 1 or bool(build_augmentation(training).operations)
+    views = [training.views, *(phase.views or 1 for phase in phases_from_json(training.phases))]
+    return max(views) > 1 or bool(build_augmentation(training).operations)
 
 
 def build_averaging(training: TrainingConfig) -> averaging.Averaging:
@@ -144,7 +147,7 @@ def build_method(config: RunConfig) -> Method:
             "arguments": {} if momentum is None else {"momentum": momentum},
             "schedule": settings.pop("schedule", schedules.to_json(CONSTANT)),
         }
-    return by_name.named(section.name, **settings)
+    return with_phase_rates(by_name.named(section.name, **settings), phases_from_json(config.training.phases))
 
 
 def build_private_pca(config: RunConfig) -> PrivatePCA | None:
@@ -153,7 +156,7 @@ def build_private_pca(config: RunConfig) -> PrivatePCA | None:
     return given if given is None or isinstance(given, PrivatePCA) else PrivatePCA.from_json(given)
 
 
-def build_statements(config: RunConfig, evaluation: EvaluationPlan) -> Statements | None:
+def build_statements(config: RunConfig, evaluation: EvaluationPlan, prior: Prior | None = None) -> Statements | None:
     """The user's statements for the certificate. Only the user can know how the settings were chosen."""
     stated, chosen_on = config.privacy.stated, config.privacy.settings_chosen_on
     if stated is not None and chosen_on is not None:
@@ -163,7 +166,8 @@ def build_statements(config: RunConfig, evaluation: EvaluationPlan) -> Statement
     if chosen_on is None:
         return None
     recipe = config.training.recipe
-    used = () if recipe is None else (f"the recipe {recipe}: {RECIPES[recipe].public}",)
+    used = [] if recipe is None else [f"the recipe {recipe}: {RECIPES[recipe].public}"]
+    used += [] if prior is None else [f"the weights at the start, trained on {prior}"]
     public = ("the number of records", *evaluation.declared_public, *used)
     return Statements(settings_chosen_on=chosen_on, records=evaluation.records.records, treated_as_public=public)
 
@@ -259,7 +263,13 @@ def _with_public_recipe(config: RunConfig) -> RunConfig:
         raise InvalidValue("recipe", allowed=allowed, given=config.training.recipe)
     known = CATALOGUE[known_name(config.data)]
     records = config.data.records or known.records
-    return with_recipe(config, shape=known.shape, records=records)
+    return with_recipe(
+        config,
+        shape=known.shape,
+        records=records,
+        is_on_gpu=check_device(config.run.device).type == "cuda",
+        has_prior=config.data.prior is not None,
+    )[0]
 
 
 def _given_plan(config: RunConfig) -> Plan:

@@ -10,6 +10,7 @@ Records used for acceptance are never used for evaluation.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable
@@ -84,8 +85,9 @@ class RunRecords:
         parts = (getattr(self, name) for name in _PARTS)
         found = {"decoders": versions()} if any(isinstance(part, StreamedFolder) for part in parts) else {}
         if self.front_end is not None:
-            image = torch.linspace(0, 1, math.prod(self.shape)).reshape(1, *self.shape)
-            found["features"] = hashlib.sha256(self.front_end(image.to(device)).cpu().numpy().tobytes()).hexdigest()
+            image, front_end = torch.linspace(0, 1, math.prod(self.shape)), copy.deepcopy(self.front_end).to(device)
+            features = front_end(image.reshape(1, *self.shape).to(device))
+            found["features"] = hashlib.sha256(features.cpu().numpy().tobytes()).hexdigest()
         return found
 
     def with_acceptance(self, parts: Split) -> RunRecords:
@@ -117,11 +119,12 @@ class RunRecords:
         assert isinstance(part, InMemory)
         assert self.front_end is not None
         inputs, features = part.inputs, torch.empty(len(part), *self.front_end.shape)
+        front_end = copy.deepcopy(self.front_end).to(device)  # the model's may be elsewhere
         with torch.no_grad():
             for first in range(0, len(inputs), CHUNK):
                 some = inputs[first : first + CHUNK].to(device)
                 chunk = torch.cat([some, some.new_zeros(CHUNK - len(some), *some.shape[1:])])
-                features[first : first + CHUNK] = self.front_end(self.preparation.prepared(chunk))[: len(some)].cpu()
+                features[first : first + CHUNK] = front_end(self.preparation.prepared(chunk))[: len(some)].cpu()
         return InMemory(features, part.targets)
 
     def with_front_end(self, model: nn.Module, *, is_augmented: bool) -> RunRecords:

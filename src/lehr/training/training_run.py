@@ -56,8 +56,9 @@ from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.run import replay
 from lehr.run.distributed import ALONE, Ranks, type_name
-from lehr.run.loop import Engine, Loop, Training
+from lehr.run.loop import Engine, Loop, Training, TrainingPhase
 from lehr.run.mechanism import Mechanism, Method
+from lehr.run.phases import Phase, check_phases, first_steps, phases_from_json, training_only
 from lehr.run.private_run import PrivateRun, RunSpec, epsilon_of_charges
 from lehr.run.replay import RunPlan
 from lehr.run.shape import FORMAT, FORMAT_VERSION, Callback, End, Start
@@ -66,6 +67,7 @@ from lehr.training import describing, ending, engines, prepare
 from lehr.training.ending import Run
 from lehr.training.engines import is_known, probe
 from lehr.training.evaluation_plan import EvaluationPlan
+from lehr.training.prior import Prior
 from lehr.training.records import InputPipeline, RunRecords
 
 
@@ -82,6 +84,7 @@ class TrainingRun:
     plan: Plan
     network: tuple[str, Mapping[str, Any]] | None = None  # name and arguments, if Lehr built the model
     stated: Statements | None = None
+    prior: Prior | None = None  # whose weights the model starts from
     is_withheld: bool = False  # no certificate: this process has chosen the settings on these records
     trial_of: SearchTrial | None = None  # the search that has reserved the budget for this run
     ranks: Ranks = ALONE
@@ -133,6 +136,7 @@ class TrainingRun:
         The model is run on synthetic records, and compiled.
         """
         engines.check_clip_schedule(self.evaluation.method.clipping, self.plan.steps)
+        check_phases(self.phases, self.evaluation.method, steps=self.plan.steps, is_sharded=self.is_sharded)
         self.model.to(self._check_device)
         engines.try_model(
             self.model,
@@ -142,7 +146,7 @@ class TrainingRun:
             is_scored=self.evaluation.on is not None or self.evaluation.needs_public,
             has_private_queries=isinstance(self.evaluation.method.acceptance.energy, PrivateEnergy | PrivateChoice),
         )
-        _ = self.mechanism, self.projection, self.engine
+        _ = self.mechanism, self.projection, self.engines
         if self.is_certifiable:
             budget = None if self.budget is None else ending.expected_budget(self.budget, self.run_plan, self.name)
             self._certificate(budget)
@@ -231,38 +235,55 @@ class TrainingRun:
         return chosen or engines.physical_batch_for(self.plan, self.device, ranks=self.ranks.total)
 
     @cached_property
-    def engine(self) -> tuple[Engine, str]:
-        """The engine, which has run once on synthetic records, and how it runs: "compiled", "not compiled", …"""
-        clipping, training = self.evaluation.method.clipping, self.config.training
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of the training."""
+        return phases_from_json(self.config.training.phases)
+
+    def pipeline_of(self, phase: Phase) -> InputPipeline:
+        """Preprocessing and augmentation in a phase."""
+        return self.pipeline if phase.views is None else replace(self.pipeline, views=phase.views)
+
+    @cached_property
+    def engines(self) -> tuple[tuple[Engine, str], ...]:
+        """The engine of each phase, which has run once on synthetic records, and how it runs: "compiled", …"""
         if self.is_sharded:
-            padding = self._padding(self._check_device, at_least=2)
-            return engines.sharded_engine_for(
-                self.model, self.loss_fn, views=training.views, clipping=clipping, padding=padding
-            )
-        compiled = self.config.run.compiled
+            return (self._sharded_engine(),)
+        found = []
+        for phase in self.phases:
+            with training_only(self.model, phase.names(self.model)):
+                found.append(self._engine(self.pipeline_of(phase)))
+        return tuple(found)
+
+    def _sharded_engine(self) -> tuple[ShardedEngine, str]:
+        clipping, padding = self.evaluation.method.clipping, self._padding(self.pipeline, at_least=2)
+        views = self.config.training.views
+        return engines.sharded_engine_for(self.model, self.loss_fn, views=views, clipping=clipping, padding=padding)
+
+    def _engine(self, pipeline: InputPipeline) -> tuple[Engine, str]:
+        clipping, compiled = self.evaluation.method.clipping, self.config.run.compiled
         if compiled and clipping.needs_coordinates:
             _refuse("compiled", "omitted for a clip rule by coordinate, which materialises gradients", compiled)
         return engines.engine_for(
             self.model,
             self.loss_fn,
-            views=training.views,
-            precision=training.precision,
+            views=pipeline.views,
+            precision=self.config.training.precision,
             compiled=engines.is_worth_compiling(self.plan, clipping) if compiled is None else compiled,
             clipping=clipping,
-            padding=self._padding(self._check_device),
+            padding=self._padding(pipeline),
         )
 
     @cached_property
     def shards(self) -> Shards | None:
         """This rank's rows of the weights, if they are sharded. A collective: all ranks must call it."""
-        engine, _ = self.engine
+        engine, _ = self.engines[0]
         if not isinstance(engine, ShardedEngine):
             return None
         clipping = self.evaluation.method.clipping
         clip = clipping.rule(clipping.start(batches.trainable(self.model)), 0)
         shards = Shards(self.model, engine, self.ranks, self.device)
         gc.collect()  # the engine that was tried has reference cycles, which would keep the whole weights in memory
-        engine.private_sum(clip, *self._padding(self.device))
+        engine.private_sum(clip, *self._padding(self.pipeline, device=self.device))
         shards.bind()
         return shards
 
@@ -271,9 +292,11 @@ class TrainingRun:
         """Where the model is checked. The whole weights of a sharded model may not fit on a GPU."""
         return torch.device("cpu") if self.is_sharded else self.device
 
-    def _padding(self, device: torch.device, *, at_least: int = 1) -> tuple[Any, Any, torch.Tensor]:
+    def _padding(
+        self, pipeline: InputPipeline, *, device: torch.device | None = None, at_least: int = 1
+    ) -> tuple[Any, Any, torch.Tensor]:
         size = max(at_least, self.physical_batch)
-        return engines.padding(self.evaluation.records, replace(self.pipeline, device=device), size)
+        return engines.padding(self.evaluation.records, replace(pipeline, device=device or self._check_device), size)
 
     @cached_property
     def recorded(self) -> dict[str, Any]:
@@ -305,6 +328,7 @@ class TrainingRun:
                 "evaluated_on": evaluation.on,
             },
             "model": describing.model_words(self.model, self.loss_fn, *(self.network or (None, {}))),
+            "prior": None if self.prior is None else dict(self.prior.description),
             "privacy": settings["privacy"],
             "training": {
                 **settings["training"],
@@ -408,11 +432,10 @@ class TrainingRun:
         parts = (evaluation.records if split is None else evaluation.divided(split)).to(self.device)
         return Training(
             model=self.model,
-            engine=self.engine[0],
+            phases=self._training_phases(),
             method=evaluation.method,
             private_records=parts.private,
             setup=self._setup(parts),
-            prepare_inputs=pipeline.trained,
             averaging=self.averaging,
             scorer=evaluation.scorer(parts, self.loss_fn, pipeline.seen),
             oracle=evaluation.oracle(parts, self.model, self.loss_fn, pipeline.seen, self.plan),
@@ -423,6 +446,17 @@ class TrainingRun:
             shards=self.shards,
         )
 
+    def _training_phases(self) -> list[TrainingPhase]:
+        return [
+            TrainingPhase(
+                first_step=first_step,
+                trained=phase.names(self.model),
+                engine=engine,
+                prepare_inputs=self.pipeline_of(phase).trained,
+            )
+            for phase, first_step, (engine, _) in zip(self.phases, first_steps(self.phases), self.engines, strict=True)
+        ]
+
     def _epsilon_of(self) -> Callable[[Event], float]:
         """ε of the events charged so far. A search has spent its whole ε before the first step of a trial."""
         whole = self.proven_claim.epsilon
@@ -430,26 +464,30 @@ class TrainingRun:
 
     def _environment(self) -> dict[str, str] | None:
         """Everything that can change a bit of this run's sums; None if a component's settings are unknown."""
-        engine, mode = self.engine
         if not is_known(self.evaluation.method):
             return None
         return replay.environment(
             self.device,
             physical_batch=self.physical_batch,
-            step=mode,
+            step=", ".join(mode for _, mode in self.engines),
             mode=[layer.training for layer in self.model.modules()],
-            probe=probe(
+            probe=" ".join(map(self._probe, self.phases, self.engines)),
+            **self.evaluation.records.computed_by(self.device),
+        )
+
+    def _probe(self, phase: Phase, found: tuple[Engine, str]) -> str:
+        """A hash of what a step of a phase does to synthetic records."""
+        with training_only(self.model, phase.names(self.model)):
+            return probe(
                 self.model,
-                engine,
+                found[0],
                 self.evaluation.method,
                 self.loss_fn,
-                pipeline=self.pipeline,
+                pipeline=self.pipeline_of(phase),
                 records=self.evaluation.records,
                 size=self.physical_batch,
                 local=None if self.shards is None else self.shards.local,
-            ),
-            **self.evaluation.records.computed_by(self.device),
-        )
+            )
 
     def _setup(self, parts: RunRecords) -> Callable[[StepRandomness], None] | None:
         """What is done once, before the first step."""
