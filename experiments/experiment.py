@@ -45,6 +45,7 @@ class Training:
     scored_on: ScoredOn = "all"
     is_plain: bool = False  # inputs are pixels in [0, 1], not standardised
     pretrained: Mapping[str, Any] | None = None  # arguments of experiments.training.load_pretrained
+    prior: Mapping[str, Any] | None = None  # settings of a prior that the weights start from
 
     def __post_init__(self) -> None:
         validate.one_of(("all", "half", "seen"), scored_on=self.scored_on)
@@ -77,6 +78,7 @@ class Training:
                 "scored_on": None if self.scored_on == "all" else self.scored_on,
                 "is_plain": self.is_plain or None,
                 "pretrained": self.pretrained,
+                "prior": self.prior,
                 **privacy,
                 **config.training,
                 **config.run,
@@ -319,6 +321,7 @@ PAPERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tempered-sigmoids": ("tempered_sigmoids", "Papernot et al. 2021: tempered sigmoid activations"),
         "adadp": ("adadp", "Xu et al. 2020: ADADP, adaptive clipping and noise"),
         "tan": ("tan", "Sander et al. 2023: TAN, total amount of noise"),
+        "recipes": ("recipes", "No paper: what the recipes reach at a proven ε"),
         "methods": ("side_by_side", "No paper: the methods of all of them beside one another, at one proven ε"),
     }
 )

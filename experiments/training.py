@@ -6,6 +6,7 @@ pair. Sampling and noise have keys of their own in every run.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -41,6 +42,7 @@ from lehr.schedules import Cosine
 from lehr.training.ending import Run
 from lehr.training.fit import fit
 from lehr.training.prepare import build_method, check_device
+from lehr.training.prior import DESCRIPTION, PriorSettings, make_prior
 
 _NEVER = 10**9  # steps: no run is as long, and its end is always scored
 load_data = cache(data.load)
@@ -66,6 +68,7 @@ def train(job: Training, *, device: str | None, data_dir: str | None) -> dict[st
     watch = None if parts.test is not None else _ScoreWatch(model, scorer, every=every)
     evaluate_every = None if parts.test is None else every
     count = config.data.records
+    prior = {} if job.prior is None else {"prior": prior_folder(job.prior, device=where)}
     run = fit_silently(
         model,
         known.train if count is None else known.train.at(torch.arange(count)),
@@ -78,6 +81,7 @@ def train(job: Training, *, device: str | None, data_dir: str | None) -> dict[st
         declared=PRIVATE if config.privacy.simulated_batch_size is None else PUBLIC,
         device=where,
         callbacks=() if watch is None else (watch,),
+        **prior,
     )
     rows = [_row(each.step, each.accepted, each) for each in run.evaluations] if watch is None else watch.rows
     with evaluating(run.model):
@@ -217,6 +221,18 @@ def load_pretrained(
     except RuntimeError as error:
         allowed = f"a part of the same shape in both networks ({error})"
         raise InvalidValue("pretrained", allowed=allowed, given=part) from error
+
+
+def prior_folder(settings: Mapping[str, Any], *, device: torch.device) -> Path:
+    """The folder of a prior with these settings. It is made once and then cached."""
+    name = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:24]
+    folder = catalogue.cache_folder() / "priors" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for a process that is making it
+        if not (folder / DESCRIPTION).exists():
+            make_prior(PriorSettings(**settings), to=folder, device=device)
+    return folder
 
 
 def pretrain(
