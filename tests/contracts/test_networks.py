@@ -37,6 +37,7 @@ TINY: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
         ({**RESNET, "num_groups": 2, "order": "before", "stem": "imagenet"}, (3, 16, 16)),
         ({**RESNET, "num_groups": 2, "order": "before", "depth": 50}, (3, 8, 8)),
     ],
+    "mlp": [({"inputs": 6}, (6,)), ({"inputs": 6, "hidden": 0}, (6,))],
     "nf_resnet": [
         ({**RESNET, "num_blocks": [1, 2]}, (3, 8, 8)),
         ({**RESNET, "num_blocks": [1, 1], "stem": "imagenet"}, (3, 16, 16)),
@@ -45,6 +46,7 @@ TINY: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
     "paper_cnn": [({}, (1, 28, 28))],
     "pooled_cnn": [({}, (3, 32, 32))],
     "projected_mlp": [({"inputs": 36, "dimensions": 5, "hidden": 7}, (1, 6, 6))],
+    "resnet9": [({"widths": [8, 8, 8]}, (3, 16, 16)), ({"widths": [8, 8, 8], "mirrored": True}, (3, 16, 16))],
     "scattering_cnn": [({"image_side": 8, "width": 8}, (1, 8, 8))],
     "scattering_linear": [({"image_side": 8, "in_channels": 3}, (3, 8, 8))],
     "small_cnn": [({}, (1, 8, 8))],

@@ -70,6 +70,13 @@ def test_phases_cost_what_the_plan_costs(tmp_path: Path) -> None:
         assert sum(counted(folder.ledger.charged()).values()) == 6
 
 
+def test_one_phase_may_train_a_part_of_the_network(tmp_path: Path) -> None:
+    run, watch = trained(tmp_path / "run", phases=[{"trained": ["head"]}])
+    assert watch.moved("1.weight") == [False] * 6
+    assert watch.moved("head.bias") == [True] * 6
+    assert run.end.step == 6
+
+
 def test_one_phase_is_a_run_without_phases(tmp_path: Path) -> None:
     run, watch = trained(tmp_path / "run", phases=[{}])
     assert watch.moved("1.weight") == [True] * 6

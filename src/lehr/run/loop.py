@@ -43,7 +43,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingPhase:
-    """From which step on these parameters are trained, and how. ``trained`` is not read if there is one phase."""
+    """From which step on these parameters are trained, and how. Without ``trained``, all are that the model trains."""
 
     engine: Engine
     prepare_inputs: Callable[[Inputs, torch.Generator], Inputs]  # preprocessing and augmentation
@@ -85,7 +85,7 @@ class Loop:
     def __init__(self, training: Training, run: PrivateRun, callbacks: Sequence[Callback] = ()) -> None:
         self.training, self.run = training, run
         self.callbacks = tuple(callbacks) if run.ranks.is_rank_0 else ()
-        trains_all = len(training.phases) == 1
+        trains_all = not any(phase.trained for phase in training.phases)
         self.state = TrainState(training.local, training.method, training.averaging, trains_all=trains_all)
         self.device = next(training.local.parameters()).device
         self.rows: list[Evaluation] = []
@@ -170,8 +170,8 @@ class Loop:
 
     def _enter_phase(self, step: int) -> None:
         """Train the parameters of the phase that a step belongs to."""
-        if len(self.training.phases) > 1:
-            set_trained(self.training.model, self.training.phase(step).trained)
+        if trained := self.training.phase(step).trained:
+            set_trained(self.training.model, trained)
 
     def _parts(self, step: PrivateStep, clip: ClipRule) -> Iterator[PrivateSum]:
         """The clipped sum of each physical batch in this rank's share of the draw."""

@@ -99,7 +99,7 @@ def with_phase_rates(method: Method, phases: Sequence[Phase]) -> Method:
 
 def check_phases(phases: Sequence[Phase], method: Method, *, steps: int, is_sharded: bool) -> None:
     """Raise an error for phases that do not fit into the plan, or a method whose state belongs to all parameters."""
-    if len(phases) == 1:
+    if len(phases) == 1 and not phases[0].trained:
         return
     *_, last = first_steps(phases)
     if not last < steps:

@@ -135,15 +135,15 @@ def make_prior(
     if (folder / DESCRIPTION).exists():
         raise StoreError(f"{folder} has a prior already: remove it, or choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    saved_at, loss = time.monotonic(), math.nan
+    saved_at = time.monotonic()
     for step in range(done, settings.steps):
         loss = trainer.step(step)
-        report(step + 1, settings.steps, loss)
         if time.monotonic() - saved_at >= CHECKPOINT_SECONDS:
             trainer.save(folder, step + 1)
             saved_at = time.monotonic()
+        report(step + 1, settings.steps, loss)
     if not math.isfinite(trainer.last_loss):
-        raise InvalidValue("prior", allowed="finite at the end; a smaller batch_size may help", given=loss)
+        raise InvalidValue("loss", allowed="finite at the end; a smaller batch_size may help", given=trainer.last_loss)
     weights = trainer.weights()
     description = {
         "format": FORMAT,

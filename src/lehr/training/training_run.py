@@ -447,10 +447,11 @@ class TrainingRun:
         )
 
     def _training_phases(self) -> list[TrainingPhase]:
+        trains_all = not any(phase.trained for phase in self.phases)
         return [
             TrainingPhase(
                 first_step=first_step,
-                trained=phase.names(self.model),
+                trained=frozenset() if trains_all else phase.names(self.model),
                 engine=engine,
                 prepare_inputs=self.pipeline_of(phase).trained,
             )
