@@ -176,8 +176,12 @@ def auto(outcomes: Outcomes, size: Size) -> Report:
 
     seeds = size.seed_range(5)
     data = {"digits": None} if size.is_quick else CUT
+    short = {"steps": 20} if size.is_quick else {}
     rows = [
-        row(name if count is None else f"{name}, {count:,} records", [_cut(name, count, kind, seeds) for kind in KINDS])
+        row(
+            name if count is None else f"{name}, {count:,} records",
+            [_cut(name, count, kind, seeds, **short) for kind in KINDS],
+        )
         for name, count in data.items()
     ]
     rows += [row(name, [_rows(name, kind, seeds) for kind in KINDS]) for name in TABLES]
@@ -187,9 +191,9 @@ def auto(outcomes: Outcomes, size: Size) -> Report:
 KINDS = ("default", AUTO)
 
 
-def _cut(data: str, count: int | None, kind: str, seeds: range) -> list[Training]:
+def _cut(data: str, count: int | None, kind: str, seeds: range, **options: Any) -> list[Training]:
     delta = 1e-4 if (count or 60_000) < 10_000 or data == "digits" else DELTA
-    options: dict[str, Any] = {"epsilon": EPSILON, "delta": delta, **({} if count is None else {"records": count})}
+    options |= {"epsilon": EPSILON, "delta": delta, **({} if count is None else {"records": count})}
     if kind == AUTO:
         known = CATALOGUE[data]
         given = [RunConfig().with_options(dataset=data, recipe=AUTO, seed=seed, **options) for seed in seeds]

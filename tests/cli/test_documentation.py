@@ -24,6 +24,7 @@ GROUPS = {
     "budget": ("create", "show", "fits", "reserve", "spend", "settle"),
     "certificate": ("issue", "show", "check"),
     "recipe": ("list", "show"),
+    "prior": ("make", "show"),
     "data": ("list", "get", "check"),
 }
 LEAVES = [(name,) for name in COMMANDS if name not in GROUPS] + [

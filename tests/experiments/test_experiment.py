@@ -98,7 +98,7 @@ def test_methods_and_networks_of_training_runs_can_be_built(each: Experiment) ->
         if isinstance(job, Training):
             method, shape = build_method(job.config), job.to_json()
             assert method.name == shape["method"]
-            assert method.is_private is ("noise_multiplier" in shape)
+            assert method.is_private is bool({"noise_multiplier", "epsilon"} & {*shape})
             networks[str(shape["network"])] = shape["network"]
     for name, arguments in networks.values():
         with torch.device("meta"):

@@ -10,13 +10,13 @@ from typer import Argument, Option
 from lehr.cli import common
 from lehr.errors import InvalidValue
 
-_MAKE = "  lehr prior make --to prior --images 60000 --steps 8000\n"
+_MAKE = "  lehr prior make --to prior --set model.widths=[8,8,8] --images 20 --steps 2 --batch-size 8\n"
 _SHOW = "  lehr prior show prior\n"
 
 app = common.group_app("Train weights to start from on random images.", _MAKE, _SHOW)
 
 
-@app.command(epilog=common.example(_MAKE, "  lehr train --dataset cifar10 --recipe auto --prior prior --epsilon 3\n"))
+@app.command(epilog=common.example(_MAKE))
 def make(
     to: Annotated[Path, Option(metavar="FOLDER", help="Folder for the prior. A prior begun there is continued.")],
     network: Annotated[str, Option(help="Network by name; its last layer must be linear.")] = "resnet9",
@@ -36,7 +36,8 @@ def make(
 ) -> None:
     """Train a prior on images that show nothing real. No record is read, so it costs no privacy.
 
-    Arguments of the network are given by --set, for example --set model.widths=[8,16,32].
+    The defaults are for a GPU. On a CPU, train a small network on fewer images, as in the example. Arguments of the
+    network are given by --set. `lehr train --prior FOLDER` starts from the prior.
     """
     from lehr.reports.progress import Screen
     from lehr.training.prepare import check_device
@@ -69,7 +70,7 @@ def make(
     common.print_answer({"prior": str(to), **made.description}, f"{to}: {made}", json=json)
 
 
-@app.command(epilog=common.example(_SHOW))
+@app.command(epilog=common.example(_MAKE, _SHOW))
 def show(
     prior: Annotated[Path, Argument(metavar="FOLDER", help="Folder of a prior.")], json: common.Json = False
 ) -> None:

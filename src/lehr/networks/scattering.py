@@ -231,7 +231,7 @@ def scattering_cnn(
     activation: Activation = nn.Mish,
 ) -> nn.Sequential:
     """Scattering features, two convolutions, each with its activation and a norm, and one linear layer."""
-    if validate.count(width=width) % GROUPS:
+    if validate.count(minimum=2 * GROUPS, width=width) % GROUPS:  # a group of one number would be zero
         raise InvalidValue("width", allowed=f"a multiple of {GROUPS}", given=width)
     scattering = Scattering(image_side=image_side, in_channels=in_channels)
     channels, side, _ = scattering.shape

@@ -90,7 +90,9 @@ def small_cnn(
     )
 
 
-def mlp(*, inputs: int, hidden: int = 64, num_classes: int = 10, activation: Activation = nn.Tanh) -> nn.Sequential:
+def mlp(
+    *, inputs: int = 64, hidden: int = 64, num_classes: int = 10, activation: Activation = nn.Tanh
+) -> nn.Sequential:
     """A linear layer for rows of numbers, with one hidden layer in front unless ``hidden`` is 0."""
     if validate.count(minimum=0, hidden=hidden) == 0:
         return nn.Sequential(nn.Linear(inputs, num_classes))
