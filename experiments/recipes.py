@@ -146,12 +146,11 @@ def _accuracy_table(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
     def row(epsilon: int, recipe: str, others: str) -> Row:
         runs = outcomes.get_all(setting.runs(epsilon, size))
         proven = max((run["epsilon_proven"] for run in runs), default=None)
-        seconds = statistic(run["seconds"] for run in runs)
-        return (epsilon, statistic(run["accuracy"] for run in runs), proven, recipe, seconds.mean, others)
+        return (epsilon, statistic(run["accuracy"] for run in runs), proven, recipe, others)
 
     return table(
         f"{'Quick: ' if size.is_quick else ''}{setting.title}",
-        "ε asked for [count] | accuracy [percent] | proven ε [epsilon] | recipe | seconds a run [count] | others (%)",
+        "ε asked for [count] | accuracy [percent] | proven ε [epsilon] | recipe | others (%)",
         [row(*each) for each in zip(EPSILONS, setting.recipes, setting.others, strict=True)],
         "Means and standard deviations between runs; in brackets the number of runs.",
     )
