@@ -22,7 +22,7 @@ LIGHT = (
     "lehr.schedules",
     "lehr.validate",
 )
-MAY_LOAD_TORCH = ("lehr.reports.tensorboard",)
+MAY_LOAD_TORCH = ("lehr.reports.loggers",)
 WORDS = ("lehr", "lehr.errors", "lehr.validate", "lehr.rounding")
 HEAVY = ("dp_accounting", "jinja2", "numpy", "plotext", "plotly", "rich", "scipy", "sqlite3", "torch", "typer")
 
