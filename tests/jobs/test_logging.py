@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lehr
-from lehr.reports.loggers import LogMetrics
+from lehr.integrations.loggers import LogMetrics
 
 STEPS = 4
 

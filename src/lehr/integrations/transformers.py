@@ -132,7 +132,7 @@ class LehrTrainer(Trainer):
             if self._private_run is not None:
                 weights = {name: value.detach() for name, value in trainable(self._private_run.model).items()}
                 self.certificate = self._private_run.finish(weights)
-            return output._replace(training_loss=None)
+            return output._replace(training_loss=None)  # type: ignore[arg-type]
         finally:
             if self._private_run is not None:
                 self.epsilon_spent = self._private_run.epsilon_spent

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lehr.errors import MissingExtra
-from lehr.reports.loggers import LogMetrics, TensorBoard
+from lehr.integrations.loggers import LogMetrics, TensorBoard
 from lehr.run.shape import End, Progress
 from tests.reports.test_progress import START
 from tests.written_runs import evaluations
