@@ -18,7 +18,7 @@ import lehr  # noqa: E402  (from this checkout)
 project = html_title = "Lehr"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "src/lehr/**.proof.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/tutorials/*.md", "src/lehr/**.proof.md"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # proofs may skip a heading level
 autodoc_member_order = "groupwise"
@@ -32,7 +32,7 @@ html_theme_options = {"navigation_with_keys": True}
 
 # The navigation. A page that is missing here is a warning, and so an error.
 PAGES = {
-    "Tutorial": ["tutorial"],
+    "Tutorials": ["tutorial", "tutorials/own_data", "tutorials/fine_tuning"],
     "How-to guides": [
         "train",
         "data",

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from lehr.certificates.guarantee import claim_summary, published_text
 from lehr.cli import common
 from lehr.config import RunConfig, options
-from lehr.reports.tensorboard import TensorBoard
+from lehr.integrations.loggers import TensorBoard
 from lehr.rounding import at_most, exactly
 
 if TYPE_CHECKING:

@@ -76,6 +76,14 @@ class HookedEngine:
     """
 
     _can_run_alone = True
+    # What a loop must do, for errors. An integration says it in the words of its own loop.
+    needs_gradients = (
+        "one that calls gradients() after each backward() and before the next forward pass, or forget() for a batch "
+        "that is skipped; passes that are not trained on belong under torch.no_grad(), and activation checkpointing is "
+        "not supported"
+    )
+    needs_backward = "one that calls backward() before gradients()"
+    needs_plain_model = "one that no engine is attached to; detach() removes the hooks"
 
     def __init__(self, model: nn.Module, *, loss_reduction: str = "mean", views: int = 1, num_passes: int = 1) -> None:
         self._model = model
@@ -104,10 +112,10 @@ class HookedEngine:
         self._refuse_another_model()
         for path, layer in self._model.named_modules():
             if isinstance(vars(layer).get("forward"), HookedForward):
-                raise InvalidValue("model", allowed="a model that no engine is attached to", given="a hooked one")
+                raise InvalidValue("model", allowed=self.needs_plain_model, given="one with hooks")
             if "forward" in vars(layer):  # hooks run the forward pass of a layer's class, and this one would be lost
                 reason = "its forward was replaced on the layer itself, and a rule knows only that of its class"
-                instead = "a subclass with this forward in its place, or the materialised engine"
+                instead = "a subclass with this forward in its place, or lehr.fit"
                 raise NotPrivate(layer=described(path, layer), reason=reason, instead=instead)
         self.forget()
         try:
@@ -134,7 +142,7 @@ class HookedEngine:
         self._refuse_another_model()
         captured, self._captured = self._captured, CapturedBatch()
         if not captured.backward_began:
-            raise InvalidValue("loop", allowed="one with loss.backward() before gradients()", given="no backward pass")
+            raise InvalidValue("loop", allowed=self.needs_backward, given="no backward pass")
         num_images = captured.images_of([own.inputs for own in captured.sites.values()])
         num_records = self._num_records(num_images)
         parameters = self._held()
@@ -217,7 +225,7 @@ class HookedEngine:
 
     def _replace_forward(self, layer: nn.Module, run: Any) -> None:
         """Hook one layer. The Opacus integration overrides it, for records on the second axis."""
-        layer.forward = HookedForward(layer, lambda: self._captured, run)
+        layer.forward = HookedForward(layer, lambda: self._captured, run, allowed_loop=self.needs_gradients)
         self._undo.append(partial(delattr, layer, "forward"))
 
     def _guard(self, name: str, parameter: Parameter) -> None:
@@ -227,7 +235,8 @@ class HookedEngine:
             raise NotPrivate(
                 layer=name,
                 reason="this parameter is used outside the forward pass of the layer that holds it",
-                instead="call that layer itself, or use the ghost or the materialised engine",
+                instead="weight_decay of the optimizer for a penalty on weights; otherwise call that layer itself, or "
+                "train with lehr.fit",
             )
 
         had_none = parameter._backward_hooks is None
@@ -404,7 +413,7 @@ class HookedEngine:
                 raise NotPrivate(layer=described("", self._model), reason=shared, instead=instead)
             return
         reason = f"it cannot be checked on synthetic records whether it keeps records apart ({says_nothing})"
-        instead = "the materialised engine, which runs every record alone"
+        instead = "lehr.fit, which runs every record alone where it must"
         raise NotPrivate(layer=described("", self._model), reason=reason, instead=instead)
 
     def _observe(self, attempt: SyntheticRecords, num_images: int, inputs: Arguments) -> Observed:
@@ -474,7 +483,8 @@ class HookedEngine:
             LOG.warning("records in packed sequences are not proven to be kept apart, only checked on synthetic ones")
         elif why is not None:
             instead = (
-                "keep the record axis first and apart, or use the materialised engine, which runs every record alone"
+                "keep the record axis first and apart, or train with lehr.fit, which runs every record alone where it "
+                "must"
             )
             reason = f"it is not proven to keep records apart ({why})"
             raise NotPrivate(layer=described("", self._model), reason=reason, instead=instead)

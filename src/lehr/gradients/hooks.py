@@ -53,7 +53,7 @@ class CapturedSite:
         """Why no gradients of single records follow from this, and what to do instead; or None."""
         if self.inputs.shape[:1] != (num_images,) or self.output.shape[:1] != (num_images,):
             return f"it was given {tuple(self.inputs.shape)}, which does not begin with the {num_images} records", (
-                "keep the record axis first and apart from others, or use the materialised engine"
+                "keep the record axis first and apart from others, or train with lehr.fit, which runs each record alone"
             )
         if self.inputs._version != self.inputs_version:
             return "its input was changed in place since", "the same operation out of place"
@@ -80,8 +80,9 @@ class CapturedBatch:
         """The model as a whole is run."""
         if self.num_passes >= at_most:
             allowed = (
-                "the number of forward passes over the same records that make up one loss; other batches need a "
-                "backward pass and gradients() each, and passes that are not trained on torch.no_grad()"
+                f"at least {at_most + 1} for a model that is run {at_most + 1} times on the same records for one "
+                "backward(), as in a Siamese network (make_private and LehrCallback take num_passes); another batch "
+                "needs its own backward() and step, and passes that are not trained on belong under torch.no_grad()"
             )
             raise InvalidValue("num_passes", allowed=allowed, given=at_most)
         self.num_passes += 1
@@ -104,24 +105,26 @@ class CapturedBatch:
 
 
 class HookedForward:
-    """A layer's ``forward`` while an engine is attached. A copy of the layer is an ordinary layer again."""
+    """A layer's ``forward`` while an engine is attached. A copy of the layer is an ordinary layer again.
 
-    def __init__(self, layer: nn.Module, captured: Callable[[], CapturedBatch], run: Callable[..., Any]) -> None:
+    ``allowed_loop`` says, in errors, what the loop must do between a backward pass and the next forward pass.
+    """
+
+    def __init__(
+        self, layer: nn.Module, captured: Callable[[], CapturedBatch], run: Callable[..., Any], *, allowed_loop: str
+    ) -> None:
         self.layer = layer
         self._captured = captured
         self._run = run
+        self._allowed_loop = allowed_loop
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return type(self.layer).forward(self.layer, *args, **kwargs)
         captured = self._captured()
         if captured.backward_began:
-            allowed = (
-                "such that gradients() is called between a backward pass and the next forward pass; a batch that is "
-                "skipped needs forget(), a pass that is not trained on torch.no_grad(), and activation checkpointing "
-                "is not supported"
-            )
-            raise InvalidValue("loop", allowed=allowed, given="a forward pass after the backward pass")
+            given = "another forward pass after backward(), on the same or another batch"
+            raise InvalidValue("loop", allowed=self._allowed_loop, given=given)
         return self._run(captured, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -208,7 +211,7 @@ def _each_alone(
     moving = [isinstance(value, Tensor) and value.shape[:1] == (num_images,) for value in values]
     if not any(moving):
         reason = f"none of its inputs begins with the {num_images} records"
-        raise _Unfit(reason, "the ghost or the materialised engine, or freeze its parameters")
+        raise _Unfit(reason, "train with lehr.fit, or freeze its parameters")
     returned: list[Any] = []
 
     def one(image: Tensor, rows: list[Tensor]) -> list[Tensor]:

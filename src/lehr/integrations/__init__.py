@@ -4,8 +4,9 @@
 - ``lightning``: a callback
 - ``transformers``: a trainer
 - ``sklearn``: a classifier
+- ``loggers``: callbacks for experiment trackers
 
 Lightning and transformers share ``external_loop``; ``record_independence`` checks that a loop keeps its records apart.
 """
 
-__all__ = ["lightning", "opacus", "sklearn", "transformers"]
+__all__ = ["lightning", "loggers", "opacus", "sklearn", "transformers"]

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +45,10 @@ except ImportError as error:  # pragma: no cover
 __all__ = ["LehrTrainer", "PrivacyConfig"]
 
 RecordLosses: TypeAlias = Callable[[Any, Mapping[str, Tensor]], Tensor]
+LOG = logging.getLogger("lehr")
 IGNORED = -100  # the label of tokens without a loss
 PRIVATE_LOGS = ("loss", "train_loss", "total_flos")  # computed from private records without noise
+_SAVED = "LehrTrainer"  # what trainer_state.json calls the run's folder
 # Training arguments that private training does not support, and their values when unused.
 _UNSUPPORTED: dict[str, object] = {
     "auto_find_batch_size": False,
@@ -72,7 +76,10 @@ class LehrTrainer(Trainer):
     labels. The default covers classification, regression, multi-label classification, and tokens, where each record has
     the mean over its own tokens. Evaluation is refused unless ``eval_dataset_is_public``.
 
-    After ``train``: ``epsilon_spent``, and ``certificate`` if ``privacy`` says how the settings were chosen.
+    After ``train``: ``epsilon_spent``, ``certificate`` if ``privacy`` says how the settings were chosen, and the run's
+    folder, ``privacy.directory``. By default it is ``{output_dir}-privacy``; each further training gets a new folder,
+    ``{output_dir}-privacy-2`` and so on, and costs its own ε. ``resume_from_checkpoint`` continues the run of the
+    checkpoint.
     """
 
     def __init__(
@@ -90,6 +97,7 @@ class LehrTrainer(Trainer):
                 allowed = "not overridden: records are sampled here, and record_losses returns one loss per record"
                 raise InvalidValue(name, allowed=allowed, given=f"overridden in {type(self).__name__}")
         output, batch = Path(str(args.output_dir)).absolute(), args.per_device_train_batch_size
+        self._is_default_directory = privacy.directory is None
         directory = Path(privacy.directory or output.with_name(f"{output.name}-privacy"))
         if directory.resolve().is_relative_to(output.resolve()):
             allowed = "outside of output_dir, which is uploaded whole: the run's folder holds the secret key"
@@ -102,6 +110,7 @@ class LehrTrainer(Trainer):
             physical_batch=privacy.physical_batch or batch,
             directory=directory,
         )
+        self._directory = directory
         self.certificate: Certificate | None = None
         self.epsilon_spent = 0.0
         self._record_losses = record_losses
@@ -114,13 +123,16 @@ class LehrTrainer(Trainer):
         super().__init__(args=args, **others)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, and leave a folder with ledger, report, and a certificate if there is one."""
+        """Train, and leave a folder with ledger, report, and a certificate if there is one.
+
+        ``training_loss`` of the output is None: the loss of private records is not released.
+        """
         try:
             output = super().train(*args, **kwargs)
             if self._private_run is not None:
                 weights = {name: value.detach() for name, value in trainable(self._private_run.model).items()}
                 self.certificate = self._private_run.finish(weights)
-            return output._replace(training_loss=math.nan)
+            return output._replace(training_loss=None)  # type: ignore[arg-type]
         finally:
             if self._private_run is not None:
                 self.epsilon_spent = self._private_run.epsilon_spent
@@ -177,6 +189,10 @@ class LehrTrainer(Trainer):
             logs["epsilon"] = self._private_run.epsilon_spent
         super().log(logs, *args, **kwargs)
 
+    def get_total_train_batch_size(self, args: object) -> int:
+        """The expected batch size, for samples per second: how many records were drawn is private."""
+        return round(self.privacy.batch_size)
+
     def num_examples(self, dataloader: object) -> int:
         """The stated number of records."""
         return self.privacy.records
@@ -196,6 +212,8 @@ class LehrTrainer(Trainer):
             model.train()
             optimizer: Any = self.optimizer
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
+            resumed_at = self.state.global_step or None
+            self.privacy = replace(self.privacy, directory=self._run_directory(is_resumed=resumed_at is not None))
             self._private_run = ExternalRun(
                 self.privacy,
                 model=model,
@@ -208,9 +226,32 @@ class LehrTrainer(Trainer):
                 ),
                 library=f"transformers {transformers_version}",
                 steps=self.args.max_steps,
-                resumed_at=self.state.global_step or None,
+                resumed_at=resumed_at,
             )
         return self._private_run
+
+    def _run_directory(self, *, is_resumed: bool) -> Path:
+        """The folder of the checkpoint's run, or of a new run. Checkpoints hold the folder's name."""
+        directory, saved = self._directory, cast(dict[str, Any], self.state.stateful_callbacks)
+        if is_resumed and self._is_default_directory and _SAVED in saved:
+            directory = directory.with_name(saved[_SAVED]["args"]["directory"])
+        elif not is_resumed and directory.is_dir() and any(directory.iterdir()):
+            if not self._is_default_directory:
+                allowed = (
+                    "a new folder, or left out for one beside output_dir; "
+                    "train(resume_from_checkpoint=True) continues an unfinished run"
+                )
+                raise InvalidValue("directory", allowed=allowed, given=str(directory))
+            numbered = (directory.with_name(f"{directory.name}-{number}") for number in count(2))
+            directory = next(path for path in numbered if not path.exists())
+            LOG.warning(
+                "new run in %s, since %s holds another one: each has its own ε, and a budget adds them up; "
+                "train(resume_from_checkpoint=True) continues an unfinished run",
+                directory,
+                self._directory,
+            )
+        saved[_SAVED] = {"args": {"directory": directory.name}, "attributes": {}}
+        return directory
 
 
 def record_losses(logits: Tensor, labels: Tensor | None, *, is_causal: bool) -> Tensor:

@@ -4,6 +4,6 @@
 - ``run_page``, ``compare_page``, ``plan_page``, ``prediction_page``, ``search_page``, ``audit_page``: the pages
 - ``run_charts``: the charts of runs
 - ``audit_file``: an audit in the folder of its run
-- ``progress``, ``tensorboard``: the progress of a run, an audit or a search
+- ``progress``: the progress of a run, an audit or a search
 - ``serving``: the local web server of ``lehr serve``
 """

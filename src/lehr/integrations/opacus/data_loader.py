@@ -61,8 +61,9 @@ class BatchTracker:
         """The batch that a step is taken on, once: a second step would release the same records again."""
         batch, self._current = self._current, None
         if batch is None:
-            allowed = "one that calls optimizer.step() once for each batch of the private data loader"
-            raise InvalidValue("loop", allowed=allowed, given="a step without a new batch")
+            allowed = "one that takes one optimizer.step() for each batch of the data loader that make_private returned"
+            given = "a second step on one batch, or a step on a batch of another loader"
+            raise InvalidValue("loop", allowed=allowed, given=given)
         return batch
 
 

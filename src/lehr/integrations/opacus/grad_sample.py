@@ -135,6 +135,18 @@ class GradSampleHooks(HookedEngine):
     """
 
     is_counted = False
+    needs_gradients = (
+        "one that calls step(), of the optimizer that make_private returned, after each backward(). Gradient "
+        "accumulation: set batch_size of the DataLoader to the whole batch, and loop over BatchMemoryManager("
+        "data_loader=..., max_physical_batch_size=..., optimizer=...). Several forward passes for one loss, as in a "
+        "Siamese network: all of them before one backward(), with make_private(num_passes=...). A batch that is "
+        "skipped: optimizer.zero_grad(). Evaluation: under torch.no_grad()"
+    )
+    needs_backward = "one that calls loss.backward() before each optimizer.step()"
+    needs_plain_model = (
+        "one that is not private yet: train with the model that make_private returned, or get a plain one from its "
+        "to_standard_module()"
+    )
 
     def __init__(
         self,
@@ -211,7 +223,8 @@ class GradSampleHooks(HookedEngine):
             if first.inner is not None:
                 vars(module)["forward"], first.inner = first.inner, None
 
-        vars(module)["forward"] = HookedForward(module, lambda: self._captured, forward)
+        hooked = HookedForward(module, lambda: self._captured, forward, allowed_loop=self.needs_gradients)
+        vars(module)["forward"] = hooked
         self._undo.append(undo)
 
     def _outputs(self, attempt: SyntheticRecords, inputs: Any) -> Any:

@@ -249,7 +249,11 @@ class DPOptimizer(Optimizer):
         self._engine.refuse_parts_of_the_model()
         gradients = self._engine.gradients(torch.zeros(1, dtype=torch.bool) if batch.is_placeholder else None)
         if len(gradients.norms()) != batch.num_records + batch.is_placeholder:
-            allowed = "the one that the private data loader returned, each of its records once"
+            allowed = (
+                "the one that the private data loader returned, whole and each of its records once: "
+                "BatchMemoryManager splits a batch, and make_private(num_passes=2) runs the model on two inputs per "
+                "record"
+            )
             raise InvalidValue("batch", allowed=allowed, given="another number of records")
         if batch.step is not self._draw or self._rule is None:
             self._draw, self._rule = batch.step, self.clip_rule()  # a draw that the loop left is never released
@@ -279,7 +283,8 @@ class DPOptimizer(Optimizer):
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Not supported: the data loader knows which physical batches make up a draw."""
-        raise InvalidValue("loop", allowed="one that uses BatchMemoryManager", given="signal_skip_step")
+        allowed = "one over BatchMemoryManager(data_loader=..., max_physical_batch_size=..., optimizer=...)"
+        raise InvalidValue("loop", allowed=allowed, given="signal_skip_step")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Not supported: all trainable parameters must be known to ``make_private``."""

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lehr.errors import MissingExtra
-from lehr.reports.tensorboard import TensorBoard
+from lehr.integrations.loggers import LogMetrics, TensorBoard
 from lehr.run.shape import End, Progress
 from tests.reports.test_progress import START
 from tests.written_runs import evaluations
@@ -46,3 +48,19 @@ def test_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtra, match="tensorboard"):
         TensorBoard(tmp_path)
+
+
+def test_values_without_a_number_are_not_logged() -> None:
+    logged: list[tuple[dict[str, float], int]] = []
+    log = LogMetrics(lambda values, step: logged.append((values, step)), every=2)
+    for step in range(1, 5):
+        log.stepped(Progress(step=step, accepted=step, epsilon_spent=math.inf if step == 4 else 0.5))
+    assert logged == [({"epsilon/proven": 0.5}, 2)]
+
+
+def test_names_have_only_characters_that_trackers_allow() -> None:
+    logged: dict[str, float] = {}
+    row = replace(evaluations()[0], on="held-out records, noised (± 0.5%)")
+    LogMetrics(lambda values, step: logged.update(values)).evaluated(row)
+    assert all(re.fullmatch(r"[\w\-. /]+", name, re.ASCII) for name in logged)
+    assert logged["loss/held-out records"] == row.loss
