@@ -42,9 +42,11 @@ class Phase:
     views: int | None = None
 
     def __post_init__(self) -> None:
-        for name, check in (("steps", validate.count), ("learning_rate", validate.positive), ("views", validate.count)):
+        for name in ("steps", "views"):
             if getattr(self, name) is not None:
-                check(**{name: getattr(self, name)})
+                validate.count(**{name: getattr(self, name)})
+        if self.learning_rate is not None:
+            validate.positive(learning_rate=self.learning_rate)
         paths: object = list(self.trained) if isinstance(self.trained, tuple) else self.trained
         object.__setattr__(self, "trained", strict_json.list_of("trained", paths, _path))
 
