@@ -114,6 +114,7 @@ def attack_run(
         test=test,
         public=public,
         num_classes=config["data"]["num_classes"],
+        task=config["data"].get("task"),
         preparation=Preparation.from_json(config["data"]["preparation"]),
         name=config["data"]["name"],
         dtype=next(network.parameters()).dtype,

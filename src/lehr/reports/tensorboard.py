@@ -34,11 +34,13 @@ class TensorBoard(Callback):
             f"loss/{evaluation.on}": evaluation.loss,
             f"accuracy/{evaluation.on}": evaluation.accuracy,
             "learning_rate": evaluation.learning_rate,
+            **{f"{name}/{evaluation.on}": value for name, value in (evaluation.metrics or {}).items()},
         }
         if evaluation.step:
             values["accepted_fraction"] = evaluation.accepted / evaluation.step
         for name, value in values.items():
-            self._writer.add_scalar(name, value, evaluation.step)
+            if value is not None:
+                self._writer.add_scalar(name, value, evaluation.step)
 
     def ended(self, end: End) -> None:
         if self._writer is not None:
