@@ -245,7 +245,7 @@ def read_records(data: Any, *, name: str = "data", target: str | None = None) ->
             return data
         case DataLoader():
             return read_records(_dataset_of(data, name), name=name, target=target)
-        case tuple() | list() if len(data) == 2:
+        case tuple() if len(data) == 2:
             inputs, targets = data
             parts = inputs if isinstance(inputs, tuple | dict) else [inputs]
             read = [_array(part, name) for part in (parts.values() if isinstance(parts, dict) else parts)]
@@ -261,7 +261,7 @@ def read_records(data: Any, *, name: str = "data", target: str | None = None) ->
             column = _target_name(list(data), target, name)
             others = {key: _array(value, name) for key, value in data.items() if key != column}
             return InMemory(_one_or_all(others), _array(data[column], name))
-        case _ if hasattr(data, "__getitem__") and not isinstance(data, str | bytes | np.ndarray | Tensor):
+        case _ if hasattr(data, "__getitem__") and not isinstance(data, str | bytes | tuple | np.ndarray | Tensor):
             return read_dataset(data, name=name, target=target)
         case IterableDataset():
             return read_dataset(data, name=name)  # which refuses it
