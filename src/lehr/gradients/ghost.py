@@ -48,7 +48,7 @@ _DRAWS = 20  # of a model that draws random numbers in evaluation too: whether t
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 _ROUGH = 5e-2  # for half precision
 _RECURRENT = (
-    "torch's recurrent layers have no layer rule; DPLSTM, DPGRU and DPRNN of lehr.integrations.opacus have one, with the "
+    "recurrent layers of torch have no layer rule; DPLSTM, DPGRU and DPRNN of lehr.integrations.opacus do, with the "
     "same arguments and weights"
 )
 Result = TypeVar("Result")

@@ -136,8 +136,6 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True  # DP noise is never seeded
-        for own in filter(None, (tags.classifier_tags, tags.regressor_tags)):
-            own.poor_score = True  # on a few dozen records the noise dominates
         return tags
 
     def __sklearn_clone__(self) -> Self:
@@ -216,6 +214,11 @@ class LehrClassifier(ClassifierMixin, _LehrEstimator):  # type: ignore[misc]
         classes: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
         return classes
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # on a few dozen records the noise dominates
+        return tags
+
     def _resolve_classes(self, labels: NDArray[Any]) -> NDArray[Any]:
         if self.classes is None or (isinstance(self.classes, str) and self.classes != PUBLIC):
             allowed = f"the possible labels, or {PUBLIC!r} if those in y are not secret"
@@ -259,6 +262,12 @@ class LehrRegressor(RegressorMixin, _LehrEstimator):  # type: ignore[misc]
         low, high = self.target_range_
         predicted: NDArray[Any] = low + (outputs + 1) / 2 * (high - low)
         return predicted.reshape(len(predicted)) if self._is_one_number else predicted
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        tags.target_tags.single_output, tags.target_tags.multi_output = True, True
+        return tags
 
     def _resolve_range(self, targets: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         given = self.target_range
