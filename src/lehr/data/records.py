@@ -261,7 +261,9 @@ def read_records(data: Any, *, name: str = "data", target: str | None = None) ->
             column = _target_name(list(data), target, name)
             others = {key: _array(value, name) for key, value in data.items() if key != column}
             return InMemory(_one_or_all(others), _array(data[column], name))
-        case _ if hasattr(data, "__getitem__") and not isinstance(data, str | bytes | tuple | np.ndarray | Tensor):
+        case _ if hasattr(data, "__getitem__") and not isinstance(
+            data, str | bytes | tuple | list | np.ndarray | Tensor
+        ):
             return read_dataset(data, name=name, target=target)
         case IterableDataset():
             return read_dataset(data, name=name)  # which refuses it
