@@ -67,7 +67,9 @@ def test_a_regressor_predicts_within_the_stated_range() -> None:
     assert regressor.certificate_ is not None
     assert regressor.score(AGES, HEIGHTS) > 0.3
     pairs = np.stack([HEIGHTS, -AGES[:, 1] / 2], axis=1)
-    both = LehrRegressor(target_range=([0.5, -50], [2.5, 0]), **{**settings, "steps": 2}).fit(AGES, pairs)
+    both = LehrRegressor(
+        target_range=([0.5, -50], [2.5, 0]), **{**settings, "steps": 2, "settings_chosen_on": None}
+    ).fit(AGES, pairs)
     predicted = both.predict(AGES)
     assert predicted.shape == (200, 2)
     assert (predicted >= [0.5, -50]).all()
