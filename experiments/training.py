@@ -161,7 +161,7 @@ class _ScoreWatch(Callback):
 
 def _row(step: int, accepted: int, score: Score | Evaluation) -> list[Any]:
     """A row of a trajectory, in few digits: a table has tens of thousands of rows."""
-    return [step, accepted, round(score.accuracy, 6), round(score.loss, 6)]
+    return [step, accepted, round(score.accuracy or 0.0, 6), round(score.loss, 6)]
 
 
 def epsilons(run: Run, method: Method, private_pca: Mapping[str, Any] | None) -> dict[str, float | None]:

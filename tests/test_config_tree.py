@@ -28,6 +28,7 @@ VALUES = st.recursive(
 )
 CHOICES = {
     "declared": ["private", "public", "synthetic"],
+    "task": ["classification", "regression", "multilabel"],
     "accounting": ["proven", "published"],
     "settings_chosen_on": ["fixed", "public", "private"],
     "precision": ["as_model", "bfloat16"],

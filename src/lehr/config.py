@@ -49,6 +49,7 @@ ALIASES = {
     "target_epsilon": "epsilon",
 }
 DATA_FORMS = ("npz", "folder")
+CLASSIFICATION, REGRESSION, MULTILABEL = TASKS = ("classification", "regression", "multilabel")
 PLAN_FIELDS = (
     "epsilon",
     "delta",
@@ -162,7 +163,7 @@ class Section(Mapping[str, Any]):
 class DataConfig(Section):
     """The records. Paths are never recorded."""
 
-    TABLE, RECORDED = "data", ("name", "records", "num_classes", "declared")
+    TABLE, RECORDED = "data", ("name", "records", "num_classes", "task", "declared")
 
     name: str | None = option(
         "A built-in data set (see `lehr data list`), or a name for your own data.",
@@ -185,7 +186,12 @@ class DataConfig(Section):
         check=lambda **named: validate.count(minimum=0, **named),
     )
     records: int | None = option("Number of records. You state it, and it is public. Required for your own data.")
-    num_classes: int | None = option("Number of classes. Required for your own data.")
+    num_classes: int | None = option("Number of classes. Required for your own data, unless the task is another.")
+    task: str | None = option(
+        "classification, regression or multilabel; by default regression if targets are floats without num_classes.",
+        choices=TASKS,
+    )
+    target: str | None = option("Column of the targets, if the data are a table; label or labels.", in_cli=False)
     declared: str = option(
         "private; or public or synthetic for records that need no protection, without any guarantee.",
         "private",
@@ -285,6 +291,9 @@ class TrainingConfig(Section):
     )
     held_out_noise_multiplier: float = option(
         "Noise multiplier of evaluations on held-out records.", 20.0, check=validate.positive
+    )
+    largest_loss: float | None = option(
+        "Clip losses on held-out records to this; 4 by default, required for regression.", check=validate.positive
     )
     cryptographic_on_gpu: bool = option("Use the CPU's cryptographic noise on a GPU as well; slower.", False)
 

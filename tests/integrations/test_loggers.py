@@ -34,7 +34,7 @@ def scalars(directory: Path, *, epsilon: float) -> dict[str, list[tuple[int, flo
 
 def test_every_evaluation_and_every_epsilon_are_written(tmp_path: Path) -> None:
     written, rows = scalars(tmp_path, epsilon=0.01), evaluations()
-    assert written["accuracy/test"] == [(row.step, round(row.accuracy, 5)) for row in rows]
+    assert written["accuracy/test"] == [(row.step, round(row.accuracy or 0, 5)) for row in rows]
     assert written["loss/test"] == [(row.step, round(row.loss, 5)) for row in rows]
     assert written["accepted_fraction"] == [(row.step, 1.0) for row in rows]
     assert written["epsilon/proven"] == [(step, round(0.01 * step, 5)) for step in range(1, 41)]

@@ -1,4 +1,4 @@
-"""The classifier has scikit-learn's interface and is private."""
+"""The classifier and the regressor have scikit-learn's interface and are private."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ from torch import nn
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.release import release
 from lehr.errors import CertificateMismatch, InvalidValue, MissingExtra
-from lehr.integrations.sklearn import LehrClassifier
+from lehr.integrations.sklearn import LehrClassifier, LehrRegressor
 from tests.integrations.refusals import invalid
 
-COMPARE_TWO_FITS = ("check_classifier_data_not_an_array", "check_fit_idempotent", "check_supervised_y_2d")
+COMPARE_TWO_FITS = (
+    "check_classifier_data_not_an_array",
+    "check_fit_idempotent",
+    "check_regressor_data_not_an_array",
+    "check_regressors_int",
+    "check_supervised_y_2d",
+)
+CHECKED: dict[str, Any] = {"records": "public", "epsilon": None, "noise_multiplier": 2.0, "steps": 2}
 INPUTS = np.linspace(-1, 1, 120).reshape(60, 2)
 LABELS = np.where(INPUTS[:, 0] > 0, "yes", "no")
 
@@ -39,7 +46,7 @@ def fitted(**changed: Any) -> LehrClassifier:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the checks give unfit data on purpose, and look at warnings themselves
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [LehrClassifier(records="public", classes="public", epsilon=None, noise_multiplier=2.0, steps=2)]
+    [LehrClassifier(classes="public", **CHECKED), LehrRegressor(target_range="public", **CHECKED)]
 )
 def test_checks_of_scikit_learn_pass(estimator: Any, check: Any) -> None:
     if check.func.__name__ in COMPARE_TWO_FITS:
@@ -57,7 +64,7 @@ def test_it_learns_digits_within_its_epsilon() -> None:
 
 def test_a_random_state_repeats_initial_weights_and_never_the_noise() -> None:
     first, second = (fitted(random_state=3, noise_multiplier=5.0) for _ in range(2))
-    begun = [classifier._module()[0].state_dict() for classifier in (first, second)]
+    begun = [classifier._module(2)[0].state_dict() for classifier in (first, second)]
     assert all(begun[0][name].equal(begun[1][name]) for name in begun[0])
     assert not first.module_.state_dict()["0.weight"].equal(second.module_.state_dict()["0.weight"])
 

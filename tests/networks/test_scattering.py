@@ -115,7 +115,9 @@ def test_a_run_computes_features_once() -> None:
     layer = Scattering(image_side=8)
     front = records.with_front_end(torch.nn.Sequential(layer, torch.nn.Flatten()), is_augmented=False)
     assert front.shape == records.shape == (1, 8, 8)
-    assert front.like[0].shape == (0, *layer.shape)
+    inputs, _ = front.like
+    assert isinstance(inputs, torch.Tensor)
+    assert inputs.shape == (0, *layer.shape)
     assert front.model_preparation == Preparation()
     computed = front.to(torch.device("cpu")).private
     assert isinstance(computed, InMemory)

@@ -41,6 +41,7 @@ from lehr.privacy.rng import RunKey
 from lehr.run.folder import RunFolder, read_config
 from lehr.run.shape import RunFiles
 from lehr.run.train_state import evaluating
+from lehr.training.prepare import default_loss
 from lehr.training.records import RunRecords, check_records
 
 DESCRIPTION = "the final model alone: its losses on records that it was trained on, and on others"
@@ -114,6 +115,7 @@ def attack_run(
         test=test,
         public=public,
         num_classes=config["data"]["num_classes"],
+        task=config["data"].get("task"),
         preparation=Preparation.from_json(config["data"]["preparation"]),
         name=config["data"]["name"],
         dtype=next(network.parameters()).dtype,
@@ -122,7 +124,7 @@ def attack_run(
     prepare = partial(each, records.preparation.prepared)
     return _audit(
         _sides_of_run(Path(directory), config, records),
-        partial(scores_of, network, reference=reference, loss_fn=loss_fn, prepare=prepare),
+        partial(scores_of, network, reference=reference, loss_fn=default_loss(loss_fn, records.task), prepare=prepare),
         subject=config["run"],
         claimed_epsilon=claimed.epsilon,
         delta=claimed.delta,

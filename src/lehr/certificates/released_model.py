@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lehr import networks, validate
+from lehr.config import CLASSIFICATION
 from lehr.data import Preparation
 from lehr.data.augmentation import Augmentation, AugmentedPrediction, VoteResult, augmentation_by_name, majority_vote
 from lehr.data.records import check_trainable
@@ -198,6 +199,9 @@ class _Predictor:
         votes: int,
     ) -> None:
         data = read_config(directory)["data"]
+        if data.get("task", CLASSIFICATION) != CLASSIFICATION or not data["shape"]:
+            allowed = "a classifier with one input; call the module of any other, which load returns"
+            raise InvalidValue("model", allowed=allowed, given=data.get("task"))
         self.num_classes: int = data["num_classes"]
         self._shape = tuple(data["shape"])
         self._preparation = Preparation.from_json(data["preparation"])

@@ -212,7 +212,7 @@ def _select(paid: dict[str, Any], callbacks: Sequence[SearchCallback], *, json: 
         facts = {
             "winner": str(winner),
             "settings": settings_text(settings),
-            "accuracy": f"{last.accuracy:.2%} on {last.on} (loss {last.loss:.4f})",
+            "accuracy": f"{last.accuracy_text} on {last.on} (loss {last.loss:.4f})",
             "ε of the search": common.epsilon_text(certificate),
             "report": f"{winner}/report.html",
         }

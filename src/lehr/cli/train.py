@@ -84,7 +84,7 @@ def _rows(run: Run) -> dict[str, str]:
     rows["accuracy"] = "not evaluated: there are no test records"
     if run.evaluations:
         last = run.evaluations[-1]
-        rows["accuracy"] = f"{last.accuracy:.2%} on {last.on} (loss {last.loss:.4f})"
+        rows["accuracy"] = f"{last.accuracy_text} on {last.on} (loss {last.loss:.4f})"
     promised = run.proven if run.certificate is None else run.certificate  # whose ε may be the limit of a budget
     rows["ε, proven"] = f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"
     if run.promises_nothing is not None:

@@ -2,7 +2,8 @@
 
 - ``RecordSet``: what a run needs of its records; ``InMemory`` holds them as tensors, ``StreamedFolder`` leaves them on
   disk (``image_folder``)
-- ``read_dataset``: records of any map-style ``torch.utils.data.Dataset``
+- ``read_records``: records of arrays, tables, dictionaries and data loaders
+- ``read_dataset``: records of any map-style data set, of torch or of Hugging Face
 - ``check_trainable``, ``check_count``: whether they can be trained on
 - ``overlap``, ``is_mostly_in``, ``sketch``: whether two sets share records
 """
@@ -11,28 +12,32 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from lehr import validate
 from lehr.errors import BadRecord, InvalidValue
-from lehr.interfaces import Records
+from lehr.interfaces import Inputs, Records
 
 MAX_COUNT_RATIO = 3  # enough for a rounded number, and for the halves of a cross-validation
 _CHUNK = 4096
 _SKETCH_SIZE = 256  # also the records compared of a folder on disk: reading all would take longer than many a run
 
+TARGET_NAMES = ("label", "labels")  # columns of targets, if the user names none
+
 Bytes = bytes | memoryview
 
 
 class RecordSet(Records, Protocol):
-    """Records with one tensor for the input and one for the target."""
+    """Records with inputs and one tensor for the target."""
 
     @property
     def kind(self) -> object:
@@ -59,7 +64,9 @@ class RecordSet(Records, Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InMemory:
-    """The inputs and the targets of all records; both tensors begin with the record axis.
+    """The inputs and the targets of all records; all tensors begin with the record axis.
+
+    ``inputs`` is one tensor, or a tuple or dictionary of tensors for a model with several inputs.
 
     >>> import torch
     >>> records = InMemory(torch.zeros(4, 1, 2, 2), torch.arange(4))
@@ -67,30 +74,42 @@ class InMemory:
     [2, 0]
     """
 
-    inputs: Tensor
+    inputs: Any
     targets: Tensor
 
     def __post_init__(self) -> None:
-        for name, value in (("inputs", self.inputs), ("targets", self.targets)):
-            given: object = value
-            if not isinstance(given, Tensor) or given.ndim == 0:
-                raise InvalidValue(name, allowed="a tensor that begins with the record axis", given=type(given))
-        num_inputs, num_targets = len(self.inputs), len(self.targets)
-        if num_inputs != num_targets:
-            reason = f"there are {num_inputs} inputs and {num_targets} targets"
-            raise BadRecord(min(num_inputs, num_targets), reason=reason)
+        parts = pytree.tree_leaves(self.inputs) if isinstance(self.inputs, tuple | dict) else [self.inputs]
+        for name, values in (("inputs", parts), ("targets", [self.targets])):
+            for given in values or [None]:
+                if not isinstance(given, Tensor) or given.ndim == 0:
+                    raise InvalidValue(name, allowed="a tensor that begins with the record axis", given=type(given))
+        num_targets = len(self.targets)
+        for num_inputs in map(len, parts):
+            if num_inputs != num_targets:
+                reason = f"there are {num_inputs} inputs and {num_targets} targets"
+                raise BadRecord(min(num_inputs, num_targets), reason=reason)
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.targets)
 
     def __repr__(self) -> str:
         # Neither the values nor their number: both are private where the records are.
-        return f"InMemory(inputs {self.inputs.dtype} {tuple(self.inputs.shape[1:])}, on {self.inputs.device})"
+        words = ", ".join(f"{name}{leaf.dtype} {tuple(leaf.shape[1:])}" for name, leaf in self._leaves())
+        return f"InMemory(inputs {words}, on {self._leaves()[0][1].device})"
 
-    def batch(self, indices_B: Tensor) -> tuple[Tensor, Tensor]:
+    def _leaves(self) -> list[tuple[str, Tensor]]:
+        """The tensors of the inputs with their names, in an order that does not depend on that of a dictionary."""
+        if isinstance(self.inputs, dict):
+            return [(f"{name} ", self.inputs[name]) for name in sorted(self.inputs)]
+        return [("", leaf) for leaf in pytree.tree_leaves(self.inputs)]
+
+    def batch(self, indices_B: Tensor) -> tuple[Any, Tensor]:
         """Return inputs and targets of the records at these indices."""
-        indices = indices_B.to(self.inputs.device)
-        return self.inputs.index_select(0, indices), self.targets.index_select(0, indices.to(self.targets.device))
+
+        def rows(leaf: Tensor) -> Tensor:
+            return leaf.index_select(0, indices_B.to(leaf.device))
+
+        return pytree.tree_map(rows, self.inputs), rows(self.targets)
 
     def at(self, indices: Tensor) -> Self:
         """Return the records at these indices."""
@@ -98,21 +117,24 @@ class InMemory:
 
     def to(self, device: torch.device | str, *, targets_only: bool = False) -> Self:
         """Return the same records on a device."""
-        return type(self)(self.inputs if targets_only else self.inputs.to(device), self.targets.to(device))
+        inputs = self.inputs if targets_only else pytree.tree_map(lambda leaf: leaf.to(device), self.inputs)
+        return type(self)(inputs, self.targets.to(device))
 
     @property
     def kind(self) -> object:
         """Dtype and shape: records are compared as they are stored."""
-        return self.inputs.dtype, tuple(self.inputs.shape[1:])
+        kinds = tuple((name, leaf.dtype, tuple(leaf.shape[1:])) for name, leaf in self._leaves())
+        return kinds if len(kinds) > 1 else kinds[0][1:]
 
-    def contents(self) -> Iterator[memoryview]:
+    def contents(self) -> Iterator[Bytes]:
         """Yield the bytes of every record's input, in order."""
-        return input_bytes(self.inputs)
+        parts = [input_bytes(leaf) for _, leaf in self._leaves()]
+        return parts[0] if len(parts) == 1 else (b"".join(record) for record in zip(*parts, strict=True))
 
     def identity(self, role: str) -> Iterator[Bytes]:
         """Yield everything: dtypes, shapes and all bytes."""
-        for tensor in (self.inputs, self.targets):
-            yield f"{role} {tensor.dtype} {tuple(tensor.shape)}".encode()
+        for name, tensor in (*self._leaves(), ("", self.targets)):
+            yield f"{role} {name}{tensor.dtype} {tuple(tensor.shape)}".encode()
             yield tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data
 
     def sample(self, count: int) -> Self:
@@ -147,13 +169,15 @@ def check_trainable(records: Records, *, num_classes: int | None) -> None:
         raise BadRecord(0, reason="there are no records")
     for indices in torch.split(torch.arange(len(records)), _CHUNK):
         inputs, labels = records.batch(indices)
-        parts: dict[str, Any] = {"input": inputs, "target": labels}
-        for name, values in parts.items():
+        parts = [*(("input", leaf) for leaf in pytree.tree_leaves(inputs)), ("target", labels)]
+        for name, values in parts:
             if values.is_floating_point() or values.is_complex():
                 _refuse(~torch.isfinite(values), values, indices, f"its {name} holds {{}}")
         if num_classes is not None:
             is_label = (labels >= 0) & (labels < num_classes) & (labels == labels.to(torch.int64))
-            _refuse(~is_label, labels, indices, f"its label is {{}}, not a whole number from 0 to {num_classes - 1}")
+            way = "; for a regression, omit num_classes" if labels.is_floating_point() else ""
+            reason = f"its label is {{}}, not a whole number from 0 to {num_classes - 1}{way}"
+            _refuse(~is_label, labels, indices, reason)
 
 
 def _refuse(is_bad: Tensor, values: Tensor, indices: Tensor, reason: str) -> None:
@@ -203,32 +227,154 @@ def _digests(records: RecordSet) -> Iterator[bytes]:
     return (hashlib.blake2b(content, digest_size=16).digest() for content in records.contents())
 
 
-def read_dataset(dataset: Dataset[Any]) -> InMemory:
-    """Return all records of a map-style data set, whose items are pairs of an input and a target.
+# Reading.
 
-    Each is a tensor, an array, a number or a Pillow image, which becomes bytes of shape CHW. Items are read once:
-    random transforms are applied once and for all.
+
+def read_records(data: Any, *, name: str = "data", target: str | None = None) -> InMemory:
+    """Return the records of whatever holds them in memory, or item by item.
+
+    - a pair of inputs and targets: tensors, arrays, pandas frames; inputs may be a tuple or a dictionary of them
+    - a table with a column of targets, ``target``: a pandas frame, or a dictionary of tensors or arrays
+    - a map-style data set, of torch or of Hugging Face, or a ``DataLoader`` over one
+
+    The columns of a frame become one input. The columns of a dictionary become one input each, by name.
+    """
+    table: Any = data
+    match data:
+        case InMemory():
+            return data
+        case DataLoader():
+            return read_records(_dataset_of(data, name), name=name, target=target)
+        case tuple() if len(data) == 2:
+            inputs, targets = data
+            parts = inputs if isinstance(inputs, tuple | dict) else [inputs]
+            read = [_array(part, name) for part in (parts.values() if isinstance(parts, dict) else parts)]
+            if isinstance(inputs, dict):
+                return InMemory(dict(zip(inputs, read, strict=True)), _array(targets, name))
+            return InMemory(tuple(read) if isinstance(inputs, tuple) else read[0], _array(targets, name))
+        case _ if hasattr(data, "iloc") and hasattr(data, "columns"):  # a pandas frame
+            column = _target_name(list(table.columns), target, name)
+            return InMemory(_array(table.drop(columns=[column]), name), _array(table[column], name))
+        case Mapping():
+            if any(hasattr(value, "column_names") for value in data.values()):
+                raise InvalidValue(name, allowed="one of its splits, such as data['train']", given=sorted(data))
+            column = _target_name(list(data), target, name)
+            others = {key: _array(value, name) for key, value in data.items() if key != column}
+            return InMemory(_one_or_all(others), _array(data[column], name))
+        case _ if hasattr(data, "__getitem__") and not isinstance(
+            data, str | bytes | tuple | list | np.ndarray | Tensor
+        ):
+            return read_dataset(data, name=name, target=target)
+        case IterableDataset():
+            return read_dataset(data, name=name)  # which refuses it
+    allowed = "a data set, its name, a pair of inputs and targets, a table with a target, or a streamed folder"
+    raise InvalidValue(name, allowed=allowed, given=type(data).__name__)
+
+
+def _dataset_of(loader: DataLoader[Any], name: str) -> object:
+    """The data set of a loader. Lehr draws its own batches, so all else of the loader is ignored."""
+    if loader.collate_fn is not default_collate and loader.batch_size is not None:
+        allowed = "a data set whose items are ready for the model, instead of a loader with its own collate_fn"
+        raise InvalidValue(name, allowed=allowed, given="DataLoader")
+    warnings.warn(
+        f"{name} is a DataLoader: its data set is used, and its batch size, shuffling and sampler are ignored. "
+        "Lehr draws Poisson samples with an expected size of batch_size",
+        stacklevel=2,
+    )
+    return loader.dataset
+
+
+def _target_name(columns: list[Any], target: str | None, name: str) -> Any:
+    known = [column for column in columns if column in TARGET_NAMES]
+    if target is None and len(known) == 1:
+        return known[0]
+    if target not in columns:
+        raise InvalidValue("target", allowed=f"the column of {name} that is the target: {columns}", given=target)
+    if len(columns) == 1:
+        raise InvalidValue(name, allowed="a table with other columns than the target", given=columns)
+    return target
+
+
+def _one_or_all(inputs: dict[Any, Tensor]) -> Inputs:
+    return next(iter(inputs.values())) if len(inputs) == 1 else inputs
+
+
+def _array(values: Any, name: str) -> Tensor:
+    """A tensor of an array, of a frame or of a list of numbers. Errors have no values: they are records."""
+    if isinstance(values, Tensor):
+        return values
+    if hasattr(values, "iloc"):  # of pandas
+        columns = [values[column] for column in values.columns] if hasattr(values, "columns") else [values]
+        for column in columns:
+            if column.dtype.kind not in "biuf":
+                allowed = "numbers: encode it with a list of values that you know without the records"
+                raise InvalidValue(f"column {column.name!r} of {name}", allowed=allowed, given=str(column.dtype))
+        is_whole = columns == [values] and values.dtype.kind in "biu" and not values.hasnans  # labels stay whole
+        array = values.to_numpy(dtype=np.int64) if is_whole else values.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        try:
+            array = np.asarray(values)
+        except ValueError:  # rows of different lengths
+            array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "biuf":
+        allowed = "arrays of numbers, one row per record and all of one shape"
+        raise InvalidValue(name, allowed=allowed, given=f"{type(values).__name__} of {array.dtype}")
+    array = array if array.flags.writeable and array.flags.c_contiguous else array.copy()
+    return torch.from_numpy(array)
+
+
+def read_dataset(dataset: Any, *, name: str = "dataset", target: str | None = None) -> InMemory:
+    """Return all records of a map-style data set.
+
+    Its items are tuples that end with the target, or dictionaries with a key ``target``. Each part is a tensor, an
+    array, a number or a Pillow image, which becomes bytes of shape CHW. Items are read once: random transforms are
+    applied once and for all.
     """
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return InMemory(*dataset.tensors)
-    if isinstance(dataset, IterableDataset):
-        raise InvalidValue("dataset", allowed="map-style: sampling fetches records by index", given=type(dataset))
-    records: list[tuple[Tensor, Tensor]] = []
-    for index in range(len(dataset)):  # type: ignore[arg-type]
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise InvalidValue(name, allowed="map-style: sampling fetches records by index", given=type(dataset))
+    records: list[tuple[list[Tensor], Any]] = []
+    for index in range(len(dataset)):
         try:
-            inputs, target = map(_as_tensor, dataset[index])
+            item = dataset[index]
+            read = _pair(item, target, name)
+        except InvalidValue:
+            raise
         except Exception as error:  # the data set is the user's own code
             reason = f"it is not a pair of tensors, numbers or images: {type(error).__name__}: {error}"
             raise BadRecord(index, reason=reason) from error
-        records.append((inputs, target))
-        for given, first in zip(records[-1], records[0], strict=True):
+        records.append(pytree.tree_flatten(read))
+        if records[-1][1] != records[0][1]:
+            raise BadRecord(index, reason="its parts are not those of the first record")
+        for given, first in zip(records[-1][0], records[0][0], strict=True):
             if given.shape != first.shape:
-                raise BadRecord(
-                    index, reason=f"it is of shape {tuple(given.shape)}, others are of {tuple(first.shape)}"
-                )
+                shapes = f"it is of shape {tuple(given.shape)}, others are of {tuple(first.shape)}"
+                raise BadRecord(index, reason=shapes)
     if not records:
         raise BadRecord(0, reason="there are no records")
-    return InMemory(*map(torch.stack, zip(*records, strict=True)))
+    columns = [torch.stack(column) for column in zip(*(leaves for leaves, _ in records), strict=True)]
+    return InMemory(*pytree.tree_unflatten(columns, records[0][1]))
+
+
+def _pair(item: Any, target: str | None, name: str) -> tuple[Any, Tensor]:
+    """The inputs and the target of an item."""
+    if isinstance(item, Mapping):
+        column = _target_name(list(item), target, name)
+        for key, value in item.items():
+            if isinstance(value, str):
+                allowed = "numbers: tokenise or encode it, or remove it"
+                raise InvalidValue(f"column {key!r} of {name}", allowed=allowed, given="text")
+        inputs: Any = _one_or_all({key: _as_tensor(value) for key, value in item.items() if key != column})
+        return inputs, _as_tensor(item[column])
+    if not isinstance(item, tuple | list) or len(item) < 2:
+        raise TypeError(type(item).__name__)
+    *parts, label = item
+    inputs = parts[0] if len(parts) == 1 else tuple(parts)
+    if isinstance(inputs, Mapping):
+        return {key: _as_tensor(value) for key, value in inputs.items()}, _as_tensor(label)
+    read = tuple(map(_as_tensor, inputs)) if isinstance(inputs, tuple) else _as_tensor(inputs)
+    return read, _as_tensor(label)
 
 
 def _as_tensor(value: Any) -> Tensor:

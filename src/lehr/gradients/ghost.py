@@ -38,7 +38,7 @@ from lehr.gradients.materialised import MaterialisedEngine, gradients_one_by_one
 from lehr.gradients.precision import PRECISIONS
 from lehr.gradients.record_axis import References, attributes_restored
 from lehr.gradients.synthetic import ATTEMPTS, DRAWS_IN_PYTHON, SyntheticRecords, refuse_mixing, shared_draws
-from lehr.interfaces import ClipRule, Inputs, PrivateSum, Tensors
+from lehr.interfaces import ClipRule, Inputs, PrivateSum, Tensors, layer_rule
 
 LOG = logging.getLogger("lehr")
 _NOT_TO_BE_REPEATED = (LehrError, torch.OutOfMemoryError)
@@ -47,6 +47,10 @@ _DRAWS = 20  # of a model that draws random numbers in evaluation too: whether t
 # Of a parameter's gradient, or of a hundredth of the whole one where that is more.
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 _ROUGH = 5e-2  # for half precision
+_RECURRENT = (
+    "recurrent layers of torch have no layer rule; DPLSTM, DPGRU and DPRNN of lehr.integrations.opacus do, with the "
+    "same arguments and weights"
+)
 Result = TypeVar("Result")
 
 
@@ -325,6 +329,8 @@ class GhostEngine:
             return None
 
     def _run_in_full(self, key: tuple[Any, bool], *, why: str) -> None:
+        if any(isinstance(layer, nn.RNNBase) and layer_rule(layer) is None for layer in self._model.modules()):
+            why = _RECURRENT
         LOG.warning("gradients are formed in full, a few records at a time, which is slower: %s", why)
         if self._dtype is not None:
             allowed = "as_model for a model whose gradients have to be formed in full"

@@ -36,6 +36,7 @@ class LogMetrics(Callback):
             f"loss/{on}": evaluation.loss,
             f"accuracy/{on}": evaluation.accuracy,
             "learning_rate": evaluation.learning_rate,
+            **{f"{name}/{on}": value for name, value in (evaluation.metrics or {}).items()},
         }
         if evaluation.step:
             values["accepted_fraction"] = evaluation.accepted / evaluation.step

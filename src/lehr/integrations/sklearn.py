@@ -1,9 +1,10 @@
-"""A private classifier with scikit-learn's interface. Install with ``pip install 'lehr[sklearn]'``."""
+"""A private classifier and regressor with scikit-learn's interface. Install with ``pip install 'lehr[sklearn]'``."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lehr import networks
-from lehr.config import RunConfig
+from lehr.config import CLASSIFICATION, REGRESSION, RunConfig
 from lehr.data import InMemory
 from lehr.data.records import sketch
 from lehr.errors import InvalidValue, MissingExtra
@@ -27,7 +28,7 @@ from lehr.training import earlier_fits
 from lehr.training.fit import fit
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
     from sklearn.utils import check_random_state  # type: ignore[import-untyped]
     from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
     from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
@@ -38,33 +39,18 @@ PUBLIC = "public"
 _ARRAYS: dict[str, Any] = {"dtype": "numeric", "allow_nd": True}
 
 
+_STANDARDISED = 1e-4  # how close to 0 and 1 the means and deviations of columns are that a scaler was fitted on
+
+
 # A dataclass, since get_params and clone read arguments back from attributes of the same name.
 @dataclass(kw_only=True, eq=False, repr=False)
-class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A neural network classifier; the whole of ``fit`` costs at most ``epsilon`` at ``delta``.
-
-    ``records`` is the number of records and ``classes`` are the possible labels, both as you know them without looking
-    at the data. ``"public"`` reads them from the data; the certificate then lists them as treated as public.
-
-    Noise is calibrated to ``epsilon``, ``expected_batch_size`` and ``steps``, which have defaults; with
-    ``epsilon=None`` give ``noise_multiplier`` and ``steps``, and ``epsilon_`` is the cost.
-
-    ``network`` is a module, a name from ``lehr.networks``, or None for a multilayer perceptron with
-    ``hidden_layer_sizes``. ``random_state`` seeds the initial weights only; DP noise is never seeded, so two fits
-    differ. ``method`` is that of ``lehr.fit``, by default DPSGD with ``learning_rate``, ``clip_norm`` and ``momentum``.
-
-    The run's folder is kept if ``directory`` is given. ``certificate_`` is issued if ``settings_chosen_on`` says how
-    the settings were chosen; not if this process made other fits on the same records with other settings, or several
-    clones, as ``GridSearchCV`` does: every fit of a search costs privacy.
-
-    After ``fit``: ``classes_``, ``n_features_in_``, ``module_``, ``epsilon_`` (proven, for the whole plan), ``delta_``,
-    ``plan_``, ``certificate_`` and ``n_iter_``, the number of steps.
-    """
+class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
+    """What the classifier and the regressor share: the training, with ``lehr.fit``."""
 
     epsilon: float | None = 3.0
     delta: float = 1e-5
     records: int | str | None = None
-    classes: Iterable[Any] | str | None = None
+    bounds: tuple[Any, Any] | None = None
     network: nn.Module | str | None = None
     hidden_layer_sizes: tuple[int, ...] = (32,)
     method: str | Method | None = None
@@ -81,22 +67,25 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     name: str | None = None
     device: str | None = None
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on private records from new initial weights. Every call costs ``epsilon`` again."""
-        inputs, labels = validate_data(self, X, y, **_ARRAYS)
-        check_classification_targets(labels)
-        inputs, labels = _float32(inputs), np.asarray(labels)
-        self.classes_ = self._resolve_classes(labels)
-        targets = np.searchsorted(self.classes_, labels)
+    def _fit(self, X: Any, targets: torch.Tensor, *, task: str, outputs: int, public: tuple[str, ...]) -> Self:
+        inputs = self._inputs(X)
         records = self._resolve_records(len(inputs))
-        module, network = self._module()
+        module, network = self._module(outputs)
         method = self.method or dpsgd(
             learning_rate=self.learning_rate, clip_norm=self.clip_norm, momentum=self.momentum
         )
-        dataset = InMemory(torch.from_numpy(inputs), torch.from_numpy(targets).long())
+        dataset = InMemory(torch.from_numpy(inputs), targets)
         if len(getattr(self, "_clones", ())) > 1:  # they may have been fitted in other processes
             earlier_fits.note(earlier_fits.Fit(records=sketch(dataset), settings="those of other clones"))
-        public = ("the labels that there are",) if isinstance(self.classes, str) else ()
+        chosen_on = self.settings_chosen_on
+        if self.bounds is None and _is_standardised(inputs):
+            warnings.warn(
+                "X was scaled with the means and deviations of these very records. They leave without noise, no ε "
+                "covers them, and there is no certificate. Scale by bounds that you know without the records: "
+                "bounds=(low, high) instead of a fitted scaler",
+                stacklevel=3,
+            )
+            chosen_on = None
         with tempfile.TemporaryDirectory() as temporary:  # removed with the key in it, unless there is a directory
             run = fit(
                 module,
@@ -108,11 +97,12 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 expected_batch_size=self.expected_batch_size,
                 steps=self.steps,
                 records=records,
-                num_classes=len(self.classes_),
+                num_classes=outputs,
+                task=task,
                 directory=Path(temporary, "run") if self.directory is None else self.directory,
                 name=self.name,
                 config=RunConfig() if network is None else RunConfig.of(model={"network": network[0], **network[1]}),
-                stated=make_statements(self.settings_chosen_on, None, public, records=records),
+                stated=make_statements(chosen_on, None, public, records=records),
                 budget=self.budget,
                 device=self.device,
                 silent=True,
@@ -123,14 +113,99 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = run.end.step
         return self
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """The probability of each of ``classes_`` for each row."""
+    def _outputs(self, X: Any) -> torch.Tensor:
+        """The outputs of the trained network for each row, in float64."""
         check_is_fitted(self)
-        inputs = torch.from_numpy(_float32(validate_data(self, X, reset=False, **_ARRAYS)))
+        inputs = torch.from_numpy(self._inputs(validate_data(self, X, reset=False, **_ARRAYS)))
         device = next(self.module_.parameters()).device
         with torch.no_grad():
-            outputs = self.module_.eval()(inputs.to(device))
-        probabilities: NDArray[Any] = torch.softmax(outputs.double(), dim=1).cpu().numpy()
+            outputs: torch.Tensor = self.module_.eval()(inputs.to(device))
+        return outputs.double().cpu()
+
+    def _inputs(self, X: Any) -> NDArray[np.float32]:
+        """The rows in float32; with ``bounds``, clipped to them and scaled to [-1, 1]."""
+        if self.bounds is None:
+            return _float32(X)
+        low, high = _check_range("bounds", self.bounds)
+        try:
+            return _float32(np.clip(2 * (X - low) / (high - low) - 1, -1, 1))
+        except ValueError as error:  # does not broadcast
+            allowed = "two numbers, or two lists with a number for each column"
+            raise InvalidValue("bounds", allowed=allowed, given=self.bounds) from error
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True  # DP noise is never seeded
+        return tags
+
+    def __sklearn_clone__(self) -> Self:
+        """A clone, which shares with this estimator and its other clones a list of all of them."""
+        made: Self = super().__sklearn_clone__()
+        self._clones: list[int] = getattr(self, "_clones", [])
+        self._clones.append(id(made))
+        made._clones = self._clones
+        return made
+
+    def _resolve_records(self, num_records: int) -> int:
+        if self.records is None or (isinstance(self.records, str) and self.records != PUBLIC):
+            allowed = f"the number of records, or {PUBLIC!r} if the length of X is not secret"
+            raise InvalidValue("records", allowed=allowed, given=self.records)
+        return num_records if isinstance(self.records, str) else self.records
+
+    def _module(self, outputs: int) -> tuple[nn.Module, tuple[str, dict[str, Any]] | None]:
+        """The network with initial weights; of a given module, a copy."""
+        if isinstance(self.network, nn.Module):
+            return copy.deepcopy(self.network), None
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            if isinstance(self.network, str):
+                arguments = {"num_classes": outputs}
+                return networks.build(self.network, **arguments), (self.network, arguments)
+            sizes = (self.n_features_in_, *self.hidden_layer_sizes)
+            hidden = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh())]
+            return nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs)), None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LehrClassifier(ClassifierMixin, _LehrEstimator):  # type: ignore[misc]
+    """A neural network classifier; the whole of ``fit`` costs at most ``epsilon`` at ``delta``.
+
+    ``records`` is the number of records and ``classes`` are the possible labels, both as you know them without looking
+    at the data. ``"public"`` reads them from the data; the certificate then lists them as treated as public.
+    ``bounds`` are the least and largest value of the features, known in the same way: one pair of numbers, or of lists
+    with a number for each column. Features are clipped to them and scaled to [-1, 1], instead of by a fitted scaler.
+
+    Noise is calibrated to ``epsilon``, ``expected_batch_size`` and ``steps``, which have defaults; with
+    ``epsilon=None`` give ``noise_multiplier`` and ``steps``, and ``epsilon_`` is the cost.
+
+    ``network`` is a module, a name from ``lehr.networks``, or None for a multilayer perceptron with
+    ``hidden_layer_sizes``. ``random_state`` seeds the initial weights only; DP noise is never seeded, so two fits
+    differ. ``method`` is that of ``lehr.fit``, by default DPSGD with ``learning_rate``, ``clip_norm`` and ``momentum``.
+
+    The run's folder is kept if ``directory`` is given. ``certificate_`` is issued if ``settings_chosen_on`` says how
+    the settings were chosen; not if this process made other fits on the same records with other settings, or several
+    clones, as ``GridSearchCV`` does: every fit of a search costs privacy.
+
+    After ``fit``: ``classes_``, ``n_features_in_``, ``module_``, ``epsilon_`` (proven, for the whole plan), ``delta_``,
+    ``plan_``, ``certificate_`` and ``n_iter_``, the number of steps.
+    """
+
+    classes: Iterable[Any] | str | None = None
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on private records from new initial weights. Every call costs ``epsilon`` again."""
+        inputs, labels = validate_data(self, X, y, **_ARRAYS)
+        check_classification_targets(labels)
+        labels = np.asarray(labels)
+        self.classes_ = self._resolve_classes(labels)
+        targets = torch.from_numpy(np.searchsorted(self.classes_, labels)).long()
+        public = ("the labels that there are",) if isinstance(self.classes, str) else ()
+        return self._fit(inputs, targets, task=CLASSIFICATION, outputs=len(self.classes_), public=public)
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """The probability of each of ``classes_`` for each row."""
+        probabilities: NDArray[Any] = torch.softmax(self._outputs(X), dim=1).numpy()
         return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -141,17 +216,8 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = True  # DP noise is never seeded
         tags.classifier_tags.poor_score = True  # on a few dozen records the noise dominates
         return tags
-
-    def __sklearn_clone__(self) -> Self:
-        """A clone, which shares with this estimator and its other clones a list of all of them."""
-        made: Self = super().__sklearn_clone__()
-        self._clones: list[int] = getattr(self, "_clones", [])
-        self._clones.append(id(made))
-        made._clones = self._clones
-        return made
 
     def _resolve_classes(self, labels: NDArray[Any]) -> NDArray[Any]:
         if self.classes is None or (isinstance(self.classes, str) and self.classes != PUBLIC):
@@ -164,25 +230,80 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidValue("y", allowed=f"labels among the stated classes {stated.tolist()}", given="another label")
         return stated
 
-    def _resolve_records(self, num_records: int) -> int:
-        if self.records is None or (isinstance(self.records, str) and self.records != PUBLIC):
-            allowed = f"the number of records, or {PUBLIC!r} if the length of X is not secret"
-            raise InvalidValue("records", allowed=allowed, given=self.records)
-        return num_records if isinstance(self.records, str) else self.records
 
-    def _module(self) -> tuple[nn.Module, tuple[str, dict[str, Any]] | None]:
-        """The network with initial weights; of a given module, a copy."""
-        if isinstance(self.network, nn.Module):
-            return copy.deepcopy(self.network), None
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            if isinstance(self.network, str):
-                arguments = {"num_classes": len(self.classes_)}
-                return networks.build(self.network, **arguments), (self.network, arguments)
-            sizes = (self.n_features_in_, *self.hidden_layer_sizes)
-            hidden = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh())]
-            return nn.Sequential(*hidden, nn.Linear(sizes[-1], len(self.classes_))), None
+@dataclass(kw_only=True, eq=False, repr=False)
+class LehrRegressor(RegressorMixin, _LehrEstimator):  # type: ignore[misc]
+    """A neural network regressor; the whole of ``fit`` costs at most ``epsilon`` at ``delta``.
+
+    ``target_range`` is the least and the largest target, as you know them without looking at the data: two numbers, or
+    two lists with a number for each output. Targets are clipped to it and scaled to [-1, 1] for training, and
+    predictions are scaled back and stay within it. ``"public"`` reads it from the data; the certificate then lists it
+    as treated as public. The loss is the squared error. The other arguments and attributes are those of
+    ``LehrClassifier``.
+    """
+
+    target_range: tuple[Any, Any] | str | None = None
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on private records from new initial weights. Every call costs ``epsilon`` again."""
+        inputs, targets = validate_data(self, X, y, multi_output=True, y_numeric=True, **_ARRAYS)
+        targets = np.asarray(targets, dtype=np.float64)
+        low, high = self._resolve_range(targets)
+        self.target_range_ = (low, high)
+        self._is_one_number = targets.ndim == 1
+        rows = targets.reshape(len(targets), -1)
+        scaled = torch.from_numpy(_float32(np.clip(2 * (rows - low) / (high - low) - 1, -1, 1)))
+        public = ("the range of the targets",) if isinstance(self.target_range, str) else ()
+        return self._fit(inputs, scaled, task=REGRESSION, outputs=scaled.shape[1], public=public)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The prediction for each row, within ``target_range``."""
+        outputs = self._outputs(X).numpy().clip(-1, 1)
+        low, high = self.target_range_
+        predicted: NDArray[Any] = low + (outputs + 1) / 2 * (high - low)
+        return predicted.reshape(len(predicted)) if self._is_one_number else predicted
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        tags.target_tags.single_output, tags.target_tags.multi_output = True, True
+        return tags
+
+    def _resolve_range(self, targets: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        given = self.target_range
+        if given is None or (isinstance(given, str) and given != PUBLIC):
+            allowed = f"the least and the largest target, or {PUBLIC!r} if those in y are not secret"
+            raise InvalidValue("target_range", allowed=allowed, given=given)
+        if isinstance(given, str):
+            low, high = targets.min(axis=0), targets.max(axis=0)
+            return np.atleast_1d(low), np.atleast_1d(np.where(high > low, high, low + 1))
+        found = _check_range("target_range", given)
+        outputs = 1 if targets.ndim == 1 else targets.shape[1]
+        if any(each.size not in (1, outputs) for each in found):
+            raise InvalidValue("target_range", allowed=f"two numbers, or two lists of {outputs}", given=given)
+        return found
+
+
+def _check_range(name: str, given: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Two arrays of finite numbers, the first below the second everywhere."""
+    try:
+        low, high = (np.atleast_1d(np.asarray(each, dtype=np.float64)) for each in given)
+        is_range = bool(np.isfinite([*low.ravel(), *high.ravel()]).all() and (low < high).all())
+    except (TypeError, ValueError):
+        is_range = False
+    if not is_range:
+        raise InvalidValue(name, allowed="a pair (low, high) of finite numbers, the first the smaller", given=given)
+    return low, high
+
+
+def _is_standardised(inputs: NDArray[Any]) -> bool:
+    """Whether every column has mean 0 and deviation 1: a scaler was fitted on these records. Constants do not count."""
+    if inputs.ndim != 2 or len(inputs) < 3:
+        return False
+    means, deviations = inputs.mean(axis=0, dtype=np.float64), inputs.std(axis=0, dtype=np.float64)
+    varies = deviations > _STANDARDISED
+    is_close = (abs(means) < _STANDARDISED) & (abs(deviations - 1) < _STANDARDISED)
+    return bool(varies.any() and is_close[varies].all())
 
 
 def _float32(values: Any) -> NDArray[np.float32]:

@@ -74,7 +74,7 @@ def build(name: str, /, **arguments: object) -> nn.Module:
 
 
 def default_for(shape: Sequence[int], *, num_classes: int) -> tuple[str, dict[str, object]]:
-    """Return name and arguments of a network that suits images of this shape (channels, height, width)."""
+    """Return name and arguments of a network that suits rows of numbers, or images (channels, height, width)."""
     match tuple(shape):
         case (1, 28, 28):
             return "paper_cnn", {"num_classes": num_classes}
@@ -82,6 +82,8 @@ def default_for(shape: Sequence[int], *, num_classes: int) -> tuple[str, dict[st
             return "cifar_cnn", {"num_classes": num_classes}
         case (channels, height, width) if height == width:
             return "small_cnn", {"in_channels": channels, "image_side": height, "num_classes": num_classes}
+        case (inputs,):
+            return "mlp", {"inputs": inputs, "num_classes": num_classes}
         case _:
-            allowed = "named where the records are not square images (channels, side, side)"
+            allowed = "named where the records are neither rows of numbers nor square images (channels, side, side)"
             raise InvalidValue("network", allowed=allowed, given=tuple(shape))

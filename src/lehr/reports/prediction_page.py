@@ -61,17 +61,18 @@ def compare_with_run(prediction: Prediction, record: RunRecord) -> PredictionOut
     """Compare a prediction with the run; a run of another plan is refused."""
     prediction.refuse_other_plan(record.plan)
     rows = [row for row in record.evaluations if row.on == prediction.evaluated_on]
+    accuracies = [row.accuracy for row in rows if row.accuracy is not None]
     because = ""
     if record.state is not State.COMPLETED:
         because = f"the run is not at the end of its plan: {record.state.value}"
-    elif not rows:
+    elif not accuracies:
         because = f"the run was not evaluated on {prediction.evaluated_on}, as the simulated ones were"
     warnings = [REVEALED] if prediction.may_reveal(record.config) else []
     if others := prediction.other_settings(record.config):
         warnings.append(f"The simulated runs had other settings than this run: {'; '.join(others)}.")
     return PredictionOutcome(
         prediction=prediction,
-        comparison=None if because else prediction.compared_with([rows[-1].accuracy]),
+        comparison=None if because else prediction.compared_with(accuracies[-1:]),
         not_compared_because=because,
         warnings=(*warnings, *_objections(prediction)),
     )

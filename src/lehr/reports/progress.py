@@ -146,7 +146,10 @@ class TrainingProgress(Callback):
         of, evaluation = start.epsilon if start.promises_nothing is None else math.inf, self._evaluation
         facts = ["no privacy" if of == math.inf else f"ε {_up(progress.epsilon_spent)} of {_up(of)}"]
         if evaluation is not None:
-            facts += [f"loss {evaluation.loss:.4f}", f"accuracy {100 * evaluation.accuracy:.1f} % on {evaluation.on}"]
+            facts.append(f"loss {evaluation.loss:.4f}")
+            facts += [f"{name} {value:.4g}" for name, value in (evaluation.metrics or {}).items() if value is not None]
+            accuracy = "" if evaluation.accuracy is None else f"accuracy {100 * evaluation.accuracy:.1f} % "
+            facts.append(f"{accuracy}on {evaluation.on}")
         if progress.accepted < progress.step:
             facts.append(f"{progress.accepted:,} of {progress.step:,} candidates accepted")
         if rate := self._screen.rate:

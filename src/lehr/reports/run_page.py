@@ -138,8 +138,11 @@ def _progress_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     if last is not None:
         if last.accepted < last.step:
             yield "candidates accepted", f"{last.accepted:,} of {last.step:,} ({last.accepted / last.step:.1%})"
-        yield "accuracy", f"{last.accuracy:.2%}"
+        if last.accuracy is not None:
+            yield "accuracy", last.accuracy_text
         yield "loss", f"{last.loss:.4f}"
+        for name, value in (last.metrics or {}).items():
+            yield name, "–" if value is None else f"{value:.4g}"
         yield "evaluated", f"on {last.on}, after step {last.step:,}"
     if record.state is State.STOPPED and certificate is not None and certificate.ex_post is not None:
         yield "ε ex post (no guarantee)", at_most(certificate.ex_post.epsilon)
@@ -245,7 +248,7 @@ def _comparison_row(run: ChartRun) -> dict[str, str]:
         "ε as published": "–" if record.published is None else published_text(record.published),
         "method": record.method,
         "data": f"{data.get('name') or 'unnamed'}, declared {data.get('declared', PRIVATE)}",
-        "accuracy": "–" if last is None else f"{last.accuracy:.2%} on {last.on}",
+        "accuracy": "–" if last is None else f"{last.accuracy_text} on {last.on}",
         "steps taken": f"{record.steps_charged:,}{accepted}",
         "minutes": "–" if record.minutes is None else f"{record.minutes:,}",
         "state": record.state.value,
@@ -325,7 +328,9 @@ def _scores(runs: Sequence[ChartRun], *, by_epsilon: bool, suffix: str = "") -> 
         lines, charged = [], []
         for run in runs if not by_epsilon else [run for run in runs if run.has_epsilon]:
             for number, on in enumerate(run.evaluated_on):
-                rows = [row for row in run.record.evaluations if row.on == on]
+                rows = [row for row in run.record.evaluations if row.on == on and getattr(row, name) is not None]
+                if not rows:
+                    continue
                 title = ", ".join(filter(None, (run.name, on if len(run.evaluated_on) > 1 or not run.name else "")))
                 points = [(_epsilon(row) if by_epsilon else row.step, getattr(row, name)) for row in rows]
                 lines.append(run.line(title, points))
@@ -333,6 +338,8 @@ def _scores(runs: Sequence[ChartRun], *, by_epsilon: bool, suffix: str = "") -> 
                     colour = number if run.colour is None else run.colour
                     ends = [points[-1], (run.charged, points[-1][1])]
                     charged.append(run.line(f"{title}, charged", ends, dash="dot", colour=colour))
+        if not lines and any(run.evaluated_on for run in runs):  # a regression has no accuracy
+            continue
         x_title = EPSILON if by_epsilon else STEPS
         charts.append(
             _chart(

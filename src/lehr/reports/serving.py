@@ -166,7 +166,7 @@ def _row(files: RunFiles, name: str) -> RunRow:
         method=str(config["method"]["name"]),
         data=str(config["data"].get("name", NOTHING)),
         epsilon=_epsilon(config, plan, last, is_over=state is not State.GOING_ON),
-        accuracy=NOTHING if last is None else f"{last.accuracy:.2%} on {last.on}",
+        accuracy=NOTHING if last is None else f"{last.accuracy_text} on {last.on}",
         steps=steps,
         started=str(config.get("created_on", NOTHING)),
     )

@@ -6,7 +6,7 @@ Records that acceptance or a search has used are never evaluated on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from lehr import validate
 from lehr.accounting.events import NOTHING, Event
+from lehr.config import CLASSIFICATION, MULTILABEL, REGRESSION
 from lehr.errors import InvalidValue
 from lehr.gradients.batches import LossFn, call, leaves, one_each
 from lehr.interfaces import Inputs, PrivateSum, Records, StreamedRecords, Tensors, batches
@@ -24,15 +25,21 @@ from lehr.privacy.rng import StepRandomness
 
 RECORDS_AT_ONCE = 1000
 VALUES_AT_ONCE_ON_GPU = 8_000_000  # of inputs: many small kernels are slower than one large one
+LARGEST_LOSS = 4.0
 Prepare = Callable[[Inputs], Inputs]
+Metrics = Mapping[str, Callable[[Tensor, Tensor], Any]]  # functions of all outputs and targets
 
 
 class Score(NamedTuple):
-    """The mean loss and the accuracy; on public records also the accuracy of each class."""
+    """The mean loss and the accuracy; on public records also the accuracy of each class, and the user's metrics.
+
+    The accuracy of a multi-label model is the share of correct labels. A regression has none.
+    """
 
     loss: float
-    accuracy: float
+    accuracy: float | None
     accuracy_by_class: tuple[float | None, ...] | None = None  # None for a class without records
+    metrics: Mapping[str, float | None] | None = None  # None for a metric that is not finite
 
 
 class Scorer(Protocol):
@@ -58,28 +65,57 @@ class PublicScore:
     loss_fn: LossFn
     prepare: Prepare
     on: str = "test"
+    task: str = CLASSIFICATION
     tells_classes: bool = False  # not needed for acceptance
+    metrics: Metrics = field(default_factory=dict)
     event: Event = field(default=NOTHING, init=False)
 
     def score(self, model: nn.Module, randomness: StepRandomness | None = None) -> Score:
         """The mean over all records."""
-        answers = _answers(model, self.records, self.loss_fn, self.prepare, at_once=_portion(model, self.records))
+        at_once, kept = _portion(model, self.records), []
+        sums = []
+        for answer in _answers(model, self.records, self.loss_fn, self.prepare, self.task, at_once=at_once):
+            sums.append(self._summed(answer))
+            if self.metrics:
+                kept.append((answer.outputs, answer.targets))
         # On a GPU, reading a number waits for all earlier kernels: read once, at the end.
-        sums = torch.stack([self._summed(answer) for answer in answers]).sum(0)
-        loss, right, *classes = sums.tolist()
-        return Score(loss / len(self.records), right / len(self.records), _shares(classes) if classes else None)
+        loss, right, *classes = torch.stack(sums).sum(0).tolist()
+        return Score(
+            loss / len(self.records),
+            None if self.task == REGRESSION else right / len(self.records),
+            _shares(classes) if classes else None,
+            compute_metrics(self.metrics, kept) if self.metrics else None,
+        )
 
     def _summed(self, answer: _Answer) -> Tensor:
         whole = torch.stack([answer.losses.sum(), answer.right.sum()])
-        return torch.cat([whole, _by_class(answer).flatten()]) if self.tells_classes else whole
+        tells_classes = self.tells_classes and self.task == CLASSIFICATION
+        return torch.cat([whole, _by_class(answer).flatten()]) if tells_classes else whole
+
+
+def compute_metrics(metrics: Metrics, parts: list[tuple[Any, Any]]) -> dict[str, float | None]:
+    """The metrics of outputs and targets of public records, on the CPU. None where a value is not finite."""
+    if not all(isinstance(value, Tensor) for part in parts for value in part):
+        raise InvalidValue("metrics", allowed="omitted unless outputs and targets are tensors", given=sorted(metrics))
+    outputs, targets = (torch.cat(values).cpu() for values in zip(*parts, strict=True))
+    found: dict[str, float | None] = {}
+    for name, function in metrics.items():
+        try:
+            value = float(function(outputs, targets))
+        except Exception as error:  # the user's own code; its message may be about a record
+            allowed = f"functions of outputs and targets that return a number; {name} fails"
+            raise InvalidValue("metrics", allowed=allowed, given=f"{type(error).__name__}: {error}") from error
+        found[name] = value if math.isfinite(value) else None
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoisyScore:
     """A score on held-out private records, released with Gaussian noise and charged every time.
 
-    A record adds to two sums: 1 if it is classified correctly, and its loss, clipped to ``largest_loss`` and divided by
-    it. Both are in [0, 1], so that one record moves the pair by at most √2. ``stated_records`` is the public divisor.
+    A record adds its loss, clipped to ``largest_loss`` and divided by it, to one sum and, except in a regression, its
+    accuracy to another: 1 if it is classified correctly, or its share of correct labels. Both are in [0, 1], so one
+    record moves k sums by at most √k. ``stated_records`` is the public divisor.
     """
 
     records: Records
@@ -87,7 +123,8 @@ class NoisyScore:
     prepare: Prepare
     noise_multiplier: float
     stated_records: float
-    largest_loss: float = 4.0
+    largest_loss: float = LARGEST_LOSS
+    task: str = CLASSIFICATION
 
     def __post_init__(self) -> None:
         validate.positive(noise_multiplier=self.noise_multiplier)
@@ -96,8 +133,9 @@ class NoisyScore:
 
     @property
     def on(self) -> str:
-        noise = math.sqrt(2) * self.noise_multiplier / self.stated_records
-        return f"held-out records, noised (± {noise:.1%})"
+        noise = math.sqrt(self._num_sums) * self.noise_multiplier / self.stated_records
+        size = f"{noise * self.largest_loss:.2g}" if self.task == REGRESSION else f"{noise:.1%}"
+        return f"held-out records, noised (± {size})"
 
     @property
     def event(self) -> Event:
@@ -105,17 +143,21 @@ class NoisyScore:
 
     def score(self, model: nn.Module, randomness: StepRandomness) -> Score:
         """The noisy sums divided by a public number, clipped to their range."""
-        total = torch.zeros(2, dtype=torch.float64)
+        total = torch.zeros(self._num_sums, dtype=torch.float64)
         # One record at a time: a model or loss that mixes its batch would let one record change the others.
-        for answer in _answers(model, self.records, self.loss_fn, self.prepare, at_once=1):
+        for answer in _answers(model, self.records, self.loss_fn, self.prepare, self.task, at_once=1):
             shares = answer.losses.nan_to_num(nan=math.inf).clamp(0, self.largest_loss) / self.largest_loss
-            total += torch.stack([shares.sum(), answer.right.sum()]).cpu()
-        private = PrivateSum(values={"score": total}, sensitivity=math.sqrt(2))
+            total += torch.stack([shares.sum(), answer.right.sum()]).cpu()[: self._num_sums]
+        private = PrivateSum(values={"score": total}, sensitivity=math.sqrt(self._num_sums))
         released = IsotropicNoise().release(
             private, noise_multiplier=self.noise_multiplier, randomness=randomness, purpose="score"
         )
-        loss, accuracy = (released.values["score"] / self.stated_records).clamp(0, 1).tolist()
-        return Score(loss * self.largest_loss, accuracy)
+        loss, *accuracy = (released.values["score"] / self.stated_records).clamp(0, 1).tolist()
+        return Score(loss * self.largest_loss, accuracy[0] if accuracy else None)
+
+    @property
+    def _num_sums(self) -> int:
+        return 1 if self.task == REGRESSION else 2
 
 
 def _portion(model: nn.Module, records: Records) -> int:
@@ -130,32 +172,31 @@ def _portion(model: nn.Module, records: Records) -> int:
 
 
 class _Answer(NamedTuple):
-    """Losses and whether the largest output is correct, in float64, and the labels of some records."""
+    """Losses and accuracies in float64, outputs and targets of some records."""
 
     losses: Tensor
     right: Tensor
-    labels: Tensor
-    num_classes: int
+    targets: Any
+    outputs: Any
 
 
 def _answers(
-    model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare, *, at_once: int
+    model: nn.Module, records: Records, loss_fn: LossFn, prepare: Prepare, task: str, *, at_once: int
 ) -> Iterator[_Answer]:
     parts = torch.split(torch.arange(len(records)), at_once) if len(records) else ()
     with torch.no_grad():
         for indices, (inputs, targets, _) in zip(parts, batches(records, parts), strict=True):
             outputs = call(leaving_no_trace(model) if at_once == 1 else model, prepare(inputs))
             losses = one_each(loss_fn(outputs, targets), num_records=len(indices))
-            right = _is_right(outputs, targets).double()
-            yield _Answer(losses.double(), right, targets, outputs.shape[1])
+            yield _Answer(losses.double(), _accuracies(outputs, targets, task, losses), targets, outputs)
 
 
 def _by_class(answer: _Answer) -> Tensor:
     """For each class, the number of correctly classified records and of all records. Other labels are ignored."""
-    classes = answer.num_classes
-    counts = ((answer.labels >= 0) & (answer.labels < classes)).to(answer.right)
+    classes, labels = answer.outputs.shape[1], answer.targets
+    counts = ((labels >= 0) & (labels < classes)).to(answer.right)
     found = torch.zeros(2, classes, dtype=counts.dtype, device=counts.device)
-    return found.index_add_(1, answer.labels.long().clamp(0, classes - 1), torch.stack([answer.right * counts, counts]))
+    return found.index_add_(1, labels.long().clamp(0, classes - 1), torch.stack([answer.right * counts, counts]))
 
 
 def _shares(counted: list[float]) -> tuple[float | None, ...]:
@@ -176,6 +217,18 @@ def leaving_no_trace(model: nn.Module, weights: Tensors | None = None) -> Callab
         return functional_call(model, {**buffers, **(weights or {})}, args, kwargs)
 
     return called
+
+
+def _accuracies(outputs: Any, targets: Any, task: str, losses: Tensor) -> Tensor:
+    """The accuracy of each record, in [0, 1]; zeros for a regression."""
+    if task == REGRESSION:
+        return torch.zeros_like(losses, dtype=torch.float64)
+    if task == MULTILABEL:
+        if not isinstance(outputs, Tensor) or outputs.shape != targets.shape:
+            raise InvalidValue("model", allowed="one with an output per label, to be evaluated", given=type(outputs))
+        is_right: Tensor = (outputs > 0) == (targets > 0.5)
+        return is_right.double().flatten(1).mean(1)
+    return _is_right(outputs, targets).double()
 
 
 def _is_right(outputs: Any, targets: Any) -> Tensor:

@@ -246,12 +246,12 @@ class Loop:
 
         ranks, shards = self.run.ranks, self.training.shards
         if shards is None:
-            loss, accuracy, by_class = ranks.from_rank_0(score)
+            loss, accuracy, by_class, metrics = ranks.from_rank_0(score)
         else:  # all ranks run the model, because each holds a part of its weights
             with shards.showing(self.state) as model:
                 found = scorer.score(model, randomness)
-            loss, accuracy, by_class = ranks.from_rank_0(lambda: found)
-        return Score(loss, accuracy, None if by_class is None else tuple(by_class))
+            loss, accuracy, by_class, metrics = ranks.from_rank_0(lambda: found)
+        return Score(loss, accuracy, None if by_class is None else tuple(by_class), metrics)
 
     @cached_property
     def _eval_model(self) -> nn.Module:
@@ -273,6 +273,7 @@ class Loop:
             on=scorer.on,
             learning_rate=state.learning_rate(),
             accuracy_by_class=score.accuracy_by_class,
+            metrics=score.metrics,
             **(extra or {}),
         )
         self.run.write_evaluation(row)

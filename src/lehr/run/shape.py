@@ -18,6 +18,7 @@ Everything outside ``private/`` is public from the start, or was released with n
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +26,7 @@ from typing import Any, Self
 from lehr import validate
 from lehr.accounting.claims import Claim
 from lehr.errors import InvalidValue
+from lehr.files import strict_json
 from lehr.planning.plan import SECTIONS
 
 FORMAT, FORMAT_VERSION = "lehr-run", 1
@@ -100,19 +102,26 @@ class Progress:
 class Evaluation:
     """A row of the metrics: the model's score on public records, or with charged noise.
 
-    There is an accuracy by class on public records only. ``clip_norm`` is missing if it depends on un-noised gradients.
+    A regression has no accuracy. There are an accuracy by class and ``metrics``, the user's, on public records only.
+    ``clip_norm`` is missing if it depends on un-noised gradients.
     """
 
     step: int
     accepted: int
     epsilon_spent: float
     loss: float
-    accuracy: float
+    accuracy: float | None
     on: str  # which records: "test", "held-out records, noised (± 0.5%)"
     learning_rate: float
     accuracy_by_class: tuple[float | None, ...] | None = None  # None for a class without records
     noise_multiplier: float | None = None
     clip_norm: float | None = None
+    metrics: Mapping[str, float | None] | None = None  # None for a value that is not finite
+
+    @property
+    def accuracy_text(self) -> str:
+        """The accuracy in percent, or a dash for a regression."""
+        return "–" if self.accuracy is None else f"{self.accuracy:.2%}"
 
     def to_json(self) -> dict[str, object]:
         """The JSON form. Infinity is a word, and unknown values are omitted."""
@@ -120,13 +129,15 @@ class Evaluation:
         row = {name: value for name, value in row.items() if value is not None}
         if self.accuracy_by_class is not None:
             row["accuracy_by_class"] = list(self.accuracy_by_class)
+        if self.metrics is not None:
+            row["metrics"] = dict(self.metrics)
         return row | ({"epsilon_spent": INFINITY} if self.epsilon_spent == math.inf else {})
 
     @classmethod
     def from_json(cls, shape: object) -> Self:
         """The row of a JSON form. Unknown and missing fields are errors."""
         expected = {field.name for field in fields(cls)}
-        optional = {"accuracy_by_class", "noise_multiplier", "clip_norm"}
+        optional = {"accuracy", "accuracy_by_class", "noise_multiplier", "clip_norm", "metrics"}
         if not isinstance(shape, dict) or not expected - optional <= set(shape) <= expected:
             given = sorted(map(str, shape)) if isinstance(shape, dict) else shape
             raise InvalidValue("evaluation", allowed=f"an object with the fields {sorted(expected)}", given=given)
@@ -145,12 +156,17 @@ class Evaluation:
             found["accuracy_by_class"] = tuple(
                 None if share is None else _fraction(accuracy_by_class=share) for share in classes
             )
+        if "metrics" in shape:
+            metrics = strict_json.check_object("metrics", shape["metrics"])
+            found["metrics"] = {
+                name: None if value is None else validate.finite(metrics=value) for name, value in metrics.items()
+            }
         return cls(
             step=validate.count(minimum=0, step=shape["step"]),
             accepted=validate.count(minimum=0, accepted=shape["accepted"]),
             epsilon_spent=spent,
             loss=validate.finite(loss=shape["loss"]),
-            accuracy=validate.non_negative(accuracy=shape["accuracy"]),
+            accuracy=validate.non_negative(accuracy=shape["accuracy"]) if "accuracy" in shape else None,
             on=validate.text(on=shape["on"]),
             learning_rate=validate.non_negative(learning_rate=shape["learning_rate"]),
             **found,

@@ -82,7 +82,7 @@ class Scaling:
         prediction = Prediction(
             reference=self.reference,
             runs=tuple(
-                SimulatedRun(expected_batch_size=batch, accuracy=row.accuracy, seed=seed)
+                SimulatedRun(expected_batch_size=batch, accuracy=_accuracy(row), seed=seed)
                 for (batch, seed), row in zip(self.runs, rows, strict=True)
             ),
             confidence=confidence,
@@ -108,7 +108,7 @@ class Scaling:
             raise StoreError(f"{folder} has a run of another plan: remove it, or name another folder")
         if has_begun and record.state is State.COMPLETED:
             if not progress.quiet:
-                progress.say(f"{progress.label}: done before, accuracy {_last_evaluation(record).accuracy:.1%}")
+                progress.say(f"{progress.label}: done before, accuracy {_accuracy(_last_evaluation(record)):.1%}")
             return record
         fit(config=self.configuration.with_plan(plan), seed=seed, directory=folder, resume=has_begun, **options)
         return read_run(folder)
@@ -154,3 +154,9 @@ def _last_evaluation(record: RunRecord) -> Evaluation:
     if record.state is not State.COMPLETED or record.last is None:
         raise StoreError(f"the run in {record.directory} has no accuracy: {record.state.value}")
     return record.last
+
+
+def _accuracy(row: Evaluation) -> float:
+    if row.accuracy is None:
+        raise InvalidValue("task", allowed="one with an accuracy: that is what is predicted", given="regression")
+    return row.accuracy

@@ -155,7 +155,10 @@ def run_trial(
         if is_resumed or has_begun(directory):  # the settings were good enough to begin: something else is wrong
             raise
         return TrialOutcome(score=worst, note=str(error))
-    return TrialOutcome(score=float(getattr(run.evaluations[-1], score)))
+    reached = getattr(run.evaluations[-1], score)
+    if reached is None:
+        raise InvalidValue("score", allowed="loss: a regression has no accuracy", given=score)
+    return TrialOutcome(score=float(reached))
 
 
 def has_begun(directory: Path) -> bool:

@@ -35,7 +35,7 @@ from lehr.interfaces import Clipping, ClipRule, Inputs, ReleasedSum
 from lehr.optim.optimizers import Updater
 from lehr.planning.plan import Plan
 from lehr.privacy.clipping import ScheduledClip
-from lehr.run.evaluation import PublicScore
+from lehr.run.evaluation import Metrics, PublicScore
 from lehr.run.loop import Engine
 from lehr.run.loss_oracle import losses_of_each
 from lehr.run.mechanism import Method
@@ -162,8 +162,11 @@ def _try_engine(engine: AnyEngine, clip: ClipRule, padding: tuple[Inputs, Any, T
 
 def zeros_like(records: RunRecords, size: int, device: torch.device) -> InMemory:
     """Zeros with the shapes and types of the records."""
-    inputs, targets = (torch.zeros((size, *like.shape[1:]), dtype=like.dtype, device=device) for like in records.like)
-    return InMemory(inputs, targets)
+
+    def zeros(like: Tensor) -> Tensor:
+        return torch.zeros((size, *like.shape[1:]), dtype=like.dtype, device=device)
+
+    return InMemory(*each(zeros, records.like))
 
 
 def padding(records: RunRecords, pipeline: InputPipeline, size: int) -> tuple[Inputs, Any, Tensor]:
@@ -181,13 +184,13 @@ def try_model(
     records: RunRecords,
     is_scored: bool,
     has_private_queries: bool = False,
+    metrics: Metrics | None = None,
 ) -> None:
     """Raise an error for a model that does not take the records, has too few outputs, or cannot be evaluated."""
     _warn_about(model)
     zeros = zeros_like(records, 2, pipeline.device)
     with evaluating(model), torch.no_grad():
-        shape = tuple(zeros.inputs.shape[1:])
-        with _naming_errors("model", allowed=f"one that takes records of shape {shape}"):
+        with _naming_errors("model", allowed=f"one that takes records of shape {records.input_shapes}"):
             outputs = call(model, pipeline.seen(zeros.inputs))
         # A label without an output would stop the run at the first record with that label.
         has_labels = isinstance(outputs, Tensor) and outputs.ndim == 2 and zeros.targets.ndim == 1
@@ -201,7 +204,10 @@ def try_model(
             with _naming_errors("model", allowed="one whose losses can be computed per record"):
                 losses_of_each(model, weights, loss_fn, pipeline.seen(zeros.inputs), zeros.targets)
         if is_scored:
-            PublicScore(records=zeros, loss_fn=loss_fn, prepare=pipeline.seen).score(model)
+            score = PublicScore(
+                records=zeros, loss_fn=loss_fn, prepare=pipeline.seen, task=records.task, metrics=metrics or {}
+            )
+            score.score(model)
 
 
 def _warn_about(model: nn.Module) -> None:
@@ -247,7 +253,7 @@ def probe(
     """
     local, device = local or model, pipeline.device
     generator = torch.Generator().manual_seed(0)
-    inputs = _synthetic(records.like[0], size, 2, generator).to(device)
+    inputs = each(lambda like: _synthetic(like, size, 2, generator).to(device), records.like[0])
     targets = _synthetic(records.like[1], size, records.num_classes, generator).to(device)
     before = {name: value.clone() for name, value in local.state_dict().items()}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

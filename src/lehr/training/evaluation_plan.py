@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
 from lehr import validate
 from lehr.acceptance.proposal import PublicEnergy
 from lehr.accounting.events import NOTHING, Event, Repeated, together
-from lehr.config import TrainingConfig
+from lehr.config import REGRESSION, TrainingConfig
 from lehr.data.split import Split, split
 from lehr.errors import InvalidValue
 from lehr.gradients.batches import LossFn
 from lehr.planning.plan import Plan
 from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.rng import RunKey
-from lehr.run.evaluation import NoisyScore, Prepare, PublicScore, Scorer
+from lehr.run.evaluation import LARGEST_LOSS, Metrics, NoisyScore, Prepare, PublicScore, Scorer
 from lehr.run.folder import RunFolder
 from lehr.run.loss_oracle import LossOracle
 from lehr.run.mechanism import Method
@@ -34,6 +34,7 @@ class EvaluationPlan:
     method: Method
     training: TrainingConfig
     setup_event: Event = NOTHING  # done once to the private records, before the first step
+    metrics: Metrics = field(default_factory=dict)  # computed on public test records
 
     def __post_init__(self) -> None:
         if self.training.held_out_fraction:
@@ -41,6 +42,12 @@ class EvaluationPlan:
         if self.training.held_out_fraction and self.records.test is not None:
             allowed = "omitted with public test records"
             raise InvalidValue("held_out_fraction", allowed=allowed, given=self.training.held_out_fraction)
+        if self.training.held_out_fraction and self.records.task == REGRESSION and self.training.largest_loss is None:
+            allowed = "given for held-out records: the noise needs a bound, and a squared error has none"
+            raise InvalidValue("largest_loss", allowed=allowed, given=None)
+        if self.metrics and self.records.test is None:
+            allowed = "omitted without test records: metrics have no noise, so they are for public records only"
+            raise InvalidValue("metrics", allowed=allowed, given=sorted(self.metrics))
         if self.splits_test and self.records.test is None:
             allowed = f"given, or test records to split: {self.method.name} uses a public loss"
             raise InvalidValue("public", allowed=allowed, given=None)
@@ -156,10 +163,19 @@ class EvaluationPlan:
                 prepare=prepare,
                 noise_multiplier=self.training.held_out_noise_multiplier,
                 stated_records=self.records.records * self.training.held_out_fraction,
+                largest_loss=self.training.largest_loss or LARGEST_LOSS,
+                task=self.records.task,
             )
         if parts.test is None:
             return None
-        return PublicScore(records=parts.test, loss_fn=loss_fn, prepare=prepare, tells_classes=True)
+        return PublicScore(
+            records=parts.test,
+            loss_fn=loss_fn,
+            prepare=prepare,
+            task=self.records.task,
+            tells_classes=True,
+            metrics=self.metrics,
+        )
 
     def oracle(
         self, parts: RunRecords, model: nn.Module, loss_fn: LossFn, prepare: Prepare, plan: Plan
@@ -170,7 +186,8 @@ class EvaluationPlan:
             return None
         public = None
         if self.needs_public and parts.public is not None:
-            public = PublicScore(records=parts.public, loss_fn=loss_fn, prepare=prepare, on="public")
+            task = self.records.task
+            public = PublicScore(records=parts.public, loss_fn=loss_fn, prepare=prepare, on="public", task=task)
         return LossOracle(
             energy=energy,
             plan=plan,

@@ -33,6 +33,7 @@ from lehr.planning.plan import PRIVATE
 from lehr.planning.search_cost import SearchTrial
 from lehr.reports.progress import TrainingProgress
 from lehr.run.distributed import device_of_rank, is_rank_0, join_ranks, refuse_wrapped
+from lehr.run.evaluation import Metrics
 from lehr.run.folder import default_directory, read_config
 from lehr.run.mechanism import Method
 from lehr.run.phases import phases_from_json, with_phase_rates
@@ -66,6 +67,7 @@ def fit(
     public: object = None,
     preparation: Preparation | None = None,
     loss_fn: LossFn | None = None,
+    metrics: Metrics | None = None,
     device: str | torch.device | None = None,
     seed: int | None = None,
     directory: str | Path | None = None,
@@ -77,9 +79,15 @@ def fit(
     """Train ``model`` on private records so that the whole run costs at most ``epsilon`` at ``delta``.
 
     ``model`` is a module, which is trained in place, or the name of a network. ``data`` is a ``DataSet``, the name of
-    a built-in one, a pair of tensors, a torch ``Dataset``, or a streamed folder of images. For your own data, state
-    their number in ``records``, which is public, and ``num_classes``. Numbers that are not given have defaults.
-    ``batch_size`` is the expected size of a Poisson sample.
+    a built-in one, a pair of inputs and targets (tensors, arrays, pandas frames; a tuple or a dictionary of inputs for
+    a model with several), a table whose column ``target`` has the targets, a map-style data set of torch or Hugging
+    Face, a ``DataLoader`` over one, or a streamed folder of images. For your own data, state their number in
+    ``records``, which is public, and ``num_classes``. Numbers that are not given have defaults. ``batch_size`` is the
+    expected size of a Poisson sample.
+
+    ``task`` is classification, regression or multilabel. By default it is a regression, with squared error, if targets
+    are floating point and ``num_classes`` is omitted. ``metrics`` maps names to functions of all outputs and targets
+    of the ``test`` records; they are never computed on private records.
 
     ``test`` and ``public`` are records that you declare public. The run is evaluated on ``test``. Methods that use a
     public loss compute it on ``public``, or on a fraction of ``test`` (``acceptance_fraction``) that is then not used
@@ -141,7 +149,7 @@ def fit(
         own_method = _own_method(method, chosen) if isinstance(method, Method) else prepare.build_method(chosen)
     model, network = _model_and_network(model, chosen, given, prior)
     given = given.with_front_end(model, is_augmented=prepare.is_augmented(chosen.training))
-    evaluation = prepare.build_evaluation(chosen, given, own_method)
+    evaluation = prepare.build_evaluation(chosen, given, own_method, metrics)
     plan = prepare.build_plan(chosen, evaluation)
     stated = prepare.build_statements(chosen, evaluation, prior)
     if given.declared == PRIVATE and plan.noise_multiplier:
@@ -154,7 +162,7 @@ def fit(
         config=chosen,
         model=model,
         network=network,
-        loss_fn=prepare.default_loss(loss_fn),
+        loss_fn=prepare.default_loss(loss_fn, given.task),
         device=device if ranks.total == 1 else device_of_rank(device),
         evaluation=evaluation,
         plan=plan,

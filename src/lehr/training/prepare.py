@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from lehr import networks, schedules, validate
 from lehr.accounting.events import NOTHING
 from lehr.certificates.certificate import Statements
-from lehr.config import DATA_FORMS, PLAN_FIELDS, RunConfig, TrainingConfig
+from lehr.config import CLASSIFICATION, DATA_FORMS, PLAN_FIELDS, REGRESSION, RunConfig, TrainingConfig
 from lehr.data import InMemory, Preparation
 from lehr.data.augmentation import Augmentation, augmentation_by_name
 from lehr.data.catalogue import CATALOGUE
@@ -33,6 +33,7 @@ from lehr.planning.plan import Plan
 from lehr.planning.simulation import simulate
 from lehr.privacy.sampling import adjacency_of
 from lehr.recipes import RECIPES, with_recipe
+from lehr.run.evaluation import Metrics
 from lehr.run.folder import read_config
 from lehr.run.mechanism import Method
 from lehr.run.phases import phases_from_json, with_phase_rates
@@ -70,10 +71,15 @@ def check_device(device: Any) -> torch.device:
 
 def network_arguments(config: RunConfig, records: RunRecords) -> tuple[str, dict[str, Any]]:
     """The name and arguments of the network, by default one that suits the shape of the records."""
-    given = dict(config.model)
+    given, (inputs, _) = dict(config.model), records.like
     if "network" in given:
-        return given.pop("network"), {"num_classes": records.num_classes, **given}
-    name, arguments = default_for(tuple(records.like[0].shape[1:]), num_classes=records.num_classes)
+        known = {"num_classes": records.num_classes}
+        if given["network"] == "mlp" and isinstance(inputs, Tensor):
+            known["inputs"] = math.prod(inputs.shape[1:])
+        return given.pop("network"), {**known, **given}
+    if not isinstance(inputs, Tensor):
+        raise InvalidValue("model", allowed="given: records have several inputs", given=None)
+    name, arguments = default_for(tuple(inputs.shape[1:]), num_classes=records.num_classes)
     return name, {**arguments, **given}
 
 
@@ -95,12 +101,39 @@ def check_models(config: RunConfig, models: Sequence[Mapping[str, Any]]) -> None
     )
     for model in models:
         network, _ = build_network(config.with_tables(model=model), records)
-        try_model(network, loss_fn=default_loss(None), pipeline=pipeline, records=records, is_scored=False)
+        try_model(
+            network, loss_fn=default_loss(None, records.task), pipeline=pipeline, records=records, is_scored=False
+        )
 
 
-def default_loss(loss_fn: LossFn | None) -> LossFn:
-    """Cross-entropy per record, unless another loss is given."""
-    return loss_fn or partial(cross_entropy, reduction="none")
+def default_loss(loss_fn: LossFn | None, task: str = CLASSIFICATION) -> LossFn:
+    """The loss per record of a task, unless another one is given: cross-entropy, squared error, or that of labels."""
+    if loss_fn is not None:
+        return loss_fn
+    if task == CLASSIFICATION:
+        return partial(cross_entropy, reduction="none")
+    return mean_squared_error if task == REGRESSION else mean_label_cross_entropy
+
+
+def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The squared error of each record, averaged over the numbers of its target."""
+    outputs = _like_targets(outputs, targets)
+    return (outputs - targets).square().unsqueeze(-1).flatten(1).mean(1)
+
+
+def mean_label_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The binary cross-entropy of each record, averaged over its labels. Outputs are logits."""
+    return binary_cross_entropy_with_logits(_like_targets(outputs, targets), targets, reduction="none").mean(1)
+
+
+def _like_targets(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The outputs in the shape of the targets. A broadcast would compare every record with every other."""
+    if outputs.shape == (*targets.shape, 1):
+        return outputs.squeeze(-1)
+    if outputs.shape != targets.shape:
+        allowed = f"one with outputs of shape {tuple(targets.shape[1:]) or (1,)} per record, as the targets have"
+        raise InvalidValue("model", allowed=allowed, given=tuple(outputs.shape[1:]))
+    return outputs
 
 
 def build_augmentation(training: TrainingConfig) -> Augmentation:
@@ -188,11 +221,19 @@ def check_statements(stated: Any) -> Statements:
 # The plan.
 
 
-def build_evaluation(config: RunConfig, records: RunRecords, method: Method) -> EvaluationPlan:
+def build_evaluation(
+    config: RunConfig, records: RunRecords, method: Method, metrics: Metrics | None = None
+) -> EvaluationPlan:
     """How the run is evaluated, and what is done before its first step."""
     pca = build_private_pca(config)
     setup_event = NOTHING if pca is None else pca.event()
-    return EvaluationPlan(records=records, method=method, training=config.training, setup_event=setup_event)
+    return EvaluationPlan(
+        records=records,
+        method=method,
+        training=config.training,
+        setup_event=setup_event,
+        metrics={} if metrics is None else metrics,
+    )
 
 
 def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:

@@ -20,19 +20,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from lehr import validate
-from lehr.config import DATA_FORMS, DataConfig, RunConfig
+from lehr.config import CLASSIFICATION, DATA_FORMS, MULTILABEL, REGRESSION, DataConfig, RunConfig
 from lehr.data import DataSet, InMemory, Preparation, image_folder, load, readers
 from lehr.data.augmentation import Augmentation
 from lehr.data.catalogue import CATALOGUE
 from lehr.data.decoding import DecoderPool, versions
 from lehr.data.image_folder import DEFAULT_WORKERS, StreamedFolder, stream_image_folder
-from lehr.data.records import RecordSet, check_trainable, is_mostly_in, overlap, read_dataset
+from lehr.data.records import TARGET_NAMES, RecordSet, check_trainable, is_mostly_in, overlap, read_records
 from lehr.data.split import Split
 from lehr.errors import BadRecord, InvalidValue
-from lehr.gradients.batches import each
+from lehr.gradients.batches import each, leaves
 from lehr.interfaces import Inputs
 from lehr.networks.scattering import Scattering
 from lehr.planning.plan import DECLARED, PRIVATE
@@ -50,8 +49,9 @@ class RunRecords:
     name: str
     private: RecordSet
     records: int
-    num_classes: int
+    num_classes: int  # of a regression or a multi-label task: the number of outputs
     preparation: Preparation
+    task: str = CLASSIFICATION
     test: RecordSet | None = None  # declared public, used for evaluation
     public: RecordSet | None = None  # declared public, used for acceptance
     held_out: RecordSet | None = None  # private, used for evaluation with noise
@@ -64,16 +64,21 @@ class RunRecords:
         return key.fingerprint(chunk for name, part in named if part for chunk in part.identity(name))
 
     @property
-    def like(self) -> tuple[Tensor, Tensor]:
+    def like(self) -> tuple[Inputs, Tensor]:
         """Empty inputs and targets with the shapes and types of the records."""
         inputs, targets = self.private.batch(torch.zeros(0, dtype=torch.int64))
-        assert isinstance(inputs, Tensor)
         return (inputs if self.front_end is None else torch.zeros(0, *self.front_end.shape)), targets
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a record, before any features are computed."""
-        return tuple(replace(self, front_end=None).like[0].shape[1:])
+        """The shape of a record, before any features are computed; empty if a record has several inputs."""
+        inputs, _ = replace(self, front_end=None).like
+        return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
+
+    @property
+    def input_shapes(self) -> str:
+        """The shapes of the model's inputs, in words."""
+        return shapes_of(self.like[0])
 
     @property
     def model_preparation(self) -> Preparation:
@@ -275,6 +280,8 @@ def load_records(
         test=parts.test if test is None else test,
         public=parts.public if public is None else public,
         num_classes=section.num_classes,
+        task=section.task,
+        target=section.target,
         preparation=preparation,
         name=section.name or (None if data is not None or isinstance(parts.data, DataSet) else "your own data"),
         dtype=dtype,
@@ -293,10 +300,13 @@ def check_records(
     name: str | None,
     dtype: torch.dtype = torch.float32,
     declared: str = PRIVATE,
+    task: str | None = None,
+    target: str | None = None,
 ) -> RunRecords:
     """Check every record, so that a bad one is reported before the run and not during it.
 
-    ``dtype`` is the model's; floating-point inputs of other types are converted.
+    ``dtype`` is the model's; floating-point inputs of other types are converted. Without ``task``, the dtype of the
+    targets decides, which is public, and whether ``num_classes`` is given. ``target`` is the column of a table.
     """
     known = load(data) if isinstance(data, str) else data
     if isinstance(known, DataSet):
@@ -307,25 +317,32 @@ def check_records(
     if records is None:
         allowed = "the number of records, which you state in public (len(data) is private)"
         raise InvalidValue("records", allowed=allowed, given=None)
-    if num_classes is None:
-        raise InvalidValue("num_classes", allowed="stated if the data set does not contain it", given=None)
+    given = {"data": data, "test": test, "public": public}
+    parts = {part: _read(value, part, target) for part, value in given.items() if value is not None}
+    task, num_classes = _task_of(parts["data"], task, num_classes)
+    check = partial(_check, task=task, num_classes=num_classes, dtype=dtype)
     checked = RunRecords(
         name=name or "unnamed",
-        private=_check(data, num_classes, "data", dtype),
+        private=check(parts["data"], "data"),
         records=validate.count(records=records),
-        num_classes=validate.count(num_classes=num_classes),
+        num_classes=num_classes,
+        task=task,
         preparation=preparation or Preparation(),
-        test=None if test is None else _check(test, num_classes, "test", dtype),
-        public=None if public is None else _check(public, num_classes, "public", dtype),
+        test=check(parts["test"], "test") if "test" in parts else None,
+        public=check(parts["public"], "public") if "public" in parts else None,
         declared=validate.one_of(DECLARED, declared=declared),
     )
-    expected = tuple(checked.like[0].shape[1:])
+    expected, columns = [shapes_of(like) for like in checked.like], _columns(data, target)
     for part_name, part in (("test", checked.test), ("public", checked.public)):
         if part is None:
             continue
-        shape = tuple(replace(checked, private=part).like[0].shape[1:])
-        if shape != expected:
-            raise InvalidValue(part_name, allowed=f"records of shape {expected}, as in data", given=shape)
+        shapes = [shapes_of(like) for like in replace(checked, private=part).like]
+        for found, wanted, what in zip(shapes, expected, ("records", "targets"), strict=True):
+            if found != wanted:
+                raise InvalidValue(part_name, allowed=f"{what} of shape {wanted}, as in data", given=found)
+        own_columns = _columns(given[part_name], target)
+        if columns and own_columns and columns != own_columns:
+            raise InvalidValue(part_name, allowed=f"the columns of data, in their order: {columns}", given=own_columns)
         if is_mostly_in(part, checked.private):  # a few duplicates are no mistake
             raise InvalidValue(part_name, allowed="public records", given="mostly records that are also in data")
     if checked.test is not None and checked.public is not None and overlap(checked.test, checked.public):
@@ -334,27 +351,69 @@ def check_records(
     return checked
 
 
-def _check(data: object, num_classes: int, name: str, dtype: torch.dtype) -> RecordSet:
-    match data:
-        case StreamedFolder():  # only a few of its records are read
-            data.check(num_classes=num_classes)
-            return data
-        case InMemory():
-            held = data
-        case (Tensor() as inputs, Tensor() as targets):
-            held = InMemory(inputs, targets)
-        case Dataset():
-            held = read_dataset(data)
-        case _:
-            allowed = "a data set, its name, a pair of tensors, a torch Dataset or a streamed folder"
-            raise InvalidValue(name, allowed=allowed, given=type(data).__name__)
-    if held.inputs.is_floating_point():  # before the check: a large number may be infinite in the model's type
-        held = InMemory(held.inputs.to(dtype), held.targets)
+def shapes_of(inputs: Inputs) -> str:
+    """The shape of a record, or of each of its inputs, in words."""
+    if isinstance(inputs, dict):
+        return "{" + ", ".join(f"{name}: {tuple(inputs[name].shape[1:])}" for name in sorted(inputs)) + "}"
+    shapes = [tuple(leaf.shape[1:]) for leaf in leaves(inputs)]
+    return str(shapes[0]) if isinstance(inputs, Tensor) else ", ".join(map(str, shapes))
+
+
+def _columns(data: object, target: str | None) -> list[object] | None:
+    """The names of the columns of a pandas frame, in order, without the target."""
+    inputs: Any = data[0] if isinstance(data, tuple) and len(data) == 2 else data
+    if not (hasattr(inputs, "iloc") and hasattr(inputs, "columns")):
+        return None
+    return [column for column in inputs.columns if inputs is not data or column not in (target, *TARGET_NAMES)]
+
+
+def _read(data: object, name: str, target: str | None) -> RecordSet:
+    return data if isinstance(data, StreamedFolder) else read_records(data, name=name, target=target)
+
+
+def _task_of(records: RecordSet, task: str | None, num_classes: int | None) -> tuple[str, int]:
+    """The task and the number of outputs. Both follow from public facts: what is stated, and dtype and shape."""
+    _, targets = records.batch(torch.zeros(0, dtype=torch.int64))
+    if task is None:
+        task = REGRESSION if num_classes is None and targets.is_floating_point() else CLASSIFICATION
+    if task == CLASSIFICATION:
+        if num_classes is None:
+            allowed = "stated if the data set does not contain it; or omitted with task='regression' or 'multilabel'"
+            raise InvalidValue("num_classes", allowed=allowed, given=None)
+        return task, validate.count(num_classes=num_classes)
+    if isinstance(records, StreamedFolder):
+        raise InvalidValue("task", allowed="classification for a folder of images", given=task)
+    shape = tuple(targets.shape[1:])
+    if task == MULTILABEL and len(shape) != 1:
+        allowed = "targets of shape (records, labels), each 0 or 1, for task='multilabel'"
+        raise InvalidValue("data", allowed=allowed, given=shape)
+    outputs = math.prod(shape)
+    if num_classes not in (None, outputs):
+        allowed = f"omitted, or {outputs}, the size of a target, for task={task!r}"
+        raise InvalidValue("num_classes", allowed=allowed, given=num_classes)
+    return task, outputs
+
+
+def _check(held: RecordSet, name: str, *, task: str, num_classes: int, dtype: torch.dtype) -> RecordSet:
+    if isinstance(held, StreamedFolder):  # only a few of its records are read
+        held.check(num_classes=num_classes)
+        return held
+    assert isinstance(held, InMemory)
+
+    def convert(leaf: Tensor) -> Tensor:
+        return leaf.to(dtype) if leaf.is_floating_point() else leaf
+
+    # Before the check: a large number may be infinite in the model's type.
+    targets = held.targets.to(dtype) if task == REGRESSION else held.targets
+    held = InMemory(each(convert, held.inputs), targets)
     try:
-        check_trainable(held, num_classes=num_classes)
+        check_trainable(held, num_classes={CLASSIFICATION: num_classes, MULTILABEL: 2}.get(task))
     except BadRecord as error:
         if name == "data":
             raise
         raise BadRecord(f"{error.record} of {name}", reason=error.reason) from error
+    if task == MULTILABEL:
+        return InMemory(held.inputs, held.targets.to(dtype))
     # Losses take labels as int64 only, whatever type a file stores them in.
-    return InMemory(held.inputs, held.targets.long() if held.targets.ndim == 1 else held.targets)
+    is_label = task == CLASSIFICATION and held.targets.ndim == 1
+    return InMemory(held.inputs, held.targets.long() if is_label else held.targets)

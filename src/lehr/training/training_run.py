@@ -145,6 +145,7 @@ class TrainingRun:
             records=self.evaluation.records,
             is_scored=self.evaluation.on is not None or self.evaluation.needs_public,
             has_private_queries=isinstance(self.evaluation.method.acceptance.energy, PrivateEnergy | PrivateChoice),
+            metrics=self.evaluation.metrics,
         )
         _ = self.mechanism, self.projection, self.engines
         if self.is_certifiable:
@@ -322,6 +323,7 @@ class TrainingRun:
                 "declared": records.declared,
                 "records": records.records,
                 "num_classes": records.num_classes,
+                "task": records.task,
                 "shape": list(records.shape),
                 "preparation": records.preparation.to_json(),
                 "public_records": evaluation.public_records,
