@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lehr import networks
-from lehr.config import RunConfig
+from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM, RunConfig
 from lehr.data import InMemory
 from lehr.data.records import sketch
 from lehr.errors import InvalidValue, MissingExtra
@@ -62,15 +62,15 @@ class LehrClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     epsilon: float | None = 3.0
-    delta: float = 1e-5
+    delta: float | None = None
     records: int | str | None = None
     classes: Iterable[Any] | str | None = None
     network: nn.Module | str | None = None
     hidden_layer_sizes: tuple[int, ...] = (32,)
     method: str | Method | None = None
-    learning_rate: float = 0.5
-    clip_norm: float = 1.0
-    momentum: float = 0.0
+    learning_rate: float = LEARNING_RATE
+    clip_norm: float = CLIP_NORM
+    momentum: float = MOMENTUM
     expected_batch_size: float | None = None
     steps: int | None = None
     noise_multiplier: float | None = None
