@@ -23,6 +23,7 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if "```console\n$ " in pa
 GROUPS = {
     "budget": ("create", "show", "fits", "reserve", "spend", "settle"),
     "certificate": ("issue", "show", "check"),
+    "prior": ("make", "show"),
     "recipe": ("list", "show"),
     "data": ("list", "get", "check"),
 }
