@@ -39,7 +39,8 @@ from lehr.data.catalogue import CATALOGUE
 from lehr.data.random_images import pink_noise
 from lehr.networks.scattering import Scattering, scatter, whitening_of
 from lehr.planning.plan import make_plan
-from lehr.recipes import AUTO, SHARE, with_recipe
+from lehr.planning.recommendation import recommended_batch_size
+from lehr.recipes import AUTO, with_recipe
 from lehr.reports.chart import Line
 
 EPSILONS = (1, 2, 3, 8)
@@ -298,7 +299,11 @@ def lever(
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     tested, trained = order[:held], order[held:]
     plan = make_plan(
-        records=len(inputs), delta=DELTA, epsilon=EPSILON, expected_batch_size=SHARE * len(inputs), steps=LEVER_STEPS
+        records=len(inputs),
+        delta=DELTA,
+        epsilon=EPSILON,
+        expected_batch_size=recommended_batch_size(len(inputs)),
+        steps=LEVER_STEPS,
     )
     noise = plan.noise_multiplier / plan.expected_batch_size
     batch = min(SIMULATED_BATCH, len(trained) // 4)

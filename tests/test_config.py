@@ -19,10 +19,11 @@ from lehr.errors import InvalidValue, LehrError, StoreError
 from lehr.methods.by_name import named
 from lehr.networks import build
 from lehr.optim.averaging import ExponentialAverage
+from lehr.planning.plan import delta_for
 from lehr.run.shape import Callback, Progress
 from lehr.training.describing import method_words
 from lehr.training.ending import Run
-from lehr.training.prepare import config_of_run, default_delta, method_and_plan, run_plan
+from lehr.training.prepare import config_of_run, method_and_plan, run_plan
 from lehr.training.records import load_records
 from tests.data import picture_folders
 from tests.training.tiny import PRIVATE, PUBLIC, TEST, fit_tiny
@@ -363,7 +364,7 @@ def test_a_run_of_an_unnamed_network_has_no_configuration(here: Path) -> None:
 
 @pytest.mark.parametrize("records", [1, 9, 10, 11, 999, 1000, 60_000, 10**6])
 def test_the_default_delta_is_the_largest_power_of_ten_below_one_over_the_records(records: int) -> None:
-    delta = default_delta(records)
+    delta = delta_for(None, records=records)
     assert delta < 1 / records
     assert delta * 10 >= 1 / records * (1 - 1e-12)
 

@@ -68,13 +68,14 @@ def test_a_configuration_reads_back_from_toml_and_json(config: RunConfig) -> Non
 def test_an_alias_works_in_python_in_a_file_and_on_the_command_line(alias: str) -> None:
     name = ALIASES[alias]
     each = options()[name]
-    expected = RunConfig().with_options(**{name: 0.25})
-    assert RunConfig().with_options(**{alias: 0.25}) == expected
-    assert RunConfig.of(**{each.table: {alias: 0.25}}) == expected
+    value = 4 if each.type is int else 0.25
+    expected = RunConfig().with_options(**{name: value})
+    assert RunConfig().with_options(**{alias: value}) == expected
+    assert RunConfig.of(**{each.table: {alias: value}}) == expected
     assert f"--{alias.replace('_', '-')}" in shown_help(RunConfig)
     for twice in (RunConfig().with_options, lambda **both: RunConfig.of(**{each.table: both})):
         with pytest.raises(InvalidValue):
-            twice(**{alias: 0.25, name: 0.25})
+            twice(**{alias: value, name: value})
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     )
     from lehr.planning.budget import Budget
     from lehr.planning.plan import Plan, make_plan
+    from lehr.planning.recommendation import recommend_plan
     from lehr.planning.simulation import simulate
     from lehr.run.mechanism import Method
     from lehr.run.shape import Callback
@@ -118,6 +119,7 @@ __all__ = [
     "claim",
     "fit",
     "make_plan",
+    "recommend_plan",
     "simulate",
 ]
 
@@ -159,6 +161,7 @@ _HOME = {
     "claim": "lehr.accounting",
     "fit": "lehr.training.fit",
     "make_plan": "lehr.planning.plan",
+    "recommend_plan": "lehr.planning.recommendation",
     "simulate": "lehr.planning.simulation",
 }
 

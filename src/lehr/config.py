@@ -29,7 +29,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -44,10 +44,51 @@ from lehr.files import atomic, strict_json, toml_text
 ALIASES = {
     "batch_size": "expected_batch_size",
     "lr": "learning_rate",
+    "lr_scheduler": "schedule",
+    "max_epochs": "epochs",
     "max_grad_norm": "clip_norm",
+    "max_steps": "steps",
+    "n_epochs": "epochs",
+    "num_epochs": "epochs",
+    "scheduler": "schedule",
     "target_delta": "delta",
     "target_epsilon": "epsilon",
 }
+# Names from other libraries that an error translates; what they mean there is not quite the same.
+SUGGESTIONS = {
+    "accumulate_grad_batches": "physical_batch",
+    "callback": "callbacks",
+    "checkpoint_dir": "directory",
+    "classes": "num_classes",
+    "criterion": "loss_fn",
+    "early_stopping": "patience",
+    "gradient_accumulation_steps": "physical_batch",
+    "gradient_clip_val": "clip_norm",
+    "l2_norm_clip": "clip_norm",
+    "loss": "loss_fn",
+    "max_physical_batch_size": "physical_batch",
+    "n_classes": "num_classes",
+    "noise": "noise_multiplier",
+    "num_samples": "records",
+    "num_train_epochs": "epochs",
+    "num_workers": "workers",
+    "optim": "optimizer",
+    "output_dir": "directory",
+    "per_device_train_batch_size": "batch_size",
+    "poisson_sampling": "sampling",
+    "random_state": "seed",
+    "sample_rate": "batch_size",
+    "sample_size": "records",
+    "save_dir": "directory",
+    "sigma": "noise_multiplier",
+    "test_data": "test",
+    "train_data": "data",
+    "validation_data": "test",
+    "verbose": "quiet",
+}
+# DPSGD's settings where none are given, in fit, on the command line and in the integrations. The learning rate acts on
+# gradients of at most CLIP_NORM.
+LEARNING_RATE, CLIP_NORM, MOMENTUM = 0.5, 0.1, 0.9
 DATA_FORMS = ("npz", "folder")
 CLASSIFICATION, REGRESSION, MULTILABEL = TASKS = ("classification", "regression", "multilabel")
 PLAN_FIELDS = (
@@ -126,15 +167,15 @@ class Section(Mapping[str, Any]):
         given: dict[str, Any] = {}
         rest: dict[str, Any] = {}
         for key, value in table.items():
-            name = ALIASES.get(key, key)
+            name = key if key in known else ALIASES.get(key, key)
             if name in known:
                 if name in given:
                     raise InvalidValue(name, allowed=f"given once; {key} is an alias of it", given=value)
                 given[name] = value
             elif name == cls.REST:
                 rest |= strict_json.check_object(key, value)
-            elif cls.REST is not None:
-                rest[name] = value
+            elif cls.REST is not None:  # the argument of a network may have any name
+                rest[key] = value
             else:
                 raise InvalidValue(f"key of [{cls.TABLE}]", allowed="one of " + ", ".join(sorted(known)), given=key)
         if cls.REST is not None:
@@ -207,7 +248,10 @@ class ModelConfig(Section):
 
     TABLE, REST = "model", "arguments"
 
-    network: str | None = option("Network by name; by default one that suits the shape of the images.")
+    network: str | None = option(
+        "Network by name; by default one that suits the shape of the images. On the command line also "
+        "package.module:factory, a function that returns your own network: this runs your code."
+    )
     activation: str | None = option(
         "Activation of the network: tanh, relu, tempered_sigmoid(mnist), tempered_sigmoid(1.97, 2.27, 1.15), ..."
     )
@@ -230,7 +274,13 @@ class MethodConfig(Section):
     learning_rate: float | None = option("Learning rate.", check=validate.positive)
     clip_norm: float | None = option("Largest norm of one record's gradient.", check=validate.positive)
     momentum: float | None = option("Momentum of the optimizer.", check=validate.non_negative)
-    optimizer: str | None = option("Optimizer by name, such as sgd, adam or adamw; needs a learning rate.")
+    weight_decay: float | None = option(
+        "Weight decay of the optimizer; needs a learning rate.", check=validate.non_negative
+    )
+    optimizer: str | None = option(
+        "Optimizer by name, such as sgd, adam or adamw, with torch's defaults; needs a learning rate."
+    )
+    schedule: Any = option("Learning rate over the run: constant, cosine or linear; in a file also a table.")
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -397,8 +447,9 @@ class RunConfig:
     def with_values(self, **tables: Mapping[str, Any]) -> Self:
         """A copy in which these keys replace the current ones, table by table. None counts as not given."""
         self.of(**tables)  # raises an error for unknown names
+        known = sections(type(self))
         given = {
-            name: {ALIASES.get(key, key): value for key, value in table.items() if value is not None}
+            name: {_key(known[name], key): value for key, value in table.items() if value is not None}
             for name, table in tables.items()
         }
         return self.with_tables(**{name: {**getattr(self, name), **table} for name, table in given.items()})
@@ -410,8 +461,8 @@ class RunConfig:
         for name, value in flat.items():
             each = known.get(ALIASES.get(name, name))
             if each is None:
-                close = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
-                hint = f"did you mean {close[0]}?" if close else "see help(lehr.fit)"
+                close = suggestion(name, [*known, *ALIASES])
+                hint = "see help(lehr.fit)" if close is None else f"did you mean {close}?"
                 raise InvalidValue("option", allowed=f"a known one; {hint}", given=name)
             if value is None:
                 continue
@@ -435,6 +486,21 @@ class RunConfig:
 def sections(tree: type[RunConfig] = RunConfig) -> dict[str, type[Section]]:
     """The tables of a tree, by name."""
     return {each.name: cast("type[Section]", each.default_factory) for each in dataclasses.fields(tree)}
+
+
+def suggestion(name: str, known: Iterable[str]) -> str | None:
+    """The option that an unknown name stands for, or the closest of the known names.
+
+    >>> suggestion("l2_norm_clip", ["clip_norm"]), suggestion("epsillon", ["epsilon", "delta"])
+    ('clip_norm', 'epsilon')
+    """
+    return SUGGESTIONS.get(name) or next(iter(difflib.get_close_matches(name, [*known], n=1)), None)
+
+
+def _key(section: type[Section], key: str) -> str:
+    """The key of a section that a name stands for; other names stay."""
+    alias = ALIASES.get(key, key)
+    return alias if key not in _options(section) and alias in _options(section) else key
 
 
 def is_known(table: str, key: str) -> bool:

@@ -17,22 +17,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from lehr import validate
-from lehr.config import RunConfig
+from lehr.config import CLIP_NORM, MOMENTUM, RunConfig
 from lehr.errors import InvalidValue
 from lehr.networks.scattering import SHRINKS_BY
+from lehr.planning.recommendation import (
+    STEPS,
+    TRAVEL,
+    recommended_batch_size,
+    recommended_learning_rate,
+    signal_of,
+)
 
 AUTO = "auto"
-SHARE = 8192 / 60_000  # of the records, in a batch
-CLIP_NORM, MOMENTUM, DECAY = 0.1, 0.9, 0.99
+DECAY = 0.99
 LARGEST_SCATTERED = 64  # the side of an image; larger ones give too many features
 SMALLEST_RESIDUAL = 16
 HIDDEN = 64  # of the network for tables
 
-# The learning rate times the steps, for MNIST's number of records and ε = 3. At one ε, the noise of a step grows with
-# the root of the number of steps, so that this product alone decides how much noise the weights collect. The best one
-# grows with a power of the signal, ε times the number of records (hold-outs of FashionMNIST and CIFAR-10).
-TRAVEL, TRAVEL_POWER = 2200.0, 0.75
-CNN_TRAVEL = 800.0  # the same for ``scattering_cnn`` (a hold-out of MNIST)
+CNN_TRAVEL = 800.0  # learning rate times steps for ``scattering_cnn`` (a hold-out of MNIST)
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -51,7 +53,7 @@ class Task:
     @property
     def signal(self) -> float:
         """ε times the number of records, over that of MNIST at ε = 3: how little noise a step has."""
-        return self.epsilon * self.records / (3 * 60_000)
+        return signal_of(self.epsilon, self.records)
 
     @property
     def side(self) -> int | None:
@@ -78,16 +80,16 @@ class Recipe:
 
 
 def _tables(task: Task, *, steps: int, travel: float = TRAVEL, **model: Any) -> dict[str, dict[str, Any]]:
-    rate = travel * task.signal**TRAVEL_POWER / steps
+    rate = recommended_learning_rate(epsilon=task.epsilon, records=task.records, steps=steps, travel=travel)
     return {
         "model": model,
         "method": {
             "name": "dpsgd",
-            "learning_rate": float(f"{rate:.3g}"),
+            "learning_rate": rate,
             "clip_norm": CLIP_NORM,
             "momentum": MOMENTUM,
         },
-        "privacy": {"expected_batch_size": max(1.0, round(SHARE * task.records)), "steps": steps},
+        "privacy": {"expected_batch_size": recommended_batch_size(task.records), "steps": steps},
         "training": {"averaging": {"kind": "exponential", "decay": DECAY}},
     }
 
@@ -166,7 +168,7 @@ RECIPES = {
             public="nothing",
             why_not=lambda task: None if task.has_own_network else "there must be a network of your own",
             is_best=lambda task: "the network is your own",
-            build=lambda task: _tables(task, steps=500),
+            build=lambda task: _tables(task, steps=STEPS),
         ),
         Recipe(
             name="resnet9",

@@ -168,6 +168,20 @@ _KIND_OF = {kind: name for name, kind in _TYPE_OF.items()}
 _DEEPEST_NESTING = 10
 
 
+def by_name(name: str, *, steps: int) -> Schedule:
+    """A schedule over a whole run of so many steps: constant, cosine (to zero) or linear (to zero).
+
+    >>> by_name("cosine", steps=100).factor(50)
+    0.5
+    """
+    cosine, linear = Cosine(total_steps=steps), LinearDecay(steps=steps)
+    made: dict[str, Schedule] = {"constant": CONSTANT, "cosine": cosine, "linear": linear}
+    if name not in made:
+        allowed = f"one of {', '.join(made)}, a schedule of lehr.schedules, or its table"
+        raise InvalidValue("schedule", allowed=allowed, given=name)
+    return made[name]
+
+
 def to_json(schedule: Schedule) -> dict[str, object]:
     """The JSON form of a schedule of this module."""
     if type(schedule) not in _KIND_OF:

@@ -23,8 +23,8 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if "```console\n$ " in pa
 GROUPS = {
     "budget": ("create", "show", "fits", "reserve", "spend", "settle"),
     "certificate": ("issue", "show", "check"),
-    "recipe": ("list", "show"),
     "prior": ("make", "show"),
+    "recipe": ("list", "show"),
     "data": ("list", "get", "check"),
 }
 LEAVES = [(name,) for name in COMMANDS if name not in GROUPS] + [

@@ -43,7 +43,7 @@ REFUSED = {
     "audit --method agd --epsilon 0.001": (1, "agd"),
     "audit broken.toml": (3, "broken.toml"),
     "audit empty": (3, "empty"),
-    f"{PLAN} --epsilon 3": (2, "must be"),
+    f"{PLAN} --steps 3": (2, "epsilon must be given"),
     f"{PLAN} --epsilon nan --steps 9": (2, "epsilon must be"),
     f"{PLAN} --epsilon 1e-9 --noise-multiplier 0.5": (1, "epsilon"),
     f"{PLAN} --noise-multiplier 1 --steps 9 --save nowhere/plan.json": (3, "nowhere"),

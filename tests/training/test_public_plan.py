@@ -15,7 +15,8 @@ from lehr.methods.dpsgd import dpsgd, plain_sgd
 from lehr.methods.dpsur import dpsur
 from lehr.methods.sa_dpsgd import sa_dpsgd
 from lehr.planning.plan import Plan
-from lehr.training.public_plan import EVALUATIONS, MOST_CANDIDATES, PASSES, evaluate_every, plan_for
+from lehr.planning.recommendation import PASSES
+from lehr.training.public_plan import EVALUATIONS, MOST_CANDIDATES, evaluate_every, plan_for
 
 
 def planned(**said: Any) -> Plan:

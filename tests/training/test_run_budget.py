@@ -190,9 +190,9 @@ def test_budget_that_is_too_small(tmp_path: Path) -> None:
 
 def test_name_that_the_budget_knows(tmp_path: Path) -> None:
     budget = new_budget(tmp_path / "budget")
-    fit_tiny(tmp_path / "first", budget=budget)
+    fit_tiny(tmp_path / "first", budget=budget, name="mine")
     with pytest.raises(InvalidValue, match="name must be one that the budget has not seen yet"):
-        fit_tiny(tmp_path / "second", budget=budget)
+        fit_tiny(tmp_path / "second", budget=budget, name="mine")
     assert not (tmp_path / "second").exists()
 
 

@@ -226,7 +226,8 @@ def _load_model(directory: Path, config: dict[str, Any], model: nn.Module | None
     """The network of a run with its final weights."""
     described, files = config["model"], RunFiles(directory)
     if model is None and described["network"] is None:
-        raise InvalidValue("model", allowed="given: the run trained a network of your own", given=None)
+        allowed = "given: the run trained a network of your own, whose code is not in its folder"
+        raise InvalidValue("model", allowed=allowed, given=None)
     if not files.model.exists():
         raise StoreError(f"cannot attack the model of {directory}: the run has not finished")
     if model is None:

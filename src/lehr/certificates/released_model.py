@@ -238,7 +238,11 @@ class _Predictor:
 
 def _network(described: Mapping[str, Any]) -> nn.Module:
     if described.get("network") is None:
-        raise InvalidValue("model", allowed="given: the weights are of a network of the trainer's own", given=None)
+        allowed = (
+            "given: the weights are of a network of the trainer's own, whose code is not in the folder; in Python, "
+            "lehr.certificates.released_model.load(folder, model=your_module)"
+        )
+        raise InvalidValue("model", allowed=allowed, given=None)
     try:
         with torch.random.fork_rng(devices=[]):  # its first weights are written over, and nobody's generator moves
             return networks.build(described["network"], **described["arguments"])

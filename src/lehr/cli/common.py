@@ -23,7 +23,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from lehr.config import ALIASES, RunConfig, options
+from lehr.config import ALIASES, SUGGESTIONS, RunConfig, options
 from lehr.config import Option as ConfigOption
 from lehr.errors import InvalidValue, LehrError, MissingExtra, StoreError
 from lehr.files import strict_json
@@ -169,12 +169,22 @@ def _fail(error: LehrError | TyperException, *, as_json: bool) -> int:
     message, code = str(error), exit_code(error)
     if isinstance(error, TyperException):
         context = getattr(error, "ctx", None)  # only errors about a command have one
-        message = error.format_message().rstrip(".")
+        message = _with_suggestion(error.format_message().rstrip("."))
         message += "" if context is None else f" (see: {context.command_path} --help)"
     complain(message)
     if as_json:
         print_json({"error": {"kind": type(error).__name__, "message": message, "exit_code": code}})
     return code
+
+
+_UNKNOWN = re.compile(r"No such option: --([a-z][a-z0-9_-]*)")
+
+
+def _with_suggestion(message: str) -> str:
+    """The message; for an option that has another name in another library, with the name that it has here."""
+    unknown = _UNKNOWN.match(message)
+    found = None if unknown is None else options().get(SUGGESTIONS.get(unknown[1].replace("-", "_"), ""))
+    return message if unknown is None or found is None else f"{unknown[0]} (Possible options: {flags_of(found)[0]})"
 
 
 def _discard_output() -> None:
@@ -225,12 +235,16 @@ def config_options(*names: str, tree: type[RunConfig] = RunConfig) -> Callable[[
     return decorate
 
 
+def flags_of(field: ConfigOption) -> tuple[str, ...]:
+    """The command-line names of a field, its own first."""
+    other = [alias for alias, name in ALIASES.items() if name == field.keyword]
+    return field.flags or tuple("--" + name.replace("_", "-") for name in (field.keyword, *other))
+
+
 def _parameter(field: ConfigOption) -> inspect.Parameter:
     """The option of a field, with the names that it has in other libraries."""
-    other = [alias for alias, name in ALIASES.items() if name == field.keyword]
-    flags = field.flags or tuple("--" + name.replace("_", "-") for name in (field.keyword, *other))
     kind = str if field.type is Any else field.type
-    option = typer.Option(*flags, help=field.help, metavar=field.metavar)
+    option = typer.Option(*flags_of(field), help=field.help, metavar=field.metavar)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.keyword, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

@@ -11,10 +11,11 @@ from lehr import validate
 from lehr.accounting import Answer, Bound, answers, smallest_of
 from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, counted, to_json
 from lehr.cli import common
-from lehr.config import RunConfig
+from lehr.config import CLIP_NORM, MOMENTUM, RunConfig
 from lehr.errors import InvalidValue, StoreError, UnsupportedEvent
 from lehr.files import atomic, strict_json
-from lehr.planning.plan import Plan, make_plan
+from lehr.planning.plan import Plan, delta_for, make_plan
+from lehr.planning.recommendation import Recommendation, recommend_plan, recommended_batch_size
 from lehr.planning.simulation import check_confidence, simulation_words
 from lehr.planning.tan import FIGURE_STEP_FACTORS, TanOutlook, tan_outlook
 from lehr.reports import plan_page
@@ -23,6 +24,9 @@ from lehr.reports.prediction_page import prediction_facts, prediction_sentences,
 from lehr.rounding import at_most, exactly
 
 Delta = Annotated[float, Option(help="The δ of (ε, δ).")]
+DefaultDelta = Annotated[
+    float | None, Option(help="The δ of (ε, δ); by default the largest power of ten below 1/records.")
+]
 AdjacencyOption = Annotated[Adjacency, Option(help="Which data sets count as neighbours.")]
 _RECORDS = "Number of records. You state it, and it is public."
 
@@ -55,10 +59,10 @@ def refuse_other_adjacency(adjacency: Adjacency, *, expected: Adjacency) -> None
 # lehr plan
 
 
-@common.config_options("epsilon", "noise_multiplier", "steps", "expected_batch_size")
+@common.config_options("epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size")
 def plan(
     records: Annotated[int, Option(help=_RECORDS)],
-    delta: Delta,
+    delta: DefaultDelta = None,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as a web page.")] = None,
     save: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as JSON.")] = None,
@@ -68,17 +72,18 @@ def plan(
     json: common.Json = False,
     **numbers: Any,
 ) -> None:
-    """Plan a private run: give any three of --epsilon, --noise-multiplier, --steps and --expected-batch-size.
+    """Plan a private run: from --epsilon and --records alone, batch size, noise and steps are recommended.
 
-    The fourth is computed so that the run never costs more than --epsilon. With --tan, the plan is compared with other
-    settings at the same ε by their total amount of noise.
+    With three of --epsilon, --noise-multiplier, --steps and --batch-size, the fourth is computed. The run never costs
+    more than --epsilon. With --tan, the plan is compared with other settings at the same ε by their total amount of
+    noise.
     """
     for file in filter(None, (save, html)):
         atomic.refuse_to_replace(file, overwrite=overwrite)
     with common.working("Finding the plan"):
-        made = make_plan(records=records, delta=delta, adjacency=adjacency, **numbers)
+        made, recommended = _make(numbers, records=records, delta=delta, adjacency=adjacency)
         bound, claim = made.bound(), made.claim()
-    draws = not (json or no_chart)
+    draws = not (json or no_chart) and recommended is None
     outlook = curve = None
     if tan:
         factors = FIGURE_STEP_FACTORS if json or html is not None else (1.0,) if draws else ()
@@ -102,16 +107,67 @@ def plan(
                 "passed_over": [{"accountant": one.accountant, "reason": one.reason} for one in bound.passed_over],
                 "claim": {"kind": claim.kind, "theorem": claim.theorem, "proof": claim.proof},
                 **({} if outlook is None else {"tan": outlook.to_json()}),
+                **({} if recommended is None else {"recommendation": recommended.to_json()}),
                 "html": html,
                 "save": save,
             }
         )
         return
-    common.print_facts("Plan", plan_page.plan_facts(made, bound))
+    title = "Plan" if recommended is None else "Recommended plan"
+    common.print_facts(title, plan_page.plan_facts(made, bound))
+    if recommended is not None:
+        _print_recommendation(recommended)
     if outlook is not None:
         _print_outlook(outlook, draws=draws)
     elif curve is not None and draws:
         common.print_line(draw_in_terminal(curve, width=common.width()))
+
+
+def _make(
+    numbers: dict[str, Any], *, records: int, delta: float | None, adjacency: Adjacency
+) -> tuple[Plan, Recommendation | None]:
+    """The plan of these numbers, and the recommendation if more than one of them is missing."""
+    epochs = numbers.pop("epochs")
+    if epochs is not None:
+        common.refuse("epochs", steps=numbers["steps"])
+        batch = numbers["expected_batch_size"] or recommended_batch_size(records)
+        numbers["steps"] = max(1, round(epochs * records / batch))
+    rest: dict[str, Any] = {"records": records, "delta": delta, "adjacency": adjacency, **numbers}
+    num_given = sum(value is not None for value in numbers.values())
+    if num_given < 3 and numbers["epsilon"] is None:
+        allowed = "given: the rest is then recommended; or give noise_multiplier, steps and expected_batch_size"
+        raise InvalidValue("epsilon", allowed=allowed, given=None)
+    if num_given < 3:
+        recommended = recommend_plan(**rest)
+        return recommended.plan, recommended
+    return make_plan(**rest), None
+
+
+def _print_recommendation(recommended: Recommendation) -> None:
+    common.print_facts("Why", recommended.reasons)
+    rows = [
+        (
+            each.name,
+            f"{each.plan.expected_batch_size:,.10g}",
+            f"{each.plan.steps:,}",
+            plan_page.noise_text(each.plan.noise_multiplier),
+            f"{each.signal:.1%}",
+            f"{each.compute:.2g}",
+            f"{each.learning_rate:g}",
+        )
+        for each in recommended.alternatives
+    ]
+    headings = ("at the same ε", "batch", "steps", "noise", "signal", "compute", "rate")
+    common.print_table("Alternatives", headings, rows)
+    plan = recommended.plan
+    common.print_line(
+        "Signal is q·√steps/σ: what the steps learn over their noise. Compute is the\n"
+        "number of records that are processed. Rate is a learning rate to start from,\n"
+        f"with clip norm {CLIP_NORM:g} and momentum {MOMENTUM:g}.\n\n"
+        f"  lehr train --epsilon {exactly(recommended.epsilon)} --delta {exactly(plan.delta)} "
+        f"--batch-size {plan.expected_batch_size:.10g} --steps {plan.steps} \\\n"
+        f"      --learning-rate {recommended.learning_rate:g} --records {plan.records} ..."
+    )
 
 
 def _print_outlook(outlook: TanOutlook, *, draws: bool) -> None:
@@ -129,7 +185,7 @@ def _print_outlook(outlook: TanOutlook, *, draws: bool) -> None:
 def account(
     records: Annotated[int | None, Option(help=_RECORDS)] = None,
     sampling_probability: Annotated[float | None, Option(help="In place of batch size and records.")] = None,
-    delta: Annotated[float | None, Option(help="The δ of (ε, δ).")] = None,
+    delta: DefaultDelta = None,
     adjacency: Annotated[
         Adjacency | None, Option(help="Which data sets count as neighbours; add-or-remove-one by default.")
     ] = None,
@@ -147,7 +203,8 @@ def account(
         common.refuse("plan", **described, delta=delta, adjacency=adjacency)
         event, delta, adjacency = from_file.event, from_file.delta, from_file.adjacency
     else:
-        delta, adjacency = common.required(delta=delta), adjacency or Adjacency.ADD_OR_REMOVE_ONE
+        delta = common.required(delta=delta) if records is None else delta_for(delta, records=records)
+        adjacency = adjacency or Adjacency.ADD_OR_REMOVE_ONE
         event = _event(described, delta=delta, adjacency=adjacency)
     with common.working("Counting"):
         results = answers(event, delta=delta, adjacency=adjacency)
@@ -254,6 +311,7 @@ def simulate(
 
 plan_command = common.command_app(
     plan,
+    "  lehr plan --epsilon 3 --records 60000\n",
     "  lehr plan --epsilon 3 --delta 1e-5 --records 60000 --expected-batch-size 512 \\\n",
     "      --noise-multiplier 1.23 --html plan.html --save plan.json\n",
 )

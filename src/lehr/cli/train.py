@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +14,13 @@ from typer import Argument, Option
 from lehr.certificates.guarantee import claim_summary, published_text
 from lehr.cli import common
 from lehr.config import RunConfig, options
+from lehr.errors import InvalidValue
 from lehr.integrations.loggers import TensorBoard
 from lehr.rounding import at_most, exactly
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from lehr.training.ending import Run
 
 _WITH_RESUME = {"budget"} | {
@@ -34,28 +40,68 @@ def train(
 ) -> None:
     """Train a network on private records. The proven ε is charged before each step, and certified at the end.
 
-    Options override CONFIG.toml, and --set overrides both. --resume continues a stopped run, bit for bit.
+    Options override CONFIG.toml, and --set overrides both. --resume continues a stopped run, bit for bit. With
+    --network package.module:factory, Lehr imports and calls your own code, from the current folder or installed.
     """
     from lehr.run.distributed import is_rank_0
     from lehr.training.fit import fit
     from lehr.training.prepare import config_of_run
 
+    factory = None
+    if ":" in (fields["network"] or ""):  # only as an option: a file never decides which code runs
+        factory = fields.pop("network")
     if resume is not None:
         common.refuse("resume", config=config, set=settings or None)
         common.refuse("resume", **{name: value for name, value in fields.items() if name not in _WITH_RESUME})
-        base = config_of_run(resume)
+        base = config_of_run(resume, has_own_network=factory is not None)
         fields |= {"directory": resume, "resume": True}
     else:
         base = RunConfig() if config is None else RunConfig.read(config)
     fields["quiet"] = fields["quiet"] or json or None
     chosen = base.with_options(**fields).with_values(**common.parse_settings(settings or ()))
-    run = fit(config=chosen, callbacks=[] if tensorboard is None else [TensorBoard(tensorboard)])
+    model = None
+    if factory is not None:
+        model, chosen = _own_network(factory, chosen), chosen.with_tables(model={})
+    run = fit(model, config=chosen, callbacks=[] if tensorboard is None else [TensorBoard(tensorboard)])
     if not is_rank_0():  # of several processes, one prints
         return
     if json:
         common.print_json(_shape(run))
     else:
         common.print_facts("Trained", _rows(run))
+
+
+def _own_network(spec: str, config: RunConfig) -> nn.Module:
+    """The network that the user's factory returns, called with [model] and, if it takes it, the number of classes."""
+    import torch
+    from torch import nn
+
+    from lehr.data.catalogue import CATALOGUE
+
+    module, _, name = spec.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # as `python -m` does; the command `lehr` does not
+    try:
+        factory: Any = import_module(module)
+        for part in name.split("."):
+            factory = getattr(factory, part)
+        arguments = {key: value for key, value in config.model.items() if key != "network"}
+        known = CATALOGUE.get(config.data.name or "")
+        num_classes = config.data.num_classes or (None if known is None else known.num_classes)
+        if "num_classes" in inspect.signature(factory).parameters and num_classes is not None:
+            arguments = {"num_classes": num_classes, **arguments}
+        with torch.random.fork_rng(devices=[]):
+            if config.run.seed is not None:
+                torch.manual_seed(config.run.seed)
+            made = factory(**arguments)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        allowed = f"package.module:factory, importable from here and callable with the keys of [model] ({error})"
+        raise InvalidValue("network", allowed=allowed, given=spec) from error
+    finally:
+        sys.path.remove(here)
+    if not isinstance(made, nn.Module):
+        raise InvalidValue("network", allowed="a factory that returns a torch module", given=type(made).__name__)
+    return made
 
 
 def _shape(run: Run) -> dict[str, object]:

@@ -34,6 +34,7 @@ import lehr
 from lehr import accounting, validate
 from lehr.certificates.certificate import Certificate, Statements
 from lehr.certificates.guarantee import check_delta, claim_to_json
+from lehr.config import CLIP_NORM
 from lehr.data.records import check_count
 from lehr.errors import InvalidValue
 from lehr.files.append_only import check_name
@@ -41,7 +42,7 @@ from lehr.gradients.batches import trainable
 from lehr.gradients.hooked import HookedEngine
 from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
 from lehr.interfaces import Clipping, ReleasedSum, StepOutcome
-from lehr.planning.plan import PRIVATE, Plan
+from lehr.planning.plan import PRIVATE, Plan, delta_for
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.sampling import PhysicalBatch
@@ -60,16 +61,17 @@ class PrivacyConfig:
     """The privacy settings of a run. All of them are public.
 
     ``records`` is the number of records as you state it; the length of a data set is private. Give ``epsilon``, and the
-    noise is calibrated, or ``noise_multiplier``. The run's folder is ``directory``, by default a new one in ``runs``.
+    noise is calibrated, or ``noise_multiplier``. The default ``delta`` is the largest power of ten below 1/records. The
+    run's folder is ``directory``, by default a new one in ``runs``.
     A certificate is issued if ``settings_chosen_on`` says how the settings were chosen: "fixed", "public" or "private".
     """
 
-    delta: float
     records: int
+    delta: float | None = None
     epsilon: float | None = None
     noise_multiplier: float | None = None
     expected_batch_size: float | None = None
-    clip_norm: float = 1.0
+    clip_norm: float = CLIP_NORM
     clipping: Clipping | None = None
     physical_batch: int | None = None
     directory: str | Path | None = None
@@ -82,12 +84,12 @@ class PrivacyConfig:
 
     def __post_init__(self) -> None:
         validate.count(records=self.records)
-        validate.delta(delta=self.delta)
         check_name(name=self.name)
         if (self.epsilon is None) == (self.noise_multiplier is None):
             given = f"epsilon={self.epsilon}, noise_multiplier={self.noise_multiplier}"
             raise InvalidValue("epsilon", allowed="given, or noise_multiplier, and not both", given=given)
-        check_delta(self.delta, records=self.records, is_certified=self.statements() is not None)
+        delta = delta_for(self.delta, records=self.records)
+        check_delta(delta, records=self.records, is_certified=self.statements() is not None)
 
     @property
     def batch_size(self) -> float:

@@ -61,7 +61,7 @@ class LehrCallback(Callback):
     def __init__(
         self,
         *,
-        delta: float,
+        delta: float | None = None,
         records: int,
         loss_reduction: str = "mean",
         num_passes: int = 1,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lehr import networks
-from lehr.config import CLASSIFICATION, REGRESSION, RunConfig
+from lehr.config import CLASSIFICATION, CLIP_NORM, LEARNING_RATE, MOMENTUM, REGRESSION, RunConfig
 from lehr.data import InMemory
 from lehr.data.records import sketch
 from lehr.errors import InvalidValue, MissingExtra
@@ -48,15 +48,15 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
     """What the classifier and the regressor share: the training, with ``lehr.fit``."""
 
     epsilon: float | None = 3.0
-    delta: float = 1e-5
+    delta: float | None = None
     records: int | str | None = None
     bounds: tuple[Any, Any] | None = None
     network: nn.Module | str | None = None
     hidden_layer_sizes: tuple[int, ...] = (32,)
     method: str | Method | None = None
-    learning_rate: float = 0.5
-    clip_norm: float = 1.0
-    momentum: float = 0.0
+    learning_rate: float = LEARNING_RATE
+    clip_norm: float = CLIP_NORM
+    momentum: float = MOMENTUM
     expected_batch_size: float | None = None
     steps: int | None = None
     noise_multiplier: float | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM
 from lehr.errors import InvalidValue
 from lehr.optim.optimizers import BuildsOptimizer, sgd
 from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clip_rule, with_schedule
@@ -18,10 +19,10 @@ from lehr.schedules import CONSTANT, Schedule
 
 def dpsgd(
     *,
-    learning_rate: float = 0.5,
-    clip_norm: float = 0.1,
+    learning_rate: float = LEARNING_RATE,
+    clip_norm: float = CLIP_NORM,
     clip: str = "flat",
-    momentum: float = 0.9,
+    momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
@@ -40,10 +41,10 @@ def dpsgd(
 
 def dpsgd_per_layer(
     *,
-    learning_rate: float = 0.5,
-    clip_norm: float = 0.1,
+    learning_rate: float = LEARNING_RATE,
+    clip_norm: float = CLIP_NORM,
     shares: Mapping[str, float] | None = None,
-    momentum: float = 0.9,
+    momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
@@ -67,10 +68,10 @@ def dpsgd_per_layer(
 
 def auto_s(
     *,
-    learning_rate: float = 0.5,
-    clip_norm: float = 0.1,
+    learning_rate: float = LEARNING_RATE,
+    clip_norm: float = CLIP_NORM,
     stability: float = 0.01,
-    momentum: float = 0.9,
+    momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
@@ -91,7 +92,7 @@ def auto_s(
 def plain_sgd(
     *,
     learning_rate: float = 0.05,
-    momentum: float = 0.9,
+    momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     update: BuildsOptimizer | None = None,
 ) -> Method:

@@ -13,6 +13,7 @@ from typing import Literal
 from lehr.acceptance.proposal import PrivateEnergy
 from lehr.acceptance.rules import NoisyTest
 from lehr.accounting.claims import PublishedRule, published_rule
+from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM
 from lehr.optim.optimizers import BuildsOptimizer, sgd
 from lehr.privacy.clipping import FlatClip, with_schedule
 from lehr.privacy.noise import IsotropicNoise
@@ -30,9 +31,9 @@ PUBLISHED = PublishedRule(
 
 def dpsur(
     *,
-    learning_rate: float = 0.5,
-    clip_norm: float = 0.1,
-    momentum: float = 0.9,
+    learning_rate: float = LEARNING_RATE,
+    clip_norm: float = CLIP_NORM,
+    momentum: float = MOMENTUM,
     loss_clip: float = 0.001,
     test_noise_multiplier: float = 1.0,
     test_batch_size: float = 256,

@@ -22,6 +22,7 @@ from lehr.acceptance.annealed import Annealed
 from lehr.acceptance.proposal import Acceptance, EnergyOfOne, PublicEnergy
 from lehr.acceptance.rules import BestStep, Salvage
 from lehr.accounting.claims import PublishedRule, published_rule
+from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM
 from lehr.errors import InvalidValue
 from lehr.optim.optimizers import BuildsOptimizer, sgd
 from lehr.privacy.clipping import FlatClip, with_schedule
@@ -44,9 +45,9 @@ PUBLISHED_WITH_MOMENTUM_KEPT = replace(
 
 def sa_dpsgd(
     *,
-    learning_rate: float = 0.5,
-    clip_norm: float = 0.1,
-    momentum: float = 0.9,
+    learning_rate: float = LEARNING_RATE,
+    clip_norm: float = CLIP_NORM,
+    momentum: float = MOMENTUM,
     initial_inverse_temperature: float = 10.0,
     rejection_threshold: int = 10,
     cooling: Literal["accepted", "floored", "classic"] = "accepted",

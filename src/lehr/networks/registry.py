@@ -48,6 +48,9 @@ for _function in [*_SMALL, *_SCATTERING, *_RESIDUAL, vision_transformer]:
 
 def build(name: str, /, **arguments: object) -> nn.Module:
     """Return the network of this name with fresh weights from torch's generator, of at most ``LARGEST`` bytes."""
+    if ":" in str(name):
+        allowed = "a name; in Python pass your own module, on the command line use --network package.module:factory"
+        raise InvalidValue("network", allowed=allowed, given=name)
     function = NETWORKS[validate.one_of(NETWORKS, network=name)]
     known = inspect.signature(function).parameters
     for argument in arguments:

@@ -193,7 +193,7 @@ class Plan:
 def make_plan(
     *,
     records: int,
-    delta: float,
+    delta: float | None = None,
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
@@ -207,7 +207,8 @@ def make_plan(
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
     ``beside`` is what else the run does to the records: with it, too, the run stays within ``epsilon``; ``asked`` is
-    what it does at every step. With an ``accountant`` by name, ε is counted by that one alone, as a paper did.
+    what it does at every step. With an ``accountant`` by name, ε is counted by that one alone, as a paper did. Without
+    ``delta``, the rule of ``delta_for`` decides. With fewer numbers, ``recommend_plan`` chooses the rest.
 
     It never passes ``epsilon``, by the very bound that will be charged. Noise and batch come within 0.1 % of it (a
     batch drawn without replacement is a whole number); steps are the largest count that does not pass it.
@@ -215,7 +216,7 @@ def make_plan(
     refuse_other_than_three(
         epsilon=epsilon, noise_multiplier=noise_multiplier, steps=steps, expected_batch_size=expected_batch_size
     )
-    validate.count(records=records)
+    delta = delta_for(delta, records=records)
     if steps is None and noise_schedule != CONSTANT:
         raise InvalidValue("steps", allowed="given where the noise follows a schedule", given=None)
     plan = Plan(
@@ -249,6 +250,20 @@ def make_plan(
         whole=is_whole,
     )
     return replace(plan, expected_batch_size=batch)
+
+
+def delta_for(delta: float | None, *, records: int) -> float:
+    """The given δ, or the largest power of ten below one over the number of records.
+
+    This is the rule wherever both are known: in ``fit``, on the command line, in plans and in the integrations.
+
+    >>> delta_for(None, records=60_000), delta_for(1e-6, records=60_000)
+    (1e-05, 1e-06)
+    """
+    validate.count(records=records)
+    if delta is not None:
+        return validate.delta(delta=delta)
+    return float(f"1e-{math.floor(math.log10(records)) + 1}")
 
 
 def _step(adjacency: Adjacency, records: int, batch: float, sigma: float) -> Event:

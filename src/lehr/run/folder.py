@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -136,9 +137,9 @@ class RunFolder:
 
 
 def default_directory(name: str) -> Path:
-    """A folder below ``runs``, named after the time, in milliseconds, and the run."""
-    moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")[:-3]
-    return Path("runs") / f"{moment}-{name.replace(' ', '-').replace('/', '-')}"
+    """A new folder below ``runs``, named after the time and the run. Runs that start at once have different ones."""
+    moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{moment}-{secrets.token_hex(3)}-{name.replace(' ', '-').replace('/', '-')}"
 
 
 def refuse_used(directory: Path) -> None:

@@ -199,7 +199,8 @@ def _flatten(shape: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 OF_THE_UPDATE = ("optimizer", "learning_rate", "adaptive_learning_rate", "momentum", "dampening")
-SHORT = ("learning_rate", "momentum", "optimizer", "schedule")  # of [method], where its update is plain SGD
+# Of [method], where its update is plain SGD.
+SHORT = ("learning_rate", "momentum", "optimizer", "schedule", "weight_decay")
 
 
 def apply_settings(configuration: RunConfig, settings: Mapping[str, Any], *, plan: Plan) -> RunConfig:

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import inspect
+import secrets
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -129,8 +130,6 @@ def fit(
         chosen, data = chosen.with_options(dataset=data), None
     ranks, run, privacy = join_ranks(), chosen.run, chosen.privacy
     own_method = _own_method(method, chosen) if isinstance(method, Method) else prepare.build_method(chosen)
-    if config is None and own_method.is_private and privacy.delta is None and privacy.plan is None:
-        raise InvalidValue("delta", allowed="given: a number well below one over the number of records", given=None)
     given = load_records(
         chosen,
         data,
@@ -151,10 +150,13 @@ def fit(
     given = given.with_front_end(model, is_augmented=prepare.is_augmented(chosen.training))
     evaluation = prepare.build_evaluation(chosen, given, own_method, metrics)
     plan = prepare.build_plan(chosen, evaluation)
+    if isinstance(chosen.method.schedule, str):
+        chosen = prepare.with_schedule(chosen, plan)
+        evaluation = replace(evaluation, method=prepare.build_method(chosen))
     stated = prepare.build_statements(chosen, evaluation, prior)
     if given.declared == PRIVATE and plan.noise_multiplier:
         check_delta(plan.delta, records=given.records, is_certified=stated is not None)
-    name = run.name or f"{own_method.name} on {given.name}"
+    name = run.name or _default_name(f"{own_method.name} on {given.name}", chosen, is_alone=ranks.total == 1)
     where = run.directory if run.directory is not None else default_directory(name)
     device = prepare.check_device(run.device)
     decided = TrainingRun(
@@ -249,6 +251,14 @@ def _own_method(method: Method, config: RunConfig) -> Method:
     if config.method:
         raise InvalidValue("method", allowed="a name if its settings are given too", given=dict(config.method))
     return with_phase_rates(method, phases_from_json(config.training.phases))
+
+
+def _default_name(name: str, config: RunConfig, *, is_alone: bool) -> str:
+    """That of the run to resume; else this one, made unique for a budget, which takes every name once."""
+    run = config.run
+    if run.resume and run.directory is not None:
+        return str(read_config(run.directory)["run"])
+    return name if config.privacy.budget is None or not is_alone else f"{name} {secrets.token_hex(4)}"
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

@@ -16,10 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from lehr import networks, schedules, validate
+from lehr import networks, schedules
 from lehr.accounting.events import NOTHING
 from lehr.certificates.certificate import Statements
-from lehr.config import CLASSIFICATION, DATA_FORMS, PLAN_FIELDS, REGRESSION, RunConfig, TrainingConfig
+from lehr.config import (
+    CLASSIFICATION,
+    DATA_FORMS,
+    MOMENTUM,
+    PLAN_FIELDS,
+    REGRESSION,
+    RunConfig,
+    TrainingConfig,
+)
 from lehr.data import InMemory, Preparation
 from lehr.data.augmentation import Augmentation, augmentation_by_name
 from lehr.data.catalogue import CATALOGUE
@@ -29,7 +37,7 @@ from lehr.gradients.batches import LossFn
 from lehr.methods import by_name
 from lehr.networks.registry import default_for
 from lehr.optim import averaging
-from lehr.planning.plan import Plan
+from lehr.planning.plan import Plan, delta_for
 from lehr.planning.simulation import simulate
 from lehr.privacy.sampling import adjacency_of
 from lehr.recipes import RECIPES, with_recipe
@@ -46,11 +54,18 @@ from lehr.training.prior import Prior
 from lehr.training.records import STATED_BY_YOU, InputPipeline, RunRecords, known_name, load_records
 
 
-def config_of_run(directory: Path) -> RunConfig:
-    """The configuration in a run's config.json, which does not record where the records are."""
+def config_of_run(directory: Path, *, has_own_network: bool = False) -> RunConfig:
+    """The configuration in a run's config.json, which does not record where the records are.
+
+    The code of a network of the user's own is not recorded either: ``has_own_network`` says that the caller has it.
+    """
     shape = read_config(directory)
-    if shape["model"].get("network") is None:
-        raise InvalidValue("run", allowed="a run whose network Lehr can build by its name", given=str(directory))
+    if shape["model"].get("network") is None and not has_own_network:
+        allowed = (
+            "a run whose network Lehr can build by its name; for your own network, use Python, "
+            "or lehr train --resume RUN --network package.module:factory"
+        )
+        raise InvalidValue("run", allowed=allowed, given=str(directory))
     return RunConfig.from_json(shape)
 
 
@@ -162,25 +177,44 @@ def build_averaging(training: TrainingConfig) -> averaging.Averaging:
 
 
 def build_method(config: RunConfig) -> Method:
-    """The method, with proven or published accounting."""
+    """The method, with proven or published accounting. A schedule by name is left out: ``with_schedule`` adds it."""
     section, accounting = config.method, config.privacy.accounting
-    settings = {key: value for key, value in section.items() if key not in ("name", "optimizer")}
+    settings = {key: value for key, value in section.items() if key not in ("name", "optimizer", "weight_decay")}
+    if isinstance(section.schedule, str):
+        schedules.by_name(settings.pop("schedule"), steps=1)  # which checks the name
     if accounting is not None and settings.setdefault("accounting", accounting) != accounting:
         allowed = f"the same as in [method], {settings['accounting']}, or omitted there"
         raise InvalidValue("accounting of [privacy]", allowed=allowed, given=accounting)
-    if section.optimizer is not None:
-        if "update" in settings:
-            raise InvalidValue("optimizer", allowed="omitted together with update", given=section.optimizer)
-        if section.learning_rate is None:
-            raise InvalidValue("learning_rate", allowed="given together with optimizer", given=None)
-        momentum = settings.pop("momentum", None)
-        settings["update"] = {
-            "optimizer": section.optimizer,
-            "learning_rate": settings.pop("learning_rate"),
-            "arguments": {} if momentum is None else {"momentum": momentum},
-            "schedule": settings.pop("schedule", schedules.to_json(CONSTANT)),
-        }
+    if section.optimizer is not None or section.weight_decay is not None:
+        settings["update"] = _update(config, settings)
     return with_phase_rates(by_name.named(section.name, **settings), phases_from_json(config.training.phases))
+
+
+def _update(config: RunConfig, settings: dict[str, Any]) -> dict[str, Any]:
+    """The optimizer of [method] as JSON. What it consists of is removed from the settings."""
+    section = config.method
+    if "update" in settings:
+        raise InvalidValue("optimizer", allowed="omitted together with update", given=section.optimizer)
+    if section.learning_rate is None:
+        raise InvalidValue("learning_rate", allowed="given together with optimizer or weight_decay", given=None)
+    momentum = settings.pop("momentum", MOMENTUM if section.optimizer is None else None)
+    arguments = {"momentum": momentum, "weight_decay": section.weight_decay}
+    schedule = settings.pop("schedule", CONSTANT)
+    return {
+        "optimizer": "sgd" if section.optimizer is None else section.optimizer.lower(),
+        "learning_rate": settings.pop("learning_rate"),
+        "arguments": {name: value for name, value in arguments.items() if value is not None},
+        "schedule": schedules.to_json(schedule) if hasattr(schedule, "factor") else schedule,
+    }
+
+
+def with_schedule(config: RunConfig, plan: Plan) -> RunConfig:
+    """The configuration with the schedule that it names, over the likely number of steps of the plan."""
+    name = config.method.schedule
+    if not isinstance(name, str):
+        return config
+    made = schedules.by_name(name, steps=public_plan.expected_steps(plan))
+    return config.with_values(method={"schedule": schedules.to_json(made)})
 
 
 def build_private_pca(config: RunConfig) -> PrivatePCA | None:
@@ -259,7 +293,7 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         schedule = schedules.from_json(schedule, name="noise_schedule")
     return public_plan.plan_for(
         records=records,
-        delta=default_delta(evaluation.records.records) if privacy.delta is None else privacy.delta,
+        delta=delta_for(privacy.delta, records=evaluation.records.records),
         epsilon=privacy.epsilon,
         noise_multiplier=privacy.noise_multiplier,
         expected_batch_size=privacy.expected_batch_size,
@@ -271,22 +305,14 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
     )
 
 
-def default_delta(records: int) -> float:
-    """The largest power of ten below one over the number of records.
-
-    >>> default_delta(60_000)
-    1e-05
-    """
-    return float(f"1e-{math.floor(math.log10(validate.count(records=records))) + 1}")
-
-
 def method_and_plan(config: RunConfig) -> tuple[Method, Plan]:
     """The method and the plan of a run. No record is read: both follow from public values."""
     config = _with_public_recipe(config)
-    method = build_method(config)
     if config.privacy.plan is not None:
-        return method, _given_plan(config)
-    return method, build_plan(config, _public_evaluation(config, method))
+        plan = _given_plan(config)
+    else:
+        plan = build_plan(config, _public_evaluation(config, build_method(config)))
+    return build_method(with_schedule(config, plan)), plan
 
 
 def run_plan(config: RunConfig) -> RunPlan:

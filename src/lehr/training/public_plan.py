@@ -12,17 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from lehr import validate
 from lehr.accounting.accountant import bound
 from lehr.accounting.events import NOTHING, Adjacency, Event, Repeated
 from lehr.accounting.filter import limit_for
 from lehr.errors import InvalidValue, Unreachable
-from lehr.planning.plan import Plan, make_plan
+from lehr.planning import recommendation
+from lehr.planning.plan import Plan, delta_for, make_plan
 from lehr.run.loss_oracle import event_of
 from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
 
-PASSES = 40  # default number of passes over the data
 MOST_REFINEMENTS = 10  # steps with more noise cost less, so that up to this many times as many fit under a limit
 MOST_CANDIDATES = 10  # per accepted one, if the method has no limit of its own
 EVALUATIONS = 20
@@ -31,7 +30,7 @@ EVALUATIONS = 20
 def plan_for(
     *,
     records: int,
-    delta: float,
+    delta: float | None = None,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
     expected_batch_size: float | None = None,
@@ -47,7 +46,7 @@ def plan_for(
     If that rule counts accepted candidates only, ``steps`` is their number, and the plan has as many candidates as they
     can need.
     """
-    validate.count(records=records)
+    delta = delta_for(delta, records=records)
     if method is not None and not method.is_private:
         epsilon, noise_multiplier, steps = _without_privacy(epsilon, noise_multiplier, steps)
     if epsilon is None and (noise_multiplier is None or steps is None):
@@ -57,7 +56,7 @@ def plan_for(
     if expected_batch_size is None and not is_batch_found:
         expected_batch_size = usual_batch_size(records, method)
     if epsilon is not None and counts == (None, None) and expected_batch_size is not None:
-        steps = max(1, round(PASSES * records / validate.positive(expected_batch_size=expected_batch_size)))
+        steps = recommendation.usual_steps(records, expected_batch_size)
     rule = None if method is None else method.published
     asked = _asked(method, records, adjacency, is_counted=rule is None)
     with _blaming(asked, steps, epsilon=epsilon, delta=delta, adjacency=adjacency):
@@ -149,7 +148,7 @@ def _without_privacy(
 def usual_batch_size(records: int, method: Method | None) -> int:
     """4·√records; all records if the noise needs a limit, as in AGD's paper."""
     needs_all = method is not None and method.noise.needs_limit
-    return records if needs_all else min(records, round(4 * math.sqrt(records)))
+    return records if needs_all else recommendation.usual_batch_size(records)
 
 
 def expected_steps(plan: Plan) -> int:
