@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from lehr.certificates.run_reading import read_run
 from lehr.run.shape import Progress
 
 STEPS = 6
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "epsilon": 8,
     "delta": 1e-4,
     "steps": STEPS,

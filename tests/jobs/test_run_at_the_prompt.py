@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lehr
 from lehr.training.ending import Run
 
-SETTINGS = {"delta": 1e-4, "steps": 2, "batch_size": 32, "compiled": False, "quiet": True}
+SETTINGS: dict[str, Any] = {"delta": 1e-4, "steps": 2, "batch_size": 32, "compiled": False, "quiet": True}
 
 
 @pytest.fixture(scope="module")
