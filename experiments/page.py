@@ -155,7 +155,7 @@ def render(parts: Sequence[Part], *, title: str, is_quick: bool) -> str:
             heading=title,
             width="wide",
             introduction=[*([warning(QUICK_PAGE)] if is_quick else []), note(READING)],
-            has_contents=len(parts) > 1,
+            contents=[(part.experiment.name, part.experiment.name) for part in parts] if len(parts) > 1 else (),
             blocks=[_section(part) for part in parts],
             footer=f"Run again by Lehr {lehr.__version__}.",
         )

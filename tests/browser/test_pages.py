@@ -36,7 +36,7 @@ _WIDEST = """() => Math.max(...[...document.querySelectorAll(".chart .main-svg")
 
 def a_record(folder: Path) -> RunRecord:
     rows = [
-        replace(row, accuracy_by_class=(1.0, 0.5, 0.25), noise_multiplier=2.0, clip_norm=0.1)
+        replace(row, accuracy_by_class=(1.0, 0.5, 0.25), noise_multiplier=80 / row.step, clip_norm=1 / row.step)
         for row in (*evaluations(accepted=0.75), *evaluations((15,), on="held out", accepted=0.75))
     ]
     write_run(folder / "run", config=configuration(run="a <b>run</b>"), rows=rows)
@@ -102,10 +102,27 @@ def test_page_is_readable_and_its_lines_can_be_switched(
         numbers = page.locator("details.numbers").first
         numbers.locator("summary").press("Enter")
         assert numbers.locator("tbody tr").count() == len(evaluations()) + 1
+        check_first_screen(page)
     if made is compared:
         assert line_buttons(page, "accuracy-steps").last.inner_text() == "open [no privacy], held out"
     check_readable(page, made.__name__)
     check_printed_on_white(page, made.__name__)
+
+
+def check_first_screen(page: Page) -> None:
+    """ε, accuracy, audit and what is public are seen without scrolling, and the contents lead to every section."""
+    for size in ({"width": 1280, "height": 800}, {"width": 390, "height": 844}):
+        page.set_viewport_size(size)  # type: ignore[arg-type]
+        tiles = page.locator(".tiles > div")
+        assert tiles.locator("dt").all_inner_texts() == ["Privacy", "Accuracy", "Audit", "Treated as public"]
+        lowest: float = tiles.last.evaluate("one => one.getBoundingClientRect().bottom + window.scrollY")
+        assert lowest < size["height"]
+    page.set_viewport_size({"width": 1280, "height": 720})
+    targets = page.locator("nav a").evaluate_all(
+        "links => links.map(link => document.querySelector(link.hash) !== null)"
+    )
+    assert len(targets) == 5
+    assert all(targets)
 
 
 def zoom(page: Page, chart: str, name: str) -> Locator:

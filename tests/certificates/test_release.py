@@ -74,7 +74,7 @@ def certified(run: Path, to: Path, **how: Any) -> Certificate:
 
 def test_weights_certificate_card_and_configuration_are_released_and_nothing_else(run: RunFiles, to: Path) -> None:
     released = release(run.directory, to)
-    names = ["certificate.json", "config.json", "model.safetensors", "model_card.md"]
+    names = ["README.md", "certificate.json", "config.json", "model.safetensors"]
     assert sorted(path.name for path in to.iterdir()) == names
     weights = load_file(to / "model.safetensors")
     assert weights.keys() == small_model().state_dict().keys()
@@ -137,7 +137,7 @@ def test_no_key_fingerprint_or_home_folder_is_released(tmp_path: Path, to: Path)
 
 def test_a_run_that_stopped_early_is_released_with_the_epsilon_of_its_whole_plan(tmp_path: Path, to: Path) -> None:
     assert certified(write_run(tmp_path / "run", steps_taken=20).directory, to).event == PLAN.event
-    assert "stopped before the plan's end; 20 steps were charged" in (to / "model_card.md").read_text()
+    assert "stopped before the plan's end; 20 steps were charged" in (to / "README.md").read_text()
 
 
 def forge(**changes: Any) -> Callable[[RunFiles], None]:
@@ -275,7 +275,7 @@ def test_an_empty_folder_is_filled_and_missing_parents_are_made(run: RunFiles, t
     release(run.directory, to)
     assert (to / "model.safetensors").is_file()
     release(write_run(tmp_path / "other").directory, tmp_path / "a/b/c")
-    assert (tmp_path / "a/b/c/model_card.md").is_file()
+    assert (tmp_path / "a/b/c/README.md").is_file()
 
 
 @pytest.mark.parametrize("place", [(Ledger, "finish"), (RunKey, "destroy"), (Path, "unlink")])
@@ -311,6 +311,11 @@ def test_a_full_disk_leaves_no_half_a_release_and_the_key(
     assert run.key.exists()
 
 
+def heading(to: Path) -> str:
+    """The first line of the card, behind what is for machines."""
+    return (to / "README.md").read_text().split("\n---\n\n", maxsplit=1)[1].splitlines()[0]
+
+
 @pytest.mark.parametrize("plan", [None, {"noise_multiplier": 0.0}])
 def test_a_model_without_privacy_is_released_only_if_that_is_allowed(
     tmp_path: Path, to: Path, plan: dict[str, float] | None
@@ -319,7 +324,7 @@ def test_a_model_without_privacy_is_released_only_if_that_is_allowed(
     with pytest.raises(InvalidValue, match="allow_no_privacy"):
         release(files.directory, to)
     assert release(files.directory, to, allow_no_privacy=True).certificate is None
-    assert (to / "model_card.md").read_text().startswith("# No privacy guarantee")
+    assert heading(to).startswith("# No privacy guarantee")
     assert not (to / "certificate.json").exists()
 
 
@@ -362,7 +367,7 @@ def test_without_a_proof_there_is_no_certificate_whatever_a_paper_says(
     with pytest.raises(InvalidValue, match=because):
         release(run.directory, to, settings_chosen_on="fixed")
     assert release(run.directory, to, allow_no_privacy=True).certificate is None
-    assert because in (to / "model_card.md").read_text().splitlines()[0]
+    assert because in heading(to)
 
 
 @pytest.mark.parametrize("is_issued", [True, False])
@@ -371,7 +376,7 @@ def test_the_audit_of_a_run_is_in_the_certificate_and_on_the_card(run: RunFiles,
         run.certificate.unlink()
     keep(run.directory, showing(0.1, claimed_epsilon=certificate(steps_taken=40).epsilon))
     assert certified(run.directory, to).audit is not None
-    assert "shows ε of at least 0.1 with confidence 0.95" in (to / "model_card.md").read_text(encoding="utf-8")
+    assert "shows ε of at least 0.1 with confidence 0.95" in (to / "README.md").read_text(encoding="utf-8")
 
 
 # The model card.
@@ -389,7 +394,7 @@ def test_the_card_begins_with_the_guarantee_and_ends_with_the_certificate(record
         epsilon=promised.epsilon, delta=promised.delta, adjacency=promised.adjacency, unit="one image"
     )
     card = model_card_text(record)
-    title, promise, *_ = card.split("\n\n")
+    _, title, promise, *_ = card.split("\n\n")
     assert title == "# first try: a model trained with differential privacy"
     assert promise == f"> {markdown_text(sentence)}"
     assert certificate_text(promised).rstrip() in card
@@ -408,7 +413,7 @@ def test_the_example_on_the_card_runs_as_it_stands(
     config = configuration(model={"network": "small_cnn", "arguments": arguments})
     files = write_run(tmp_path / "run", config=config, model=networks.build("small_cnn", **arguments))
     release(files.directory, to)
-    [example] = re.findall(r"```python\n(.*?)```", (to / "model_card.md").read_text(), flags=re.DOTALL)
+    [example] = re.findall(r"```python\n(.*?)```", (to / "README.md").read_text(), flags=re.DOTALL)
     (tmp_path / "example.py").write_text(example)
     monkeypatch.chdir(to)
     runpy.run_path(str(tmp_path / "example.py"))

@@ -134,13 +134,13 @@ def test_release_says_what_it_wrote_and_destroyed(lehr: Run, lehr_json: RunJson,
     config = configuration() | {"claims": {"published": claim_to_json(PUBLISHED)}}
     files = write_run(tmp_path / "first", config=config)
     shown = lehr("release", "first", "--to", "first-model").stdout
-    for words in ("first-model: ε = 0.20393 at δ = 1e-05, proven", "model_card.md", "destroyed", "not a guarantee"):
+    for words in ("first-model: ε = 0.20393 at δ = 1e-05, proven", "README.md", "destroyed", "not a guarantee"):
         assert words in shown
     assert not files.key.exists()
     write_run(tmp_path / "run")
     assert lehr_json("release", "run", "--to", "model") == {
         "released": "model",
-        "files": ["certificate.json", "config.json", "model.safetensors", "model_card.md"],
+        "files": ["README.md", "certificate.json", "config.json", "model.safetensors"],
         "epsilon": certificate(steps_taken=40).epsilon,
         "delta": 1e-5,
         "published": None,

@@ -33,7 +33,7 @@ def test_dead_leaves_cover_nearly_everything() -> None:
 
 def test_dead_leaves_have_few_colours_and_sharp_edges() -> None:
     image = drawn("dead-leaves", count=1)[0]
-    colours = image.flatten(1).T.unique(dim=0)
+    colours = torch.unique(image.flatten(1).T, dim=0)
     assert 2 < len(colours) <= 121  # one for each shape, and black
     assert (image.diff(dim=2) == 0).float().mean() > 0.5
 

@@ -11,7 +11,7 @@ from experiments.experiment import Size
 
 
 def test_a_table_of_scikit_learn_is_learnt() -> None:
-    found = recipes.rows(device="cpu", data_dir=None, data="wine", kind=recipes.AUTO, seed=0)
+    found = recipes.rows(device="cpu", data_dir=None, data="wine", kind="auto", seed=0)
     assert found["accuracy"] > 0.5
     assert found["epsilon_proven"] <= recipes.EPSILON
 

@@ -61,7 +61,7 @@ def test_names_of_other_libraries_are_translated_by_the_error(name: str) -> None
     right = SUGGESTIONS[name]
     assert ALIASES.get(right, right) in {*options(), *OWN}
     with pytest.raises(lehr.InvalidValue, match=f"did you mean {right}\\?"):
-        fit("small_cnn", "digits", **{name: 1})
+        fit("small_cnn", "digits", **{name: 1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def _training() -> Story:
             train_run(run, where, resume=began, callbacks=())
         release(where, Path("out"), budget=Path("budget"))
 
-    names = ("model.safetensors", "config.json", "certificate.json", "model_card.md")
+    names = ("model.safetensors", "config.json", "certificate.json", "README.md")
     left = (*(f"out/{name}" for name in names), "run/metrics.jsonl", "run/model.safetensors")
     return Story(tell=tell, holds=_nothing_is_lost, ends=_all_is_paid, leaves=left, weight=6)
 

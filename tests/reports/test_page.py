@@ -51,7 +51,7 @@ def test_page_is_one_file_with_plotly_and_without_network() -> None:
     assert zlib.decompress(base64.b64decode(parsed.scripts[1], validate=True)).decode() == plotly.offline.get_plotlyjs()
     assert len(text.encode()) < LARGEST
     assert {"curve", "curve-title"} <= {attributes.get("id") for _, attributes in parsed.tags}
-    for words in ("loss against steps", "a note", "The numbers"):
+    for words in ("loss against steps", "a note", "Numbers"):
         assert words in parsed.words
 
 

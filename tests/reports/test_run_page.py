@@ -155,7 +155,8 @@ def test_costs_are_of_expected_records_and_whole_minutes(record: RunRecord) -> N
 
 def test_every_chart_has_a_heading_and_its_numbers(record: RunRecord) -> None:
     rows = evaluations(accepted=0.75)
-    full = with_rows(record, rows, accuracy_by_class=(1.0, 0.5), noise_multiplier=2.0, clip_norm=0.1)
+    rows = [replace(row, noise_multiplier=1 / row.step, clip_norm=2 / row.step) for row in rows]
+    full = with_rows(record, rows, accuracy_by_class=(1.0, 0.5))
     full = declared_public(replace(full, audit=HOLDING))
     text = render(full, outcome=compare_with_run(PREDICTION, full))
     elements = {"accuracy", "loss", "acceptance", "noise", "clip", "classes", "audit-roc-0", "prediction"}
@@ -164,7 +165,7 @@ def test_every_chart_has_a_heading_and_its_numbers(record: RunRecord) -> None:
     ids = [*filter(None, (attributes.get("id") for _, attributes in page.tags))]
     assert {*elements, *(f"{chart}-title" for chart in elements)} <= set(ids)
     assert len(set(ids)) == len(ids)
-    assert sum(tag == "details" for tag, _ in page.tags) == len(elements)
+    assert sum(attributes.get("class") == "numbers" for _, attributes in page.tags) == len(elements)
 
 
 @pytest.mark.parametrize("audit, words", [(HOLDING, "87 % of the claim"), (REFUTED, "REFUTED. ")])
@@ -228,11 +229,60 @@ def test_acceptance_noise_and_clip_are_those_of_the_rows(record: RunRecord) -> N
     rows = [
         replace(row, accepted=n, clip_norm=1 / row.step) for row, n in zip(evaluations(), (10, 15, 15, 25), strict=True)
     ]
-    text = render(with_rows(record, rows, noise_multiplier=2.0))
+    rows = [replace(row, noise_multiplier=20 / row.step) for row in rows]
+    text = render(with_rows(record, rows))
     assert chart_lines(text, "acceptance")["accepted"]["y"] == pytest.approx([1, 0.75, 0.5, 0.625])
-    assert chart_lines(text, "noise")["noise multiplier"]["y"] == [2.0] * 4
+    assert chart_lines(text, "noise")["noise multiplier"]["y"] == pytest.approx([2, 1, 2 / 3, 0.5], rel=1e-5)
     assert chart_lines(text, "clip")["clip norm"]["y"] == pytest.approx([0.1, 0.05, 1 / 30, 0.025], rel=1e-5)
     assert not {"acceptance", "noise", "clip"} & set(charts(render(with_rows(record, evaluations()))))
+
+
+def test_constants_are_numbers_and_not_charts(record: RunRecord) -> None:
+    constant = with_rows(record, evaluations(), noise_multiplier=2.0, clip_norm=0.1)
+    for text in (render(constant), render_comparison([constant, with_config(constant, run="other")])):
+        assert not {"noise", "clip"} & set(charts(text))
+        assert "2, constant" in Page(text).words
+        assert "0.1, constant" in Page(text).words
+
+
+def test_baseline_is_beside_the_accuracy_and_outside_the_guarantee(record: RunRecord) -> None:
+    plain = replace(with_rows(record, evaluations((100,))), plan=None, certificate=None)
+    words = Page(render(record, baseline=plain)).words
+    assert "98.00% without privacy" in words
+    assert "ε does not cover the accuracy without privacy" in words
+    assert "does not cover" not in Page(render(record, baseline=declared_public(plain))).words
+
+
+@pytest.mark.parametrize("other", ["private", "not evaluated", "other data", "other network"])
+def test_baseline_must_be_the_same_network_without_privacy(record: RunRecord, other: str) -> None:
+    plain = replace(record, plan=None, certificate=None)
+    wrong = {
+        "private": record,
+        "not evaluated": replace(plain, evaluations=()),
+        "other data": with_config(plain, data={**plain.config["data"], "name": "letters"}),
+        "other network": with_config(plain, model={**plain.config["model"], "network": "small_cnn"}),
+    }
+    with pytest.raises(InvalidValue, match="baseline"):
+        render(record, baseline=wrong[other])
+
+
+def test_configuration_is_in_the_words_of_users(record: RunRecord) -> None:
+    method = {
+        "name": "dpsgd",
+        "clipping": {"rule": "FlatClip", "clip_norm": 0.1},
+        "update": {
+            "optimizer": "sgd",
+            "learning_rate": 0.5,
+            "arguments": {"momentum": 0.9},
+            "schedule": {"kind": "constant"},
+        },
+        "acceptance": {"kind": "always"},
+    }
+    words = words_of(with_config(record, method=method))
+    for expected in ("Clip norm 0.1", "Clipping flat clip", "Optimizer sgd (momentum 0.9)", "Learning rate 0.5"):
+        assert expected in words
+    for hidden in ("FlatClip", "Acceptance", "Schedule", "None"):
+        assert hidden not in words
 
 
 def test_classes_are_bars_and_many_classes_are_sorted(record: RunRecord) -> None:

@@ -289,7 +289,7 @@ def test_a_trial_of_a_composition_is_released_with_that_certificate(done: PaidSt
     released = release(done.directory / "trials/1", tmp_path / "out", budget=done.budget)
     assert released.certificate is not None
     assert counted(released.certificate.event) == counted(Repeated(done.paid.plan.step_event, 12))
-    assert "among 3 trials" in (tmp_path / "out/model_card.md").read_text()
+    assert "among 3 trials" in (tmp_path / "out/README.md").read_text()
 
 
 def test_a_composition_is_reserved_before_its_first_trial_and_resumed_as_it_began(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_the_winner_is_released_with_the_certificate_of_the_search_and_no_other(
     released = release(winner, tmp_path / "out", budget=budget)
     assert released.certificate is not None
     assert isinstance(released.certificate.event, RepeatAndSelect)
-    assert "geometric law with mean 2" in (tmp_path / "out/model_card.md").read_text()
+    assert "geometric law with mean 2" in (tmp_path / "out/README.md").read_text()
 
 
 @pytest.mark.parametrize(

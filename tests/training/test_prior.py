@@ -54,14 +54,14 @@ def test_training_lowers_the_loss(tmp_path: Path) -> None:
 
 def test_all_layers_but_the_last_are_put_into_a_model(folder: Path) -> None:
     prior, model = Prior.load(folder), networks.build("resnet9", **NETWORK)
-    head = model.get_submodule("head").weight.clone()
+    head = model.get_parameter("head.weight").clone()
     prior.put_into(model)
     assert not any(name.startswith("head") for name in prior.weights)
     assert {*prior.weights, "head.weight", "head.bias"} == {*model.state_dict()}
     assert all(
         torch.equal(value, prior.weights[name]) for name, value in model.state_dict().items() if "head" not in name
     )
-    assert torch.equal(model.get_submodule("head").weight, head)
+    assert torch.equal(model.get_parameter("head.weight"), head)
 
 
 def test_a_stopped_prior_is_continued(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_it_is_released_only_where_no_privacy_is_asked_for_and_the_card_says_it(
     with pytest.raises(InvalidValue, match="it is a simulation"):
         release(simulated.directory, tmp_path / "model", settings_chosen_on="fixed")
     release(simulated.directory, tmp_path / "model", allow_no_privacy=True)
-    assert "No privacy guarantee: it is a simulation" in (tmp_path / "model" / "model_card.md").read_text()
+    assert "No privacy guarantee: it is a simulation" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_the_configuration_of_the_run_has_the_plan_that_it_stands_for(simulated: Run) -> None:

@@ -12,6 +12,7 @@ from enum import Enum
 from lehr import validate
 from lehr.accounting.events import Adjacency
 from lehr.errors import InvalidValue
+from lehr.rounding import at_most, exactly
 
 
 class Standing(Enum):
@@ -54,7 +55,7 @@ SECRET_REPETITIONS = Premise(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Claim:
     """An (ε, δ) with its theorem, its premises and the file that proves it for this code."""
 
@@ -73,6 +74,10 @@ class Claim:
         validate.delta(delta=self.delta)
         if self.is_proven and self.proof is None:
             raise InvalidValue("proof", allowed="the path of a proof file where a claim is proven", given=None)
+
+    def __repr__(self) -> str:
+        at = f"at δ = {exactly(self.delta)}, {self.adjacency.value}"
+        return f"<{self.kind} ε = {at_most(self.epsilon)} {at}, by {self.accountant}>"
 
     @property
     def is_proven(self) -> bool:

@@ -151,7 +151,7 @@ class AuditResult:
         validate.delta(confidence=self.confidence)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Certificate:
     """The guarantee of a released model. Build it with ``issuing``; trust no file that ``checking`` has not passed."""
 
@@ -194,6 +194,10 @@ class Certificate:
         """The guarantee with its theorem and premises. Unless a premise is broken, it is proven."""
         names = ("epsilon", "delta", "adjacency", "accountant", "theorem", "premises", "proof")
         return Claim(**{name: getattr(self, name) for name in names})
+
+    def __repr__(self) -> str:
+        unit = self.stated.unit_of_privacy
+        return f"Certificate({self.claim!r} for {unit}, issued on {self.issued_on})"
 
 
 def distinct_events(events: Iterable[Event]) -> set[Event]:

@@ -7,11 +7,12 @@ A crash in between leaves a run that can be released again, to the same folder, 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,7 @@ from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan
 from lehr.planning.search_cost import RepeatedSelection
 from lehr.privacy.rng import RunKey
-from lehr.rounding import exactly
+from lehr.rounding import exactly, rounded_up
 from lehr.run.folder import refuse_used
 from lehr.run.shape import RunFiles
 
@@ -304,7 +305,11 @@ def _last_part(path: str) -> str:
 def model_card_text(record: RunRecord) -> str:
     """The whole card, in Markdown. Text that comes from the run is escaped."""
     promised, published = record.certificate, record.published
-    values: dict[str, Any] = {"record": record, "published": None if published is None else published_text(published)}
+    values: dict[str, Any] = {
+        "record": record,
+        "published": None if published is None else published_text(published),
+        "front_matter": "\n".join(_yaml(_front_matter(record))),
+    }
     if promised is not None:
         text = certificate_text(promised).rstrip()
         longest = max((len(marks) for marks in re.findall("`+", text)), default=0)
@@ -321,6 +326,49 @@ def model_card_text(record: RunRecord) -> str:
             "certificate_fence": "`" * max(3, longest + 1),
         }
     return render_template("model_card.md.jinja", finalize=markdown_text, **values)
+
+
+def _front_matter(record: RunRecord) -> dict[str, object]:
+    """What Hugging Face's hub reads of a model card: tags, scores, and the guarantee. Keys are our own words."""
+    data, promised, last = record.config["data"], record.certificate, record.last
+    tags = ["lehr", record.method] if promised is None else ["lehr", "differential-privacy", record.method]
+    guarantee: dict[str, object] = {"guarantee": "none", "because": record.no_privacy_because}
+    if promised is not None:
+        guarantee = {
+            "guarantee": promised.claim.kind,
+            "epsilon": rounded_up(promised.epsilon, digits=5),
+            "delta": promised.delta,
+            "unit": promised.stated.unit_of_privacy,
+            "adjacency": promised.adjacency.value,
+            "public": list(promised.stated.treated_as_public),
+            "certificate": CERTIFICATE,
+        }
+    task = "image-classification" if len(data.get("shape") or ()) == 3 else "other"
+    name = str(data.get("name") or "not named")
+    metrics = [] if last is None else [{"type": "accuracy", "name": f"accuracy on {last.on}", "value": last.accuracy}]
+    results = [{"task": {"type": task}, "dataset": {"type": name, "name": name}, "metrics": metrics}]
+    return {
+        "library_name": "lehr",
+        **({} if task == "other" else {"pipeline_tag": task}),
+        "tags": tags,
+        **({"model-index": [{"name": record.run, "results": results}]} if metrics else {}),
+        "differential_privacy": guarantee,
+    }
+
+
+def _yaml(value: object, indent: str = "") -> Iterator[str]:
+    """Lines of YAML. Text is quoted as in JSON, which YAML contains; mark-up is escaped."""
+    assert isinstance(value, dict | list)
+    pairs = [("- ", each) for each in value] if isinstance(value, list) else [(f"{k}: ", v) for k, v in value.items()]
+    for before, each in pairs:
+        if isinstance(each, dict | list) and each:
+            yield f"{indent}{before}".rstrip()
+            yield from _yaml(each, indent + "  ")
+        else:
+            shown = "".join(mark if mark.isprintable() else " " for mark in each) if isinstance(each, str) else each
+            text = re.sub(r"[<>\[\]`]", lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(shown, ensure_ascii=False))
+            is_number = isinstance(each, float) and "." not in text
+            yield indent + before + (text.replace("e", ".0e") if is_number else text)  # YAML reads 1e-05 as a word
 
 
 def markdown_text(value: object, *, is_nested: bool = False) -> str:

@@ -4,7 +4,7 @@
         config.json         which network, what it takes, how it was trained
         model.safetensors   the weights
         certificate.json    what the model promises; missing where it promises nothing
-        model_card.md       all of it, for people
+        README.md           all of it, for people; its front matter is for Hugging Face's hub
 
 Axes: B records, C classes.
 """
@@ -32,7 +32,7 @@ from lehr.files import atomic, strict_json
 from lehr.interfaces import Records
 from lehr.run import shape
 
-CONFIG, MODEL, CERTIFICATE, CARD = "config.json", "model.safetensors", "certificate.json", "model_card.md"
+CONFIG, MODEL, CERTIFICATE, CARD = "config.json", "model.safetensors", "certificate.json", "README.md"
 FORMAT, FORMAT_VERSION = "lehr-model", 1
 FIELDS = ("format", "format_version", "run", "library_version", "method", "plan", "data", "model", "training")
 RECORDS_AT_ONCE = 500
@@ -61,19 +61,35 @@ class Predictions(NamedTuple):
     probabilities: Tensor
 
 
-def load(directory: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
-    """The model with its weights, in evaluation mode.
+class PreparedModel(nn.Module):
+    """A model that takes records as they are, bytes or numbers in [0, 1], and prepares them itself."""
+
+    def __init__(self, model: nn.Module, preparation: Preparation) -> None:
+        super().__init__()
+        self.model, self.preparation = model, preparation
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The scores of the classes."""
+        scores: Tensor = self.model(self.preparation.prepared(inputs))
+        return scores
+
+
+def load(directory: str | os.PathLike[str], model: nn.Module | None = None, *, prepares: bool = False) -> nn.Module:
+    """The model with its weights, in evaluation mode. With ``prepares`` it normalises its inputs, as to export it.
 
     ``model`` is needed where it is a network of the trainer's own: the folder has its weights and not its code. It is
     filled and returned.
     """
-    described, weights = read_config(directory)["model"], read_weights(Path(directory) / MODEL)
+    config, weights = read_config(directory), read_weights(Path(directory) / MODEL)
+    described = config["model"]
     if model is None:
         with torch.device("meta"):  # which takes no memory: a network is made only where the weights are its own
             _refuse_other_weights(_network(described), weights)
         model = _network(described)
     _refuse_other_weights(model, weights)
     model.load_state_dict(weights)
+    if prepares:
+        model = PreparedModel(model, Preparation.from_json(config["data"]["preparation"]))
     return model.eval()
 
 

@@ -35,17 +35,21 @@ def report(
     prediction: Annotated[
         Path | None, Option(metavar="FILE", help="The prediction of `lehr simulate`, to compare with the run.")
     ] = None,
+    baseline: Annotated[
+        Path | None, Option(metavar="RUN", help="A run of the same network without privacy, to show its accuracy.")
+    ] = None,
     open_it: Open = False,
     overwrite: common.Overwrite = False,
     json: common.Json = False,
 ) -> None:
     """Write the report of a run, finished or not: guarantee, scores and settings on one web page that works offline.
 
-    With --compare, several runs are on one page, in one table and on the same charts.
+    With --compare, several runs are on one page, in one table and on the same charts. The accuracy of a --baseline
+    was computed without noise: ε does not cover it.
     """
     _check_runs(runs, compare=compare)
     if compare:
-        common.refuse("--compare", prediction=prediction)
+        common.refuse("--compare", prediction=prediction, baseline=baseline)
     path = to or (Path(COMPARED) if compare else RunFiles(runs[0]).report)
     is_own = to is None and not compare  # the page in a run's own folder is always renewed
     if not is_own:
@@ -58,7 +62,8 @@ def report(
         else:
             predicted = None if prediction is None else strict_json.read(prediction, prediction_from_json)
             outcome = None if predicted is None else compare_with_run(predicted, records[0])
-            page = run_page.render(records[0], outcome=outcome)
+            plain = None if baseline is None else read_run(baseline)
+            page = run_page.render(records[0], outcome=outcome, baseline=plain)
     atomic.write(path, page, overwrite=overwrite or is_own)
     shape = {"runs": [*map(_summary, records)]} if compare else _shape(records[0], outcome)
     common.print_answer({"report": path, **shape}, *_lines(path, records, outcome), json=json)

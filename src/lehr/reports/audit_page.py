@@ -72,14 +72,19 @@ def audit_table(audits: Sequence[Audit]) -> Table:
     )
 
 
-def sections(audit: Audit, *, title: str, number: int = 0) -> list[Section | Chart]:
+def sections(
+    audit: Audit, *, title: str, number: int = 0, element: str = "", is_short: bool = False
+) -> list[Section | Chart]:
     """The blocks about one audit; ``number`` distinguishes its chart from those of others on the same page."""
     first, *others = explanation(audit)
+    rows = [*audit_facts(audit).items()]
+    facts = [Facts(rows=rows[:3]), Facts(rows=rows[3:], fold="Other bounds, checks, setup")]
     about = Section(
         title=title,
+        element=element,
         badge=verdict_text(audit),
         is_bad=audit.verdict is not Verdict.NOT_REFUTED,
-        parts=[Paragraph(first), *map(note, others), Facts(rows=[*audit_facts(audit).items()])],
+        parts=[Paragraph(first), *map(note, others), *(facts if is_short else [Facts(rows=rows)])],
     )
     return [about, _roc_chart(audit, number)]
 

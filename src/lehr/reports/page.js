@@ -128,6 +128,7 @@ function follow(chart) {  // what a pointer does to it
 }
 function printing(isOn) {
   document.documentElement.classList.toggle("printed", isOn);
+  document.querySelectorAll("details.fold").forEach(fold => { if (isOn) fold.dataset.open = fold.open; fold.open = isOn || fold.dataset.open === "true"; });
   drawAll();
   if (!isOn) document.querySelectorAll(".js-plotly-plot").forEach(place => Plotly.Plots.resize(place));
 }

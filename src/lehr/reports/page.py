@@ -50,10 +50,11 @@ def warning(text: str) -> Paragraph:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """Names and values; a value that is a sequence becomes a list."""
+    """Names and values; a value that is a sequence becomes a list. ``fold`` is the text that opens them by a click."""
 
     rows: Sequence[tuple[str, str | Sequence[str]]]
     title: str = ""
+    fold: str = ""
     kind: ClassVar[str] = "facts"
 
     def __bool__(self) -> bool:
@@ -103,6 +104,8 @@ class Section:
     badge: str = ""
     is_bad: bool = False
     is_long: bool = False  # may be broken between printed pages
+    is_folded: bool = False  # opened by a click; it has no charts
+    has_columns: bool = False  # several groups of facts side by side
     element: str = ""
 
     @property
@@ -115,10 +118,21 @@ Block = Section | Chart | Table | Facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """One answer at the top of a page: a value in large letters, and what it means."""
+
+    title: str
+    value: str = ""
+    notes: Sequence[str] = ()
+    is_bad: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
     """A whole page. ``headline`` is the number that people came for, with a ``small`` text behind it.
 
-    Charts without lines, and tables and facts without rows, are left out.
+    ``tiles`` are the first answers. ``contents`` are titles with the elements that they lead to. Charts without lines,
+    and tables and facts without rows, are left out.
     """
 
     title: str  # of the browser's tab
@@ -128,10 +142,11 @@ class Page:
     small: str = ""
     is_bad: bool = False
     state: str = ""
+    tiles: Sequence[Tile] = ()
     introduction: Sequence[Paragraph] = ()
     footer: str = ""
     width: str = ""  # "wide" for large tables
-    has_contents: bool = False
+    contents: Sequence[tuple[str, str]] = ()
     reload_seconds: int = 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from lehr.rounding import exactly, rounded_up
-from lehr.run.shape import COMPLETED, SPENT, Callback, End, Evaluation, Progress, Start
+from lehr.run.shape import COMPLETED, INTERRUPTED, SPENT, Callback, End, Evaluation, Progress, Start
 
 BETWEEN_LINES = 10.0  # seconds
 
@@ -126,6 +127,11 @@ class TrainingProgress(Callback):
         is_planned = end.reason in (COMPLETED, SPENT) or (enough is not None and end.accepted >= enough)
         if not (self.quiet and is_planned):
             self.say(end_text(end, self._start))
+        if end.reason == INTERRUPTED and self._start is not None and not self.label:
+            folder = self._start.directory
+            self.say(f"report: {folder / 'report.html'}")
+            self.say(f"continue with: lehr train --resume {shlex.quote(str(folder))}")
+            self.say(f"or the same lehr.fit call with directory={str(folder)!r}, resume=True")
 
     def say(self, line: str) -> None:
         """Print a line; the next one on progress is due ten seconds later."""

@@ -9,6 +9,7 @@ ChartRun                    a run on charts, and at the end of the file the char
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,23 +17,24 @@ from typing import Any, NamedTuple
 
 from lehr import accounting
 from lehr.accounting.claims import Claim
+from lehr.auditing import Verdict
+from lehr.auditing.audit import certified_text, share_of_claim, verdict_text
 from lehr.certificates.certificate import how_chosen
 from lehr.certificates.guarantee import best_guess_text, guarantee_text, published_text
 from lehr.certificates.run_reading import RunRecord, State
 from lehr.errors import InvalidValue
 from lehr.planning.budget import FILTER
-from lehr.planning.plan import PRIVATE, SECTIONS
+from lehr.planning.plan import PRIVATE, Plan
 from lehr.reports import audit_page, prediction_page
 from lehr.reports.chart import Chart, Line, thin
-from lehr.reports.page import Block, Facts, Page, Paragraph, Section, Table, note, render_page, warning
+from lehr.reports.page import Block, Facts, Page, Paragraph, Section, Table, Tile, note, render_page, warning
 from lehr.reports.plan_page import claim_facts
 from lehr.reports.prediction_page import PredictionOutcome
 from lehr.rounding import at_most, exactly, rounded_up
 from lehr.run.shape import Evaluation
 
-COST = "How many records a step drew is private: records are expected ones, and times are in whole minutes."
+COST = "The number of records that a step drew is private: the page has expected numbers and whole minutes."
 _SAME_TO = 1e-6  # ε, computed again on another machine
-_LONG = ("trained", "frozen")  # the shapes of all weights
 
 
 def claim_of(record: RunRecord) -> Claim | None:
@@ -55,38 +57,92 @@ def is_uncertified(record: RunRecord) -> bool:
 # One run.
 
 
-def render(record: RunRecord, *, outcome: PredictionOutcome | None = None) -> str:
-    """The page, with the outcome of a prediction where one is given."""
+def render(record: RunRecord, *, outcome: PredictionOutcome | None = None, baseline: RunRecord | None = None) -> str:
+    """The page, with the outcome of a prediction, and beside the same network without privacy, where they are given."""
     claim, run = claim_of(record), ChartRun(record=record)
     believed = replace(record, certificate=None) if is_uncertified(record) else record
-    headline, small = "No privacy", ""
+    if baseline is not None:
+        check_baseline(record, baseline)
+    scores = [chart for chart in _scores([run], by_epsilon=run.has_epsilon) if chart]
+    audit = (
+        [] if record.audit is None else audit_page.sections(record.audit, title="Audit", element="audit", is_short=True)
+    )
+    progress = Section(title="How it went", element="progress", parts=[Facts(rows=[*_progress_facts(believed)])])
     blocks: list[Block | Sequence[Block]] = [
-        _scores([run], by_epsilon=run.has_epsilon),
-        Section(title="How it went", parts=[Facts(rows=[*_progress_facts(believed)]), note(COST)]),
-        _over_steps([run]),
+        scores,
+        [progress, *_over_steps([run]), _classes([run])],
+        *([] if outcome is None else [prediction_page.section(outcome)]),
+        audit,
+        *([] if claim is None else [_computation(claim)]),
+        _configuration(record),
     ]
-    if outcome is not None:
-        blocks.append(prediction_page.section(outcome))
-    if record.audit is not None:
-        blocks += audit_page.sections(record.audit, title="Audit")
-    blocks.append(_classes([run]))
-    if claim is not None:
-        headline, small = f"ε = {at_most(claim.epsilon)}", f"at δ = {exactly(claim.delta)}, {claim.kind}"
-        blocks.append(Section(title="How ε was computed", parts=[Facts(rows=[*claim_facts(claim)])], is_long=True))
-    blocks.append(_configuration(record))
+    contents = [
+        *([("Scores", scores[0].element)] if scores else []),
+        ("How it went", "progress"),
+        *([("Audit", "audit")] if audit else []),
+        *([] if claim is None else [("How ε was computed", "computation")]),
+        ("Configuration", "configuration"),
+    ]
     version, begun = record.config.get("library_version", ""), record.config.get("created_on", "")
+    guarantee = "no privacy" if claim is None else f"{claim.kind} ε = {at_most(claim.epsilon)}"
     return render_page(
         Page(
-            title=f"{record.run}: " + ("no privacy" if claim is None else f"{claim.kind} {headline}"),
+            title=f"{record.run}: {guarantee}",
             heading=f"Training run: {record.run}",
-            headline=headline,
-            small=small,
             state=record.state.value.capitalize(),
-            introduction=[*_guarantee(record, claim)],
+            tiles=[*_tiles(record, claim, baseline)],
+            introduction=[*_guarantee(record, claim), *_cautions(record, baseline)],
+            contents=contents,
             blocks=blocks,
-            footer=f"Begun on {begun} with Lehr {version}. Computed by {accounting.version()}.",
+            footer=f"Begun on {begun} with Lehr {version}. Computed by {accounting.version()}. {COST}",
         )
     )
+
+
+def check_baseline(record: RunRecord, baseline: RunRecord) -> None:
+    """An error unless the other run trained the same network without privacy, and was evaluated on the same records."""
+    if baseline.is_private:
+        raise InvalidValue("baseline", allowed="a run without privacy, such as method plain-sgd", given=baseline.method)
+    if baseline.last is None:
+        raise InvalidValue("baseline", allowed="a run that was evaluated", given=baseline.run)
+    for section, key in (
+        ("data", "name"),
+        ("data", "evaluated_on"),
+        ("model", "network"),
+        ("model", "arguments"),
+        ("model", "parameters"),
+    ):
+        own, other = record.config[section].get(key), baseline.config[section].get(key)
+        if own != other:
+            raise InvalidValue("baseline", allowed=f"a run with the same {section}: {key} {own}", given=other)
+
+
+def _tiles(record: RunRecord, claim: Claim | None, baseline: RunRecord | None) -> Iterator[Tile]:
+    """The first answers: how private, how good, whether an attack refuted it, and what is public."""
+    last, audit = record.last, record.audit
+    if claim is None:
+        yield Tile(title="Privacy", value="No privacy", notes=[f"Because: {record.no_privacy_because}."], is_bad=True)
+    else:
+        unit, _ = _stated(record)
+        guess = best_guess_text(epsilon=claim.epsilon, delta=claim.delta, unit=unit)
+        at = f"at δ = {exactly(claim.delta)}, {claim.kind}"
+        yield Tile(title="Privacy", value=f"ε = {at_most(claim.epsilon)}", notes=[at, f"{guess} 50 % is a coin toss."])
+    if last is None:
+        yield Tile(title="Accuracy", value="Not evaluated", notes=["There are no public records to evaluate on."])
+    else:
+        notes = [f"on {last.on}, after step {last.step:,}"]
+        if baseline is not None and baseline.last is not None:
+            notes.append(f"{baseline.last.accuracy:.2%} without privacy: the same network, trained without noise.")
+        yield Tile(title="Accuracy", value=f"{last.accuracy:.2%}", notes=notes)
+    if audit is not None:
+        is_bad, (verdict, *_) = audit.verdict is not Verdict.NOT_REFUTED, verdict_text(audit).split(".")
+        found = f"An attack shows {certified_text(audit)}: {share_of_claim(audit)} of the claim."
+        yield Tile(title="Audit", value=verdict[:1].upper() + verdict[1:], notes=[found], is_bad=is_bad)
+    elif claim is not None:
+        yield Tile(title="Audit", value="Not audited", notes=["To attack the training code: lehr audit RUN"])
+    if claim is not None:
+        _, public = _stated(record)
+        yield Tile(title="Treated as public", notes=[*public.split("; "), "ε does not protect these."])
 
 
 def _guarantee(record: RunRecord, claim: Claim | None) -> Iterator[Paragraph]:
@@ -98,17 +154,26 @@ def _guarantee(record: RunRecord, claim: Claim | None) -> Iterator[Paragraph]:
             f"No privacy: {record.no_privacy_because}. The model may reveal any record that it was trained on."
         )
         return
-    unit, public = _stated(record)
+    unit, _ = _stated(record)
     yield Paragraph(guarantee_text(epsilon=claim.epsilon, delta=claim.delta, adjacency=claim.adjacency, unit=unit))
-    yield note(best_guess_text(epsilon=claim.epsilon, delta=claim.delta, unit=unit))
-    yield note(_kind(claim, record))
-    yield note("It holds for every step that the plan allowed, however many were taken, accepted or rejected.")
+    whole = "It holds for every step that the plan allowed, however many were taken, accepted or rejected."
+    yield note(f"{whole} {_kind(claim, record)}")
     if record.trial_of is not None:
         yield note("It is for the whole search that this model was chosen by, not for this run alone.")
         yield from map(note, () if record.certificate is None else how_chosen(record.certificate))
-    yield note(f"Treated as public: {public}.")
     if seen := record.config["data"].get("public_records"):
         yield note(f"Training used public records: {seen}.")
+
+
+def _cautions(record: RunRecord, baseline: RunRecord | None) -> Iterator[Paragraph]:
+    """How to continue an interrupted run, and which number ε does not cover."""
+    if record.state is State.GOING_ON:
+        yield note(
+            "This run is not finished. If it was interrupted, continue it with “lehr train --resume RUN”, or call "
+            "lehr.fit again with resume=True and the same directory."
+        )
+    if baseline is not None and baseline.config["data"].get("declared", PRIVATE) == PRIVATE:
+        yield warning("ε does not cover the accuracy without privacy: it was computed from the records without noise.")
 
 
 def _stated(record: RunRecord) -> tuple[str, str]:
@@ -130,7 +195,6 @@ def _kind(claim: Claim, record: RunRecord) -> str:
 
 def _progress_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     plan, last, certificate = record.plan, record.last, record.certificate
-    yield "method", record.method
     planned = "" if plan is None else f" of {'' if plan.limit is None else 'at most '}{plan.steps:,} planned"
     yield "steps taken", f"{record.steps_charged:,}{planned}"
     if plan is not None and plan.stops_at_accepted is not None:
@@ -146,35 +210,113 @@ def _progress_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "evaluated", f"on {last.on}, after step {last.step:,}"
     if record.state is State.STOPPED and certificate is not None and certificate.ex_post is not None:
         yield "ε ex post (no guarantee)", at_most(certificate.ex_post.epsilon)
+    yield from _constants(record).items()
     if plan is not None:
         expected = record.steps_charged * plan.expected_batch_size
         passes = record.steps_charged * plan.sampling_probability
         yield "records used", f"{expected:,.0f} expected, {passes:.4g} passes over the data"
     if record.minutes is not None:
-        yield "time", f"{record.minutes:,} minutes, from the first charge to the last, pauses included"
+        yield "time", f"{record.minutes:,} minutes, pauses included"
     if certificate is not None and (budget := certificate.budget) is not None:
         used = f"{at_most(budget.spent_epsilon)} of {at_most(budget.epsilon)}"
         yield "budget of the records", f"{budget.dataset}: ε = {used} spent, this run included"
 
 
+def _computation(claim: Claim) -> Section:
+    facts = Facts(rows=[*claim_facts(claim)])
+    return Section(title="How ε was computed", element="computation", parts=[facts], is_long=True, is_folded=True)
+
+
+# The configuration in the words of whoever sets it. What is off, or not set, is left out.
+
+_UNSET = ("", "–", "none", "no", "always", "constant", "not stated")
+_NAMES = {
+    "num_classes": "classes",
+    "expected_batch_size": "batch size",
+    "shape": "shape of a record",
+    "evaluate_every": "steps between evaluations",
+}
+_SHAPES = ("trained", "frozen")  # the shapes of all weights
+_REPEATED = ("settings", "is_known", "records", "asked", "noise_multiplier", "steps", "delta", "adjacency")
+
+
 def _configuration(record: RunRecord) -> Section:
-    plan = {} if record.plan is None else record.plan.to_json()
-    shown = {"plan": plan} | {name: record.config[name] for name in (*SECTIONS, "stated")}
-    parts = [
-        Facts(title=name.capitalize(), rows=[row for row in _flat(settings) if name != "model" or row[0] not in _LONG])
-        for name, settings in shown.items()
-    ]
-    return Section(title="Configuration", parts=parts, is_long=True)
+    config, plan = record.config, record.plan
+    method, update = dict(config["method"]), dict(config["method"].get("update") or {})
+    clipping, model = dict(method.get("clipping") or {}), dict(config["model"])
+    network = model.pop("network", None) or "your own module"
+    optimizer = {"name": update.pop("optimizer", None), **(update.pop("arguments", None) or {})}
+    others = {key: value for key, value in method.items() if key not in ("name", "clipping", "update")}
+    schedules = {} if plan is None else {"noise schedule": plan.to_json()["noise_schedule"]}
+    groups: dict[str, dict[str, object]] = {
+        "Method": {
+            "method": record.method,
+            **({} if plan is None else _plan_words(plan)),
+            "clip norm": clipping.pop("clip_norm", None),
+            "clipping": clipping,
+            "optimizer": optimizer if optimizer["name"] else None,
+            **update,
+            **schedules,
+            **others,
+        },
+        "Training": config["training"],
+        "Network": {"network": {"name": network, **(model.pop("arguments", None) or {})}, **model},
+        "Data": {"records": None if plan is None else f"{plan.records:,}", **config["data"]},
+        "Statements": config["stated"],
+    }
+    parts = [Facts(title=title, rows=[*_setting_rows(settings)]) for title, settings in groups.items()]
+    return Section(title="Configuration", element="configuration", parts=parts, is_long=True, has_columns=True)
 
 
-def _flat(shape: Mapping[str, object], before: str = "") -> Iterator[tuple[str, str]]:
-    """Names and values of nested settings, as text."""
-    for name, value in shape.items():
-        words = before + str(name).replace("_", " ")
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{words}: ")
-        else:
-            yield words, "–" if value in (None, {}, []) else str(value)
+def _plan_words(plan: Plan) -> dict[str, object]:
+    passes = plan.steps * plan.sampling_probability
+    return {
+        "noise multiplier": plan.noise_multiplier,
+        "batch size": f"{plan.expected_batch_size:,.10g} expected, of {plan.records:,} records",
+        "steps": f"{plan.steps:,} ({passes:.4g} epochs)",
+        "δ": exactly(plan.delta),
+        "adjacency": plan.adjacency.value,
+    }
+
+
+def _setting_rows(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        text = _shape_text(value) if name == "shape" else _setting_text(value)
+        if name in _SHAPES or text in _UNSET or (name in _REPEATED and not isinstance(value, str)):
+            continue
+        yield _NAMES.get(name, str(name).replace("_", " ")), text
+
+
+def _shape_text(value: object) -> str:
+    return " × ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else "–"
+
+
+def _setting_text(value: object) -> str:
+    """A setting as a person would write it: "sgd (momentum 0.9)"."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.6g}" if value else "–"
+        case Mapping():
+            named = next((key for key in ("kind", "rule", "name") if key in value), None)
+            rest = {key: text for key, each in value.items() if key != named and (text := _setting_text(each)) != "–"}
+            words = ", ".join(f"{key} {text}" for key, text in rest.items())
+            head = "" if named is None else _spaced(str(value[named])) if named == "rule" else str(value[named])
+            return f"{head} ({words})" if head and words else head or words or "–"
+        case list() | tuple():
+            return ", ".join(map(_setting_text, value)) or "–"
+        case _:
+            return str(value).replace("as_model", "as the model").replace("(reduction='none')", "")
+
+
+def _spaced(name: str) -> str:
+    """The words of a class: "flat clip" of "FlatClip"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 # Several runs.
@@ -240,6 +382,7 @@ def _comparison_row(run: ChartRun) -> dict[str, str]:
             f"ε = {at_most(claim.epsilon)} at δ = {exactly(claim.delta)}{whole}, {claim.kind} ({certified}), "
             f"for {unit}, {claim.adjacency.value}"
         )
+    constants = _constants(record)
     accepted = f", {last.accepted:,} accepted" if last is not None and last.accepted < last.step else ""
     return {
         "run": run.name,
@@ -250,6 +393,7 @@ def _comparison_row(run: ChartRun) -> dict[str, str]:
         "data": f"{data.get('name') or 'unnamed'}, declared {data.get('declared', PRIVATE)}",
         "accuracy": "–" if last is None else f"{last.accuracy_text} on {last.on}",
         "steps taken": f"{record.steps_charged:,}{accepted}",
+        **{name: constants.get(name, "–") for name in ("noise multiplier", "clip norm")},
         "minutes": "–" if record.minutes is None else f"{record.minutes:,}",
         "state": record.state.value,
     }
@@ -369,6 +513,12 @@ class _Series(NamedTuple):
     note: str
     is_of: Callable[[ChartRun], bool] = lambda run: True
     y_format: str = ""
+    is_number: bool = False  # shown as a number where it is constant
+
+    def points(self, record: RunRecord) -> list[tuple[int, float]]:
+        """Steps and values."""
+        by_step = {row.step: self.value(row) for row in record.evaluations}
+        return [(step, number) for step, number in by_step.items() if number is not None]
 
 
 _SERIES = {
@@ -393,25 +543,34 @@ _SERIES = {
         y_title="noise multiplier",
         value=lambda row: row.noise_multiplier,
         note="The noise over the sensitivity of a sum. It is public: planned, or computed from released values.",
+        is_number=True,
     ),
     "clip": _Series(
         title="Clip norm",
         y_title="clip norm",
         value=lambda row: row.clip_norm,
         note="The sensitivity that the noise is scaled by. It is public: scheduled, or computed from released values.",
+        is_number=True,
     ),
 }
+
+
+def _constants(record: RunRecord) -> dict[str, str]:
+    """The noise multiplier and the clip norm, where the run did not change them."""
+    values = {
+        each.y_title: {number for _, number in each.points(record)} for each in _SERIES.values() if each.is_number
+    }
+    return {name: f"{numbers.pop():.6g}, constant" for name, numbers in values.items() if len(numbers) == 1}
 
 
 def _over_steps(runs: Sequence[ChartRun]) -> list[Chart]:
     """ε, acceptance, noise and clip norm against steps, as far as the runs have them."""
     charts = []
     for element, series in _SERIES.items():
-        lines = []
-        for run in filter(series.is_of, runs):
-            by_step = {row.step: series.value(row) for row in run.record.evaluations}
-            points = [(step, number) for step, number in by_step.items() if number is not None]
-            lines += [run.line(run.name or series.y_title, points)] if points else []
+        points_of = [(run, points) for run in filter(series.is_of, runs) if (points := series.points(run.record))]
+        if series.is_number and all(len({number for _, number in points}) == 1 for _, points in points_of):
+            continue  # a constant is a number and not a chart
+        lines = [run.line(run.name or series.y_title, points) for run, points in points_of]
         style = {"y_title": series.y_title, "y_format": series.y_format, "note": series.note, "from_zero": True}
         charts.append(_chart(element, series.title, runs, lines, **style))
     return charts

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +81,32 @@ class Training:
         return [phase for phase in self.phases if phase.first_step <= step][-1]
 
 
+class DelayedInterrupt:
+    """Delays the first Ctrl-C to the end of the step: a checkpoint within a step would not be consistent.
+
+    A second Ctrl-C stops at once. Nothing is delayed with several ranks, outside the main thread, or if the program
+    handles Ctrl-C itself.
+    """
+
+    def __init__(self, *, is_alone: bool) -> None:
+        self.is_requested = False
+        is_main = threading.current_thread() is threading.main_thread()
+        self._is_active = is_alone and is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def __enter__(self) -> Self:
+        if self._is_active:
+            signal.signal(signal.SIGINT, self._request)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_active:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _request(self, *_: object) -> None:
+        self.is_requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Loop:
     """Trains from the last checkpoint to the end of the plan. Callbacks are called on rank 0 only."""
 
@@ -110,7 +138,8 @@ class Loop:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), training_only(self.training.model):
             self._begin()
-            return self._train()
+            with DelayedInterrupt(is_alone=self.run.ranks.total == 1) as interrupt:
+                return self._train(interrupt)
 
     def _begin(self) -> None:
         """Continue the checkpoint's attempt, or start a new one, which charges every step."""
@@ -124,7 +153,7 @@ class Loop:
         if state.attempt != self._attempt_before:
             self._save()  # after a crash, this attempt continues and no other one is charged
 
-    def _train(self) -> End:
+    def _train(self, interrupt: DelayedInterrupt) -> End:
         training, run, state = self.training, self.run, self.state
         self._prepare()
         saved_at, early = time.monotonic(), self._reason_to_stop()
@@ -151,9 +180,11 @@ class Loop:
                 spent = run.epsilon_after(step.index)
                 self._evaluate(training.scorer, step.randomness, spent=spent, extra=self._step_metrics(released, clip))
             del released  # frees memory: it is as large as the model
-            if self._is_time_to_save(saved_at):
+            if self._is_time_to_save(saved_at) or interrupt.is_requested:
                 self._save()
                 saved_at = time.monotonic()
+            if interrupt.is_requested:
+                raise KeyboardInterrupt
             if early := self._reason_to_stop():
                 break
         self._evaluate_end()

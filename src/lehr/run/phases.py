@@ -47,7 +47,8 @@ class Phase:
                 validate.count(**{name: getattr(self, name)})
         if self.learning_rate is not None:
             validate.positive(learning_rate=self.learning_rate)
-        paths: object = list(self.trained) if isinstance(self.trained, tuple) else self.trained
+        given: object = self.trained
+        paths = list(given) if isinstance(given, tuple) else given
         object.__setattr__(self, "trained", strict_json.list_of("trained", paths, _path))
 
     @classmethod

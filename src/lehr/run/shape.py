@@ -184,6 +184,7 @@ def _fraction(**named: object) -> float:
 
 
 COMPLETED = "plan completed"
+INTERRUPTED = "interrupted"
 SPENT = "the limit is reached"  # in a run whose costs depend on its releases
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import math
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,14 +21,15 @@ from lehr.planning.budget import Budget, RunStatus
 from lehr.planning.plan import Plan
 from lehr.planning.search_cost import RepeatedSelection, SearchPrice
 from lehr.reports import run_page
+from lehr.rounding import at_most, exactly
 from lehr.run.folder import RunFolder
 from lehr.run.replay import RunPlan
-from lehr.run.shape import End, Evaluation
+from lehr.run.shape import End, Evaluation, RunFiles
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Run:
-    """A finished run. ``certificate`` is None unless ``settings_chosen_on`` was given.
+    """A finished run. ``certificate`` is None unless ``settings_chosen_on`` was given: ``no_certificate_because``.
 
     ``proven`` is the claim for everything the plan allowed; its ε is infinite if nothing is proven. ``published`` is
     the claim by the paper's rule, if the run follows it. If that rule is broken, the claim gives the reason.
@@ -38,11 +44,62 @@ class Run:
     proven: Claim
     published: Claim | None = None
     promises_nothing: str | None = None  # why runs of this kind are never certified
+    is_withheld: bool = False  # the settings were chosen on these records by earlier fits of this process
 
     @property
     def accuracy(self) -> float | None:
         """The accuracy of the last evaluation."""
         return self.evaluations[-1].accuracy if self.evaluations else None
+
+    @property
+    def no_certificate_because(self) -> str:
+        """Why there is no certificate, and what adds one; empty if there is one."""
+        if self.certificate is not None:
+            return ""
+        if self.promises_nothing is not None or not math.isfinite(self.proven.epsilon):
+            return f"nothing is guaranteed: {self.promises_nothing or 'it was trained without noise that is enough'}"
+        if self.is_withheld:
+            return "earlier fits of this process chose the settings on these records; give every fit the same budget="
+        return (
+            "pass settings_chosen_on= to fit: 'fixed', 'public' or 'private'; "
+            f"for this run: lehr release {shlex.quote(str(self.directory))} --to FOLDER --settings-chosen-on fixed"
+        )
+
+    def write_report(self, path: Path | str | None = None, *, baseline: Run | None = None) -> Path:
+        """Write the report, by default over the one in the run folder, and return its path.
+
+        ``baseline`` is a run of the same network without privacy, whose accuracy is then shown beside. It was computed
+        without noise: ε does not cover it.
+        """
+        to = Path(path) if path is not None else RunFiles(self.directory).report
+        plain = None if baseline is None else run_reading.read_run(baseline.directory)
+        page = run_page.render(run_reading.read_run(self.directory), baseline=plain)
+        atomic.write(to, page, overwrite=True)
+        return to
+
+    def _facts(self) -> dict[str, str]:
+        promised = self.proven if self.certificate is None else self.certificate
+        guarantee = f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}, {self.proven.kind}"
+        if self.promises_nothing is not None or not math.isfinite(promised.epsilon):
+            guarantee = "no privacy"
+        return {
+            "directory": str(self.directory),
+            "ended": f"{self.end.reason}, {self.end.step:,} steps",
+            "ε": guarantee,
+            "accuracy": "not evaluated" if self.accuracy is None else f"{self.accuracy:.2%}",
+            "certificate": "issued" if self.certificate is not None else f"none: {self.no_certificate_because}",
+            "report": str(RunFiles(self.directory).report),
+        }
+
+    def __repr__(self) -> str:
+        return "\n".join(("Run", *(f"  {name + ':':13}{value}" for name, value in self._facts().items())))
+
+    def _repr_html_(self) -> str:
+        rows = (
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+            for name, value in self._facts().items()
+        )
+        return f"<table>{''.join(rows)}</table>"
 
 
 def certificate_for(
@@ -77,8 +134,23 @@ def write(folder: RunFolder, certificate: Certificate | None) -> None:
     """Write the certificate and the report to the run folder. It can be called again after a crash."""
     if certificate is not None:
         write_certificate(folder.files.certificate, certificate, overwrite=True)
+    _write_report(folder)
+
+
+def _write_report(folder: RunFolder) -> None:
     page = run_page.render(run_reading.read_run(folder.files.directory))
     atomic.write(folder.files.report, page, overwrite=True)
+
+
+@contextmanager
+def report_if_interrupted(folder: RunFolder | None) -> Iterator[None]:
+    """Write the report of what was done if Ctrl-C ends the run. Only rank 0 has the folder."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is not None:
+            _write_report(folder)
+        raise
 
 
 def dataset_of(budget: Path) -> str:

@@ -61,7 +61,7 @@ from lehr.run.mechanism import Mechanism, Method
 from lehr.run.phases import Phase, check_phases, first_steps, phases_from_json, training_only
 from lehr.run.private_run import PrivateRun, RunSpec, epsilon_of_charges
 from lehr.run.replay import RunPlan
-from lehr.run.shape import FORMAT, FORMAT_VERSION, Callback, End, Start
+from lehr.run.shape import FORMAT, FORMAT_VERSION, INTERRUPTED, Callback, End, Start
 from lehr.run.sharded import Shards
 from lehr.training import describing, ending, engines, prepare
 from lehr.training.ending import Run
@@ -375,7 +375,7 @@ class TrainingRun:
             self.ranks.broadcast([*self.model.parameters(), *self.model.buffers()])
         loop = Loop(self._training(run), run, callbacks)
         loop.load_checkpoint()
-        with _call_back(loop.callbacks, self._start(run, loop), loop):
+        with _call_back(loop.callbacks, self._start(run, loop), loop), ending.report_if_interrupted(run.folder):
             end = loop.train()
         weights = loop.weights()
         run.finish(weights, accepted=end.accepted)
@@ -394,6 +394,7 @@ class TrainingRun:
             proven=self.proven_claim,
             published=self.published_claim,
             promises_nothing=self.promises_nothing,
+            is_withheld=self.is_withheld,
         )
 
     def _certificate(self, budget: SharedBudget | None, charged: Event | None = None) -> Certificate:
@@ -537,7 +538,7 @@ def _call_back(callbacks: Sequence[Callback], start: Start, loop: Loop) -> Itera
     try:
         yield
     except BaseException as error:
-        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"stopped by {type(error).__name__}"
+        reason = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"stopped by {type(error).__name__}"
         if isinstance(error, Diverged | StoreError):
             reason = str(error)
         state = loop.state
