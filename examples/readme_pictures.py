@@ -80,12 +80,13 @@ def draw_accuracies(outcomes: Outcomes) -> Figure:
         panel.set_xscale("log")
         panel.set_xticks(EPSILONS, [str(epsilon) for epsilon in EPSILONS])
         panel.minorticks_off()
-        panel.margins(y=0.25)
+        panel.margins(x=0.14, y=0.25)
         panel.set_title(setting.title, fontsize=10)
         panel.set_xlabel("proven ε, δ = 10⁻⁵")
         panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(fontsize=8, frameon=False, loc="lower right")
     figure.axes[0].set_ylabel("test accuracy (%)")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside lower center", ncols=2)
     return figure
 
 
