@@ -416,10 +416,12 @@ class Differentiation:
     def _run_together(self, values: Tensors, inputs: Inputs, targets: Any, mode: ExecutionMode) -> Tensor:
         """The losses of all views of all records, one after another.
 
-        Weights and images are in the memory format of the mode; images of one channel have no format.
+        Weights and images are in the memory format of the mode; images of one channel have no format. Without a kernel,
+        which has four axes, no convolution gains from another format.
         """
         images = batches.flat_views(inputs, views=self._views)
-        if mode.is_channels_last and not mode.is_record_by_record:
+        has_kernels = any(value.dim() == 4 for value in values.values())
+        if mode.is_channels_last and has_kernels and not mode.is_record_by_record:
             images, values = batches.each(batches.channels_last, (images, dict(values)))
         return self._losses(values, images, batches.repeat_targets(targets, views=self._views))
 

@@ -132,13 +132,9 @@ class ModeSearch:
     def _first_that_runs(
         self, mode: ExecutionMode, wrong_in: Callable[[ExecutionMode], set[str]]
     ) -> tuple[ExecutionMode, set[str]]:
-        """Together with channels innermost; together as they come, for a model that views images as rows; or alone.
-
-        Without a kernel of four axes there is no convolution that would gain from another order of channels.
-        """
+        """Together with channels innermost; together as they come, for a model that views images as rows; or alone."""
         if not mode.is_record_by_record:
-            has_kernels = any(value.dim() == 4 for value in self._model.state_dict().values())
-            for is_channels_last in (True, False) if has_kernels else (False,):
+            for is_channels_last in (True, False):
                 together = replace(mode, is_channels_last=is_channels_last)
                 try:
                     return together, wrong_in(together)
