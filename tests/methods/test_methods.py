@@ -329,7 +329,7 @@ def test_sa_dpsgd_as_published_plans_for_all_candidates_and_counts_them(keeps_mo
     assert [claim.kind for claim in run.certificate.published_claims] == ["published"]
     assert charged(tmp_path / "run") == {run.plan.step_event: run.end.step}
     # One more premise is broken where rejected gradients stay in the momentum.
-    assert ("stay in the momentum" in str(run.published)) == keeps_momentum
+    assert ("stay in the momentum" in str(run.published.premises)) == keeps_momentum
     assert ("stay in the momentum" in (tmp_path / "run/certificate.json").read_text("utf-8")) == keeps_momentum
     config = json.loads((tmp_path / "run/config.json").read_text(encoding="utf-8"))
     assert config["method"]["acceptance"]["keeps_momentum"] is keeps_momentum

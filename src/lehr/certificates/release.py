@@ -345,7 +345,10 @@ def _front_matter(record: RunRecord) -> dict[str, object]:
         }
     task = "image-classification" if len(data.get("shape") or ()) == 3 else "other"
     name = str(data.get("name") or "not named")
-    metrics = [] if last is None else [{"type": "accuracy", "name": f"accuracy on {last.on}", "value": last.accuracy}]
+    metrics = []
+    if last is not None:
+        score, _ = last.score
+        metrics = [{"type": score, "name": f"{score} on {last.on}", "value": getattr(last, score)}]
     results = [{"task": {"type": task}, "dataset": {"type": name, "name": name}, "metrics": metrics}]
     return {
         "library_name": "lehr",

@@ -132,8 +132,9 @@ def _tiles(record: RunRecord, claim: Claim | None, baseline: RunRecord | None) -
     else:
         notes = [f"on {last.on}, after step {last.step:,}"]
         if baseline is not None and baseline.last is not None:
-            notes.append(f"{baseline.last.accuracy:.2%} without privacy: the same network, trained without noise.")
-        yield Tile(title="Accuracy", value=f"{last.accuracy:.2%}", notes=notes)
+            notes.append(f"{baseline.last.score[1]} without privacy: the same network, trained without noise.")
+        name, value = last.score
+        yield Tile(title=name.capitalize(), value=value, notes=notes)
     if audit is not None:
         is_bad, (verdict, *_) = audit.verdict is not Verdict.NOT_REFUTED, verdict_text(audit).split(".")
         found = f"An attack shows {certified_text(audit)}: {share_of_claim(audit)} of the claim."

@@ -123,6 +123,11 @@ class Evaluation:
         """The accuracy in percent, or a dash for a regression."""
         return "–" if self.accuracy is None else f"{self.accuracy:.2%}"
 
+    @property
+    def score(self) -> tuple[str, str]:
+        """The name and the text of the main score: the accuracy or, in a regression, the loss."""
+        return ("loss", f"{self.loss:.4g}") if self.accuracy is None else ("accuracy", self.accuracy_text)
+
     def to_json(self) -> dict[str, object]:
         """The JSON form. Infinity is a word, and unknown values are omitted."""
         row: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(self)}

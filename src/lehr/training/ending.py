@@ -82,11 +82,12 @@ class Run:
         guarantee = f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}, {self.proven.kind}"
         if self.promises_nothing is not None or not math.isfinite(promised.epsilon):
             guarantee = "no privacy"
+        score, value = self.evaluations[-1].score if self.evaluations else ("accuracy", "not evaluated")
         return {
             "directory": str(self.directory),
             "ended": f"{self.end.reason}, {self.end.step:,} steps",
             "ε": guarantee,
-            "accuracy": "not evaluated" if self.accuracy is None else f"{self.accuracy:.2%}",
+            score: value,
             "certificate": "issued" if self.certificate is not None else f"none: {self.no_certificate_because}",
             "report": str(RunFiles(self.directory).report),
         }
