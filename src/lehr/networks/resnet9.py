@@ -5,7 +5,7 @@ Normalisation": every convolution is followed by its activation and then by a gr
 fixed convolution in front whitens small patches.
 
 >>> sum(weight.numel() for weight in resnet9().parameters())
-619466
+620298
 """
 
 from __future__ import annotations
