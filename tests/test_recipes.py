@@ -79,6 +79,14 @@ def test_given_values_stay() -> None:
     assert made.method.clip_norm == 0.1
 
 
+@pytest.mark.parametrize("longer", [{"steps": 8000}, {"epochs": 8000 * 8192 / 60_000}])
+def test_a_longer_run_has_a_lower_rate(longer: dict[str, Any]) -> None:
+    usual, long, short = (made_for({}, recipe=AUTO, epsilon=3, **more) for more in ({}, longer, {"steps": 10}))
+    assert usual.privacy.steps == 800
+    assert long.method.learning_rate == pytest.approx((usual.method.learning_rate or 0) / 10, rel=0.01)
+    assert short.method.learning_rate == usual.method.learning_rate
+
+
 def test_epochs_replace_the_steps() -> None:
     made = made_for({}, recipe=AUTO, epsilon=3, epochs=2)
     assert (made.privacy.epochs, made.privacy.steps) == (2, None)

@@ -49,6 +49,7 @@ class Task:
     is_on_gpu: bool = False
     has_prior: bool = False
     has_own_network: bool = False
+    steps: int | None = None  # if the user has chosen their number
 
     @property
     def signal(self) -> float:
@@ -80,7 +81,8 @@ class Recipe:
 
 
 def _tables(task: Task, *, steps: int, travel: float = TRAVEL, **model: Any) -> dict[str, dict[str, Any]]:
-    rate = recommended_learning_rate(epsilon=task.epsilon, records=task.records, steps=steps, travel=travel)
+    longer = max(steps, task.steps or 0)  # a longer run needs a lower rate; a higher one may diverge
+    rate = recommended_learning_rate(epsilon=task.epsilon, records=task.records, steps=longer, travel=travel)
     return {
         "model": model,
         "method": {
@@ -142,8 +144,9 @@ def _residual(task: Task) -> Tables:
     tables["privacy"]["expected_batch_size"] = max(1.0, round(4096 / 50_000 * task.records))
     views = 8 if steps <= 500 else 4  # a longer run has seen many views of a record anyway
     tables["training"] |= {"augmentation": "flip_crop", "views": views, "precision": "bfloat16"}
-    if task.has_prior:
-        tables["training"]["phases"] = [{"steps": steps // 10, "trained": ["head"], "learning_rate": 5.0}, {}]
+    head_first = (task.steps or steps) // 10
+    if task.has_prior and head_first:
+        tables["training"]["phases"] = [{"steps": head_first, "trained": ["head"], "learning_rate": 5.0}, {}]
     return tables
 
 
@@ -229,7 +232,7 @@ def with_recipe(config: RunConfig, *, shape: tuple[int, ...], records: int, **fa
     validate.one_of((AUTO, *RECIPES), recipe=asked)
     if config.privacy.epsilon is None:
         raise InvalidValue("epsilon", allowed="given together with a recipe, which follows from it", given=None)
-    task = Task(shape=shape, records=records, epsilon=config.privacy.epsilon, **facts)
+    task = Task(shape=shape, records=records, epsilon=config.privacy.epsilon, steps=_steps(config, records), **facts)
     name, why = choose(task) if asked == AUTO else (asked, "")
     if (reason := RECIPES[name].why_not(task)) is not None:
         raise InvalidValue("recipe", allowed=f"one that suits the records ({reason})", given=name)
@@ -240,3 +243,12 @@ def with_recipe(config: RunConfig, *, shape: tuple[int, ...], records: int, **fa
         made = made.with_tables(privacy={key: made.privacy[key] for key in made.privacy if key != "steps"})
     own = {table: dict(getattr(config, table)) for table in ("data", "model", "method", "privacy", "training", "run")}
     return made.with_values(**own).with_values(training={"recipe": name}), why
+
+
+def _steps(config: RunConfig, records: int) -> int | None:
+    """The number of steps, if the configuration has it, or passes over the records."""
+    privacy = config.privacy
+    if privacy.epochs is None:
+        return privacy.steps
+    batch = privacy.expected_batch_size or recommended_batch_size(records)
+    return max(1, round(privacy.epochs * records / batch))
