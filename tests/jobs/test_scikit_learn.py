@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.model_selection import GridSearchCV  # type: ignore[import-untyped]
 from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
 from sklearn.preprocessing import FunctionTransformer, StandardScaler  # type: ignore[import-untyped]
 
+from lehr.certificates.release import release
 from lehr.errors import InvalidValue
 from lehr.integrations.sklearn import LehrClassifier, LehrRegressor
 
@@ -43,6 +45,15 @@ def test_a_scaler_fitted_on_the_records_gives_a_warning_and_no_certificate() -> 
     with pytest.warns(UserWarning, match="bounds="):
         pipeline.fit(AGES, LABELS)
     assert pipeline[-1].certificate_ is None
+
+
+@pytest.mark.parametrize("chosen_on", ["fixed", None])
+def test_a_run_on_scaled_records_cannot_be_certified_later(chosen_on: str | None, tmp_path: Path) -> None:
+    classifier = a_classifier(bounds=None, settings_chosen_on=chosen_on, directory=tmp_path / "run")
+    with pytest.warns(UserWarning, match="these very records"):
+        make_pipeline(StandardScaler(), classifier).fit(AGES, LABELS)
+    with pytest.raises(InvalidValue, match="settings_chosen_on"):
+        release(tmp_path / "run", tmp_path / "model", settings_chosen_on="fixed")
 
 
 def test_known_bounds_take_the_place_of_a_scaler() -> None:

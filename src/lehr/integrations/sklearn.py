@@ -78,15 +78,20 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
         if len(getattr(self, "_clones", ())) > 1:  # they may have been fitted in other processes
             earlier_fits.note(earlier_fits.Fit(records=sketch(dataset), settings="those of other clones"))
         chosen_on = self.settings_chosen_on
-        if self.bounds is None and _is_standardised(inputs):
+        is_standardised = self.bounds is None and _is_standardised(inputs)
+        if is_standardised:
             warnings.warn(
                 "X was scaled with the means and deviations of these very records. They leave without noise, no ε "
                 "covers them, and there is no certificate. Scale by bounds that you know without the records: "
                 "bounds=(low, high) instead of a fitted scaler",
                 stacklevel=3,
             )
-            chosen_on = None
-        with tempfile.TemporaryDirectory() as temporary:  # removed with the key in it, unless there is a directory
+            # As a choice on these records it is recorded in the run, so that `lehr release` cannot certify it either.
+            earlier_fits.note(earlier_fits.Fit(records=sketch(dataset), settings="those of a fitted scaler"))
+            chosen_on = chosen_on or "fixed"
+        with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
+            if is_standardised:  # it was said above
+                warnings.filterwarnings("ignore", message="there is no certificate")
             run = fit(
                 module,
                 dataset,
