@@ -46,7 +46,7 @@ from lehr.reports.chart import Line
 EPSILONS = (1, 2, 3, 8)
 PRIOR: Mapping[str, Any] = {
     "network": "resnet9",
-    "arguments": {"in_channels": 3},
+    "arguments": {},
     "image_side": 32,
     "channels": 3,
     "kinds": ["oriented", "oriented", "oriented", "dead-leaves"],
@@ -255,7 +255,7 @@ MOMENTUM = 0.9
 # The title of a row, and the arguments of ``lever``.
 LEVERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("features normalised by 27 groups of channels", {"features": "groups", "rate": 0.8}),
-    ("whitened on pink noise", {"features": "pink-noise"}),
+    ("whitened on pink noise, as the input factor of DP-KFC is", {"features": "pink-noise"}),
     ("whitened on dead leaves (the recipe)", {}),
     ("the same, without momentum, at ten times the rate", {"momentum": 0.0, "rate": 4.0}),
     ("the same, without an average of weights", {"decay": 0.0}),
