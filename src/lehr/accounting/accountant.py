@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version as version_of
+from importlib import metadata
 from types import MappingProxyType
 from typing import Protocol
 
@@ -180,8 +180,16 @@ def _atoms_within(event: Event) -> set[Event]:
 
 def version() -> str:
     """The versions of everything that a number depends on, for the record."""
-    others = (f"{package} {version_of(package)}" for package in ("dp-accounting", "numpy", "scipy"))
+    others = (f"{package} {_version_of(package)}" for package in ("dp-accounting", "numpy", "scipy"))
     return ", ".join((f"lehr {lehr.__version__}", *others))
+
+
+def _version_of(package: str) -> str:
+    """A package that was copied without its metadata must not cost a finished run its record."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "of unknown version"
 
 
 GRID_TOLERANCE = 1e-3
