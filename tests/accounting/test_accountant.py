@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lehr.accounting.accountant import ACCOUNTANTS, EpsilonCurve, answers, bound, claim
+from lehr.accounting.accountant import ACCOUNTANTS, EpsilonCurve, answers, bound, claim, version
 from lehr.accounting.calibration import (
     OUT_OF_SIGHT,
     SMALLEST_SAMPLING_PROBABILITY,
@@ -328,3 +329,12 @@ def test_other_than_three_numbers_are_refused() -> None:
     for stated in (0, 1, 2, 4):
         with pytest.raises(InvalidValue, match="exactly three"):
             refuse_other_than_three(**{name: 1 if index < stated else None for index, name in enumerate("abcd")})
+
+
+def test_a_package_without_metadata_does_not_cost_a_run_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(package: str) -> str:
+        raise metadata.PackageNotFoundError(package)
+
+    assert f"numpy {np.__version__}" in version()
+    monkeypatch.setattr(metadata, "version", missing)
+    assert "numpy of unknown version" in version()
