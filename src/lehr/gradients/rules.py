@@ -1,6 +1,7 @@
 """The layer rules: how each kind of layer is run and what a record contributes to its parameters.
 
-    normalisations   LayerNorm, RMSNorm, GroupNorm, InstanceNorm, and BatchNorm with fixed statistics
+    normalisations   LayerNorm, RMSNorm and its variants of other libraries, which are recognised by what they compute,
+                     GroupNorm, InstanceNorm, and BatchNorm with fixed statistics
     products         Linear, PReLU, Embedding, EmbeddingBag; an embedding table's gradient is never dense
     convolutions     plain and transposed, in one, two and three dimensions, with every option
     attention        MultiheadAttention with every option that torch's own has on batches
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -28,9 +30,20 @@ from torch.nn import functional
 from lehr.errors import InvalidValue
 from lehr.gradients.contributions import Lookup, Materialised, Stacked, outer
 from lehr.gradients.convolutions import Convolved, Geometry
-from lehr.interfaces import Contribution, Contributions, LayerRule, Site, Tap, at_least_float32, register_layer_rule
+from lehr.gradients.execution import FunctionalModel, plain_forward
+from lehr.interfaces import (
+    Contribution,
+    Contributions,
+    LayerRule,
+    Site,
+    Tap,
+    at_least_float32,
+    register_layer_rule,
+    register_rule_finder,
+)
 
 Sites: TypeAlias = Mapping[str, Site]
+_EPS = ("variance_epsilon", "eps")  # what RMSNorms of other libraries call it
 _InstanceNorm: TypeAlias = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 _BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -105,6 +118,42 @@ def _rms_norm(layer: nn.RMSNorm, tap: Tap, x: Tensor) -> Tensor:
 
 def _layer_norm_grads(layer: nn.LayerNorm | nn.RMSNorm, sites: Sites) -> Contributions:
     return _affine_grads(sites["output"], range(1, sites["output"].inputs.dim() - len(layer.normalized_shape)))
+
+
+def _rms_variant(offset: float, eps: float, layer: Any, tap: Tap, hidden_states: Tensor) -> Tensor:
+    exact = _exact(hidden_states)
+    normalised = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + eps)
+    return tap("output", normalised, (normalised * (offset + layer.weight)).to(hidden_states.dtype))
+
+
+def _rms_variant_grads(layer: nn.Module, sites: Sites) -> Contributions:
+    site = sites["output"]
+    products = site.output_grads.to(site.inputs.dtype) * site.inputs
+    return {"weight": products.sum(tuple(range(1, products.dim() - 1)))}
+
+
+def _find_rms_norm(layer: nn.Module) -> LayerRule | None:
+    """The rule of an RMSNorm of another library: x / √(mean(x²) + eps), times the weight, or times one more than it.
+
+    Which of the two it is, if any, is tried on made-up numbers.
+    """
+    weight, eps = layer._parameters.get("weight"), next((vars(layer)[name] for name in _EPS if name in vars(layer)), 0)
+    has_others = len(layer._parameters) > 1 or layer._buffers or layer._modules
+    if weight is None or weight.dim() != 1 or not isinstance(eps, float) or has_others:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    inputs, gains = (torch.randn(shape, generator=generator) for shape in ((2, 2, len(weight)), (len(weight),)))
+    try:
+        with torch.no_grad():
+            output = FunctionalModel(layer, plain_forward(layer))({"weight": gains}, (inputs,), {})
+    except Exception:  # another kind of layer
+        return None
+    normalised = inputs * torch.rsqrt(inputs.square().mean(-1, keepdim=True) + eps)
+    for offset in (0.0, 1.0):
+        expected = normalised * (offset + gains)
+        if isinstance(output, Tensor) and output.shape == expected.shape and torch.allclose(output, expected, atol=1e-4):
+            return LayerRule(contributions=_rms_variant_grads, forward=partial(_rms_variant, offset, eps))
+    return None
 
 
 def _group_norm(layer: nn.GroupNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002
@@ -431,3 +480,4 @@ for _kinds, _rule in (
 ):
     for _kind in _kinds:
         register_layer_rule(_kind, _rule)
+register_rule_finder(_find_rms_norm)
