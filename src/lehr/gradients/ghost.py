@@ -33,7 +33,14 @@ from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
 from lehr.gradients.contributions import ContributedGradients
 from lehr.gradients.differentiation import Batch, CapturePlan, Differentiation, ExecutionMode, Layers
-from lehr.gradients.execution import CudaGraphReplay, FunctionalModel, compile_step, random_numbers_apart, rng_states
+from lehr.gradients.execution import (
+    CudaGraphReplay,
+    FunctionalModel,
+    causal_attention,
+    compile_step,
+    random_numbers_apart,
+    rng_states,
+)
 from lehr.gradients.materialised import MaterialisedEngine, gradients_one_by_one
 from lehr.gradients.precision import PRECISIONS
 from lehr.gradients.record_axis import References, attributes_restored
@@ -309,6 +316,12 @@ class GhostEngine:
     ) -> Result | None:
         """What ``run(plan, batch)`` returns; None where the gradients of such a batch have to be formed in full."""
         batch = Batch(*self._values(), inputs, targets)
+        with causal_attention(inputs if isinstance(inputs, dict) else ()):
+            return self._run_planned(run, batch, num_records=num_records, is_compiled=is_compiled)
+
+    def _run_planned(
+        self, run: Callable[[CapturePlan, Batch], Result], batch: Batch, *, num_records: int, is_compiled: bool
+    ) -> Result | None:
         plan = self._plan(batch, num_records)
         if plan is None:
             return None

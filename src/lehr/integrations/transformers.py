@@ -13,7 +13,6 @@ checkpoints, callbacks and evaluation remain the trainer's. Install with ``pip i
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -175,7 +174,7 @@ class LehrTrainer(Trainer):
             raise InvalidValue("batch", allowed=allowed, given=sorted(inputs))
         for rows in zip(*(value.split(sizes) for value in inputs.values()), strict=True):
             batch = dict(zip(inputs, rows, strict=True))
-            run.add(self._model_inputs(batch), batch)
+            run.add(_without_labels(batch), batch)
         run.release()
         if run.is_over:
             self.control.should_training_stop = True
@@ -184,24 +183,24 @@ class LehrTrainer(Trainer):
     def losses(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """One loss per record. The model is not given the labels, since it would reduce its loss over the batch."""
         with self.compute_loss_context_manager():
-            outputs = model(**self._model_inputs(inputs))
+            outputs = model(**_without_labels(inputs))
         return one_each(self._losses_of(widen(outputs), inputs), num_records=len(next(iter(inputs.values()))))
 
     def compute_loss_context_manager(self) -> Any:
         """Evaluation in bfloat16, if training is: frozen weights and trained ones may be of different types."""
         return torch.autocast(self.args.device.type, torch.bfloat16, enabled=self._is_bf16)
 
-    def _model_inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        given = {name: value for name, value in inputs.items() if name != "labels"}
-        return {**given, **_position_ids(cast(nn.Module, self.model), given)}
-
     def _losses_of(self, outputs: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         if self._record_losses is not None:
             return self._record_losses(outputs, inputs)
         if "logits" not in outputs:
             raise InvalidValue("record_losses", allowed="given for a model without logits", given=sorted(outputs))
-        is_causal = type(_base_model(cast(nn.Module, self.model))).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        return record_losses(outputs["logits"], inputs.get("labels"), is_causal=is_causal)
+        model = cast(nn.Module, self.model)
+        is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        logits = outputs["logits"]
+        if logits.dim() == 3:
+            logits = logits[:, _virtual_tokens(model) :]
+        return record_losses(logits, inputs.get("labels"), is_causal=is_causal)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log without values of private records, and with ε."""
@@ -270,7 +269,7 @@ class LehrTrainer(Trainer):
             precision="bfloat16" if self._is_bf16 else "as_model",
             compiled=self._is_compiled or (self.args.device.type == "cuda" and has_one_length),
             clipping=self.privacy.clipping or FlatClip(self.privacy.clip_norm),
-            padding=(self._model_inputs(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
+            padding=(_without_labels(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
         )
         if self.args.device.type == "cuda" and not has_one_length:
             how = f"{how}, because records have different lengths; pad all of them to one length for a compiled step"
@@ -336,24 +335,23 @@ def _keep_trained_in_float32(model: nn.Module, *, is_bf16: bool) -> None:
             parameter.data = parameter.data.float()
 
 
+def _without_labels(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in inputs.items() if name != "labels"}
+
+
+def _virtual_tokens(model: nn.Module) -> int:
+    """How many tokens a soft prompt of PEFT puts before those of a record, in a model that returns logits for them."""
+    config = getattr(model, "active_peft_config", None)
+    is_prompt = getattr(config, "is_prompt_learning", False) and str(getattr(config, "peft_type", "")).endswith("TUNING")
+    is_before = is_prompt and "PREFIX" not in str(config.peft_type) and config.task_type == "CAUSAL_LM"  # type: ignore[union-attr]
+    return int(config.num_virtual_tokens) if is_before else 0  # type: ignore[union-attr]
+
+
 def _base_model(model: nn.Module) -> nn.Module:
     """The model inside PEFT's wrapper, or the model itself."""
     inner = getattr(model, "get_base_model", None)
     base: nn.Module = model if inner is None else inner()
     return base
-
-
-def _position_ids(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The default positions, one row per record: the model itself would look up one row for all.
-
-    Models whose positions depend on padding compute their own.
-    """
-    base, ids = _base_model(model), inputs.get("input_ids")
-    is_taken = "position_ids" in inspect.signature(type(base).forward).parameters
-    follows_padding = any(hasattr(layer, "create_position_ids_from_input_ids") for layer in base.modules())
-    if ids is None or "position_ids" in inputs or not is_taken or follows_padding:
-        return {}
-    return {"position_ids": torch.arange(ids.shape[1], device=ids.device).expand(ids.shape).contiguous()}
 
 
 def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, eval_dataset_is_public: bool) -> None:
