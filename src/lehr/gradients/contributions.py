@@ -404,6 +404,7 @@ class ContributedGradients:
 
     ``kept(name, sum)`` is called with each parameter's sum as soon as it is there, and its result takes the place of
     the sum. A record's gradient is ``scale`` times what the contributions say; norms and weights include it.
+    ``squared`` has squared norms that are known already.
     """
 
     def __init__(
@@ -414,11 +415,13 @@ class ContributedGradients:
         margin: float,
         kept: Callable[[str, Tensor], Tensor] | None = None,
         scale: float = 1.0,
+        squared: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._contributions, self._scale = contributions, scale
         self._kept = kept or (lambda _, whole: whole)
         with uncast(mask_B.device):
             self._squared = {name: part.squared_norms() for name, part in contributions.items()}
+        self._squared |= squared or {}
         self._margin = margin
         # A record with a gradient that is not finite, in whatever parameter, counts as zero in all of them.
         self._counted_B = mask_B & torch.stack(tuple(self._squared.values())).sum(0).isfinite()

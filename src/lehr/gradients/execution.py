@@ -124,13 +124,17 @@ def _without_causal_mask(ignored: Callable[..., bool]) -> Callable[..., bool]:
 
     def is_ignored(padding_mask: Tensor | None, num_queries: int, num_keys: int, *others: Any) -> bool:
         if len(others) + 3 == num_arguments and padding_mask is None and num_queries == num_keys:
-            reach = others[-1]
-            if all(type(offset) is int and not offset for offset in others[:-1]):
-                if reach is None or num_keys < reach:
-                    return True
+            *offsets, reach = others
+            if all(type(offset) is int and not offset for offset in offsets) and (reach is None or num_keys < reach):
+                return True
         return ignored(padding_mask, num_queries, num_keys, *others)
 
     return is_ignored
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was too little memory: on a GPU, in Python, or in torch's allocator for the CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def vmap_error(error: Exception) -> str:

@@ -151,9 +151,9 @@ class ExternalRun:
     """An open private run in another library's loop, with a plan of ``steps``.
 
     With an ``engine``, the run computes the gradients of the batches that ``add`` is given, padded to equal sizes.
-    Without one, it has hooks on the model until its end. ``loop`` is tried on a few records of the data set first, and refused if it mixes them. ``resumed_at`` is the step
-    of the checkpoint to resume from. After a resume every further step is charged: another library's loop never repeats
-    a step bit by bit.
+    Without one, it has hooks on the model until its end. ``loop`` is tried on a few records of the data set first, and
+    refused if it mixes them. ``resumed_at`` is the step of the checkpoint to resume from. After a resume every further
+    step is charged: another library's loop never repeats a step bit by bit.
     """
 
     def __init__(

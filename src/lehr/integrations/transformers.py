@@ -30,10 +30,8 @@ from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra
 from lehr.gradients.batches import one_each, trainable
 from lehr.gradients.precision import HALF, widen
-from lehr.gradients.rules import bias_grads, outer_product
 from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records
 from lehr.integrations.record_independence import RecordLoop, sample_records
-from lehr.interfaces import Contributions, LayerRule, Site, register_layer_rule
 from lehr.privacy.clipping import FlatClip
 from lehr.run.loop import Engine
 from lehr.training.engines import engine_for
@@ -42,7 +40,6 @@ try:
     from transformers import Trainer, TrainingArguments
     from transformers import __version__ as transformers_version
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    from transformers.pytorch_utils import Conv1D
 except ImportError as error:  # pragma: no cover
     raise MissingExtra("transformers", extra="hugging-face") from error
 
@@ -59,7 +56,6 @@ _UNSUPPORTED: dict[str, object] = {
     "deepspeed": None,
     "fp16": False,
     "fsdp": [],
-    "gradient_checkpointing": False,
     "include_num_input_tokens_seen": "no",
     "label_smoothing_factor": 0.0,
     "neftune_noise_alpha": None,
@@ -342,7 +338,9 @@ def _without_labels(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _virtual_tokens(model: nn.Module) -> int:
     """How many tokens a soft prompt of PEFT puts before those of a record, in a model that returns logits for them."""
     config = getattr(model, "active_peft_config", None)
-    is_prompt = getattr(config, "is_prompt_learning", False) and str(getattr(config, "peft_type", "")).endswith("TUNING")
+    is_prompt = getattr(config, "is_prompt_learning", False) and str(getattr(config, "peft_type", "")).endswith(
+        "TUNING"
+    )
     is_before = is_prompt and "PREFIX" not in str(config.peft_type) and config.task_type == "CAUSAL_LM"  # type: ignore[union-attr]
     return int(config.num_virtual_tokens) if is_before else 0  # type: ignore[union-attr]
 
@@ -368,13 +366,3 @@ def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, e
             raise InvalidValue(name, allowed=f"{unused!r} for private training", given=given)
     if args.world_size != 1 or args.n_gpu > 1:
         raise InvalidValue("world_size", allowed="one process with one device", given=(args.world_size, args.n_gpu))
-
-
-def _conv1d(layer: nn.Module, sites: Mapping[str, Site]) -> Contributions:
-    """GPT-2's linear layer, whose weight is transposed."""
-    site = sites["output"]
-    transposed = Site(inputs=site.output_grads, output_grads=site.inputs)
-    return {"weight": outer_product(transposed), "bias": bias_grads(site)}
-
-
-register_layer_rule(Conv1D, LayerRule(contributions=_conv1d))
