@@ -7,10 +7,11 @@ Models are built from configurations with random weights, so that nothing is dow
 
 Three sides take turns, step by step, in one process. *plain* is a step of SGD, compiled. *engine* is the same step in
 private: norms, flat clip, noise, update. *integration* is ``LehrTrainer`` from end to end: draw, collation, transfer,
-step, optimizer and callbacks. All of them run in bfloat16, if they can, with float32 weights of what is trained.
+step, optimizer and callbacks. All of them run in bfloat16, with float32 weights of what is trained.
 
 ``ms`` is the median; ``gib`` is the most memory that a side allocates, from building its model to its last step, and is
-measured on a GPU only. ``--quick`` has tiny models and compiles nothing, for a test. A side that cannot run is listed with its error.
+measured on a GPU only. ``--quick`` has tiny models and compiles nothing, for a test. A side that cannot run is listed
+with its error.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,6 @@ from transformers import (
 )
 
 from benchmarks import parse_options, save
-from lehr.errors import InvalidValue
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.precision import narrow
 from lehr.integrations.transformers import LehrTrainer, PrivacyConfig
@@ -210,7 +210,7 @@ class Turns(TrainerCallback):
         self._began = time.perf_counter()
 
 
-def trainer_for(case: Case, folder: Path, *, steps: int, bf16: bool) -> LehrTrainer:
+def trainer_for(case: Case, folder: Path, *, steps: int) -> LehrTrainer:
     """The integration, with the settings of the other sides."""
     arguments: dict[str, Any] = {"optim": "sgd", "report_to": [], "save_strategy": "no", "disable_tqdm": True}
     return LehrTrainer(
@@ -223,7 +223,7 @@ def trainer_for(case: Case, folder: Path, *, steps: int, bf16: bool) -> LehrTrai
             learning_rate=LEARNING_RATE,
             logging_steps=10**6,
             use_cpu=case.device == "cpu",
-            bf16=bf16,
+            bf16=True,
             **arguments,
         ),
         privacy=PrivacyConfig(
@@ -240,64 +240,74 @@ def trainer_for(case: Case, folder: Path, *, steps: int, bf16: bool) -> LehrTrai
 def run(case: Case, *, rounds: int, sides: tuple[str, ...] = SIDES) -> Iterator[dict[str, Any]]:
     """One case: the rows of all sides."""
     print(case.label, file=sys.stderr, flush=True)
-    times: dict[str, list[float]] = {}
-    gib: dict[str, float | None] = {}
-    errors: dict[str, str] = {}
-    built: dict[str, Step] = {}
+    measured = {who: Measured() for who in sides}
+    steps: dict[str, Step] = {}
     for who, make in (("plain", plain_step), ("engine", engine_step)):
-        if who not in sides:
-            continue
-        before = _reset_memory(case.device)
-        try:
-            step = make(case)
-            for _ in range(WARM_UP):
-                step()
-        except Exception as error:
-            errors[who] = _first_line(error)
-        else:
-            built[who], times[who], gib[who] = step, [], _peak(case.device, before)
-            print(f"  {who}: warmed up", file=sys.stderr, flush=True)
+        if who in sides:
+            _build(case, who, make, measured[who], steps)
 
     def take_turns() -> None:
-        for who, step in built.items():
-            times[who].append(_milliseconds(step, case.device))
+        for who, step in steps.items():
+            measured[who].times.append(_milliseconds(step, case.device))
 
-    how = ""
-    for bf16 in (True, False) if "integration" in sides else ():
-        before, own = _reset_memory(case.device), []
-
-        def after_step(seconds: float, before: float = before, own: list[float] = own) -> None:
-            own.append(1e3 * seconds)
-            if len(own) == WARM_UP:
-                gib["integration"] = _peak(case.device, before)
-                print("  integration: warmed up", file=sys.stderr, flush=True)
-            if len(own) >= WARM_UP:
-                take_turns()
-
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                trainer = trainer_for(case, Path(folder), steps=WARM_UP + rounds, bf16=bf16)
-                trainer.add_callback(Turns(after_step, case.device))
-                trainer.train()
-            except InvalidValue as error:
-                errors["integration"] = _first_line(error)
-                if bf16 and error.name == "bf16":
-                    continue  # measured in the model's own precision
-            except Exception as error:
-                errors["integration"] = _first_line(error)
-            else:
-                errors.pop("integration", None)
-                times["integration"], how = own[WARM_UP:], "" if bf16 else "not in bfloat16"
-        break
-    if not times.get("plain"):
+    if "integration" in sides:
+        _train(case, measured["integration"], take_turns, rounds=rounds)
+    if "integration" not in sides or measured["integration"].error:
         for _ in range(rounds):
             take_turns()
-    medians = {who: statistics.median(several) for who, several in times.items() if several}
-    for who in sides:
-        row: dict[str, Any] = {**asdict(case), "who": who, "ms": medians.get(who), "gib": gib.get(who)}
-        row["ratio"] = medians[who] / medians["plain"] if who in medians and "plain" in medians else None
-        row["note"] = errors.get(who) or (how if who == "integration" else "")
-        yield row
+    plain = measured["plain"].ms if "plain" in measured else None
+    for who, own in measured.items():
+        ratio = own.ms / plain if own.ms and plain else None
+        yield {**asdict(case), "who": who, "ms": own.ms, "gib": own.gib, "ratio": ratio, "note": own.error}
+
+
+@dataclass
+class Measured:
+    """What one side took."""
+
+    times: list[float] = field(default_factory=list)
+    gib: float | None = None
+    error: str = ""
+
+    @property
+    def ms(self) -> float | None:
+        return statistics.median(self.times) if self.times else None
+
+
+def _build(case: Case, who: str, make: Callable[[Case], Step], own: Measured, steps: dict[str, Step]) -> None:
+    before = _reset_memory(case.device)
+    try:
+        step = make(case)
+        for _ in range(WARM_UP):
+            step()
+    except Exception as error:
+        own.error = _first_line(error)
+    else:
+        steps[who], own.gib = step, _peak(case.device, before)
+    print(f"  {who}: {own.error or 'warmed up'}", file=sys.stderr, flush=True)
+
+
+def _train(case: Case, own: Measured, take_turns: Step, *, rounds: int) -> None:
+    """Train with the integration; after the first steps, the other sides have their turn after each."""
+    before, times = _reset_memory(case.device), []
+
+    def after_step(seconds: float) -> None:
+        times.append(1e3 * seconds)
+        if len(times) == WARM_UP:
+            own.gib = _peak(case.device, before)
+        if len(times) > WARM_UP:
+            take_turns()
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            trainer = trainer_for(case, Path(folder), steps=WARM_UP + rounds)
+            trainer.add_callback(Turns(after_step, case.device))
+            trainer.train()
+        except Exception as error:
+            own.error = _first_line(error)
+        else:
+            own.times = times[WARM_UP:]
+    print(f"  integration: {own.error or 'measured'}", file=sys.stderr, flush=True)
 
 
 def _milliseconds(step: Step, device: str) -> float:

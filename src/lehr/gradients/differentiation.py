@@ -14,10 +14,10 @@ Records are run together where every trainable parameter has a rule and the reco
 Otherwise each record is run alone, all of them at once under ``vmap``; parameters without a rule are then given to each
 record as a copy of its own, and the gradient of the copy is that record's gradient.
 
-In two passes, what a layer was given and the gradient of its output are reduced to a norm, or to a weighted sum, as soon
-as the backward pass comes to the layer, and are then given back: memory is that of an ordinary backward pass, also with
-activations that are checkpointed. Both passes run the same operations with the same random numbers, and the second one
-checks that its norms are those of the first.
+In two passes, what a layer was given and the gradient of its output are reduced to a norm, or to a weighted sum, as
+soon as the backward pass comes to the layer, and are then given back: memory is that of an ordinary backward pass, also
+with activations that are checkpointed. Both passes run the same operations with the same random numbers, and the second
+one checks that its norms are those of the first.
 
 Axes: B records, K views of one record.
 """
