@@ -212,7 +212,13 @@ class ModeSearch:
     def _alone(self, batch: Batch) -> list[Tensors]:
         """The gradient of each synthetic record, by a plain backward pass."""
         found = gradients_one_by_one(
-            self._model, self._loss_fn, batch.values, batch.inputs, batch.targets, views=self._views
+            self._model,
+            self._loss_fn,
+            batch.values,
+            batch.inputs,
+            batch.targets,
+            views=self._views,
+            copies_weights=not self._is_large,
         )
         self._used |= {name for record in found for name, grad in record.items() if grad is not None}
         return [

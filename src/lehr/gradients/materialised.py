@@ -156,14 +156,25 @@ class MaterialisedEngine:
 
 
 def gradients_one_by_one(
-    model: nn.Module, loss_fn: LossFn, values: Tensors, inputs: Inputs, targets: Any, *, views: int
+    model: nn.Module,
+    loss_fn: LossFn,
+    values: Tensors,
+    inputs: Inputs,
+    targets: Any,
+    *,
+    views: int,
+    copies_weights: bool = True,
 ) -> list[dict[str, Tensor | None]]:
-    """The gradient of each record by a plain backward pass; None for a parameter that its loss does not depend on."""
-    names, buffers = list(batches.trainable(model)), dict(model.named_buffers())
+    """The gradient of each record by a plain backward pass; None for a parameter that its loss does not depend on.
+
+    Made-up records need no copies of the weights.
+    """
+    names = list(batches.trainable(model))
+    written = values.keys() if copies_weights else dict(model.named_buffers()).keys()
 
     def of_one(inputs: Inputs, targets: Any) -> dict[str, Tensor | None]:
-        # A model may write into its buffers. Weights are not copied: there may be many of them.
-        own = {name: value.clone() if name in buffers else value.detach() for name, value in values.items()}
+        # A model may write into its buffers, or into frozen weights.
+        own = {name: value.clone() if name in written else value.detach() for name, value in values.items()}
 
         def differentiated() -> dict[str, Tensor | None]:
             # Inside, since checkpointed activations are computed again in the backward pass.
