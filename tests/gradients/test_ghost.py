@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients import ghost
-from lehr.gradients.differentiation import StreamedGradients
+from lehr.gradients.differentiation import Layers, StreamedGradients
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import PrivateSum, RecordGradients
 from lehr.privacy.clipping import FlatClip
@@ -378,12 +378,12 @@ def test_free_memory_decides_between_one_pass_and_two(monkeypatch: pytest.Monkey
 
 
 def test_a_second_pass_with_larger_gradients_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, NUM_CLASSES))
-    engine = eager(model, passes="two")
+    head = nn.Linear(4, NUM_CLASSES)
+    engine = eager(nn.Sequential(nn.Linear(3, 4), head), passes="two")
     inputs, targets = torch.randn(RECORDS, 3), torch.arange(RECORDS)
     gradients = engine.gradients(inputs, targets)
     with torch.no_grad():
-        model[1].weight.mul_(3)
+        head.weight.mul_(3)
     with pytest.raises(NotPrivate, match="second pass"):
         gradients.weighted_sum(torch.ones(RECORDS))
 
@@ -416,6 +416,6 @@ def test_a_large_model_is_tried_without_a_copy_in_float64(monkeypatch: pytest.Mo
         return loss_fn(outputs, targets)
 
     model, (inputs, targets) = IMAGES.model().float(), IMAGES.batch(RECORDS)
-    search = ghost.ModeSearch(model, ghost.Layers(model), losses, views=1)
+    search = ghost.ModeSearch(model, Layers(model), losses, views=1)
     assert not search.mode(inputs.float(), targets).is_record_by_record
     assert set(seen) == {torch.float32}

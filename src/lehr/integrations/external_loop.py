@@ -265,12 +265,16 @@ class ExternalRun:
         assert inputs is not None
         rows = batch_rows(inputs, targets)
         if rows != len(mask):
-            raise InvalidValue("batch", allowed="the records of the physical batch, one row each", given=rows)
+            raise InvalidValue("batch", allowed="the records of the physical batch, one row each", given="others")
         # Batches of one size: a compiled step, and the proof that it keeps records apart, hold for one size.
         missing = max(0, self._run.physical_batch - rows)
-        padded = each(lambda leaf: torch.cat([leaf, leaf[-1:].expand(missing, *leaf.shape[1:])]), (inputs, targets))
+
+        def fill(leaf: Tensor) -> Tensor:
+            return torch.cat([leaf, leaf[-1:].expand(missing, *leaf.shape[1:])])
+
+        inputs_P, targets_P = each(fill, (inputs, targets))
         mask_P = torch.cat([mask, mask.new_zeros(missing)])
-        step.add(self.engine.private_sum(rule, *padded, mask_P), num_records=int(mask.sum()))
+        step.add(self.engine.private_sum(rule, inputs_P, targets_P, mask_P), num_records=int(mask.sum()))
 
     def release(self) -> ReleasedSum:
         """Charge the step, release its noisy sum, and write the mean into the gradients of the model."""
