@@ -91,7 +91,8 @@ class Lora(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         update = self.lora_B(self.lora_A(values.to(self.lora_A.weight.dtype)))
         output: Tensor = self.base_layer(values)
-        return output + update.to(output.dtype)
+        summed: Tensor = output + update.to(output.dtype)
+        return summed
 
 
 def model_for(case: Case) -> nn.Module:
@@ -111,13 +112,18 @@ def gpt2(case: Case) -> nn.Module:
 
 def llama_lora(case: Case) -> nn.Module:
     """The shape of Llama 3.2 1B."""
-    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
+    sizes: dict[str, Any] = {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+    }
     sizes |= {"num_key_value_heads": 8, "vocab_size": 128_256}
     if case.is_tiny:
         sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
         sizes |= {"num_key_value_heads": 2, "vocab_size": 211}
     config = LlamaConfig(tie_word_embeddings=True, use_cache=False, max_position_embeddings=case.length, **sizes)
-    model: nn.Module = LlamaForCausalLM(config)
+    model: nn.Module = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     model.to(torch.bfloat16).requires_grad_(False)
     for block in list(model.modules()):
         for name, layer in list(block.named_children()):
@@ -143,7 +149,7 @@ def plain_step(case: Case) -> Step:
     """Forward and backward pass compiled, in bfloat16, with weights kept in float32."""
     model = model_for(case)
     names = [name for name, value in model.named_parameters() if value.requires_grad]
-    weights = [value for value in model.parameters() if value.requires_grad]
+    weights: list[Tensor] = [value for value in model.parameters() if value.requires_grad]
     ids = tokens(case).to(case.device)
 
     def loss(weights: list[Tensor], ids: Tensor) -> Tensor:

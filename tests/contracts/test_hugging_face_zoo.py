@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from lehr.errors import InvalidValue
 from lehr.gradients.ghost import GhostEngine
+from lehr.interfaces import layer_rule
 from tests.contracts.test_model_zoo import ENGINES, TARGETS, assert_right_or_refused, built, losses, norms_and_sums
 from tests.gradients.one_by_one import OneByOneEngine
 
@@ -58,11 +61,38 @@ def test_passes_precision_and_checkpoints_give_the_gradients_of_a_loop_over_reco
                 half.gradients(inputs, TARGETS)
             continue
         assert_near(expected, half, inputs, margin=BFLOAT16_MARGIN)
-    enable: Any = (
-        getattr(model, "gradient_checkpointing_enable", None) or model.base_model.gradient_checkpointing_enable
-    )
-    enable()
+    checkpointed: Any = model
+    checkpointed.gradient_checkpointing_enable()
     assert_near(expected, engine_of(model), inputs, margin=1e-4)
+
+
+def test_causal_attention_without_padding_has_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[Any] = []
+    attention = functional.scaled_dot_product_attention
+
+    def noting(*args: Any, attn_mask: Any = None, **kwargs: Any) -> Any:
+        masks.append(attn_mask)
+        return attention(*args, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", noting)
+    model, inputs = built(EVERY["llama"])
+    words = {"input_ids": inputs["input_ids"]}
+    expected = norms_and_sums(OneByOneEngine(model, losses).gradients(words, TARGETS))
+    engine = engine_of(model)
+    assert_near(expected, engine, words, margin=1e-6)
+    masks.clear()
+    engine.gradients(words, TARGETS)
+    assert masks
+    assert all(mask is None for mask in masks)
+    engine.gradients(inputs, TARGETS)
+    assert masks[-1] is not None
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Phi3", "Mamba"])
+def test_rms_norms_of_every_family_have_a_rule(kind: str) -> None:
+    name = kind.lower()
+    layers = import_module(f"transformers.models.{name}.modeling_{name}")
+    assert layer_rule(getattr(layers, f"{kind}RMSNorm")(6)) is not None
 
 
 def engine_of(model: nn.Module, **settings: Any) -> GhostEngine:

@@ -392,3 +392,13 @@ def test_numbers_and_classes_have_one_loss_per_record(logits: Tensor, labels: Te
     for wrong in (None, torch.zeros(2, 3, 4)):
         with pytest.raises(InvalidValue):
             record_losses(logits, wrong, is_causal=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_benchmark_measures_every_side() -> None:
+    from benchmarks.transformers import SIDES, cases_of, run
+
+    rows = [row for case in cases_of("cpu", quick=True) for row in run(case, rounds=1)]
+    assert [row["who"] for row in rows] == 2 * list(SIDES)
+    assert all(row["ms"] > 0 and not row["note"] for row in rows)
