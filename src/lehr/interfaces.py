@@ -211,6 +211,7 @@ class LayerRule:
 
 
 _LAYER_RULES: dict[type[nn.Module], LayerRule] = {}
+_RULE_FINDERS: list[Callable[[nn.Module], LayerRule | None]] = []
 
 
 def register_layer_rule(kind: type[nn.Module], rule: LayerRule) -> None:
@@ -224,12 +225,17 @@ def register_layer_rule(kind: type[nn.Module], rule: LayerRule) -> None:
     _LAYER_RULES[kind] = rule
 
 
+def register_rule_finder(find: Callable[[nn.Module], LayerRule | None]) -> None:
+    """Register a function that recognises layers of classes without a rule, from their parameters and what they do."""
+    _RULE_FINDERS.append(find)
+
+
 def layer_rule(layer: nn.Module) -> LayerRule | None:
     """The rule for a layer, or nothing. A subclass with its own ``forward`` is another layer and needs another rule."""
     for kind in type(layer).__mro__:
         if kind in _LAYER_RULES and type(layer).forward is kind.forward:
             return _LAYER_RULES[kind]
-    return None
+    return next((rule for find in _RULE_FINDERS if (rule := find(layer)) is not None), None)
 
 
 def layer_rules() -> Mapping[type[nn.Module], LayerRule]:

@@ -116,6 +116,17 @@ EVERY: dict[str, Network] = {
         two_texts,
         LOOP,
     ),
+    "whisper": Network(
+        tiny(
+            "Whisper",
+            "ForConditionalGeneration",
+            "vocab_size=11 d_model=8 encoder_layers=1 decoder_layers=1 encoder_attention_heads=2 num_mel_bins=5",
+            "decoder_attention_heads=2 encoder_ffn_dim=12 decoder_ffn_dim=12 max_source_positions=4 dropout=0.0",
+            "max_target_positions=8 pad_token_id=0 bos_token_id=1 eos_token_id=2 decoder_start_token_id=1",
+            "use_cache=False",
+        ),
+        lambda: {"input_features": torch.randn(RECORDS, 5, 8).double(), "decoder_input_ids": words()},
+    ),
     "xlnet": text("XLNet", CLASSIFIES, "vocab_size=11 d_model=8 n_layer=1 n_head=2 d_inner=12 num_labels=5"),
     "vit": vision("ViT", VISION),
     "deit": vision("DeiT", VISION),

@@ -399,3 +399,13 @@ def test_a_scale_is_in_norms_and_sums_and_leaves_the_mask_alone() -> None:
     for weights, groups in ((torch.rand(3), None), (torch.rand(3, 2), GROUPS)):
         found, expected = (of.weighted_sum(weights, groups) for of in (scaled, plain))
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("formed_bytes", [1, 4 * 5 * 7, 2**20])
+def test_norms_of_large_gradients_are_formed_in_tiles(formed_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    grads, inputs = (torch.randn(3, 40, size, generator=generator) for size in (7, 5))
+    monkeypatch.setattr(contributions, "FORMED_BYTES", formed_bytes)
+    use = contributions.Outer(grads, inputs)
+    assert use.is_formed
+    torch.testing.assert_close(use.squared_norms(), use.materialised().square().sum((1, 2)), rtol=1e-5, atol=1e-5)

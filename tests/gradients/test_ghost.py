@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients import ghost
+from lehr.gradients.differentiation import Layers, StreamedGradients
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import PrivateSum, RecordGradients
 from lehr.privacy.clipping import FlatClip
@@ -353,3 +355,67 @@ def test_dropout_draws_for_each_record_and_for_each_batch() -> None:
     inputs = torch.randn(1, 6, dtype=torch.float64).expand(8, 6)
     norms = engine.gradients(inputs, torch.zeros(8, dtype=torch.long)).norms()
     assert len(set(norms.tolist())) > 1
+
+
+@pytest.mark.parametrize("name", ["images", "sequences", "words", "attention"])
+def test_two_passes_give_what_one_pass_gives(name: str) -> None:
+    case = CASES[name]
+    model = case.model()
+    inputs, targets = case.batch(RECORDS)
+    mask = torch.arange(RECORDS) != 1
+    one, two = (eager(model, passes=passes) for passes in ("one", "two"))
+    assert isinstance(two.gradients(inputs, targets), StreamedGradients)
+    sums = (engine.private_sum(CLIP, inputs, targets, mask).values for engine in (two, one))
+    assert_same_sums(*sums, tolerance=1e-6)
+
+
+def test_free_memory_decides_between_one_pass_and_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, targets = IMAGES.batch(RECORDS)
+    for free, kind in ((2**40, False), (0, True)):
+        monkeypatch.setattr(ghost, "free_memory", lambda device, free=free: free)
+        found = eager(IMAGES.model()).gradients(inputs, targets)
+        assert isinstance(found, StreamedGradients) is kind
+
+
+def test_a_second_pass_with_larger_gradients_is_refused() -> None:
+    head = nn.Linear(4, NUM_CLASSES)
+    engine = eager(nn.Sequential(nn.Linear(3, 4), head), passes="two")
+    inputs, targets = torch.randn(RECORDS, 3), torch.arange(RECORDS)
+    gradients = engine.gradients(inputs, targets)
+    with torch.no_grad():
+        head.weight.mul_(3)
+    with pytest.raises(NotPrivate, match="second pass"):
+        gradients.weighted_sum(torch.ones(RECORDS))
+
+
+def test_dropout_is_the_same_in_both_passes() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, NUM_CLASSES))
+    inputs, targets = torch.randn(RECORDS, 3), torch.arange(RECORDS)
+    for _ in range(5):
+        eager(model, passes="two").private_sum(CLIP, inputs, targets)
+
+
+def test_too_little_memory_is_not_reported_as_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model, (inputs, targets) = IMAGES.model(), IMAGES.batch(RECORDS)
+    for target in ("torch.autograd.grad", "lehr.gradients.ghost.ModeSearch._wrong"):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, fail)
+            with pytest.raises(torch.OutOfMemoryError):
+                eager(model).gradients(inputs, targets)
+
+
+def test_a_large_model_is_tried_without_a_copy_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ghost, "MOST_WIDE_WEIGHTS", 10)
+    seen: list[torch.dtype] = []
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(outputs.dtype)
+        return loss_fn(outputs, targets)
+
+    model, (inputs, targets) = IMAGES.model().float(), IMAGES.batch(RECORDS)
+    search = ghost.ModeSearch(model, Layers(model), losses, views=1)
+    assert not search.mode(inputs.float(), targets).is_record_by_record
+    assert set(seen) == {torch.float32}

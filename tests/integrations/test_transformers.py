@@ -187,6 +187,86 @@ def test_only_a_head_is_trained_and_empty_draws_are_noisy_steps(tmp_path: Path) 
     assert trainer.state.global_step == 2
 
 
+class Pictures(Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        pixels = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(index))
+        return {"pixel_values": pixels, "labels": torch.tensor(index % 2)}
+
+
+def a_llama(**changed: Any) -> Any:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "max_position_embeddings": 8, "num_key_value_heads": 1}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **changed))
+
+
+def a_vit() -> Any:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8}
+    sizes |= {"intermediate_size": 8, "patch_size": 4}
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes))
+
+
+def adapted(model: Any, kind: str, **settings: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, getattr(peft, kind)(task_type="CAUSAL_LM", **settings))
+
+
+def a_soft_prompt() -> Any:
+    return adapted(a_gpt2(), "PromptTuningConfig", num_virtual_tokens=2)
+
+
+def a_lora_of_bfloat16() -> Any:
+    return adapted(a_llama(dtype=torch.bfloat16).bfloat16(), "LoraConfig", r=2, target_modules=["q_proj", "v_proj"])
+
+
+@pytest.mark.parametrize(
+    "make, given",
+    [
+        (a_gpt2, {"bf16": True}),
+        (lambda: a_gpt2().bfloat16(), {"bf16": True}),
+        (a_llama, {"gradient_checkpointing": True, "bf16": True}),
+        (a_lora_of_bfloat16, {"bf16": True}),
+        (a_lora_of_bfloat16, {"gradient_checkpointing": True}),
+        (a_soft_prompt, {}),
+        (a_vit, {}),
+    ],
+    ids=["bf16", "bf16 weights", "checkpointed", "lora", "checkpointed lora", "soft prompt", "class token"],
+)
+def test_what_is_trained_changes_and_is_kept_in_float32(tmp_path: Path, make: Any, given: dict[str, Any]) -> None:
+    model = make()
+    frozen = {name: value.dtype for name, value in model.named_parameters() if not value.requires_grad}
+    dataset = Pictures() if make is a_vit else Sentences(is_causal=True)
+    trained = changed_by_training(a_trainer(tmp_path, model, dataset, arguments={"max_steps": 1, **given}))
+    assert trained == {name for name, value in model.named_parameters() if value.requires_grad}
+    for name, value in model.named_parameters():
+        assert value.dtype is frozen.get(name, torch.float32), name
+
+
+def test_trained_weights_of_half_precision_are_refused_without_bf16(tmp_path: Path) -> None:
+    with invalid("model"):
+        a_trainer(tmp_path, a_gpt2().bfloat16(), Sentences(is_causal=True)).train()
+    assert not (tmp_path / "out-privacy").exists()
+
+
+@pytest.mark.slow
+def test_a_compiled_step_is_the_step_of_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+
+    def compile_eagerly(step: Any, **settings: Any) -> Any:  # dynamo follows the whole step; inductor takes a minute
+        compiled.append(settings)
+        return compile_by_torch(step, backend="eager", **settings)
+
+    compile_by_torch = torch.compile
+    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    trainer = a_trainer(tmp_path, a_gpt2(), Sentences(is_causal=True), arguments={"torch_compile": True})
+    assert changed_by_training(trainer) == {name for name, _ in trainer.model.named_parameters()}
+    assert len(compiled) == 1
+
+
 class Breaks(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 3:
@@ -211,6 +291,11 @@ class OwnLoss(LehrTrainer):
         return super().compute_loss(*args, **kwargs)
 
 
+class OwnLosses(LehrTrainer):
+    def losses(self, *args: Any, **kwargs: Any) -> Any:
+        return super().losses(*args, **kwargs).abs()
+
+
 class OwnBatches(LehrTrainer):
     def get_train_dataloader(self) -> Any:
         return DataLoader(Sentences(), batch_size=8)
@@ -223,7 +308,8 @@ class OwnBatches(LehrTrainer):
         ("compute_loss_func", {"compute_loss_func": cross_entropy}),
         ("hyperparameter_search", {}),
         ("directory", {"privacy": {"directory": "out/mine"}}),
-        ("gradient_checkpointing", {"arguments": {"gradient_checkpointing": True}}),
+        ("torch_compile_mode", {"arguments": {"torch_compile_mode": "max-autotune"}}),
+        ("losses", {"kind": OwnLosses}),
         ("label_smoothing_factor", {"arguments": {"label_smoothing_factor": 0.1}}),
         ("neftune_noise_alpha", {"arguments": {"neftune_noise_alpha": 1.0}}),
         ("train_sampling_strategy", {"arguments": {"train_sampling_strategy": "group_by_length"}}),
@@ -306,3 +392,13 @@ def test_numbers_and_classes_have_one_loss_per_record(logits: Tensor, labels: Te
     for wrong in (None, torch.zeros(2, 3, 4)):
         with pytest.raises(InvalidValue):
             record_losses(logits, wrong, is_causal=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_benchmark_measures_every_side() -> None:
+    from benchmarks.transformers import SIDES, cases_of, run
+
+    rows = [row for case in cases_of("cpu", quick=True) for row in run(case, rounds=1)]
+    assert [row["who"] for row in rows] == 2 * list(SIDES)
+    assert all(row["ms"] > 0 and not row["note"] for row in rows)

@@ -145,7 +145,7 @@ class Outer:
         if positions == 1:
             return (left_BT * right_BT).sum(1)
         if self.is_formed:
-            squared_B = sum_of_squares(self.materialised())
+            squared_B = self._squares_by_tiles()
         else:
             products_BTT = _gram(self.output_grads_BTO) * _gram(self.inputs_BTI)
             rounding_B = rounding_of(products_BTT.diagonal(dim1=1, dim2=2).sum(1))
@@ -160,7 +160,12 @@ class Outer:
         return squared_B + rounding_of_scaling(self.squares_apart(), dtype, positions=positions)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
-        scaled, kept = weigh(self.output_grads_BTO, weights_B, counted_B), keep(self.inputs_BTI, counted_B)
+        # The narrower factor is scaled, in float32: with a head over a large vocabulary the other is many times larger.
+        wide, narrow = self.output_grads_BTO, self.inputs_BTI
+        is_turned = wide.shape[2] < narrow.shape[2]
+        if is_turned:
+            wide, narrow = narrow, wide
+        scaled, kept = weigh(narrow, weights_B, counted_B), keep(wide, counted_B)
         positions = scaled.shape[1]
 
         def sum_of(some: slice) -> Tensor:
@@ -170,7 +175,22 @@ class Outer:
             return product(left.T, right)
 
         at_once = records_at_once(self.inputs_BTI.dtype, positions=positions)
-        return sum_over_records(self.records, sum_of, at_once=at_once)
+        found = sum_over_records(self.records, sum_of, at_once=at_once)
+        return found if is_turned else found.T
+
+    def _squares_by_tiles(self) -> Tensor:
+        """The squared norms of the gradients, formed for some records and some outputs at a time."""
+        outputs, inputs = self.shape
+        fitting = FORMED_BYTES // max(1, 4 * inputs)
+        if torch.compiler.is_compiling():
+            fitting = max(fitting, ceil(self.records * outputs / MOST_COMPILED_CHUNKS))
+        at_once, width = max(1, fitting // max(1, outputs)), max(1, min(outputs, fitting))
+        found = []
+        for first in range(0, max(1, self.records), at_once):
+            grads, values = (factor[first : first + at_once] for factor in (self.output_grads_BTO, self.inputs_BTI))
+            tiles = (Outer(grads[..., left : left + width], values) for left in range(0, outputs, width))
+            found.append(torch.stack([sum_of_squares(tile.materialised()) for tile in tiles]).sum(0))
+        return torch.cat(found)
 
     def materialised(self) -> Tensor:
         return batched_product(self.output_grads_BTO.transpose(1, 2), self.inputs_BTI)
@@ -384,6 +404,7 @@ class ContributedGradients:
 
     ``kept(name, sum)`` is called with each parameter's sum as soon as it is there, and its result takes the place of
     the sum. A record's gradient is ``scale`` times what the contributions say; norms and weights include it.
+    ``squared`` has squared norms that are known already.
     """
 
     def __init__(
@@ -394,11 +415,13 @@ class ContributedGradients:
         margin: float,
         kept: Callable[[str, Tensor], Tensor] | None = None,
         scale: float = 1.0,
+        squared: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._contributions, self._scale = contributions, scale
         self._kept = kept or (lambda _, whole: whole)
         with uncast(mask_B.device):
             self._squared = {name: part.squared_norms() for name, part in contributions.items()}
+        self._squared |= squared or {}
         self._margin = margin
         # A record with a gradient that is not finite, in whatever parameter, counts as zero in all of them.
         self._counted_B = mask_B & torch.stack(tuple(self._squared.values())).sum(0).isfinite()

@@ -4,6 +4,7 @@
     ExecutionMode, CapturePlan  how a model is run, and what is captured
     Layers                      a copy of the model whose layers report to a tape, and what their rules say
     Batch, Differentiation      a run of the model, its loss and the backward pass
+    StreamedGradients           gradients in two passes: norms, then the weighted sum, with nothing kept in between
 
 To every layer output a *tap* is added, a tensor of zeros that changes nothing; the gradient with respect to the tap is
 the gradient with respect to the output. One backward pass to the taps then gives every layer's output gradients, and
@@ -13,6 +14,11 @@ Records are run together where every trainable parameter has a rule and the reco
 Otherwise each record is run alone, all of them at once under ``vmap``; parameters without a rule are then given to each
 record as a copy of its own, and the gradient of the copy is that record's gradient.
 
+In two passes, what a layer was given and the gradient of its output are reduced to a norm, or to a weighted sum, as
+soon as the backward pass comes to the layer, and are then given back: memory is that of an ordinary backward pass, also
+with activations that are checkpointed. Both passes run the same operations with the same random numbers, and the second
+one checks that its norms are those of the first.
+
 Axes: B records, K views of one record.
 """
 
@@ -20,7 +26,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,14 +37,15 @@ from torch.func import vjp, vmap
 from torch.nn.utils import parametrize
 
 import lehr.gradients.rules  # noqa: F401  (registers the rules)
+from lehr.errors import NotPrivate
 from lehr.gradients import batches
-from lehr.gradients.batches import LossFn
+from lehr.gradients.batches import LossFn, check_groups, weight_of_each
 from lehr.gradients.contributions import ContributedGradients, Materialised, Through, Unused, together
-from lehr.gradients.execution import FunctionalModel, random_numbers_apart, under_vmap, unfuse
-from lehr.gradients.precision import margin, narrow, widen
+from lehr.gradients.execution import FunctionalModel, random_numbers_apart, restore_rng, rng_states, under_vmap, unfuse
+from lehr.gradients.precision import margin, narrow, uncast, widen
 from lehr.gradients.record_axis import References, Trace, as_traced, why_not_apart
 from lehr.gradients.refusals import refuse_what_cannot_be_private
-from lehr.interfaces import Contribution, Inputs, LayerRule, Site, Tap, Tensors, layer_rule
+from lehr.interfaces import Contribution, Groups, Inputs, LayerRule, Site, Tap, Tensors, layer_rule
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,9 @@ class SiteId:
     @property
     def key(self) -> str:
         return f"{self.layer}|{self.call}|{self.site}"
+
+
+_CHECKPOINTED = "gradient_checkpointing"  # the flag of transformers' layers
 
 
 def run_by_rule(layer: nn.Module, rule: LayerRule, tap: Tap, *args: Any, **kwargs: Any) -> Any:
@@ -71,6 +83,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._taps: Mapping[str, Tensor] | None = None
+        self._report: Callable[[SiteId, Tensor, Tensor], Tensor] | None = None
         self._shared: Collection[str] = ()
         self._inputs: dict[str, Tensor] = {}
         self._outputs: dict[str, Tensor] = {}
@@ -85,11 +98,16 @@ class Tape:
     def stop(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """End the run: the inputs and, where no taps were given, the outputs of every site."""
         inputs, outputs = dict(self._inputs), dict(self._outputs)
-        self._taps = None
+        self._taps = self._report = None
         self._inputs.clear()
         self._outputs.clear()
         self._calls.clear()
         return inputs, outputs
+
+    def stream(self, report: Callable[[SiteId, Tensor, Tensor], Tensor]) -> None:
+        """Begin a run that keeps nothing: ``report(site, inputs, output)`` returns the output to go on with."""
+        self.stop()
+        self._report = report
 
     def tapped_forward(self, name: str, layer: nn.Module, rule: LayerRule) -> Callable[..., Any]:
         """A ``forward`` for this layer that reports every site to the tape."""
@@ -106,6 +124,8 @@ class Tape:
         return tapped
 
     def _tap(self, site: SiteId, inputs: Tensor, output: Tensor) -> Tensor:
+        if self._report is not None:
+            return self._report(site, inputs, output)
         key = site.key
         self._inputs[key] = inputs
         if self._taps is None:
@@ -206,6 +226,16 @@ class Layers:
         memo: dict[int, Any] = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in model.parameters()}
         memo |= {id(buffer): buffer.detach() for buffer in model.buffers()}
         self.model = unfuse(copy.deepcopy(model, memo))
+        # Checkpointed activations are computed again by an ordinary backward pass only: see ``checkpointing``.
+        self._checkpointed = [layer for layer in self.model.modules() if getattr(layer, _CHECKPOINTED, False) is True]
+        for layer in self._checkpointed:
+            setattr(layer, _CHECKPOINTED, False)
+        for (
+            layer
+        ) in self.model.modules():  # a hook for the same purpose, which only says that an output needs a gradient
+            for key, hook in list(layer._forward_hooks.items()):
+                if getattr(hook, "__name__", "") == "make_inputs_require_grads":
+                    del layer._forward_hooks[key]
         self.functional = FunctionalModel(self.model)
         self.tape = Tape()
         first = {id(parameter): name for name, parameter in self.model.named_parameters()}
@@ -221,6 +251,36 @@ class Layers:
             if rule is not None and owned:
                 self.rules[name], self.owned[name], self._ruled[name] = rule, owned, layer
                 layer.forward = self.tape.tapped_forward(name, layer, rule)
+
+    @property
+    def is_checkpointed(self) -> bool:
+        """Whether layers of transformers were set to compute their activations again in the backward pass."""
+        return bool(self._checkpointed)
+
+    @contextmanager
+    def checkpointing(self) -> Iterator[None]:
+        """Let layers compute their activations again that were set to."""
+        for layer in self._checkpointed:
+            setattr(layer, _CHECKPOINTED, True)
+        try:
+            yield
+        finally:
+            for layer in self._checkpointed:
+                setattr(layer, _CHECKPOINTED, False)
+
+    def groups(self, outputs: Mapping[str, SiteOutput]) -> list[tuple[set[str], set[str]]]:
+        """Sites whose layers have parameters in common, and these parameters."""
+        found: list[tuple[set[str], set[str]]] = []
+        for key, output in outputs.items():
+            keys, names = {key}, set(self.owned[output.site.layer])
+            apart = []
+            for others, own in found:
+                if names & own:
+                    keys, names = keys | others, names | own
+                else:
+                    apart.append((others, own))
+            found = [*apart, (keys, names)]
+        return found
 
     def without_rule(self) -> frozenset[str]:
         """The trainable parameters that belong to no layer with a rule."""
@@ -343,6 +403,63 @@ class Differentiation:
         contributions = self._layers.contributions(sites, batch.values, copied=copy_grads, num_records=num_records)
         return ContributedGradients(contributions, mask_B=mask_B, margin=self._margin(batch.parameters))
 
+    def in_two_passes(self, plan: CapturePlan, batch: Batch, mask_B: Tensor) -> StreamedGradients:
+        """The same gradients, for records that are run together: norms at once, sums by a second pass."""
+        states = rng_states(batch.device)
+        run = partial(self._stream, plan, batch, len(mask_B))
+        squared: dict[str, Tensor] = {}
+        run(lambda name, part: squared.update({name: part.squared_norms()}))
+        nothing = torch.zeros(len(mask_B), device=batch.device)
+        squared = {name: squared.get(name, nothing) for name in self._layers.names}
+
+        def again(use: Callable[[str, Contribution], None]) -> None:
+            restore_rng(states)
+            run(use)
+
+        zeros = {name: batch.parameters[name] for name in self._layers.names}
+        return StreamedGradients(squared, again, zeros, mask_B=mask_B, margin=self._margin(batch.parameters))
+
+    def _stream(
+        self, plan: CapturePlan, batch: Batch, num_records: int, use: Callable[[str, Contribution], None]
+    ) -> None:
+        """Run an ordinary backward pass, and use every parameter's contribution as soon as it is known."""
+        layers, values = self._layers, narrow(batch.values, self._dtype)
+        anchor = torch.zeros((), device=batch.device, requires_grad=True)
+        streams = [
+            _Stream(*group, layers, plan, batch.values, num_records, use) for group in layers.groups(plan.outputs)
+        ]
+        stream_of = {key: stream for stream in streams for key in stream.keys}
+        shared = {(output.site.layer, output.site.site) for output in plan.outputs.values() if output.is_shared}
+        is_forward, met = True, set()
+
+        def report(site: SiteId, inputs: Tensor, output: Tensor) -> Tensor:
+            if (site.layer, site.site) in shared:
+                output = output.expand(num_records * self._views, *output.shape[1:])
+            if not is_forward:  # a checkpointed layer is run again: the first run's reports get what it computes
+                return _Reported.apply(output, inputs, anchor, None)  # type: ignore[no-untyped-call, no-any-return]
+            if site.key not in stream_of:
+                raise UnplannedSite(site.key)
+            met.add(site.key)
+            given = partial(stream_of[site.key].report, site.key)
+            return _Reported.apply(output, inputs, anchor, given)  # type: ignore[no-untyped-call, no-any-return]
+
+        def differentiate() -> None:
+            nonlocal is_forward
+            losses = self._run_together(values, batch.inputs, batch.targets, plan.mode)
+            if met != plan.outputs.keys():
+                raise UnplannedSite(next(iter(met ^ plan.outputs.keys())))
+            is_forward = False
+            torch.autograd.grad(losses, anchor, torch.full_like(losses, 1 / self._views), allow_unused=True)
+
+        layers.tape.stream(report)
+        try:
+            with torch.inference_mode(False), torch.enable_grad(), layers.checkpointing(), as_traced():
+                FunctionalModel(layers.model, differentiate)(values, (), {})
+        finally:
+            layers.tape.stop()
+        for stream in streams:
+            stream.end()
+
     def of_no_record(self, parameters: Tensors) -> ContributedGradients:
         """The gradients of an empty batch."""
         nothing = {name: Unused(shape, 0, parameters[name]) for name, shape in self._layers.shapes.items()}
@@ -440,3 +557,109 @@ class Differentiation:
         if captured.keys() != taps.keys():
             raise UnplannedSite(next(iter(captured.keys() ^ taps.keys())))
         return captured
+
+
+class _Reported(torch.autograd.Function):
+    """The output of a site. In the backward pass, its inputs and the gradient of the output are reported."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, inputs: Tensor, anchor: Tensor, report: Callable[..., None] | None) -> Tensor:
+        ctx.save_for_backward(inputs)
+        ctx.report = report
+        return output.clone()  # a view could not be written into by what follows
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (inputs,) = ctx.saved_tensors
+        with torch.no_grad():
+            ctx.report(inputs.detach(), grads[0].detach())
+        return grads[0], None, None, None
+
+
+@dataclass
+class _Stream:
+    """Sites whose layers have parameters in common: what they report is used as soon as it is complete."""
+
+    keys: set[str]
+    names: set[str]
+    layers: Layers
+    plan: CapturePlan
+    values: Tensors
+    num_records: int
+    use: Callable[[str, Contribution], None]
+    reported: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def report(self, key: str, inputs: Tensor, output_grads: Tensor) -> None:
+        self.reported[key] = (inputs, output_grads)
+        if self.reported.keys() == self.keys:
+            self.end()
+
+    def end(self) -> None:
+        """Use what was reported. The loss does not depend on calls that did not report."""
+        if not self.reported:
+            return
+        calls = {(output.site.layer, output.site.call) for key in self.reported for output in [self.plan.outputs[key]]}
+        for key in self.keys - self.reported.keys():
+            site = self.plan.outputs[key].site
+            if (site.layer, site.call) in calls:
+                raise UnplannedSite(key)
+        plan = replace(self.plan, outputs={key: self.plan.outputs[key] for key in self.reported})
+        inputs, grads = ({key: pair[at] for key, pair in self.reported.items()} for at in (0, 1))
+        sites = plan.sites(inputs, grads, self.num_records)
+        parts = self.layers.contributions(sites, self.values, copied={}, num_records=self.num_records)
+        self.reported.clear()
+        with uncast(grads[next(iter(grads))].device):
+            for name in sorted(self.names):
+                self.use(name, parts[name])
+
+
+# By how much the norms of two passes may differ on a GPU, where not every kernel adds up in the same order.
+PASSES_DIFFER = 2**-9
+
+
+class StreamedGradients(ContributedGradients):
+    """Norms from a first pass, sums from a second one, in which every norm must be that of the first."""
+
+    def __init__(
+        self,
+        squared: Mapping[str, Tensor],
+        again: Callable[[Callable[[str, Contribution], None]], None],
+        like: Tensors,
+        *,
+        mask_B: Tensor,
+        margin: float,
+    ) -> None:
+        self._slack = PASSES_DIFFER if mask_B.is_cuda else 0.0
+        super().__init__({}, mask_B=mask_B, margin=margin + 2 * self._slack, squared=squared)
+        self._again, self._like = again, like
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._squared)
+
+    def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
+        weight_of = weight_of_each(weights, groups, names=self.names, num_records=len(self._counted_B))
+        squared: dict[str, Tensor] = {}
+        sums: dict[str, Tensor] = {}
+
+        def use(name: str, part: Contribution) -> None:
+            squared[name] = part.squared_norms()
+            sums[name] = part.weighted_sum(weight_of[name], self._counted_B).double().contiguous()
+
+        self._again(use)
+        for group in check_groups(groups, names=self.names):
+            first, second = (
+                torch.stack([found[name] for name in group if name in squared] or [weights.new_zeros(1)]).sum(0)
+                for found in (self._squared, squared)
+            )
+            is_same = second.sqrt() <= first.sqrt() * (1 + self._slack)
+            if not bool((is_same | ~self._counted_B).all()):
+                raise NotPrivate(
+                    layer="the model",
+                    reason="a second pass over the same records gives larger gradients than the first",
+                    instead='operations that repeat what they compute, or GhostEngine(passes="one")',
+                )
+        return {
+            name: sums[name] if name in sums else torch.zeros_like(value, dtype=torch.float64)
+            for name, value in self._like.items()
+        }

@@ -2,17 +2,19 @@
 
 FunctionalModel                    a model with given weights, with or without its user's hooks
 under_vmap, unfuse, ...            kernels that vmap knows, and layers that do not bypass their own children
+causal_attention                   causal attention without a mask, for fused kernels
 rng_states, random_numbers_apart   the states of all random generators
 compile_step, CudaGraphReplay      a step as one graph; recorded once as a CUDA graph
 """
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 from unittest.mock import patch
@@ -89,6 +91,50 @@ def under_vmap(*, has_cells: bool = False) -> Iterator[None]:
         if hasattr(masks, "is_tracing"):
             stack.enter_context(patch.object(masks, "is_tracing", lambda tensor=None: True))
         yield
+
+
+@contextmanager
+def causal_attention(names: Collection[str]) -> Iterator[None]:
+    """Around a run on inputs of these names: causal attention of transformers without padding is run without a mask.
+
+    While it traces a model, transformers makes a mask in case positions begin anew within a record, or a mask hides
+    something. Fused attention on a GPU needs that there is none.
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    ignored = getattr(masks, "_ignore_causal_mask_sdpa", None)
+    has_masks = {"attention_mask", "position_ids"} & set(names)
+    if ignored is None or not hasattr(masks, "find_packed_sequence_indices") or has_masks:
+        yield
+        return
+    with (
+        patch.object(masks, "find_packed_sequence_indices", _never_packed),
+        patch.object(masks, "_ignore_causal_mask_sdpa", _without_causal_mask(ignored)),
+    ):
+        yield
+
+
+def _never_packed(position_ids: Tensor) -> None:
+    return None
+
+
+@cache  # one function for each, so that nothing is compiled again
+def _without_causal_mask(ignored: Callable[..., bool]) -> Callable[..., bool]:
+    """The arguments are a padding mask, the numbers of queries and keys, offsets, and the reach of local attention."""
+    num_arguments = len(inspect.signature(ignored).parameters)
+
+    def is_ignored(padding_mask: Tensor | None, num_queries: int, num_keys: int, *others: Any) -> bool:
+        if len(others) + 3 == num_arguments and padding_mask is None and num_queries == num_keys:
+            *offsets, reach = others
+            if all(type(offset) is int and not offset for offset in offsets) and (reach is None or num_keys < reach):
+                return True
+        return ignored(padding_mask, num_queries, num_keys, *others)
+
+    return is_ignored
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was too little memory: on a GPU, in Python, or in torch's allocator for the CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def vmap_error(error: Exception) -> str:

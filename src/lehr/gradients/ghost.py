@@ -16,11 +16,13 @@ Axes: B records, K views of one record.
 from __future__ import annotations
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +35,15 @@ from lehr.gradients import batches
 from lehr.gradients.batches import LossFn
 from lehr.gradients.contributions import ContributedGradients
 from lehr.gradients.differentiation import Batch, CapturePlan, Differentiation, ExecutionMode, Layers
-from lehr.gradients.execution import CudaGraphReplay, FunctionalModel, compile_step, random_numbers_apart, rng_states
+from lehr.gradients.execution import (
+    CudaGraphReplay,
+    FunctionalModel,
+    causal_attention,
+    compile_step,
+    is_out_of_memory,
+    random_numbers_apart,
+    rng_states,
+)
 from lehr.gradients.materialised import MaterialisedEngine, gradients_one_by_one
 from lehr.gradients.precision import PRECISIONS
 from lehr.gradients.record_axis import References, attributes_restored
@@ -41,8 +51,8 @@ from lehr.gradients.synthetic import ATTEMPTS, DRAWS_IN_PYTHON, SyntheticRecords
 from lehr.interfaces import ClipRule, Inputs, PrivateSum, Tensors, layer_rule
 
 LOG = logging.getLogger("lehr")
-_NOT_TO_BE_REPEATED = (LehrError, torch.OutOfMemoryError)
 _RECORDS = 2
+MOST_WIDE_WEIGHTS = 2**24
 _DRAWS = 20  # of a model that draws random numbers in evaluation too: whether they make a difference
 # Of a parameter's gradient, or of a hundredth of the whole one where that is more.
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -78,6 +88,10 @@ class ModeSearch:
         self._model, self._layers, self._loss_fn, self._views = model, layers, loss_fn, views
         self._functional = FunctionalModel(model)
         self._used: set[str] = set()  # the parameters that a loss depends on
+        # Of a large model no copy in float64 is made: it is tried in its own types.
+        self._is_large = sum(value.numel() for value in model.parameters()) > MOST_WIDE_WEIGHTS
+        floats = [value.dtype for value in model.parameters() if value.is_floating_point()]
+        self._least = max(_TOLERANCES.get(dtype, _ROUGH) for dtype in floats) if self._is_large else 0.0
         self._differentiation = Differentiation(layers, loss_fn, views=views, dtype=None)
 
     def mode(self, inputs: Inputs, targets: Any, *, is_alone: bool = False) -> ExecutionMode:
@@ -93,7 +107,7 @@ class ModeSearch:
         untested = set(self._layers.names)
         # In inference mode nothing could be differentiated, and what is tried here has to be.
         with torch.inference_mode(False), random_numbers_apart(next(self._model.parameters()).device):
-            for attempt in ATTEMPTS:
+            for attempt in (each for each in ATTEMPTS if not (each.is_wide and self._is_large)):
                 batch = self._synthetic(attempt, inputs, targets)
                 flags, expected = self._expected(attempt, batch)
                 if expected is None:
@@ -139,6 +153,8 @@ class ModeSearch:
                 try:
                     return together, wrong_in(together)
                 except Exception as error:  # a view of another layout, or a record axis that is not the first
+                    if is_out_of_memory(error):
+                        raise
                     LOG.info("cannot be run together: %s", error)
             mode = replace(mode, is_record_by_record=True, is_channels_last=False)
             LOG.warning("the model cannot be run on several records at once: each is run alone, which is slower")
@@ -170,6 +186,8 @@ class ModeSearch:
                 except (InvalidValue, NotPrivate):
                     raise
                 except Exception as error:
+                    if is_out_of_memory(error):
+                        raise
                     LOG.info("the model cannot be tried on synthetic records: %s", error)
                     return flags, None
                 if not all(grad.isfinite().all() for record in once for grad in record.values()):
@@ -178,7 +196,7 @@ class ModeSearch:
                 if is_random and not is_last:
                     continue  # two draws that are the same by chance say nothing
                 pairs = [pair for other in again for pair in zip(once, other, strict=True)]
-                if not any(_differing(some, others) for some, others in pairs):
+                if not any(_differing(some, others, self._least) for some, others in pairs):
                     return flags, once
         return flags, None
 
@@ -194,7 +212,13 @@ class ModeSearch:
     def _alone(self, batch: Batch) -> list[Tensors]:
         """The gradient of each synthetic record, by a plain backward pass."""
         found = gradients_one_by_one(
-            self._model, self._loss_fn, batch.values, batch.inputs, batch.targets, views=self._views
+            self._model,
+            self._loss_fn,
+            batch.values,
+            batch.inputs,
+            batch.targets,
+            views=self._views,
+            copies_weights=not self._is_large,
         )
         self._used |= {name for record in found for name, grad in record.items() if grad is not None}
         return [
@@ -210,13 +234,13 @@ class ModeSearch:
             gradients = self._differentiation.gradients(plan, batch, every)
             found = [gradients.weighted_sum(weights) for weights in torch.eye(_RECORDS, device=every.device)]
         pairs = zip(expected, found, strict=True)
-        return {name for some, others in pairs for name in _differing(some, others)}
+        return {name for some, others in pairs for name in _differing(some, others, self._least)}
 
 
-def _differing(expected: Tensors, found: Tensors) -> set[str]:
+def _differing(expected: Tensors, found: Tensors, least_tolerance: float = 0.0) -> set[str]:
     """The parameters whose gradient is not as expected."""
     # The narrowest type that takes part anywhere rounds what all of them are given.
-    tolerance = max(_TOLERANCES.get(grad.dtype, _ROUGH) for grad in expected.values())
+    tolerance = max(least_tolerance, *(_TOLERANCES.get(grad.dtype, _ROUGH) for grad in expected.values()))
     least = float(torch.stack([grad.square().sum() for grad in expected.values()]).sum().sqrt()) / 100
     return {
         name
@@ -233,6 +257,11 @@ class GhostEngine:
     ``precision="bfloat16"`` the model runs in bfloat16 while its weights, the norms and the sums stay in float32.
     ``compiled`` and, on a GPU, ``cuda_graphs`` can be switched off to look into a step.
 
+    ``passes="one"`` keeps what every layer was given and the gradient of its output until the norms are known. "two"
+    computes the norms, and then all of it again with the weights, which takes less memory and more time, and is not
+    compiled; results are the same. "auto" is "two" for models of transformers with gradient checkpointing, and where
+    one pass would keep more than half of the free memory: ``kept_bytes`` of a batch, from its shapes.
+
     Which parameters are trained is read once, here. The model itself is never touched: its weights are read where they
     are whenever a batch comes, and its training flags are followed.
     """
@@ -246,7 +275,9 @@ class GhostEngine:
         precision: str = "as_model",
         compiled: bool = True,
         cuda_graphs: bool = True,
+        passes: str = "auto",
     ) -> None:
+        self._passes = validate.one_of(("auto", "one", "two"), passes=passes)
         self._model = model
         self._loss_fn = loss_fn
         self._views = validate.count(views=views)
@@ -266,6 +297,7 @@ class GhostEngine:
         self._references: defaultdict[Any, References] = defaultdict(dict)
         self._plans: dict[Any, CapturePlan] = {}
         self._steps: dict[Any, Callable[..., dict[str, Tensor]]] = {}
+        self._two_passes: dict[Any, bool] = {}
 
     def gradients(self, inputs: Inputs, targets: Any, mask_B: Tensor | None = None) -> ContributedGradients:
         """The gradients of a batch, computed at once and not compiled."""
@@ -274,6 +306,8 @@ class GhostEngine:
             return self._differentiation.of_no_record(self._values()[0])
 
         def run(plan: CapturePlan, batch: Batch) -> ContributedGradients:
+            if self._is_in_two_passes(plan, len(mask)):
+                return self._differentiation.in_two_passes(plan, batch, mask)
             return self._differentiation.gradients(plan, batch, mask)
 
         found = self._run_by_rules(run, inputs, targets, num_records=len(mask))
@@ -286,6 +320,8 @@ class GhostEngine:
             return clip(self.gradients(inputs, targets, mask))
 
         def run(plan: CapturePlan, batch: Batch) -> PrivateSum:
+            if self._is_in_two_passes(plan, len(mask)):
+                return clip(self._differentiation.in_two_passes(plan, batch, mask))
             step = self._step(plan, clip, batch.parameters, num_records=len(mask))
             total = step((batch.parameters, batch.buffers), (inputs, targets, mask))
             return PrivateSum(values=total, sensitivity=clip.sensitivity)
@@ -298,6 +334,18 @@ class GhostEngine:
         """Whether some batches are run by the materialised engine, since the rules cannot be used for this model."""
         return None in self._modes.values()
 
+    def _is_in_two_passes(self, plan: CapturePlan, num_records: int) -> bool:
+        """A public rule: from what the user chose, and from shapes and free memory at the first batch of a kind."""
+        key = (id(plan), num_records)
+        if key not in self._two_passes:
+            device = next(self._model.parameters()).device
+            is_large = kept_bytes(plan, num_records) > free_memory(device) / 2
+            is_two = self._passes == "two" or (self._passes == "auto" and (self._layers.is_checkpointed or is_large))
+            if plan.mode.is_record_by_record and (self._passes == "two" or self._layers.is_checkpointed):
+                LOG.warning("one pass, because each record is run alone: activations are not checkpointed")
+            self._two_passes[key] = is_two and not plan.mode.is_record_by_record
+        return self._two_passes[key]
+
     def _run_by_rules(
         self,
         run: Callable[[CapturePlan, Batch], Result],
@@ -309,16 +357,22 @@ class GhostEngine:
     ) -> Result | None:
         """What ``run(plan, batch)`` returns; None where the gradients of such a batch have to be formed in full."""
         batch = Batch(*self._values(), inputs, targets)
+        with causal_attention(inputs if isinstance(inputs, dict) else ()):
+            return self._run_planned(run, batch, num_records=num_records, is_compiled=is_compiled)
+
+    def _run_planned(
+        self, run: Callable[[CapturePlan, Batch], Result], batch: Batch, *, num_records: int, is_compiled: bool
+    ) -> Result | None:
         plan = self._plan(batch, num_records)
         if plan is None:
             return None
         try:
             with torch.no_grad():
                 return run(plan, batch)
-        except _NOT_TO_BE_REPEATED:
+        except LehrError:
             raise
         except Exception as error:
-            if is_compiled:
+            if is_compiled or is_out_of_memory(error):
                 raise
             # An error on private records may quote one of them: only its kind is shown.
             self._run_in_full((self._kind(batch), False), why=type(error).__name__)
@@ -415,9 +469,11 @@ class GhostEngine:
             except GradientMismatch as error:
                 self._in_full.loops = True
                 self._run_in_full(key, why=error.reason)
-            except _NOT_TO_BE_REPEATED:
+            except LehrError:
                 raise
             except Exception as error:  # what vmap cannot run; what the model cannot run is said by the other engine
+                if is_out_of_memory(error):
+                    raise
                 self._run_in_full(key, why=str(error).strip().partition("\n")[0] or type(error).__name__)
         return self._modes[key]
 
@@ -442,6 +498,23 @@ class GhostEngine:
         flags = tuple(layer.training for layer in self._model.modules())  # some layers are only used in training
         leaves, structure = pytree.tree_flatten((batch.inputs, batch.targets))
         return structure, flags, self._changes, tuple((leaf.dim(), leaf.dtype) for leaf in batches.leaves(leaves))
+
+
+def kept_bytes(plan: CapturePlan, num_records: int) -> int:
+    """About how much one pass keeps: every tapped output's gradient, and an input of the same size."""
+    sizes = (prod(output.shape) * output.dtype.itemsize for output in plan.outputs.values())
+    return 2 * num_records * sum(sizes)
+
+
+def free_memory(device: torch.device) -> int:
+    """In bytes, on the device of the model."""
+    if device.type == "cuda":
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not every system says
+        return 2**63
 
 
 def _build(model: nn.Module) -> frozenset[tuple[str, str]]:

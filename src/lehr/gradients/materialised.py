@@ -112,9 +112,11 @@ class MaterialisedEngine:
         try:
             found = self._mapped(state, inputs, targets)
             self._loops[kind] = execution.rng_states(self._device)[0] != before[0]
-        except (LehrError, torch.OutOfMemoryError):
+        except LehrError:
             raise
         except Exception as error:  # whatever vmap or the model may raise; the loop raises what is the model's
+            if execution.is_out_of_memory(error):
+                raise
             self._loops[kind], why = True, execution.vmap_error(error)
         if not self._loops[kind]:
             return found
@@ -154,13 +156,25 @@ class MaterialisedEngine:
 
 
 def gradients_one_by_one(
-    model: nn.Module, loss_fn: LossFn, values: Tensors, inputs: Inputs, targets: Any, *, views: int
+    model: nn.Module,
+    loss_fn: LossFn,
+    values: Tensors,
+    inputs: Inputs,
+    targets: Any,
+    *,
+    views: int,
+    copies_weights: bool = True,
 ) -> list[dict[str, Tensor | None]]:
-    """The gradient of each record by a plain backward pass; None for a parameter that its loss does not depend on."""
+    """The gradient of each record by a plain backward pass; None for a parameter that its loss does not depend on.
+
+    Made-up records need no copies of the weights.
+    """
     names = list(batches.trainable(model))
+    written = values.keys() if copies_weights else dict(model.named_buffers()).keys()
 
     def of_one(inputs: Inputs, targets: Any) -> dict[str, Tensor | None]:
-        own = {name: value.clone() for name, value in values.items()}  # a model may write into its buffers
+        # A model may write into its buffers, or into frozen weights.
+        own = {name: value.clone() if name in written else value.detach() for name, value in values.items()}
 
         def differentiated() -> dict[str, Tensor | None]:
             # Inside, since checkpointed activations are computed again in the backward pass.
@@ -170,6 +184,8 @@ def gradients_one_by_one(
                 trained = [own[name] for name in names]
                 found: Sequence[Tensor | None] = torch.autograd.grad(loss, trained, allow_unused=True)
             except RuntimeError as error:
+                if execution.is_out_of_memory(error):
+                    raise
                 # What torch says of a private record is not passed on.
                 reason = f"a plain backward pass through it fails ({type(error).__name__})"
                 instead = "operations that do not change in place what a layer was given"

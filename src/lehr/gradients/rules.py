@@ -1,6 +1,7 @@
 """The layer rules: how each kind of layer is run and what a record contributes to its parameters.
 
-    normalisations   LayerNorm, RMSNorm, GroupNorm, InstanceNorm, and BatchNorm with fixed statistics
+    normalisations   LayerNorm, RMSNorm and its variants of other libraries, which are recognised by what they compute,
+                     GroupNorm, InstanceNorm, and BatchNorm with fixed statistics
     products         Linear, PReLU, Embedding, EmbeddingBag; an embedding table's gradient is never dense
     convolutions     plain and transposed, in one, two and three dimensions, with every option
     attention        MultiheadAttention with every option that torch's own has on batches
@@ -19,6 +20,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, TypeAlias
 
 import torch
@@ -28,9 +31,20 @@ from torch.nn import functional
 from lehr.errors import InvalidValue
 from lehr.gradients.contributions import Lookup, Materialised, Stacked, outer
 from lehr.gradients.convolutions import Convolved, Geometry
-from lehr.interfaces import Contribution, Contributions, LayerRule, Site, Tap, at_least_float32, register_layer_rule
+from lehr.gradients.execution import FunctionalModel, plain_forward
+from lehr.interfaces import (
+    Contribution,
+    Contributions,
+    LayerRule,
+    Site,
+    Tap,
+    at_least_float32,
+    register_layer_rule,
+    register_rule_finder,
+)
 
 Sites: TypeAlias = Mapping[str, Site]
+_EPS = ("variance_epsilon", "eps")  # what RMSNorms of other libraries call it
 _InstanceNorm: TypeAlias = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 _BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -105,6 +119,57 @@ def _rms_norm(layer: nn.RMSNorm, tap: Tap, x: Tensor) -> Tensor:
 
 def _layer_norm_grads(layer: nn.LayerNorm | nn.RMSNorm, sites: Sites) -> Contributions:
     return _affine_grads(sites["output"], range(1, sites["output"].inputs.dim() - len(layer.normalized_shape)))
+
+
+@dataclass(frozen=True)
+class _RmsVariant:
+    """x / √(mean(x²) + eps), times the weight plus an offset; some take the mean, or all of it, in float32."""
+
+    eps: float
+    offset: float
+    has_float32_mean: bool
+    is_float32: bool
+
+    def __call__(self, layer: Any, tap: Tap, hidden_states: Tensor) -> Tensor:
+        normalised = self.normalised(hidden_states)
+        return tap("output", normalised, (normalised * (self.offset + layer.weight)).to(hidden_states.dtype))
+
+    def normalised(self, values: Tensor) -> Tensor:
+        exact = values.float() if self.is_float32 else _exact(values)
+        averaged = exact.float() if self.has_float32_mean else exact
+        return (exact * torch.rsqrt(averaged.square().mean(-1, keepdim=True) + self.eps)).to(_exact(values).dtype)
+
+
+def _rms_variant_grads(layer: nn.Module, sites: Sites) -> Contributions:
+    site = sites["output"]
+    products = site.output_grads.to(site.inputs.dtype) * site.inputs
+    return {"weight": products.sum(tuple(range(1, products.dim() - 1)))}
+
+
+def _find_rms_norm(layer: nn.Module) -> LayerRule | None:
+    """The rule of an RMSNorm of another library. Which variant it is, if any, is tried on made-up numbers."""
+    weight, eps = layer._parameters.get("weight"), next((vars(layer)[name] for name in _EPS if name in vars(layer)), 0)
+    has_others = len(layer._parameters) > 1 or layer._buffers or layer._modules
+    if weight is None or weight.dim() != 1 or not isinstance(eps, float) or has_others:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 2, len(weight)), (len(weight),))
+    inputs, gains = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    try:
+        with torch.no_grad():
+            output = FunctionalModel(layer, plain_forward(layer))({"weight": gains}, (inputs,), {})
+    except Exception:  # another kind of layer
+        return None
+    if not isinstance(output, Tensor) or output.shape != inputs.shape:
+        return None
+
+    def difference(variant: _RmsVariant) -> float:
+        return float((variant.normalised(inputs) * (variant.offset + gains) - output).abs().max())
+
+    settings = product((0.0, 1.0), (False, True), (False, True))
+    nearest = min((_RmsVariant(eps, *setting) for setting in settings), key=difference)
+    is_one = difference(nearest) < 1e-5  # some round the weight to float32 too
+    return LayerRule(contributions=_rms_variant_grads, forward=nearest) if is_one else None
 
 
 def _group_norm(layer: nn.GroupNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002
@@ -191,6 +256,13 @@ def _linear(layer: nn.Linear, sites: Sites) -> Contributions:
     return {"weight": outer_product(sites["output"]), "bias": bias_grads(sites["output"])}
 
 
+def _conv1d(layer: nn.Module, sites: Sites) -> Contributions:
+    """The linear layer of GPT-2, whose weight is transposed."""
+    site = sites["output"]
+    turned = Site(inputs=site.output_grads, output_grads=site.inputs)
+    return {"weight": outer_product(turned), "bias": bias_grads(site)}
+
+
 def _prelu(layer: nn.PReLU, sites: Sites) -> Contributions:
     """One slope for all channels, or one for each."""
     site = sites["output"]
@@ -208,6 +280,19 @@ def _embedding(layer: nn.Embedding | nn.EmbeddingBag, sites: Sites) -> Contribut
     records, positions = rows.shape[0], rows.shape[1:].numel()
     grads = grads.reshape(records, positions, layer.embedding_dim)
     return {"weight": Lookup(rows.reshape(records, positions), grads, layer.num_embeddings)}
+
+
+def _whisper_positions(
+    layer: nn.Embedding,
+    tap: Tap,
+    input_ids: Tensor,
+    past_key_values_length: int = 0,
+    position_ids: Tensor | None = None,
+) -> Tensor:
+    """The positions of the decoder of Whisper, which all records share unless they are given."""
+    if position_ids is None:
+        position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0) + past_key_values_length
+    return tap("output", position_ids, functional.embedding(position_ids, layer.weight))
 
 
 def _refuses_table(layer: nn.Embedding | nn.EmbeddingBag) -> str | None:
@@ -431,3 +516,18 @@ for _kinds, _rule in (
 ):
     for _kind in _kinds:
         register_layer_rule(_kind, _rule)
+# Layers of transformers, by module and class, so that it need not be imported.
+_OF_TRANSFORMERS = {
+    ("transformers.pytorch_utils", "Conv1D"): LayerRule(contributions=_conv1d),
+    ("transformers.models.whisper.modeling_whisper", "WhisperPositionalEmbedding"): LayerRule(
+        contributions=_embedding, forward=_whisper_positions
+    ),
+}
+
+
+def _find_in_transformers(layer: nn.Module) -> LayerRule | None:
+    return _OF_TRANSFORMERS.get((type(layer).__module__, type(layer).__qualname__))
+
+
+register_rule_finder(_find_rms_norm)
+register_rule_finder(_find_in_transformers)

@@ -27,6 +27,7 @@ from lehr.gradients.precision import MARGINS
 from lehr.gradients.refusals import described
 
 _MOVE = 0.05
+_MOST_MOVED = 2**16  # numbers of a frozen weight; larger ones are used where they are
 _EDGE = 0.05  # positive numbers keep away from both ends, where logarithms and odds are not finite
 Observed: TypeAlias = Sequence[tuple[str | None, Tensor]]
 Result = TypeVar("Result")
@@ -60,6 +61,9 @@ class SyntheticRecords:
         generator = torch.Generator().manual_seed(0)
         values = {name: self._typed(buffer.detach().clone()) for name, buffer in model.named_buffers()}
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad and not self.is_wide and parameter.numel() > _MOST_MOVED:
+                values[name] = Parameter(parameter.detach(), requires_grad=False)
+                continue
             own, by = self._typed(parameter.detach()), _MOVE * torch.randn(parameter.shape, generator=generator)
             values[name] = Parameter(own + by.to(own.device, own.dtype), parameter.requires_grad)
         return values

@@ -14,6 +14,8 @@ and writes the released mean into ``parameter.grad``. The folder is that of any 
             optimizer.step()
     certificate = run.finish(model.state_dict())
     run.close()
+
+A loop that gives up its own backward pass passes an ``engine``, and ``run.add(inputs, targets)`` calls that instead.
 """
 
 from __future__ import annotations
@@ -38,15 +40,17 @@ from lehr.config import CLIP_NORM
 from lehr.data.records import check_count
 from lehr.errors import InvalidValue
 from lehr.files.append_only import check_name
-from lehr.gradients.batches import trainable
+from lehr.gradients.batches import each, trainable
+from lehr.gradients.batches import num_records as batch_rows
 from lehr.gradients.hooked import HookedEngine
 from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
-from lehr.interfaces import Clipping, ReleasedSum, StepOutcome
+from lehr.interfaces import Clipping, Inputs, ReleasedSum, StepOutcome
 from lehr.planning.plan import PRIVATE, Plan, delta_for
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.sampling import PhysicalBatch
 from lehr.run.folder import default_directory
+from lehr.run.loop import Engine
 from lehr.run.mechanism import Mechanism, Method
 from lehr.run.private_run import PrivateRun, PrivateStep, RunSpec, epsilon_of_charges
 from lehr.run.replay import RunPlan
@@ -144,11 +148,12 @@ class ExternalOptimizer:
 
 
 class ExternalRun:
-    """An open private run in another library's loop, with a plan of ``steps``. It has hooks on the model until its end.
+    """An open private run in another library's loop, with a plan of ``steps``.
 
-    ``loop`` is tried on a few records of the data set first, and refused if it mixes them. ``resumed_at`` is the step
-    of the checkpoint to resume from. After a resume every further step is charged: another library's loop never repeats
-    a step bit by bit.
+    With an ``engine``, the run computes the gradients of the batches that ``add`` is given, padded to equal sizes.
+    Without one, it has hooks on the model until its end. ``loop`` is tried on a few records of the data set first, and
+    refused if it mixes them. ``resumed_at`` is the step of the checkpoint to resume from. After a resume every further
+    step is charged: another library's loop never repeats a step bit by bit.
     """
 
     def __init__(
@@ -163,6 +168,7 @@ class ExternalRun:
         steps: int,
         resumed_at: int | None = None,
         num_passes: int = 1,
+        engine: Engine | None = None,
     ) -> None:
         num_records = count_records(dataset)
         check_count(stated=config.records, held=num_records)
@@ -179,7 +185,10 @@ class ExternalRun:
         update = ExternalOptimizer(f"{type(optimizer).__module__}.{type(optimizer).__qualname__}")
         method = Method(name="dpsgd", clipping=clipping, noise=IsotropicNoise(), update=update)
         self.mechanism = Mechanism.of(method, plan)
-        self.engine = HookedEngine(model, loss_reduction=loop.loss_reduction, num_passes=num_passes)
+        self.engine = engine
+        self._hooks: HookedEngine | None = None
+        if engine is None:
+            self._hooks = HookedEngine(model, loss_reduction=loop.loss_reduction, num_passes=num_passes)
         check_record_independence(loop, sample_records(dataset, num_records))
         spec = RunSpec(
             name=config.name,
@@ -198,7 +207,8 @@ class ExternalRun:
         self._run = PrivateRun.open(spec, resume=resumed_at is not None)
         try:
             self._run.begin(num_records=num_records, first_step=self.step)
-            self.engine.attach()
+            if self._hooks is not None:
+                self._hooks.attach()
         except BaseException:
             self._run.close()
             raise
@@ -239,16 +249,32 @@ class ExternalRun:
         """Whether the next physical batch is the last of its draw."""
         return self._step().num_added + 1 >= len(self.current_batches)
 
-    def add(self) -> None:
-        """Clip and add the physical batch that ``backward()`` was just called for."""
+    def add(self, inputs: Inputs | None = None, targets: Any = None) -> None:
+        """Clip and add a physical batch: the one that ``backward()`` was called for, or this one for the engine."""
         step, batches = self._step(), self.current_batches
         if step.num_added >= len(batches):
             allowed = "called once for each physical batch of the draw"
             raise InvalidValue("backward", allowed=allowed, given="another batch")
         mask = batches[step.num_added].mask_P
-        gradients = self.engine.gradients(None if mask.all() else mask)
         rule = self.mechanism.clipping.rule(self._clipping, self.step)
-        step.add(rule(gradients), num_records=int(mask.sum()) if not mask.all() else len(gradients.norms()))
+        if self._hooks is not None:
+            gradients = self._hooks.gradients(None if mask.all() else mask)
+            step.add(rule(gradients), num_records=int(mask.sum()) if not mask.all() else len(gradients.norms()))
+            return
+        assert self.engine is not None
+        assert inputs is not None
+        rows = batch_rows(inputs, targets)
+        if rows != len(mask):
+            raise InvalidValue("batch", allowed="the records of the physical batch, one row each", given="others")
+        # Batches of one size: a compiled step, and the proof that it keeps records apart, hold for one size.
+        missing = max(0, self._run.physical_batch - rows)
+
+        def fill(leaf: Tensor) -> Tensor:
+            return torch.cat([leaf, leaf[-1:].expand(missing, *leaf.shape[1:])])
+
+        inputs_P, targets_P = each(fill, (inputs, targets))
+        mask_P = torch.cat([mask, mask.new_zeros(missing)])
+        step.add(self.engine.private_sum(rule, inputs_P, targets_P, mask_P), num_records=int(mask.sum()))
 
     def release(self) -> ReleasedSum:
         """Charge the step, release its noisy sum, and write the mean into the gradients of the model."""
@@ -263,7 +289,7 @@ class ExternalRun:
 
     def finish(self, weights: Mapping[str, Tensor]) -> Certificate | None:
         """End the run: settle the budget, and write weights, report, and a certificate if there are statements."""
-        self.engine.detach()
+        self._detach()
         config, stated, folder = self.config, self.config.statements(), self._run.folder
         assert folder is not None
         self._run.finish(weights, accepted=self.step)
@@ -277,8 +303,12 @@ class ExternalRun:
 
     def close(self) -> None:
         """Close the folder. Without ``finish`` the run can be resumed; a new run without a charged step is removed."""
-        self.engine.detach()
+        self._detach()
         self._run.close()
+
+    def _detach(self) -> None:
+        if self._hooks is not None:
+            self._hooks.detach()
 
     def _step(self) -> PrivateStep:
         if self._current is None:

@@ -156,13 +156,15 @@ def _is_close(loop: RecordLoop, difference: float, *sizes: float) -> bool:
 @contextmanager
 def _perturbed(model: nn.Module) -> Iterator[None]:
     """Move every trainable weight by about the scale of an initialisation, and restore it afterwards."""
-    generator = torch.Generator().manual_seed(0)
+    generators: dict[torch.device, torch.Generator] = {}
     weights = [value.detach() for value in model.parameters() if value.requires_grad]
     saved = [value.clone() for value in weights]
     try:
         for value in weights:
-            change = torch.randn(value.shape, generator=generator) / math.sqrt(math.prod(value.shape[1:]) or 1)
-            value.add_(change.to(value.device, value.dtype), alpha=1.0 if value.dim() > 1 else 0.1)
+            generator = generators.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
+            change = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
+            change /= math.sqrt(math.prod(value.shape[1:]) or 1)
+            value.add_(change.to(value.dtype), alpha=1.0 if value.dim() > 1 else 0.1)
         yield
     finally:
         for value, before in zip(weights, saved, strict=True):

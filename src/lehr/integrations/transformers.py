@@ -5,14 +5,14 @@
         privacy=PrivacyConfig(epsilon=8.0, delta=1e-5, records=20_000))
     trainer.train()
 
-Every step uses a Poisson draw, computes one loss per record, clips every record's gradient, and adds noise. Optimizer,
-schedule, checkpoints, callbacks and evaluation remain the trainer's. Install with ``pip install 'lehr[hugging-face]'``.
+Every step uses a Poisson draw, computes one loss per record, clips every record's gradient, and adds noise. The
+gradients come from the engine of ``lehr.fit``, compiled on a GPU or with ``torch_compile=True``. Optimizer, schedule,
+checkpoints, callbacks and evaluation remain the trainer's. Install with ``pip install 'lehr[hugging-face]'``.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -29,16 +29,17 @@ from torch.utils.data import DataLoader
 from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra
 from lehr.gradients.batches import one_each, trainable
-from lehr.gradients.rules import bias_grads, outer_product
+from lehr.gradients.precision import HALF, widen
 from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records
-from lehr.integrations.record_independence import RecordLoop
-from lehr.interfaces import Contributions, LayerRule, Site, register_layer_rule
+from lehr.integrations.record_independence import RecordLoop, sample_records
+from lehr.privacy.clipping import FlatClip
+from lehr.run.loop import Engine
+from lehr.training.engines import engine_for
 
 try:
     from transformers import Trainer, TrainingArguments
     from transformers import __version__ as transformers_version
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    from transformers.pytorch_utils import Conv1D
 except ImportError as error:  # pragma: no cover
     raise MissingExtra("transformers", extra="hugging-face") from error
 
@@ -52,15 +53,13 @@ _SAVED = "LehrTrainer"  # what trainer_state.json calls the run's folder
 # Training arguments that private training does not support, and their values when unused.
 _UNSUPPORTED: dict[str, object] = {
     "auto_find_batch_size": False,
-    "bf16": False,
     "deepspeed": None,
     "fp16": False,
     "fsdp": [],
-    "gradient_checkpointing": False,
     "include_num_input_tokens_seen": "no",
     "label_smoothing_factor": 0.0,
     "neftune_noise_alpha": None,
-    "torch_compile": False,
+    "torch_compile_mode": None,
     "train_sampling_strategy": "random",
 }
 
@@ -71,6 +70,11 @@ class LehrTrainer(Trainer):
     The default ``expected_batch_size`` of ``privacy`` is that of the arguments, including accumulation;
     ``per_device_train_batch_size`` records are run at once. The plan has ``max_steps``, or ``num_train_epochs`` passes
     over the stated number of records.
+
+    ``bf16`` runs the model in bfloat16, and its outputs, losses, norms and sums are float32 or better. What is trained
+    has float32 weights: trained weights of half precision become float32 with ``bf16``, and are refused without it.
+    Frozen weights stay as they are. The step is compiled on a GPU, if records have one length, and with
+    ``torch_compile``.
 
     ``record_losses(outputs, inputs)`` returns one loss per record, from the model's outputs and the batch with its
     labels. The default covers classification, regression, multi-label classification, and tokens, where each record has
@@ -92,7 +96,7 @@ class LehrTrainer(Trainer):
         **others: Any,
     ) -> None:
         _refuse_unsupported(args, others, eval_dataset_is_public=eval_dataset_is_public)
-        for name, kind in (("compute_loss", Trainer), ("get_train_dataloader", LehrTrainer)):
+        for name, kind in (("compute_loss", Trainer), ("get_train_dataloader", LehrTrainer), ("losses", LehrTrainer)):
             if getattr(type(self), name) is not getattr(kind, name) and (kind is LehrTrainer or record_losses is None):
                 allowed = "not overridden: records are sampled here, and record_losses returns one loss per record"
                 raise InvalidValue(name, allowed=allowed, given=f"overridden in {type(self).__name__}")
@@ -115,12 +119,17 @@ class LehrTrainer(Trainer):
         self.epsilon_spent = 0.0
         self._record_losses = record_losses
         self._private_run: ExternalRun | None = None
-        # Accumulation, clipping, and skipping batches after a resume are done here.
+        self._is_bf16, self._is_compiled = args.bf16, args.torch_compile
+        # Accumulation, clipping, precision, compilation, and skipping batches after a resume are done here.
         args = copy.copy(args)
         args.gradient_accumulation_steps, args.max_grad_norm, args.ignore_data_skip = 1, 0.0, True
+        args.bf16, args.mixed_precision, args.torch_compile, args.torch_compile_backend = False, "no", False, None
         if args.max_steps <= 0:
             args.max_steps = max(1, math.ceil(args.num_train_epochs * self.privacy.steps_per_epoch))
         super().__init__(args=args, **others)
+        if self.accelerator.mixed_precision != "no":
+            given = self.accelerator.mixed_precision
+            raise InvalidValue("mixed_precision", allowed="set by bf16=True of the training arguments", given=given)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and leave a folder with ledger, report, and a certificate if there is one.
@@ -160,9 +169,8 @@ class LehrTrainer(Trainer):
             allowed = "tensors with one row for each record that was drawn"
             raise InvalidValue("batch", allowed=allowed, given=sorted(inputs))
         for rows in zip(*(value.split(sizes) for value in inputs.values()), strict=True):
-            losses = self.losses(model, dict(zip(inputs, rows, strict=True)))
-            losses.mean().backward()  # type: ignore[no-untyped-call]
-            run.add()
+            batch = dict(zip(inputs, rows, strict=True))
+            run.add(_without_labels(batch), batch)
         run.release()
         if run.is_over:
             self.control.should_training_stop = True
@@ -170,16 +178,25 @@ class LehrTrainer(Trainer):
 
     def losses(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """One loss per record. The model is not given the labels, since it would reduce its loss over the batch."""
-        given = {name: value for name, value in inputs.items() if name != "labels"}
-        outputs = model(**given, **_position_ids(model, given))
+        with self.compute_loss_context_manager():
+            outputs = model(**_without_labels(inputs))
+        return one_each(self._losses_of(widen(outputs), inputs), num_records=len(next(iter(inputs.values()))))
+
+    def compute_loss_context_manager(self) -> Any:
+        """Evaluation in bfloat16, if training is: frozen weights and trained ones may be of different types."""
+        return torch.autocast(self.args.device.type, torch.bfloat16, enabled=self._is_bf16)
+
+    def _losses_of(self, outputs: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         if self._record_losses is not None:
-            losses = self._record_losses(outputs, inputs)
-        elif "logits" in outputs:
-            is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-            losses = record_losses(outputs["logits"], inputs.get("labels"), is_causal=is_causal)
-        else:
+            return self._record_losses(outputs, inputs)
+        if "logits" not in outputs:
             raise InvalidValue("record_losses", allowed="given for a model without logits", given=sorted(outputs))
-        return one_each(losses, num_records=len(next(iter(inputs.values()))))
+        model = cast(nn.Module, self.model)
+        is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        logits = outputs["logits"]
+        if logits.dim() == 3:
+            logits = logits[:, _virtual_tokens(model) :]
+        return record_losses(logits, inputs.get("labels"), is_causal=is_causal)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log without values of private records, and with ε."""
@@ -214,21 +231,46 @@ class LehrTrainer(Trainer):
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
             resumed_at = self.state.global_step or None
             self.privacy = replace(self.privacy, directory=self._run_directory(is_resumed=resumed_at is not None))
+            loop = RecordLoop(
+                model=model,
+                batch_of=lambda records: self._prepare_inputs(collate(records)),
+                loss_of=lambda batch: self.losses(model, batch).mean(),
+            )
             self._private_run = ExternalRun(
                 self.privacy,
                 model=model,
                 optimizer=getattr(optimizer, "optimizer", optimizer),  # perhaps wrapped by accelerate
                 dataset=self.train_dataset,
-                loop=RecordLoop(
-                    model=model,
-                    batch_of=lambda records: self._prepare_inputs(collate(records)),
-                    loss_of=lambda batch: self.losses(model, batch).mean(),
-                ),
+                loop=loop,
                 library=f"transformers {transformers_version}",
                 steps=self.args.max_steps,
                 resumed_at=resumed_at,
+                engine=self._engine(loop),
             )
         return self._private_run
+
+    def _engine(self, loop: RecordLoop) -> Engine:
+        """The engine, tried on a batch of zeros before anything is spent."""
+        model, size = loop.model, self.privacy.physical_batch
+        assert size is not None
+        _keep_trained_in_float32(model, is_bf16=self._is_bf16)
+        records = sample_records(self.train_dataset, count_records(self.train_dataset))
+        batches = [loop.batch_of([record]) for record in records]
+        zeros = {name: value.new_zeros(size, *value.shape[1:]) for name, value in batches[0].items()}
+        has_one_length = len({tuple(value.shape for value in batch.values()) for batch in batches}) == 1
+        engine, how = engine_for(
+            model,
+            self._losses_of,
+            views=1,
+            precision="bfloat16" if self._is_bf16 else "as_model",
+            compiled=self._is_compiled or (self.args.device.type == "cuda" and has_one_length),
+            clipping=self.privacy.clipping or FlatClip(self.privacy.clip_norm),
+            padding=(_without_labels(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
+        )
+        if self.args.device.type == "cuda" and not has_one_length:
+            how = f"{how}, because records have different lengths; pad all of them to one length for a compiled step"
+        LOG.info("gradients are computed %s", how)
+        return engine
 
     def _run_directory(self, *, is_resumed: bool) -> Path:
         """The folder of the checkpoint's run, or of a new run. Checkpoints hold the folder's name."""
@@ -279,24 +321,35 @@ def record_losses(logits: Tensor, labels: Tensor | None, *, is_causal: bool) -> 
     raise InvalidValue("record_losses", allowed="given for a model with an unusual loss", given=given)
 
 
+def _keep_trained_in_float32(model: nn.Module, *, is_bf16: bool) -> None:
+    """Half precision rounds small updates to zero, so that what is trained has weights in float32."""
+    for name, parameter in trainable(model).items():
+        if parameter.dtype in HALF and not is_bf16:
+            allowed = "one whose trained weights are float32, or bf16=True, which makes them float32"
+            raise InvalidValue("model", allowed=allowed, given=f"{name}: {parameter.dtype}")
+        if parameter.dtype in HALF:
+            parameter.data = parameter.data.float()
+
+
+def _without_labels(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in inputs.items() if name != "labels"}
+
+
+def _virtual_tokens(model: nn.Module) -> int:
+    """How many tokens a soft prompt of PEFT puts before those of a record, in a model that returns logits for them."""
+    config = getattr(model, "active_peft_config", None)
+    is_prompt = getattr(config, "is_prompt_learning", False) and str(getattr(config, "peft_type", "")).endswith(
+        "TUNING"
+    )
+    is_before = is_prompt and "PREFIX" not in str(config.peft_type) and config.task_type == "CAUSAL_LM"  # type: ignore[union-attr]
+    return int(config.num_virtual_tokens) if is_before else 0  # type: ignore[union-attr]
+
+
 def _base_model(model: nn.Module) -> nn.Module:
     """The model inside PEFT's wrapper, or the model itself."""
     inner = getattr(model, "get_base_model", None)
     base: nn.Module = model if inner is None else inner()
     return base
-
-
-def _position_ids(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The default positions, one row per record: the model itself would look up one row for all.
-
-    Models whose positions depend on padding compute their own.
-    """
-    base, ids = _base_model(model), inputs.get("input_ids")
-    is_taken = "position_ids" in inspect.signature(type(base).forward).parameters
-    follows_padding = any(hasattr(layer, "create_position_ids_from_input_ids") for layer in base.modules())
-    if ids is None or "position_ids" in inputs or not is_taken or follows_padding:
-        return {}
-    return {"position_ids": torch.arange(ids.shape[1], device=ids.device).expand(ids.shape).contiguous()}
 
 
 def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, eval_dataset_is_public: bool) -> None:
@@ -313,13 +366,3 @@ def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, e
             raise InvalidValue(name, allowed=f"{unused!r} for private training", given=given)
     if args.world_size != 1 or args.n_gpu > 1:
         raise InvalidValue("world_size", allowed="one process with one device", given=(args.world_size, args.n_gpu))
-
-
-def _conv1d(layer: nn.Module, sites: Mapping[str, Site]) -> Contributions:
-    """GPT-2's linear layer, whose weight is transposed."""
-    site = sites["output"]
-    transposed = Site(inputs=site.output_grads, output_grads=site.inputs)
-    return {"weight": outer_product(transposed), "bias": bias_grads(site)}
-
-
-register_layer_rule(Conv1D, LayerRule(contributions=_conv1d))

@@ -26,6 +26,7 @@ from lehr.data import InMemory
 from lehr.errors import InvalidValue, LehrError
 from lehr.gradients import batches
 from lehr.gradients.batches import LossFn, call, each, leaves
+from lehr.gradients.execution import is_out_of_memory
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.hooked import ShardedEngine
 from lehr.gradients.materialised import MaterialisedEngine
@@ -111,6 +112,8 @@ def engine_for(
         except LehrError:
             raise
         except Exception as error:  # whatever a compiler, or the lack of one, may raise
+            if is_out_of_memory(error):
+                raise
             why = str(error).strip().splitlines() or [type(error).__name__]
             warnings.warn(f"the step is not compiled, and slower: {why[0]}", stacklevel=2)
     engine = _try_engine(GhostEngine(model, loss_fn, compiled=False, **settings), clip, padding)
