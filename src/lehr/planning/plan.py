@@ -48,6 +48,7 @@ from lehr.files import strict_json
 from lehr.schedules import CONSTANT, Schedule
 
 SECTIONS = ("method", "data", "model", "training")  # of a configuration
+RECORD, USER = UNITS = ("record", "user")  # of privacy: what is added to or removed from the data
 PRIVATE, PUBLIC, SYNTHETIC = DECLARED = ("private", "public", "synthetic")  # what the records of a run are said to be
 
 
@@ -62,6 +63,9 @@ class Plan:
     A step is a candidate. ``stops_at_accepted`` ends the run once so many candidates were accepted; since that depends
     on what was released, ``steps`` is then the most that can be needed, and all of them are counted. With a ``limit``
     the noise of a step may follow what was released before it: it is charged step by step, within that limit.
+
+    With ``records_per_user`` the unit of privacy is a user: ``records`` and batches count users, and each drawn user
+    enters a step with at most so many records, averaged before the clip.
 
     ``simulates`` is the larger plan that this one stands for (``lehr.planning.simulation``): it says how that one would
     train, and protects nobody.
@@ -78,11 +82,14 @@ class Plan:
     stops_at_accepted: int | None = None
     limit: RenyiLimit | None = None
     simulates: Plan | None = None
+    records_per_user: int | None = None
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
         if self.limit is not None and not isinstance(self.limit, RenyiLimit):
             raise InvalidValue("limit", allowed="a RenyiLimit or none", given=self.limit)
+        if self.records_per_user is not None:
+            validate.count(records_per_user=self.records_per_user)
         if self.stops_at_accepted is not None:
             validate.count(stops_at_accepted=self.stops_at_accepted)
         for name, checked in (
@@ -117,6 +124,18 @@ class Plan:
     def sampling_probability(self) -> float:
         """The expected batch over the number of records, exactly."""
         return self.expected_batch_size / self.records
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy: "record" or "user"."""
+        return RECORD if self.records_per_user is None else USER
+
+    @property
+    def unit_text(self) -> str:
+        """The unit of privacy with its bound, in words."""
+        if self.records_per_user is None:
+            return "one record"
+        return f"one user with all their records, at most {self.records_per_user:,} of them in a step"
 
     @property
     def step_event(self) -> Event:
@@ -178,6 +197,8 @@ class Plan:
     @classmethod
     def from_json(cls, shape: object) -> Self:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
+        if isinstance(shape, dict):
+            shape = {"records_per_user": None, **shape}  # plans of earlier versions are about records
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
