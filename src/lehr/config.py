@@ -99,6 +99,7 @@ PLAN_FIELDS = (
     "steps",
     "epochs",
     "sampling",
+    "largest_batch",
     "records_per_user",
     "noise_schedule",
     "simulated_batch_size",
@@ -304,7 +305,10 @@ class PrivacyConfig(Section):
     expected_batch_size: float | None = option("Expected number of records in a batch.", check=validate.positive)
     steps: int | None = option("Number of steps.")
     epochs: float | None = option("Passes over the data, instead of steps.", check=validate.positive)
-    sampling: str = option("poisson or without-replacement.", "poisson")
+    sampling: str = option("poisson, truncated-poisson or without-replacement.", "poisson")
+    largest_batch: int | None = option(
+        "With truncated-poisson: larger batches are cut to this at random; by default a size hardly ever exceeded."
+    )
     records_per_user: int | None = option(
         "With owners: records of a drawn user in a step, chosen at random and averaged before clipping; 1 by default."
     )

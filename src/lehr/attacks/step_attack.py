@@ -302,7 +302,8 @@ def _clipped_alone(method: Method, planted: Canaries) -> PrivateSum:
 def _physical_batch(plan: Plan, num_records: int) -> int:
     """For the number of records that the attack really holds."""
     held = max(1, num_records)
-    there = replace(plan, records=held, expected_batch_size=max(1, round(plan.sampling_probability * held)))
+    batch = max(1, round(plan.sampling_probability * held))
+    there = replace(plan, records=held, expected_batch_size=batch, largest_batch=None)
     return engines.physical_batch_for(there, torch.device("cpu"))
 
 

@@ -132,7 +132,7 @@ class DrawnUsers:
         inputs, targets = self.records.batch(chosen.flatten())
 
         def by_user(leaf: Tensor) -> Tensor:
-            return leaf.unflatten(0, (len(indices_B), size))
+            return leaf.view(len(indices_B), size, *leaf.shape[1:])
 
         inputs, targets = pytree.tree_map(by_user, (inputs, targets))
         return inputs, ViewTargets(targets, weights.to(pytree.tree_leaves(targets)[0].device)), is_drawn

@@ -61,6 +61,8 @@ def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1) -> i
     >>> physical_batch_for(small, cpu), physical_batch_for(large, cpu)
     (80, 712)
     """
+    if plan.largest_batch is not None and ranks == 1 and plan.largest_batch <= LARGEST_PHYSICAL_BATCH:
+        return plan.largest_batch  # one batch of one shape for every draw
     share = plan.expected_batch_size / ranks
     most = share + 4 * math.sqrt(share)
     sizes = range(8, min(LARGEST_PHYSICAL_BATCH, 8 * math.ceil(most / 8)) + 8, 8)
@@ -182,7 +184,7 @@ def _by_user(inputs: Inputs, targets: Tensor, records_per_user: int | None) -> t
         return inputs, targets
 
     def by_user(leaf: Tensor) -> Tensor:
-        return leaf.unflatten(0, (len(leaf) // records_per_user, records_per_user))
+        return leaf.view(len(leaf) // records_per_user, records_per_user, *leaf.shape[1:])
 
     grouped, own = each(by_user, (inputs, targets))
     return grouped, ViewTargets(own, torch.ones(own.shape[:2], device=own.device))

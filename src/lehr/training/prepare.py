@@ -40,7 +40,7 @@ from lehr.networks.registry import default_for
 from lehr.optim import averaging
 from lehr.planning.plan import Plan, delta_for
 from lehr.planning.simulation import simulate
-from lehr.privacy.sampling import adjacency_of
+from lehr.privacy.sampling import TRUNCATED_POISSON, adjacency_of, usual_largest_batch
 from lehr.recipes import RECIPES, with_recipe
 from lehr.run.evaluation import Metrics
 from lehr.run.folder import read_config
@@ -297,6 +297,7 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         steps = max(1, round(privacy.epochs * records / batch))
     if schedule is not None and not hasattr(schedule, "factor"):
         schedule = schedules.from_json(schedule, name="noise_schedule")
+    largest_batch = _largest_batch(config, evaluation)
     plan = public_plan.plan_for(
         records=records,
         delta=delta_for(privacy.delta, records=evaluation.records.records),
@@ -308,8 +309,25 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         beside=evaluation.side_events(steps),
         noise_schedule=CONSTANT if schedule is None else schedule,
         method=evaluation.method,
+        largest_batch=largest_batch,
     )
     return plan if evaluation.records.owners is None else replace(plan, records_per_user=privacy.records_per_user or 1)
+
+
+def _largest_batch(config: RunConfig, evaluation: EvaluationPlan) -> int | None:
+    """The size to which batches are cut, if they are."""
+    privacy, records = config.privacy, evaluation.records_trained_on
+    if privacy.sampling != TRUNCATED_POISSON:
+        if privacy.largest_batch is not None:
+            allowed = f"omitted unless sampling is {TRUNCATED_POISSON}"
+            raise InvalidValue("largest_batch", allowed=allowed, given=privacy.largest_batch)
+        return None
+    if privacy.largest_batch is not None:
+        return privacy.largest_batch
+    if privacy.expected_batch_size is None and None not in (privacy.epsilon, privacy.steps, privacy.noise_multiplier):
+        raise InvalidValue("largest_batch", allowed="given where the batch size is computed", given=None)
+    batch = privacy.expected_batch_size or public_plan.usual_batch_size(records, evaluation.method)
+    return usual_largest_batch(batch, records)
 
 
 def method_and_plan(config: RunConfig) -> tuple[Method, Plan]:

@@ -193,10 +193,8 @@ class InputPipeline:
             return self._augmented(inputs, generator)
 
         def by_user(leaf: Tensor) -> Tensor:
-            flat = leaf.flatten(0, 1) if self.views > 1 else leaf
-            return (
-                flat.unflatten(0, (len(flat) // self.total_views, self.total_views)) if self.total_views > 1 else flat
-            )
+            flat, total = leaf.flatten(0, 1) if self.views > 1 else leaf, self.total_views
+            return flat.view(len(flat) // total, total, *flat.shape[1:]) if total > 1 else flat
 
         alone: Inputs = each(lambda leaf: leaf.flatten(0, 1), inputs)
         grouped: Inputs = each(by_user, self._augmented(alone, generator))

@@ -111,6 +111,11 @@ class TrainingRun:
                 _refuse("held_out_fraction", allowed, training.held_out_fraction)
             if records.num_held != plan.records:
                 _refuse(f"{plan.unit}s", f"the exact number of {plan.unit}s under replace-one", plan.records)
+        if plan.largest_batch is not None and evaluation.is_private:
+            allowed = "omitted with truncated batches, because the number of held-out records is random"
+            _refuse("held_out_fraction", allowed, training.held_out_fraction)
+        if plan.largest_batch is not None and records.num_held > plan.records:
+            _refuse(f"{plan.unit}s", f"at least as many {plan.unit}s as there are, for truncated batches", plan.records)
         self._refuse_other_unit()
         if plan.simulates is not None and records.declared == PRIVATE:
             _refuse("declared", "public or synthetic for a simulation, which adds almost no noise", PRIVATE)
