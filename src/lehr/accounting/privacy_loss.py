@@ -161,8 +161,9 @@ class MixedLoss(PrivacyLoss):
         super().__init__(np.concatenate([part.losses for _, part in self._parts]), np.concatenate(log_masses))
 
     def on_points(self, points: Floats) -> tuple[Floats, float]:
-        found = [(weight, *part.on_points(points)) for weight, part in self._parts]
-        return sum(weight * masses for weight, masses, _ in found), sum(weight * beyond for weight, _, beyond in found)
+        (usual, usual_beyond), (other, other_beyond) = (part.on_points(points) for _, part in self._parts)
+        (often, _), (rarely, _) = self._parts
+        return often * usual + rarely * other, often * usual_beyond + rarely * other_beyond
 
 
 def split(losses: Floats, masses: Floats, points: Floats) -> Floats:

@@ -147,8 +147,7 @@ def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tup
         case PureDP():
             return tuple(_randomised_response(atom.epsilon, at).tolist())
         case RepeatAndSelect() | TruncatedPoissonSampled():
-            of_parts: Callable[..., Floats] = _OF_PARTS[type(atom)]
-            return tuple(of_parts(atom, orders, adjacency).tolist())
+            return tuple(_OF_PARTS[type(atom)](atom, orders, adjacency).tolist())
         case NonPrivate():
             sigma = 0.0
         case Gaussian() | Laplace():
@@ -309,7 +308,10 @@ def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> No
     raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
 
 
-_OF_PARTS = {RepeatAndSelect: _selection_divergences, TruncatedPoissonSampled: _truncated}
+_OF_PARTS: dict[type, Callable[..., Floats]] = {
+    RepeatAndSelect: _selection_divergences,
+    TruncatedPoissonSampled: _truncated,
+}
 _RELATION = {
     Adjacency.ADD_OR_REMOVE_ONE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,

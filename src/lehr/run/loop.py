@@ -215,9 +215,8 @@ class Loop:
             records = records.of_draw(step.indices, step.randomness)
         read = batches(records, [part.indices_P for part in parts])
         for part, (inputs, targets, usable_P) in zip(parts, read, strict=True):
-            yield phase.engine.private_sum(
-                clip, phase.prepare_inputs(inputs, generator), targets, part.mask_P & usable_P
-            )
+            prepared = phase.prepare_inputs(inputs, generator)
+            yield phase.engine.private_sum(clip, prepared, targets, part.mask_P & usable_P)
 
     def _peek(self, step: PrivateStep) -> None:
         """Show the sum without noise to a clip rule without a proof. Its steps are charged as ``NonPrivate``."""
