@@ -36,6 +36,7 @@ PAGES = {
     "How-to guides": [
         "train",
         "data",
+        "units",
         "methods",
         "search",
         "budget",

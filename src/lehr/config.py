@@ -99,6 +99,8 @@ PLAN_FIELDS = (
     "steps",
     "epochs",
     "sampling",
+    "largest_batch",
+    "records_per_user",
     "noise_schedule",
     "simulated_batch_size",
 )
@@ -204,7 +206,7 @@ class Section(Mapping[str, Any]):
 class DataConfig(Section):
     """The records. Paths are never recorded."""
 
-    TABLE, RECORDED = "data", ("name", "records", "num_classes", "task", "declared")
+    TABLE, RECORDED = "data", ("name", "records", "users", "num_classes", "task", "declared")
 
     name: str | None = option(
         "A built-in data set (see `lehr data list`), or a name for your own data.",
@@ -232,6 +234,11 @@ class DataConfig(Section):
         "classification, regression or multilabel; by default regression if targets are floats without num_classes.",
         choices=TASKS,
     )
+    owners: str | None = option(
+        "Column or npz array with the owner of each record: the unit of privacy is then a user, not a record.",
+        metavar="NAME",
+    )
+    users: int | None = option("Number of users. You state it, and it is public. Required with owners.")
     target: str | None = option("Column of the targets, if the data are a table; label or labels.", in_cli=False)
     declared: str = option(
         "private; or public or synthetic for records that need no protection, without any guarantee.",
@@ -298,7 +305,13 @@ class PrivacyConfig(Section):
     expected_batch_size: float | None = option("Expected number of records in a batch.", check=validate.positive)
     steps: int | None = option("Number of steps.")
     epochs: float | None = option("Passes over the data, instead of steps.", check=validate.positive)
-    sampling: str = option("poisson or without-replacement.", "poisson")
+    sampling: str = option("poisson, truncated-poisson or without-replacement.", "poisson")
+    largest_batch: int | None = option(
+        "With truncated-poisson: larger batches are cut to this at random; by default a size hardly ever exceeded."
+    )
+    records_per_user: int | None = option(
+        "With owners: records of a drawn user in a step, chosen at random and averaged before clipping; 1 by default."
+    )
     noise_schedule: Any = option("Multiplies the noise step by step, and is counted.", in_cli=False)
     simulated_batch_size: float | None = option(
         "Simulate the plan with smaller batches; for public records only.", check=validate.positive

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,16 @@ def batches(records: Records, parts: Sequence[Tensor]) -> Iterator[tuple[Inputs,
         yield from records.batches(parts)
     else:
         yield from ((*records.batch(part), torch.ones(len(part), dtype=torch.bool)) for part in parts)
+
+
+class ViewTargets(NamedTuple):
+    """Targets of a batch in which each view of a record has its own, and the factor of each view's loss.
+
+    Tensors begin with the axes BK. K may be a part of the views: each entry then belongs to several of them.
+    """
+
+    targets: Any
+    weights_BK: Tensor  # noqa: N815
 
 
 class RecordGradients(Protocol):

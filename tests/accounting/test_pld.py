@@ -12,7 +12,7 @@ import pytest
 from dp_accounting import pld
 from scipy import stats
 
-from lehr.accounting.closed_forms import GDP, TAN, GaussianStep, gaussian_epsilon, gaussian_steps
+from lehr.accounting.closed_forms import GDP, TAN, GaussianStep, cut_probability, gaussian_epsilon, gaussian_steps
 from lehr.accounting.events import (
     Adjacency,
     Composed,
@@ -26,9 +26,11 @@ from lehr.accounting.events import (
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
+    TruncatedPoissonSampled,
 )
 from lehr.accounting.pld import LARGEST_STEPS, MOST_DIFFERENT_STEPS, PLD
 from lehr.accounting.privacy_loss import Direction
+from lehr.accounting.rdp import RDP_BALLE20
 from lehr.errors import AccountantFailed, UnsupportedEvent
 from tests.accounting.settings import (
     DPSGD,
@@ -273,3 +275,80 @@ def test_tan_gives_the_reference_values(reference: Reference) -> None:
 def test_an_estimate_can_lie_below_the_truth(accountant: Any, event: Event) -> None:
     assert accountant.is_estimate
     assert epsilon_of(event, accountant=accountant) < epsilon_of(event)
+
+
+# Truncated Poisson sampling.
+
+
+def truncated(seed: int) -> tuple[TruncatedPoissonSampled, int]:
+    """A random step with a random largest batch, from hardly above the expected size to one never reached."""
+    rng = np.random.default_rng(seed)
+    records = int(rng.integers(100, 5000))
+    batch = float(rng.uniform(0.02, 0.3)) * records
+    deviation = math.sqrt(batch * (1 - batch / records))
+    largest = min(records, math.ceil(batch + rng.uniform(0.5, 8) * deviation))
+    step = TruncatedPoissonSampled(batch / records, records, largest, Gaussian(float(rng.uniform(1.0, 4.0))))
+    return step, int(rng.integers(1, 30))
+
+
+def poisson(step: TruncatedPoissonSampled, *, noise: float = 1.0) -> PoissonSampled:
+    return PoissonSampled(step.sampling_probability, Gaussian(noise * step.event.noise_multiplier))
+
+
+def pld_epsilon(event: Event) -> float:
+    return PLD.epsilon(event, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_truncated_steps_cost_between_those_that_are_never_cut_and_those_that_always_are(seed: int) -> None:
+    step, count = truncated(seed)
+    found = pld_epsilon(Repeated(step, count))
+    never, always = (pld_epsilon(Repeated(poisson(step, noise=noise), count)) for noise in (1.0, 0.5))
+    assert never * (1 - 1e-4) <= found <= always * (1 + 1e-4)
+    rdp = RDP_BALLE20.epsilon(Repeated(step, count), delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    assert found <= rdp * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_truncated_step_agrees_with_dp_accounting(seed: int) -> None:
+    """Theirs bounds a cut batch more loosely, under replace-one, with the probability for exactly all records."""
+    step, _ = truncated(seed)
+    reference = pld.privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
+        dataset_size=step.records,
+        sampling_probability=step.sampling_probability,
+        truncated_batch_size=step.largest_batch,
+        noise_multiplier=step.event.noise_multiplier,
+        value_discretization_interval=1e-3,
+    )
+    theirs, ours = reference.get_epsilon_for_delta(1e-5), pld_epsilon(step)
+    assert ours <= 1.15 * theirs + 1e-3
+    if cut_probability(step) < 1e-9:
+        assert math.isclose(ours, theirs, rel_tol=2e-3, abs_tol=2e-3)
+
+
+def test_one_truncated_step_has_the_divergence_of_the_mixture() -> None:
+    step = TruncatedPoissonSampled(0.1, 1000, 110, Gaussian(1.0))
+    epsilon, share = pld_epsilon(step), cut_probability(step)
+    assert 0.05 < share < 0.5
+
+    def divergence(sigma: float) -> float:  # of removing a record, which is the larger one here
+        q = 0.1
+        edge = sigma**2 * math.log((math.exp(epsilon) - (1 - q)) / q) + 0.5
+        absent, present = stats.norm.sf(edge / sigma), stats.norm.sf((edge - 1) / sigma)
+        return float((1 - q) * absent + q * present - math.exp(epsilon) * absent)
+
+    assert math.isclose((1 - share) * divergence(1.0) + share * divergence(0.5), 1e-5, rel_tol=2e-3)
+
+
+def test_a_batch_that_holds_everybody_is_never_cut() -> None:
+    step = TruncatedPoissonSampled(0.1, 1000, 1000, Gaussian(1.0))
+    assert cut_probability(step) == 0
+    assert pld_epsilon(Repeated(step, 10)) == pld_epsilon(Repeated(poisson(step), 10))
+
+
+@pytest.mark.parametrize("accountant", [PLD, RDP_BALLE20, GDP, TAN], ids=lambda one: one.name)
+def test_truncated_steps_are_refused_by_name_where_they_cannot_be_counted(accountant: Any) -> None:
+    step = TruncatedPoissonSampled(0.1, 1000, 150, Gaussian(1.0))
+    adjacency = Adjacency.ADD_OR_REMOVE_ONE if accountant in (GDP, TAN) else Adjacency.REPLACE_ONE
+    with pytest.raises(UnsupportedEvent):
+        accountant.epsilon(step, delta=1e-5, adjacency=adjacency)

@@ -35,6 +35,7 @@ MECHANISMS = (
     "planning/search_cost.py",
     "privacy/rng.py",
     "privacy/sampling.py",
+    "privacy/users.py",
     "run/evaluation.py",
 )
 PROOFS = sorted(PACKAGE.rglob("*.proof.md"))

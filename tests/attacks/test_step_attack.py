@@ -112,6 +112,17 @@ def test_under_replace_one_a_canary_is_replaced_by_its_opposite(name: str, monke
         attack(named(name), replace(plan, records=20, expected_batch_size=2))
 
 
+@pytest.mark.parametrize("is_halved", [False, True])
+def test_truncated_batches_keep_their_claim_and_not_with_half_the_noise(
+    is_halved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(epsilon=8.0, delta=1e-5, records=2048, expected_batch_size=400, steps=30, largest_batch=460)
+    if is_halved:
+        scale_noise(monkeypatch, 0.5)
+    audit = attack(named("dpsgd"), plan, num_canaries=2048, keys=keys_of("truncated"))
+    assert (audit.verdict is Verdict.REFUTED) == is_halved
+
+
 def test_without_sampling_the_score_is_linear() -> None:
     plan = make_plan(epsilon=4.0, delta=1e-5, records=600, expected_batch_size=600, steps=10)
     found = scores_of("dpsgd", plan)

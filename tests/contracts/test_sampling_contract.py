@@ -11,10 +11,16 @@ import torch
 
 import lehr.privacy.sampling
 from lehr.accounting.accountant import bound
-from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, SampledWithoutReplacement
+from lehr.accounting.events import (
+    Adjacency,
+    Gaussian,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    TruncatedPoissonSampled,
+)
 from lehr.privacy.noise import NoNoise
 from lehr.privacy.rng import RunKey
-from lehr.privacy.sampling import PoissonSampling, Sampling, WithoutReplacement
+from lehr.privacy.sampling import PoissonSampling, Sampling, TruncatedPoissonSampling, WithoutReplacement
 from tests.contracts.crawling import classes_of
 
 RECORDS = 200
@@ -22,6 +28,7 @@ STEPS = 2000
 KEY = RunKey(bytes(range(32)))
 EXAMPLES: dict[type, tuple[Sampling, ...]] = {
     PoissonSampling: (PoissonSampling(20, RECORDS), PoissonSampling(0.5, RECORDS), PoissonSampling(180, RECORDS)),
+    TruncatedPoissonSampling: (TruncatedPoissonSampling(20, RECORDS, 60), TruncatedPoissonSampling(180, RECORDS, 200)),
     WithoutReplacement: (WithoutReplacement(20, RECORDS), WithoutReplacement(1, RECORDS)),
 }
 SAMPLERS = [
@@ -37,7 +44,9 @@ def samplers_in_the_package() -> set[type]:
 
 def stated_probability(sampling: Sampling) -> float:
     match sampling.event(Gaussian(1.0)):
-        case PoissonSampled(sampling_probability=probability):
+        case (
+            PoissonSampled(sampling_probability=probability) | TruncatedPoissonSampled(sampling_probability=probability)
+        ):
             return probability
         case SampledWithoutReplacement(records=records, sample_size=sample_size):
             return sample_size / records

@@ -19,7 +19,14 @@ from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, SampledW
 from lehr.errors import InvalidValue
 from lehr.privacy import sampling
 from lehr.privacy.rng import RunKey, StepRandomness
-from lehr.privacy.sampling import PoissonSampling, WithoutReplacement, adjacency_of, counted_under, physical
+from lehr.privacy.sampling import (
+    PoissonSampling,
+    TruncatedPoissonSampling,
+    WithoutReplacement,
+    adjacency_of,
+    counted_under,
+    physical,
+)
 from tests.privacy import sampling_laws as laws
 from tests.privacy.sampling_laws import KEY, RECORDS, Draw, Drawn, drawn
 
@@ -265,3 +272,41 @@ def test_masked_records_are_the_draw_and_every_batch_has_the_size(indices: list[
 def test_impossible_sizes_of_physical_batches_are_refused(size: int) -> None:
     with pytest.raises(InvalidValue, match="size"):
         physical(torch.tensor([1]), size)
+
+
+# --- Truncated Poisson sampling -------------------------------------------------------------------------------------
+
+TRUNCATED = TruncatedPoissonSampling(expected_batch_size=20, records=100, largest_batch=22)
+
+
+def test_no_draw_is_larger_than_the_largest_batch_and_smaller_ones_are_not_cut() -> None:
+    whole = PoissonSampling(expected_batch_size=20, records=100)
+    sizes = set()
+    for step in range(200):
+        drawn, uncut = (sampling.draw(100, KEY.at(step, 0)).tolist() for sampling in (TRUNCATED, whole))
+        assert set(drawn) <= set(uncut)
+        assert len(drawn) == min(len(uncut), 22)
+        sizes.add(len(uncut) > 22)
+    assert sizes == {True, False}
+
+
+def test_every_record_is_cut_equally_often() -> None:
+    steps = 3000
+    counts = torch.zeros(100, dtype=torch.float64)
+    for step in range(steps):
+        counts[TRUNCATED.draw(100, KEY.at(step, 0))] += 1
+    rate = float(counts.mean()) / steps
+    assert rate < 0.195  # of 0.2 without a cut
+    assert float(((counts - steps * rate).abs() / math.sqrt(steps * rate * (1 - rate))).max()) < 4.5
+
+
+def test_more_records_than_stated_are_not_drawn_from() -> None:
+    TRUNCATED.draw(90, KEY.at(0, 0))
+    with pytest.raises(InvalidValue, match=r"^records must be"):
+        TRUNCATED.draw(101, KEY.at(0, 0))
+
+
+@pytest.mark.parametrize("largest_batch", [0, 19, 101])
+def test_a_largest_batch_below_the_expected_one_or_above_all_records_is_refused(largest_batch: int) -> None:
+    with pytest.raises(InvalidValue, match=r"^largest_batch must be"):
+        TruncatedPoissonSampling(expected_batch_size=20, records=100, largest_batch=largest_batch)

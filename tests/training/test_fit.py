@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, TensorDataset
 
 from lehr import fit
-from lehr.accounting.events import Gaussian, PoissonSampled, counted
+from lehr.accounting.events import Gaussian, PoissonSampled, TruncatedPoissonSampled, counted
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.certificate import Statements, read_certificate
 from lehr.data import DataSet, InMemory, Preparation
@@ -25,6 +25,7 @@ from lehr.methods.dpsgd import dpsgd
 from lehr.optim.averaging import ExponentialAverage
 from lehr.optim.optimizers import adam
 from lehr.planning.plan import Plan
+from lehr.privacy.sampling import usual_largest_batch
 from lehr.run.shape import Callback, End, Evaluation, Progress, RunFiles, Start
 from lehr.schedules import LinearDecay
 from lehr.training.ending import Run
@@ -71,6 +72,20 @@ def text_outside_private(directory: Path) -> str:
     files = [path for path in directory.rglob("*") if path.is_file() and "private" not in path.parts]
     assert files
     return "\n".join(path.read_bytes().decode(errors="replace") for path in files if path.suffix in (".json", ".jsonl"))
+
+
+def test_truncated_batches_are_planned_charged_and_never_larger(tmp_path: Path) -> None:
+    run = fit_tiny(tmp_path / "run", sampling="truncated-poisson", largest_batch=9, records=50)
+    assert run.plan.largest_batch == 9
+    with Ledger.open(tmp_path / "run/ledger.db") as ledger:
+        assert counted(ledger.charged()) == {TruncatedPoissonSampled(8 / 50, 50, 9, Gaussian(1.0)): 5}
+    usual = fit_tiny(tmp_path / "usual", sampling="truncated-poisson", records=50)
+    assert usual.plan.largest_batch == usual_largest_batch(8, 50)
+    for wrong in ({"largest_batch": 9}, {"sampling": "truncated-poisson", "largest_batch": 7, "records": 50}):
+        with pytest.raises(InvalidValue, match=r"^largest_batch must be"):
+            fit_tiny(tmp_path / "wrong", **wrong)
+    with pytest.raises(InvalidValue, match=r"^records must be"):  # there are more than stated
+        fit_tiny(tmp_path / "wrong", sampling="truncated-poisson", records=40)
 
 
 def test_model_has_the_written_weights(run: Run) -> None:

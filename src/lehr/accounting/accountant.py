@@ -45,6 +45,7 @@ from lehr.accounting.events import (
     RepeatAndSelect,
     Repeated,
     SampledWithoutReplacement,
+    TruncatedPoissonSampled,
     check_adjacency,
     check_event,
     counted,
@@ -156,8 +157,11 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
     premises = [Premise(f"{what} chosen without looking at the private records", Standing.ASSUMED)]
     premises += [IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
     theorem = accountant.theorem
-    if kinds & {PoissonSampled, SampledWithoutReplacement, RenyiLimit}:
+    if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, RenyiLimit}:
         premises.append(TRUE_RECORD_COUNT)
+    if TruncatedPoissonSampled in kinds:
+        premises.append(Premise("there are at most as many records as stated", Standing.ASSUMED))
+        theorem += "; batches that are cut at random, as a mixture (accounting/pld.proof.md)"
     if RepeatAndSelect in kinds:
         premises.append(SECRET_REPETITIONS)
         theorem += "; repeated selection (Papernot & Steinke 2022, Theorems 2 and 6)"

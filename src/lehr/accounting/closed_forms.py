@@ -18,14 +18,25 @@ from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
+from scipy import stats
 
-from lehr.accounting.events import Adjacency, Event, Gaussian, NonPrivate, PoissonSampled, counted
+from lehr.accounting.events import (
+    Adjacency,
+    Event,
+    Gaussian,
+    NonPrivate,
+    PoissonSampled,
+    TruncatedPoissonSampled,
+    counted,
+)
 from lehr.errors import UnsupportedEvent
 
 SMALLEST_NOISE = 1e-3  # less counts as none
 SMALLEST_PROBABILITY = 1e-20
 LARGEST_NOISE = 1e11
 _LARGEST_CLOSED_FORM = 1e12
+_ROUNDING_OF_A_TAIL = 1e-9  # relative, of a binomial tail: far more than its computation can be off
+_SMALLEST_TAIL = 1e-290  # a smaller one is not told from zero
 
 
 class GaussianStep(NamedTuple):
@@ -58,6 +69,14 @@ def gaussian_steps(event: Event, *, adjacency: Adjacency, accountant: str) -> di
         step = GaussianStep(max(probability, SMALLEST_PROBABILITY), sigma)
         steps[step] = steps.get(step, 0) + count
     return steps
+
+
+def cut_probability(event: TruncatedPoissonSampled) -> float:
+    """An upper bound on the probability that the other records alone fill the batch, so that one more replaces one."""
+    if event.largest_batch >= event.records:
+        return 0.0
+    others = float(stats.binom.sf(event.largest_batch - 1, event.records - 1, event.sampling_probability))
+    return min(1.0, max(others * (1 + _ROUNDING_OF_A_TAIL), _SMALLEST_TAIL))
 
 
 def gaussian_epsilon(squared_mu: float, *, delta: float) -> float:

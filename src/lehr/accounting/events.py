@@ -91,6 +91,23 @@ class PoissonSampled(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class TruncatedPoissonSampled(_Checked):
+    """A Poisson sample of at most ``records`` records, cut at random to ``largest_batch`` where it is larger.
+
+    Then ``event`` was applied. Its noise multiplier is relative to one record added to a batch that is not cut.
+    """
+
+    sampling_probability: float
+    records: int
+    largest_batch: int
+    event: Gaussian
+
+    def __str__(self) -> str:
+        rate = f"sampling_probability={self.sampling_probability:g}"
+        return f"TruncatedPoissonSampled({rate}, at most {self.largest_batch} of {self.records}, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
 class SampledWithoutReplacement(_Checked):
     """A uniformly random ``sample_size`` of ``records`` distinct records; then ``event`` was applied."""
 
@@ -163,7 +180,15 @@ class Composed(_Checked):
 
 
 Atom = (
-    Gaussian | Laplace | PureDP | PoissonSampled | SampledWithoutReplacement | RepeatAndSelect | RenyiLimit | NonPrivate
+    Gaussian
+    | Laplace
+    | PureDP
+    | PoissonSampled
+    | TruncatedPoissonSampled
+    | SampledWithoutReplacement
+    | RepeatAndSelect
+    | RenyiLimit
+    | NonPrivate
 )
 Event = Atom | Repeated | Composed
 
@@ -202,6 +227,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "epsilon": validate.non_negative,
     "event": check_event,
     "events": _check_events,
+    "largest_batch": validate.count,
     "mean": partial(validate.at_least, 1),
     "noise_multiplier": validate.non_negative,
     "order": _check_order,
@@ -253,6 +279,7 @@ _TYPE_OF: Mapping[str, Any] = {
     "pure-dp": PureDP,
     "renyi-limit": RenyiLimit,
     "poisson-sampled": PoissonSampled,
+    "truncated-poisson-sampled": TruncatedPoissonSampled,
     "sampled-without-replacement": SampledWithoutReplacement,
     "repeat-and-select": RepeatAndSelect,
     "non-private": NonPrivate,

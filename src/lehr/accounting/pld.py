@@ -14,12 +14,28 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from lehr.accounting import composition
-from lehr.accounting.closed_forms import GaussianStep, gaussian_epsilon, gaussian_steps
-from lehr.accounting.events import Adjacency, Atom, Event, PureDP, composed, counted
+from lehr.accounting.closed_forms import GaussianStep, cut_probability, gaussian_epsilon, gaussian_steps
+from lehr.accounting.events import (
+    Adjacency,
+    Atom,
+    Event,
+    PoissonSampled,
+    PureDP,
+    TruncatedPoissonSampled,
+    composed,
+    counted,
+)
 from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
-from lehr.accounting.privacy_loss import Direction, PrivacyLoss, RandomisedResponseLoss, SampledGaussianLoss
+from lehr.accounting.privacy_loss import (
+    Direction,
+    MixedLoss,
+    PrivacyLoss,
+    RandomisedResponseLoss,
+    SampledGaussianLoss,
+)
 from lehr.errors import AccountantFailed
 
 PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
@@ -60,33 +76,42 @@ class PldAccountant:
         """ε of the event repeated so many times, from ``fewest`` to ``most``; cheap to ask for many counts."""
         counts = counted(event)
         pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
-        others: dict[Atom, int] = {atom: count for atom, count in counts.items() if not isinstance(atom, PureDP)}
+        cut = _truncated_steps(counts, adjacency, self.name)
+        others: dict[Atom, int] = {
+            atom: count for atom, count in counts.items() if not isinstance(atom, PureDP | TruncatedPoissonSampled)
+        }
         steps = gaussian_steps(composed(others), adjacency=adjacency, accountant=self.name)
         delta = min(delta, LARGEST_DELTA)
-        if any(step.noise_multiplier == 0 for step in steps):
+        if any(step.noise_multiplier == 0 for step in (*steps, *(each.step for each in cut))):
             return lambda repeats: math.inf
-        if not pure and all(step.sampling_probability == 1 for step in steps):
+        if not pure and not cut and all(step.sampling_probability == 1 for step in steps):
             squared_mu = _squared_mu(steps)
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
-        if most * _total_variation(pure, steps) <= delta:
+        if most * (_total_variation(pure, steps) + _total_variation_of_cut(cut)) <= delta:
             return lambda repeats: 0.0
         fewer = with_fewer_levels(others)
         steps = _with_one_unsampled(gaussian_steps(composed(fewer), adjacency=adjacency, accountant=self.name))
-        self._refuse_out_of_reach(pure, steps, delta, most)
+        self._refuse_out_of_reach(pure, steps, cut, delta, most)
         by_pairs = None
-        if not pure and most * sum(count * step.sampling_probability for step, count in steps.items()) <= RARELY:
+        if (
+            not pure
+            and not cut
+            and most * sum(count * step.sampling_probability for step, count in steps.items()) <= RARELY
+        ):
             few = composed(with_fewer_levels(others, most=MOST_PAIRED_STEPS))
             by_pairs = _by_pairs(gaussian_steps(few, adjacency=adjacency, accountant=self.name), delta, most)
             if by_pairs(most) < PRECISE_BY_PAIRS or all(step.sampling_probability < TOO_RARE for step in steps):
                 return by_pairs
-        removing, adding = (_losses(pure, steps, direction, delta) for direction in Direction)
+        removing, adding = (
+            [*_losses(pure, steps, direction, delta), *_losses_of_cut(cut, direction, delta)] for direction in Direction
+        )
         if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
         tolerance = self.tolerance if len(fewer) == len(others) else max(self.tolerance, ROUGH)
         compose = partial(composition.compose_by_transform, delta=delta, tolerance=tolerance, fewest=fewest, most=most)
         on_removing = compose(removing)
-        on_adding = compose(adding, larger=on_removing) if steps else on_removing
-        simple_sum = math.inf if steps else math.fsum(count * epsilon for epsilon, count in pure.items())
+        on_adding = compose(adding, larger=on_removing) if steps or cut else on_removing
+        simple_sum = math.inf if steps or cut else math.fsum(count * epsilon for epsilon, count in pure.items())
 
         def epsilon(repeats: int) -> float:
             """The larger ε of both directions; ε never falls with repeats, so that of the most often settles it."""
@@ -98,14 +123,19 @@ class PldAccountant:
         return epsilon
 
     def _refuse_out_of_reach(
-        self, pure: Mapping[float, int], steps: Mapping[GaussianStep, int], delta: float, most: int
+        self,
+        pure: Mapping[float, int],
+        steps: Mapping[GaussianStep, int],
+        cut: Mapping[TruncatedStep, int],
+        delta: float,
+        most: int,
     ) -> None:
         reason = None
-        if len(pure) + len(steps) > MOST_DIFFERENT_STEPS:
+        if len(pure) + len(steps) + len(cut) > MOST_DIFFERENT_STEPS:
             reason = f"more than {MOST_DIFFERENT_STEPS} different steps"
         elif delta < SMALLEST_DELTA:
             reason = f"delta is below {SMALLEST_DELTA:g}"
-        elif most * (sum(pure.values()) + sum(steps.values())) > LARGEST_STEPS:
+        elif most * (sum(pure.values()) + sum(steps.values()) + sum(cut.values())) > LARGEST_STEPS:
             reason = f"there are more than {LARGEST_STEPS} steps"
         if reason:
             raise AccountantFailed(accountant=self.name, reason=reason)
@@ -127,6 +157,54 @@ def _by_pairs(steps: Mapping[GaussianStep, int], delta: float, most: int) -> Cal
         for direction in Direction
     )
     return lambda repeats: max(removing(repeats), adding(repeats))
+
+
+class TruncatedStep(NamedTuple):
+    """A step of truncated Poisson sampling, and the probability that the other records alone fill the batch."""
+
+    step: GaussianStep
+    is_cut: float
+
+
+def _truncated_steps(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[TruncatedStep, int]:
+    """Each distinct step of truncated Poisson sampling, and how often it happened."""
+    found: dict[TruncatedStep, int] = {}
+    for atom, count in counts.items():
+        if not isinstance(atom, TruncatedPoissonSampled):
+            continue
+        # Without the cut it is a step of Poisson sampling, which is refused under another adjacency.
+        plain = PoissonSampled(atom.sampling_probability, atom.event)
+        [step] = gaussian_steps(plain, adjacency=adjacency, accountant=accountant)
+        key = TruncatedStep(step, cut_probability(atom))
+        found[key] = found.get(key, 0) + count
+    return found
+
+
+def _halved(step: GaussianStep) -> GaussianStep:
+    return step._replace(noise_multiplier=step.noise_multiplier / 2)
+
+
+def _total_variation_of_cut(cut: Mapping[TruncatedStep, int]) -> float:
+    return sum(
+        count
+        * (
+            (1 - each.is_cut) * _total_variation({}, {each.step: 1})
+            + each.is_cut * _total_variation({}, {_halved(each.step): 1})
+        )
+        for each, count in cut.items()
+    )
+
+
+def _losses_of_cut(
+    cut: Mapping[TruncatedStep, int], direction: Direction, delta: float
+) -> list[tuple[PrivacyLoss, int]]:
+    """The losses of truncated steps: usual, and with twice the sensitivity where the others fill the batch."""
+    losses: list[tuple[PrivacyLoss, int]] = []
+    for each, count in cut.items():
+        [(usual, _)] = _losses({}, {each.step: 1}, direction, delta)
+        [(other, _)] = _losses({}, {_halved(each.step): 1}, direction, delta)
+        losses.append((MixedLoss(usual, other, each.is_cut) if each.is_cut else usual, count))
+    return losses
 
 
 def _squared_mu(steps: Mapping[GaussianStep, int]) -> float:

@@ -147,6 +147,25 @@ class SampledGaussianLoss(PrivacyLoss):
         return absent, excess, float(special.ndtr(-lowest / sigma)), float(special.ndtr(highest / sigma))
 
 
+class MixedLoss(PrivacyLoss):
+    """The loss of a step that has one of two losses, decided by a coin which both neighbours share and show.
+
+    ``probability`` is that of the second. The coin says nothing about the neighbours, so each mass is that of the loss
+    it decides on, times its probability.
+    """
+
+    def __init__(self, usual: PrivacyLoss, other: PrivacyLoss, probability: float) -> None:
+        self._parts = ((1 - probability, usual), (probability, other))
+        with np.errstate(divide="ignore"):
+            log_masses = [part.log_masses + np.log(weight) for weight, part in self._parts]
+        super().__init__(np.concatenate([part.losses for _, part in self._parts]), np.concatenate(log_masses))
+
+    def on_points(self, points: Floats) -> tuple[Floats, float]:
+        (usual, usual_beyond), (other, other_beyond) = (part.on_points(points) for _, part in self._parts)
+        (often, _), (rarely, _) = self._parts
+        return often * usual + rarely * other, often * usual_beyond + rarely * other_beyond
+
+
 def split(losses: Floats, masses: Floats, points: Floats) -> Floats:
     """Each mass shared by the two points next to its loss, so that neither its sum nor that of e^(−loss) changes."""
     left = np.clip(np.searchsorted(points, losses, side="right") - 1, 0, len(points) - 2)

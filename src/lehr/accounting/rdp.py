@@ -20,7 +20,7 @@ from dp_accounting import rdp
 from numpy.typing import NDArray
 from scipy import special
 
-from lehr.accounting.closed_forms import SMALLEST_NOISE, SMALLEST_PROBABILITY
+from lehr.accounting.closed_forms import SMALLEST_NOISE, SMALLEST_PROBABILITY, cut_probability
 from lehr.accounting.events import (
     Adjacency,
     Atom,
@@ -33,6 +33,7 @@ from lehr.accounting.events import (
     RenyiLimit,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    TruncatedPoissonSampled,
     counted,
 )
 from lehr.accounting.levels import with_fewer_levels
@@ -145,8 +146,8 @@ def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tup
             return tuple(np.where(at <= atom.order, atom.divergence, math.inf).tolist())
         case PureDP():
             return tuple(_randomised_response(atom.epsilon, at).tolist())
-        case RepeatAndSelect():
-            return tuple(_selection_divergences(atom, orders, adjacency).tolist())
+        case RepeatAndSelect() | TruncatedPoissonSampled():
+            return tuple(_OF_PARTS[type(atom)](atom, orders, adjacency).tolist())
         case NonPrivate():
             sigma = 0.0
         case Gaussian() | Laplace():
@@ -166,6 +167,21 @@ def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tup
         reference = rdp.RdpAccountant(list(orders), _RELATION[adjacency])
         reference.compose(event)
     return tuple(_rounded_up(at, np.asarray(reference.rdp, dtype=float)).tolist())
+
+
+def _truncated(atom: TruncatedPoissonSampled, orders: tuple[float, ...], adjacency: Adjacency) -> Floats:
+    """A mixture of Poisson-sampled steps, of which the rarer one, where the batch is full, has half the noise."""
+    halved = Gaussian(atom.event.noise_multiplier / 2)
+    usual, other = (
+        np.array(_of_atom(PoissonSampled(atom.sampling_probability, noise), orders, adjacency))
+        for noise in (atom.event, halved)
+    )
+    is_cut, power = cut_probability(atom), np.asarray(orders) - 1
+    if is_cut in (0.0, 1.0):
+        return other if is_cut else usual
+    log_sums = np.logaddexp(math.log1p(-is_cut) + power * usual, math.log(is_cut) + power * other)
+    rounding = 8 * _ROUNDING_UNIT * (1 + np.abs(log_sums))
+    return np.asarray(np.maximum((log_sums + rounding) / power, usual))  # the rarer one loses no less
 
 
 def _rounded_up(orders: Floats, divergences: Floats) -> Floats:
@@ -277,7 +293,7 @@ def _is_within_delta(divergences: Floats, delta: float) -> bool:
 
 def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> None:
     match atom:
-        case PoissonSampled() if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+        case PoissonSampled() | TruncatedPoissonSampled() if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
             reason = "Poisson sampling is counted under add-or-remove-one only"
         case SampledWithoutReplacement() if adjacency is not Adjacency.REPLACE_ONE:
             reason = "sampling without replacement keeps the number of records public: replace-one only"
@@ -292,6 +308,10 @@ def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> No
     raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
 
 
+_OF_PARTS: dict[type, Callable[..., Floats]] = {
+    RepeatAndSelect: _selection_divergences,
+    TruncatedPoissonSampled: _truncated,
+}
 _RELATION = {
     Adjacency.ADD_OR_REMOVE_ONE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,

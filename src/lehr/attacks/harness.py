@@ -78,8 +78,9 @@ def plan_run(
     num_classes: int,
     public: InMemory | None = None,
     physical_batch: int | None = None,
+    owners: Tensor | None = None,
 ) -> TrainingRun:
-    """A checked run that has not begun."""
+    """A checked run that has not begun. ``owners`` has the user of each record, for a plan of users."""
     records = check_records(
         private,
         records=plan.records,
@@ -88,6 +89,8 @@ def plan_run(
         num_classes=num_classes,
         preparation=None,
         name="canaries",
+        owners=owners,
+        users=None if owners is None else plan.records,
     )
     config = RunConfig.of(run={"physical_batch": physical_batch, "compiled": False, "checkpoint_seconds": 600})
     run = TrainingRun(

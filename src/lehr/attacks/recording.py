@@ -123,6 +123,9 @@ def compare(
     minutes writes checkpoints by the clock, which then differ.
     """
     check_private_method(method)
+    if plan.largest_batch is not None:
+        allowed = "one whose batches are not cut: there, a record takes the place of another"
+        raise InvalidValue("plan", allowed=allowed, given=plan.largest_batch)
     key = key or RunKey.fresh(cryptographic_on_gpu=True)
     one = Trace()
     other = Trace(replayed=one)

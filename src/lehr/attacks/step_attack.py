@@ -141,6 +141,10 @@ def attack_once(
     signs = 2 * is_present.double() - 1 if is_replacing else is_present.double()
     adversary = Adversary(canaries, _clipped_alone(method, canaries), plan, signs)
     records = _records(canaries, is_present, plan.adjacency)
+    owners = None
+    if plan.records_per_user is not None:  # a canary is a user, who has more such records than enter a step
+        owners = torch.arange(len(records)).repeat_interleave(plan.records_per_user + 1)
+        records = records.at(owners)
     decided = plan_run(
         canaries.network().to(device),
         records,
@@ -149,7 +153,8 @@ def attack_once(
         loss_fn=planting.loss,
         num_classes=NUM_CLASSES,
         public=canaries.public() if isinstance(method.acceptance.energy, PublicEnergy) else None,
-        physical_batch=_physical_batch(plan, len(records)),
+        physical_batch=_physical_batch(plan, len(records) if owners is None else int(owners.max()) + 1),
+        owners=owners,
     )
     run = train_in_temporary_folder(decided, key=key, callbacks=callbacks)
     return RunScores(
@@ -297,7 +302,8 @@ def _clipped_alone(method: Method, planted: Canaries) -> PrivateSum:
 def _physical_batch(plan: Plan, num_records: int) -> int:
     """For the number of records that the attack really holds."""
     held = max(1, num_records)
-    there = replace(plan, records=held, expected_batch_size=max(1, round(plan.sampling_probability * held)))
+    batch = max(1, round(plan.sampling_probability * held))
+    there = replace(plan, records=held, expected_batch_size=batch, largest_batch=None)
     return engines.physical_batch_for(there, torch.device("cpu"))
 
 

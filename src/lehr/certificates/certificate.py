@@ -43,13 +43,14 @@ from lehr.planning.budget import FILTER, SINGLE_PLAN
 from lehr.planning.search_cost import composition_in_words, selection_in_words
 from lehr.rounding import at_most, exactly
 
-NOT_STATED = "not stated"
+NOT_STATED, ONE_RECORD = "not stated", "one record"
 EX_POST_MEANING = "ex post: what was done would have cost this had it been the plan; not a guarantee"
 SETTINGS_CHOSEN_ON = {
     "fixed": "They were fixed before any data was seen.",
     "public": "They were chosen on public data.",
     "private": "They were chosen on the private data; the guarantee above includes the cost of that.",
 }
+_OF_USERS = "one user with all their records"  # as ``Plan.unit_text`` begins
 BUDGET_MODES = (FILTER, SINGLE_PLAN)
 MOST_EVENTS, MOST_ORDERS = 100, 20  # a stranger's file must not keep its checker busy for hours
 FORMAT, FORMAT_VERSION = "lehr-certificate", 3
@@ -61,7 +62,7 @@ class Statements:
     """What only a person can say. Lehr passes it on and does not vouch for it."""
 
     settings_chosen_on: str  # "fixed": before any data was seen; "public" data; or "private" data, and then it costs
-    unit_of_privacy: str = "one record"
+    unit_of_privacy: str = ONE_RECORD
     records_per_person: int | None = None
     records: int | None = None
     treated_as_public: tuple[str, ...] = ()
@@ -78,6 +79,13 @@ class Statements:
         if self.records not in (None, records):
             raise InvalidValue("stated.records", allowed=f"that of the run, {records}", given=self.records)
         return replace(self, records=records)
+
+    def of_unit(self, unit: str) -> Statements:
+        """The same statements about a run with this unit of privacy; a name of the issuer's own for it stays."""
+        if unit == ONE_RECORD or self.unit_of_privacy.endswith(unit):
+            return self
+        own = "" if self.unit_of_privacy == ONE_RECORD else f"{self.unit_of_privacy}: "
+        return replace(self, unit_of_privacy=f"{own}{unit}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -307,6 +315,7 @@ def certificate_text(certificate: Certificate, *, mismatches: Sequence[str] = ()
         ),
         caution=None if stated.records is None else delta_warning(certificate.delta, records=stated.records),
         is_limit=certificate.accountant == FILTER,
+        is_of_users=_OF_USERS in stated.unit_of_privacy,
         settings=[SETTINGS_CHOSEN_ON[stated.settings_chosen_on], *how_chosen(certificate)],
     )
     return "\n".join(map(_wrap, text.splitlines())) + "\n"

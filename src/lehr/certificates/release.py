@@ -202,22 +202,23 @@ def _statements(record: RunRecord, plan: Plan, settings_chosen_on: str | None) -
     elif record.certificate is not None:
         stated = record.certificate.stated
     elif record.trial_of is not None:
-        stated = Statements(settings_chosen_on="private", treated_as_public=_treated_as_public(record))
+        stated = Statements(settings_chosen_on="private", treated_as_public=_treated_as_public(record, plan))
     elif settings_chosen_on is not None:
-        stated = Statements(settings_chosen_on=settings_chosen_on, treated_as_public=_treated_as_public(record))
+        stated = Statements(settings_chosen_on=settings_chosen_on, treated_as_public=_treated_as_public(record, plan))
     else:
         allowed = "stated, for the certificate (--settings-chosen-on fixed, or public)"
         raise InvalidValue("settings_chosen_on", allowed=allowed, given=None)
     if settings_chosen_on not in (None, stated.settings_chosen_on):
         allowed = f"what was stated for the run ({stated.settings_chosen_on})"
         raise InvalidValue("settings_chosen_on", allowed=allowed, given=settings_chosen_on)
+    stated = stated.of_unit(plan.unit_text)
     return stated if stated.records is not None else replace(stated, records=plan.records)
 
 
-def _treated_as_public(record: RunRecord) -> tuple[str, ...]:
+def _treated_as_public(record: RunRecord, plan: Plan) -> tuple[str, ...]:
     data, is_held_out = record.config["data"], record.config["training"].get("held_out_fraction")
     named = (data.get("public_records"), None if is_held_out else data.get("evaluated_on"))
-    return ("the number of records", *(str(name) for name in named if name))
+    return (f"the number of {plan.unit}s", *(str(name) for name in named if name))
 
 
 def _shared_budget(record: RunRecord, path: str | os.PathLike[str] | None) -> SharedBudget | None:

@@ -13,6 +13,7 @@ from lehr.cli import common
 from lehr.cli.plan import AdjacencyOption, Delta, read_plan, refuse_other_adjacency, steps_of
 from lehr.errors import InvalidValue
 from lehr.planning.budget import Budget, RunStatus
+from lehr.planning.plan import RECORD
 from lehr.rounding import at_most, exactly
 
 BudgetFile = Annotated[Path, Argument(metavar="FILE", help="The budget file.")]
@@ -37,6 +38,9 @@ def create(
     epsilon: Annotated[float, Option(help="The largest total ε of all runs.")],
     delta: Delta,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
+    unit: Annotated[
+        str, Option(help="What the limit protects, for good: a record, or a user with all their records.")
+    ] = RECORD,
     expecting: Annotated[
         Path | None,
         Option(metavar="PLAN", help="The plan that will use most of the budget. More steps of it will then fit."),
@@ -46,7 +50,7 @@ def create(
     """Create a budget in a new file."""
     expected = None if expecting is None else read_plan(expecting).event
     with Budget.create(
-        file, dataset=dataset, epsilon=epsilon, delta=delta, adjacency=adjacency, expecting=expected
+        file, dataset=dataset, epsilon=epsilon, delta=delta, adjacency=adjacency, expecting=expected, unit=unit
     ) as budget:
         _show(budget, json=json)
 
@@ -75,7 +79,7 @@ def reserve(
     with Budget.open(file, continuing=continuing) as budget:
         refuse_other_adjacency(reserved.adjacency, expected=budget.status().adjacency)
         with common.working("Counting"):
-            budget.reserve(reserved.event, run=run, whole_budget=whole_budget)
+            budget.reserve(reserved.event, run=run, whole_budget=whole_budget, unit=reserved.unit)
         _show(budget, json=json)
 
 
@@ -136,6 +140,10 @@ def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: 
     step, steps = wanted.step_event, wanted.steps
     with Budget.open(file, continuing=continuing) as budget:
         refuse_other_adjacency(wanted.adjacency, expected=budget.status().adjacency)
+        if wanted.unit != budget.unit:
+            raise InvalidValue(
+                "plan", allowed=f"one of {budget.unit}s, as the budget is", given=f"one of {wanted.unit}s"
+            )
         with common.working("Counting"):
             largest = budget.largest_steps(step)
     shape = {"step": to_json(step), "largest_steps": largest, "steps": steps, "fits": steps <= largest}
@@ -155,6 +163,7 @@ def _show(budget: Budget, *, json: bool) -> None:
         {
             "data set": status.dataset,
             "limit": f"ε = {exactly(status.epsilon)} at δ = {exactly(status.delta)}, {status.adjacency.value}",
+            "unit of privacy": f"a {status.unit}",
             "spent": f"ε = {at_most(status.epsilon_spent)}",
             "counted as": status.mode,
             "head": budget.head,
@@ -180,6 +189,7 @@ def _shape(budget: Budget) -> dict[str, object]:
         "head": budget.head,
         **{name: getattr(status, name) for name in ("dataset", "epsilon", "delta", "mode", "orders", "epsilon_spent")},
         "adjacency": status.adjacency.value,
+        "unit": status.unit,
         "runs": [
             {
                 "run": run.run,

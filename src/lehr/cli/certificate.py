@@ -74,7 +74,7 @@ def issue(
         released=tuple(released or ("the trained model",)),
         raw_data_seen_by=raw_data_seen_by or NOT_STATED,
         data_collection=data_collection or NOT_STATED,
-    )
+    ).of_unit(made.unit_text)
     with common.working("Counting"):
         certificate = issuing.issue(
             made.event,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,9 +60,9 @@ def refuse_other_adjacency(adjacency: Adjacency, *, expected: Adjacency) -> None
 # lehr plan
 
 
-@common.config_options("epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size")
+@common.config_options("epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user")
 def plan(
-    records: Annotated[int, Option(help=_RECORDS)],
+    records: Annotated[int, Option(help=f"{_RECORDS} Of users, with --records-per-user.")],
     delta: DefaultDelta = None,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as a web page.")] = None,
@@ -81,7 +82,9 @@ def plan(
     for file in filter(None, (save, html)):
         atomic.refuse_to_replace(file, overwrite=overwrite)
     with common.working("Finding the plan"):
+        records_per_user = numbers.pop("records_per_user")
         made, recommended = _make(numbers, records=records, delta=delta, adjacency=adjacency)
+        made = replace(made, records_per_user=records_per_user)
         bound, claim = made.bound(), made.claim()
     draws = not (json or no_chart) and recommended is None
     outlook = curve = None

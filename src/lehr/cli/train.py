@@ -16,6 +16,7 @@ from lehr.cli import common
 from lehr.config import RunConfig, options
 from lehr.errors import InvalidValue
 from lehr.integrations.loggers import TensorBoard
+from lehr.planning.plan import RECORD
 from lehr.rounding import at_most, exactly
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ def _rows(run: Run) -> dict[str, str]:
         last = run.evaluations[-1]
         rows["accuracy"] = f"{last.accuracy_text} on {last.on} (loss {last.loss:.4f})"
     promised = run.proven if run.certificate is None else run.certificate  # whose ε may be the limit of a budget
-    rows["ε, proven"] = f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}"
+    unit = "" if run.plan.unit == RECORD else f", for {run.plan.unit_text}"
+    rows["ε, proven"] = f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}{unit}"
     if run.promises_nothing is not None:
         rows["ε, proven"] = f"no privacy: {run.promises_nothing}"
     elif not math.isfinite(promised.epsilon):

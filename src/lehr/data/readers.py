@@ -1,7 +1,7 @@
 """Readers: npz files, idx files, CIFAR's binary files, and inputs without targets for a model to predict.
 
 - ``read_npz``: two arrays, ``inputs`` and ``targets`` (or ``x`` and ``y``, or ``images`` and ``labels``). Arrays of
-  Python objects are pickles and are refused.
+  Python objects are pickles and are refused. ``read_npz_column`` reads another array, such as the owners of records.
 - ``read_idx``: the format of MNIST and Fashion-MNIST (LeCun, Cortes and Burges): four bytes for the type and the number
   of axes, four bytes for the length of each axis, then big-endian numbers.
 - ``parse_cifar``: for each record the bytes of its labels, then 3 × 32 × 32 pixels. CIFAR-100 has a coarse and a fine
@@ -36,6 +36,17 @@ _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0
 def read_npz(path: Path, *, at_most: int = LARGEST) -> InMemory:
     """Return the records in a file. ``at_most`` bounds the bytes of each array."""
     return InMemory(*_read_arrays(path, NPZ_NAMES, at_most=at_most))
+
+
+def read_npz_column(path: Path, name: str) -> NDArray[np.generic]:
+    """Return one array of numbers or text in a file: something about each record that is no input."""
+    with named_errors(path), atomic.opened(path, at_most=LARGEST_FILE) as file, NpzFile(file) as arrays:
+        if name not in arrays.files:
+            raise StoreError(f"cannot read {path}: it holds {sorted(arrays.files)[:20]}, not {name}")
+        if arrays.zip.getinfo(f"{name}.npy").file_size > LARGEST:  # type: ignore[union-attr]
+            raise ValueError(f"{name} has more than {LARGEST:,} bytes")
+        column: NDArray[np.generic] = arrays[name]
+        return column
 
 
 def read_idx(path: Path) -> NDArray[np.generic]:

@@ -3,6 +3,7 @@
 - ``RecordSet``: what a run needs of its records; ``InMemory`` holds them as tensors, ``StreamedFolder`` leaves them on
   disk (``image_folder``)
 - ``read_records``: records of arrays, tables, dictionaries and data loaders
+- ``take_column``: a column that is no input, such as the owners of records
 - ``read_dataset``: records of any map-style data set, of torch or of Hugging Face
 - ``check_trainable``, ``check_count``: whether they can be trained on
 - ``overlap``, ``is_mostly_in``, ``sketch``: whether two sets share records
@@ -186,13 +187,13 @@ def _refuse(is_bad: Tensor, values: Tensor, indices: Tensor, reason: str) -> Non
         raise BadRecord(int(indices[first[0]]), reason=reason.format(values[first].item()))
 
 
-def check_count(*, stated: int, held: int) -> None:
-    """Refuse a stated number of records that is off by more than ``MAX_COUNT_RATIO``.
+def check_count(*, stated: int, held: int, of: str = "records") -> None:
+    """Refuse a stated number of records, or of users, that is off by more than ``MAX_COUNT_RATIO``.
 
     Batches would be as many times too small or too large. The number held is private and not in the error.
     """
     if not held <= MAX_COUNT_RATIO * stated <= MAX_COUNT_RATIO**2 * held:
-        raise InvalidValue("records", allowed=f"within a factor of {MAX_COUNT_RATIO} of their number", given=stated)
+        raise InvalidValue(of, allowed=f"within a factor of {MAX_COUNT_RATIO} of their number", given=stated)
 
 
 def overlap(one: RecordSet, other: RecordSet) -> tuple[int, ...]:
@@ -269,6 +270,29 @@ def read_records(data: Any, *, name: str = "data", target: str | None = None) ->
             return read_dataset(data, name=name)  # which refuses it
     allowed = "a data set, its name, a pair of inputs and targets, a table with a target, or a streamed folder"
     raise InvalidValue(name, allowed=allowed, given=type(data).__name__)
+
+
+def take_column(data: Any, column: str) -> tuple[Any, Any]:
+    """Return the data without a column, and the column: of a table, or of the inputs in a pair.
+
+    It may be of text, which ``read_records`` refuses.
+    """
+    match data:
+        case DataLoader():
+            return take_column(_dataset_of(data, "data"), column)
+        case tuple() if len(data) == 2 and (isinstance(data[0], Mapping) or hasattr(data[0], "columns")):
+            inputs, found = take_column(data[0], column)
+            return (inputs, data[1]), found
+    columns = getattr(data, "column_names", None) or getattr(data, "columns", None)
+    columns = list(data) if isinstance(data, Mapping) else columns
+    if columns is None or column not in list(columns):
+        allowed = "ids, one for each record, or a column of data" + ("" if columns is None else f": {list(columns)}")
+        raise InvalidValue("owners", allowed=allowed, given=column)
+    if isinstance(data, Mapping):
+        return {key: value for key, value in data.items() if key != column}, data[column]
+    if hasattr(data, "iloc"):
+        return data.drop(columns=[column]), data[column].to_numpy()
+    return data.remove_columns([column]), data[column]  # of Hugging Face
 
 
 def _dataset_of(loader: DataLoader[Any], name: str) -> object:

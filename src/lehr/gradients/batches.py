@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lehr.errors import InvalidValue
-from lehr.interfaces import Groups, Inputs
+from lehr.interfaces import Groups, Inputs, ViewTargets
 
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
 TRAINED_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -62,14 +62,34 @@ def one_each(losses: object, *, num_records: int) -> Tensor:
     return losses
 
 
+def weighted(loss_fn: LossFn) -> LossFn:
+    """The same loss for ``ViewTargets``: that of each view, times its weight."""
+
+    def loss(outputs: Any, given: ViewTargets) -> Tensor:
+        # Checked here, because a weight would make one loss for all of them look like one for each.
+        return one_each(loss_fn(outputs, given.targets), num_records=len(given.weights_BK)) * given.weights_BK
+
+    return loss
+
+
 def flat_views(inputs: Inputs, *, views: int) -> Inputs:
     """The views of all records one after another on the first axis."""
     flat: Inputs = each(lambda leaf: leaf.flatten(0, 1), inputs) if views > 1 else inputs
     return flat
 
 
+def view_targets(targets: Any, *, views: int) -> Any:
+    """The target of every view, after the record axis: the record's own, unless each view has another."""
+    if not isinstance(targets, ViewTargets):
+        return each(lambda leaf: leaf.unsqueeze(1).expand(-1, views, *leaf.shape[1:]), targets)
+    times = views // targets.weights_BK.shape[1]
+    return each(lambda leaf: leaf.repeat_interleave(times, 1), targets) if times > 1 else targets
+
+
 def repeat_targets(targets: Any, *, views: int) -> Any:
-    """Each record's target once for every view."""
+    """The targets of the views of all records one after another on the first axis."""
+    if isinstance(targets, ViewTargets):
+        return each(lambda leaf: leaf.flatten(0, 1), view_targets(targets, views=views))
     return each(lambda leaf: leaf.repeat_interleave(views, 0), targets) if views > 1 else targets
 
 
@@ -127,6 +147,11 @@ def check_batch(inputs: Inputs, targets: Any, mask_B: Tensor | None, *, views: i
         if views > 1 and (leaf.dim() < 2 or leaf.shape[1] != views):
             allowed = f"tensors whose second axis has the {views} views of a record"
             raise InvalidValue("inputs", allowed=allowed, given=tuple(leaf.shape))
+    if isinstance(targets, ViewTargets):
+        for leaf in leaves(targets):
+            if leaf.dim() < 2 or not leaf.shape[1] or views % leaf.shape[1]:
+                allowed = f"tensors whose second axis has a divisor of the {views} views of a record"
+                raise InvalidValue("targets", allowed=allowed, given=tuple(leaf.shape))
     return check_mask(mask_B, num_records=records, device=device)
 
 

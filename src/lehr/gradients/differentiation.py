@@ -519,7 +519,7 @@ class Differentiation:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The losses of all views and the inputs of all sites, of each record by itself."""
         views = inputs if self._views > 1 else batches.each(lambda leaf: leaf.unsqueeze(1), inputs)
-        repeated = batches.each(lambda leaf: leaf.unsqueeze(1).expand(-1, self._views, *leaf.shape[1:]), targets)
+        repeated = batches.view_targets(targets, views=self._views)
 
         def one(taps: Tensors, copies: Tensors, views: Inputs, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:
             self._layers.tape.start(taps)

@@ -205,5 +205,6 @@ def gradients_one_by_one(
 def _record_loss(model: Callable[..., Any], loss_fn: LossFn, inputs: Inputs, targets: Any, *, views: int) -> Tensor:
     """The loss of one record, its views averaged."""
     split = inputs if views > 1 else batches.each(lambda leaf: leaf.unsqueeze(0), inputs)
-    again = batches.each(lambda leaf: leaf.unsqueeze(0).expand(views, *leaf.shape), targets)
+    batch_of_one = batches.each(lambda leaf: leaf.unsqueeze(0), targets)
+    again = batches.each(lambda leaf: leaf.squeeze(0), batches.view_targets(batch_of_one, views=views))
     return batches.one_each(loss_fn(batches.call(model, split), again), num_records=views).mean()

@@ -6,7 +6,7 @@ import copy
 import tempfile
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +23,7 @@ from lehr.data.records import sketch
 from lehr.errors import InvalidValue, MissingExtra
 from lehr.integrations.external_loop import make_statements
 from lehr.methods.dpsgd import dpsgd
+from lehr.privacy.users import user_indices
 from lehr.run.mechanism import Method
 from lehr.training import earlier_fits
 from lehr.training.fit import fit
@@ -58,6 +59,7 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
     clip_norm: float = CLIP_NORM
     momentum: float = MOMENTUM
     expected_batch_size: float | None = None
+    records_per_user: int | None = None
     steps: int | None = None
     noise_multiplier: float | None = None
     random_state: Any = None
@@ -67,9 +69,12 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
     name: str | None = None
     device: str | None = None
 
-    def _fit(self, X: Any, targets: torch.Tensor, *, task: str, outputs: int, public: tuple[str, ...]) -> Self:
+    def _fit(
+        self, X: Any, targets: torch.Tensor, *, owners: Any, task: str, outputs: int, public: tuple[str, ...]
+    ) -> Self:
         inputs = self._inputs(X)
-        records = self._resolve_records(len(inputs))
+        held = len(inputs) if owners is None else int(user_indices(owners, num_records=len(inputs)).max()) + 1
+        records = self._resolve_records(held)
         module, network = self._module(outputs)
         method = self.method or dpsgd(
             learning_rate=self.learning_rate, clip_norm=self.clip_norm, momentum=self.momentum
@@ -89,6 +94,9 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
             # As a choice on these records it is recorded in the run, so that `lehr release` cannot certify it either.
             earlier_fits.note(earlier_fits.Fit(records=sketch(dataset), settings="those of a fitted scaler"))
             chosen_on = chosen_on or "fixed"
+        stated = make_statements(chosen_on, None, public, records=records)
+        if stated is not None and owners is not None:
+            stated = replace(stated, treated_as_public=("the number of users", *public))
         with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
             if is_standardised:  # it was said above
                 warnings.filterwarnings("ignore", message="there is no certificate")
@@ -101,13 +109,16 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
                 noise_multiplier=self.noise_multiplier,
                 expected_batch_size=self.expected_batch_size,
                 steps=self.steps,
-                records=records,
+                records=records if owners is None else None,
+                owners=owners,
+                users=None if owners is None else records,
+                records_per_user=self.records_per_user,
                 num_classes=outputs,
                 task=task,
                 directory=Path(temporary, "run") if self.directory is None else self.directory,
                 name=self.name,
                 config=RunConfig() if network is None else RunConfig.of(model={"network": network[0], **network[1]}),
-                stated=make_statements(chosen_on, None, public, records=records),
+                stated=stated,
                 budget=self.budget,
                 device=self.device,
                 silent=True,
@@ -181,6 +192,9 @@ class LehrClassifier(ClassifierMixin, _LehrEstimator):  # type: ignore[misc]
     ``bounds`` are the least and largest value of the features, known in the same way: one pair of numbers, or of lists
     with a number for each column. Features are clipped to them and scaled to [-1, 1], instead of by a fitted scaler.
 
+    With ``owners`` in ``fit``, ``records`` and ``expected_batch_size`` are about users, of whose rows at most
+    ``records_per_user`` enter a step.
+
     Noise is calibrated to ``epsilon``, ``expected_batch_size`` and ``steps``, which have defaults; with
     ``epsilon=None`` give ``noise_multiplier`` and ``steps``, and ``epsilon_`` is the cost.
 
@@ -198,15 +212,18 @@ class LehrClassifier(ClassifierMixin, _LehrEstimator):  # type: ignore[misc]
 
     classes: Iterable[Any] | str | None = None
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on private records from new initial weights. Every call costs ``epsilon`` again."""
+    def fit(self, X: Any, y: Any, owners: Any = None) -> Self:
+        """Train on private records from new initial weights. Every call costs ``epsilon`` again.
+
+        With ``owners``, an id for each row, a user with all their rows is protected, and not one row.
+        """
         inputs, labels = validate_data(self, X, y, **_ARRAYS)
         check_classification_targets(labels)
         labels = np.asarray(labels)
         self.classes_ = self._resolve_classes(labels)
         targets = torch.from_numpy(np.searchsorted(self.classes_, labels)).long()
         public = ("the labels that there are",) if isinstance(self.classes, str) else ()
-        return self._fit(inputs, targets, task=CLASSIFICATION, outputs=len(self.classes_), public=public)
+        return self._fit(inputs, targets, owners=owners, task=CLASSIFICATION, outputs=len(self.classes_), public=public)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """The probability of each of ``classes_`` for each row."""
@@ -249,8 +266,11 @@ class LehrRegressor(RegressorMixin, _LehrEstimator):  # type: ignore[misc]
 
     target_range: tuple[Any, Any] | str | None = None
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on private records from new initial weights. Every call costs ``epsilon`` again."""
+    def fit(self, X: Any, y: Any, owners: Any = None) -> Self:
+        """Train on private records from new initial weights. Every call costs ``epsilon`` again.
+
+        With ``owners``, an id for each row, a user with all their rows is protected, and not one row.
+        """
         inputs, targets = validate_data(self, X, y, multi_output=True, y_numeric=True, **_ARRAYS)
         targets = np.asarray(targets, dtype=np.float64)
         low, high = self._resolve_range(targets)
@@ -259,7 +279,7 @@ class LehrRegressor(RegressorMixin, _LehrEstimator):  # type: ignore[misc]
         rows = targets.reshape(len(targets), -1)
         scaled = torch.from_numpy(_float32(np.clip(2 * (rows - low) / (high - low) - 1, -1, 1)))
         public = ("the range of the targets",) if isinstance(self.target_range, str) else ()
-        return self._fit(inputs, scaled, task=REGRESSION, outputs=scaled.shape[1], public=public)
+        return self._fit(inputs, scaled, owners=owners, task=REGRESSION, outputs=scaled.shape[1], public=public)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The prediction for each row, within ``target_range``."""

@@ -47,6 +47,7 @@ from lehr.accounting.filter import RenyiFilter
 from lehr.accounting.ledger import Ledger
 from lehr.errors import AccountantFailed, BudgetExceeded, InvalidValue, UnsupportedEvent
 from lehr.files.append_only import AppendOnlyFile, FileBacked, FileFormat, Journal, Row, check_name, row_errors
+from lehr.planning.plan import RECORD, UNITS
 
 # A rollback journal, because the machines that share a budget may reach it over a network file system.
 BUDGET_FORMAT = FileFormat(application_id=0x4C656842, version=1, name="Lehr budget", journal=Journal.ROLLBACK)
@@ -84,6 +85,7 @@ class BudgetStatus:
     orders: tuple[float, ...]
     epsilon_spent: float
     runs: tuple[RunStatus, ...]
+    unit: str = RECORD  # of privacy: a record, or a user
 
 
 class Budget(FileBacked):
@@ -96,6 +98,7 @@ class Budget(FileBacked):
         rows = file.rows()
         with row_errors(file.path, rows[0]):
             self.dataset, self._filter = _read_limit(rows[0])
+            self.unit = validate.one_of(UNITS, unit=rows[0].content().get("unit", RECORD))  # older files have none
         self._known = _Books(limit=self._filter.epsilon)
         self._books(rows)
 
@@ -109,10 +112,12 @@ class Budget(FileBacked):
         delta: float,
         adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
         expecting: Event | None = None,
+        unit: str = RECORD,
     ) -> Self:
         """Open the account of a data set, in a new file, with its limit.
 
-        ``dataset`` is a name, never anything computed from the records. ``expecting`` is the event that will fill most
+        ``dataset`` is a name, never anything computed from the records. ``unit`` is what the limit protects, a record
+        or a user: it is fixed, and runs of the other unit are refused. ``expecting`` is the event that will fill most
         of the budget, if one is known already: the filter is then tuned to it, and admits more of it.
         """
         chosen = RenyiFilter.choose(
@@ -124,21 +129,25 @@ class Budget(FileBacked):
             "delta": chosen.delta,
             "adjacency": chosen.adjacency.value,
             "orders": list(chosen.orders),
+            "unit": validate.one_of(UNITS, unit=unit),
         }
         return cls(AppendOnlyFile.create(path, BUDGET_FORMAT, kind="opened", body=body))
 
-    def reserve(self, event: Event, *, run: str, whole_budget: bool = False, run_id: str | None = None) -> None:
+    def reserve(
+        self, event: Event, *, run: str, whole_budget: bool = False, run_id: str | None = None, unit: str = RECORD
+    ) -> None:
         """Set aside all that a run may do, before it touches a record; refused where that would pass the limit.
 
+        ``unit`` is the run's unit of privacy, which must be the budget's.
         A run that can be resumed has a random ``run_id``, by which it finds its own reservation again. With
         ``whole_budget`` the tight accountant decides and admits more, but the budget must be unused, and this run is
         the last that it pays for.
         """
-        self._reserve({run: event}, run_id=run_id, whole_budget=whole_budget)
+        self._reserve({run: event}, run_id=run_id, whole_budget=whole_budget, unit=unit)
 
-    def charge(self, events: Mapping[str, Event], *, run_id: str) -> None:
+    def charge(self, events: Mapping[str, Event], *, run_id: str, unit: str = RECORD) -> None:
         """Reserve for several runs, all or none, and settle them in full at once: nothing of it is ever given back."""
-        self._reserve(events, run_id=run_id, is_settled=True)
+        self._reserve(events, run_id=run_id, is_settled=True, unit=unit)
 
     def _reserve(
         self,
@@ -147,7 +156,10 @@ class Budget(FileBacked):
         run_id: str | None,
         whole_budget: bool = False,
         is_settled: bool = False,
+        unit: str,
     ) -> None:
+        if unit != self.unit:
+            raise InvalidValue("unit", allowed=f"that of the budget, a {self.unit}", given=f"a {unit}")
         for run, each in events.items():
             check_name(run=run)
             _check_nonempty(event=each)
@@ -211,6 +223,7 @@ class Budget(FileBacked):
             orders=self._filter.orders,
             epsilon_spent=self._epsilon_spent(books),
             runs=tuple(books.runs.values()),
+            unit=self.unit,
         )
 
     def largest_steps(self, step_event: Event) -> int:

@@ -35,6 +35,7 @@ from lehr.accounting.events import (
     RenyiLimit,
     Repeated,
     SampledWithoutReplacement,
+    TruncatedPoissonSampled,
     check_adjacency,
     check_event,
     composed,
@@ -48,6 +49,7 @@ from lehr.files import strict_json
 from lehr.schedules import CONSTANT, Schedule
 
 SECTIONS = ("method", "data", "model", "training")  # of a configuration
+RECORD, USER = UNITS = ("record", "user")  # of privacy: what is added to or removed from the data
 PRIVATE, PUBLIC, SYNTHETIC = DECLARED = ("private", "public", "synthetic")  # what the records of a run are said to be
 
 
@@ -62,6 +64,12 @@ class Plan:
     A step is a candidate. ``stops_at_accepted`` ends the run once so many candidates were accepted; since that depends
     on what was released, ``steps`` is then the most that can be needed, and all of them are counted. With a ``limit``
     the noise of a step may follow what was released before it: it is charged step by step, within that limit.
+
+    With ``records_per_user`` the unit of privacy is a user: ``records`` and batches count users, and each drawn user
+    enters a step with at most so many records, averaged before the clip.
+
+    With ``largest_batch``, Poisson samples that are larger are cut at random (truncated Poisson sampling); there are
+    then at most ``records`` records.
 
     ``simulates`` is the larger plan that this one stands for (``lehr.planning.simulation``): it says how that one would
     train, and protects nobody.
@@ -78,11 +86,15 @@ class Plan:
     stops_at_accepted: int | None = None
     limit: RenyiLimit | None = None
     simulates: Plan | None = None
+    records_per_user: int | None = None
+    largest_batch: int | None = None
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
         if self.limit is not None and not isinstance(self.limit, RenyiLimit):
             raise InvalidValue("limit", allowed="a RenyiLimit or none", given=self.limit)
+        if self.records_per_user is not None:
+            validate.count(records_per_user=self.records_per_user)
         if self.stops_at_accepted is not None:
             validate.count(stops_at_accepted=self.stops_at_accepted)
         for name, checked in (
@@ -93,7 +105,7 @@ class Plan:
             ("expected_batch_size", validate.positive(expected_batch_size=self.expected_batch_size)),
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
-        _step(self.adjacency, self.records, self.expected_batch_size, self.noise_multiplier)
+        self.gradient_event(0, at=self.noise_multiplier)
         if self.noise_schedule != CONSTANT and self.noise_multiplier:
             for step in range(self.steps):
                 if not 0 < (factor := self.noise_schedule.factor(step)) < math.inf:
@@ -119,6 +131,18 @@ class Plan:
         return self.expected_batch_size / self.records
 
     @property
+    def unit(self) -> str:
+        """The unit of privacy: "record" or "user"."""
+        return RECORD if self.records_per_user is None else USER
+
+    @property
+    def unit_text(self) -> str:
+        """The unit of privacy with its bound, in words."""
+        if self.records_per_user is None:
+            return "one record"
+        return f"one user with all their records, at most {self.records_per_user:,} of them in a step"
+
+    @property
     def step_event(self) -> Event:
         """What a step at the full noise does to the records."""
         return together(self.gradient_event(0, at=self.noise_multiplier), self.asked)
@@ -140,7 +164,7 @@ class Plan:
     def gradient_event(self, step: int, *, at: float | None = None) -> Event:
         """What the release of a step's sum does to the records; at another noise multiplier where one is given."""
         sigma = self.noise_multiplier_at(step) if at is None else at
-        return _step(self.adjacency, self.records, self.expected_batch_size, sigma)
+        return _step(self.adjacency, self.records, self.expected_batch_size, sigma, self.largest_batch)
 
     def events(self, first: int, last: int) -> Event:
         """What the steps from the first to before the last do to the records."""
@@ -178,6 +202,8 @@ class Plan:
     @classmethod
     def from_json(cls, shape: object) -> Self:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
+        if isinstance(shape, dict):
+            shape = {"records_per_user": None, "largest_batch": None, **shape}  # plans of earlier versions have neither
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
@@ -203,6 +229,7 @@ def make_plan(
     noise_schedule: Schedule = CONSTANT,
     asked: Event = NOTHING,
     accountant: str | None = None,
+    largest_batch: int | None = None,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -228,6 +255,7 @@ def make_plan(
         adjacency=adjacency,
         noise_schedule=noise_schedule,
         asked=asked,
+        largest_batch=largest_batch,
     )
     if epsilon is None:
         return plan
@@ -266,11 +294,17 @@ def delta_for(delta: float | None, *, records: int) -> float:
     return float(f"1e-{math.floor(math.log10(records)) + 1}")
 
 
-def _step(adjacency: Adjacency, records: int, batch: float, sigma: float) -> Event:
+def _step(adjacency: Adjacency, records: int, batch: float, sigma: float, largest_batch: int | None) -> Event:
     noise = Gaussian(sigma)
     check_adjacency(adjacency=adjacency)
     if not validate.positive(expected_batch_size=batch) <= records:
         raise InvalidValue("expected_batch_size", allowed=f"at most the {records} records", given=batch)
+    if largest_batch is not None:
+        most = validate.count(largest_batch=largest_batch)
+        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or not batch <= most <= records:
+            allowed = f"from the expected {batch:g} to the {records} records, under add-or-remove-one"
+            raise InvalidValue("largest_batch", allowed=allowed, given=largest_batch)
+        return TruncatedPoissonSampled(batch / records, records, most, noise)
     if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
         return PoissonSampled(batch / records, noise)
     if batch != math.floor(batch):

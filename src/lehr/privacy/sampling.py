@@ -1,8 +1,9 @@
 """Sampling: which records enter a step. The sampler that draws also states its event, so the two agree.
 
-``PoissonSampling`` draws every record independently; it is counted under add-or-remove-one. ``WithoutReplacement``
-draws a fixed number of distinct records; the number of records is then public, so it is counted under replace-one, and
-a sum can move by twice what one record adds. ``physical`` cuts a draw into batches of one size (axis: P records).
+``PoissonSampling`` draws every record independently; it is counted under add-or-remove-one.
+``TruncatedPoissonSampling`` does the same and cuts a draw that is too large, at random. ``WithoutReplacement`` draws a
+fixed number of distinct records; the number of records is then public, so it is counted under replace-one, and a sum
+can move by twice what one record adds. ``physical`` cuts a draw into batches of one size (axis: P records).
 
 >>> sampling = PoissonSampling(expected_batch_size=512, records=60_000)
 >>> str(sampling.event(Gaussian(1.23)))
@@ -19,7 +20,13 @@ import torch
 from torch import Tensor
 
 from lehr import validate
-from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, SampledWithoutReplacement
+from lehr.accounting.events import (
+    Adjacency,
+    Gaussian,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    TruncatedPoissonSampled,
+)
 from lehr.errors import InvalidValue
 from lehr.privacy.rng import StepRandomness
 
@@ -73,6 +80,44 @@ class PoissonSampling:
             if end >= num_records:
                 return indices[: int(torch.searchsorted(indices, num_records))]
             count *= 2  # the same numbers, and more of them after their end
+
+
+CUT = "cut"  # the purpose, after that of the draw, of the numbers that cut a batch
+
+
+@dataclass(frozen=True)
+class TruncatedPoissonSampling(PoissonSampling):
+    """Poisson sampling of at most ``records`` records, cut at random to ``largest_batch`` where a draw is larger.
+
+    No batch is larger, so that one physical batch of that size holds every draw.
+    """
+
+    largest_batch: int
+
+    def __post_init__(self) -> None:
+        PoissonSampling.__post_init__(self)
+        if not self.expected_batch_size <= validate.count(largest_batch=self.largest_batch) <= self.records:
+            allowed = f"from the expected {self.expected_batch_size:g} to the {self.records} records"
+            raise InvalidValue("largest_batch", allowed=allowed, given=self.largest_batch)
+
+    def event(self, released: Gaussian) -> TruncatedPoissonSampled:  # type: ignore[override]
+        """Return the event of a step."""
+        return TruncatedPoissonSampled(
+            sampling_probability=self.sampling_probability,
+            records=self.records,
+            largest_batch=self.largest_batch,
+            event=released,
+        )
+
+    def draw(self, num_records: int, randomness: StepRandomness, *, purpose: str = "sampling") -> Tensor:
+        """Return the indices of the records of one step, in order. More records than stated are refused."""
+        if num_records > self.records:
+            raise InvalidValue("records", allowed="at least the number of records held", given=self.records)
+        indices = PoissonSampling.draw(self, num_records, randomness, purpose=purpose)
+        if len(indices) <= self.largest_batch:
+            return indices
+        mixed = randomness.uniforms(f"{purpose}, {CUT}", len(indices)).argsort()
+        return indices[mixed[: self.largest_batch].sort().values]
 
 
 def _indices(uniforms: Tensor, *, rate: float, longest: int) -> tuple[Tensor, int]:
@@ -178,10 +223,12 @@ def physical(indices: Tensor, size: int, *, is_padded: bool = True) -> list[Phys
     return [PhysicalBatch(indices_P=indices_P, mask_P=mask_P) for indices_P, mask_P in rows]
 
 
-Sampling = PoissonSampling | WithoutReplacement
+Sampling = PoissonSampling | WithoutReplacement  # truncated Poisson sampling included
+POISSON, TRUNCATED_POISSON = "poisson", "truncated-poisson"
 
 SAMPLERS: dict[str, type[PoissonSampling] | type[WithoutReplacement]] = {
-    "poisson": PoissonSampling,
+    POISSON: PoissonSampling,
+    TRUNCATED_POISSON: TruncatedPoissonSampling,
     "without-replacement": WithoutReplacement,
 }
 _SHUFFLED = dict.fromkeys(
@@ -197,8 +244,9 @@ def adjacency_of(sampling: str) -> Adjacency:
     >>> adjacency_of("shuffled")
     Traceback (most recent call last):
     ...
-    lehr.errors.InvalidValue: sampling must be one of poisson, without-replacement: shuffled epochs have no accountant \
-here, and counting them as Poisson sampling understates ε, by up to four times in published runs; given: 'shuffled'
+    lehr.errors.InvalidValue: sampling must be one of poisson, truncated-poisson, without-replacement: shuffled epochs \
+have no accountant here, and counting them as Poisson sampling understates ε, by up to four times in published runs; \
+given: 'shuffled'
     """
     if sampling not in tuple(SAMPLERS):  # a list in a file is not hashable
         reason = _SHUFFLED.get(str(sampling), "")
@@ -206,8 +254,26 @@ here, and counting them as Poisson sampling understates ε, by up to four times 
     return SAMPLERS[sampling].adjacency
 
 
-def counted_under(adjacency: Adjacency, *, expected_batch_size: float, records: int) -> Sampling:
-    """Return the sampler that is counted under an adjacency."""
+def usual_largest_batch(expected_batch_size: float, records: int) -> int:
+    """Return a size that draws hardly ever exceed: six standard deviations above the expected one, and a few more.
+
+    >>> usual_largest_batch(512, 60_000)
+    656
+    """
+    deviation = math.sqrt(expected_batch_size * (1 - expected_batch_size / records))
+    return min(records, math.ceil(expected_batch_size + 6 * deviation + 8))
+
+
+def counted_under(
+    adjacency: Adjacency, *, expected_batch_size: float, records: int, largest_batch: int | None = None
+) -> Sampling:
+    """Return the sampler that is counted under an adjacency; with ``largest_batch``, that of truncated batches."""
+    if largest_batch is not None:
+        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+            raise InvalidValue("largest_batch", allowed=f"omitted under {adjacency.value}", given=largest_batch)
+        return TruncatedPoissonSampling(
+            expected_batch_size=expected_batch_size, records=records, largest_batch=largest_batch
+        )
     if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
         return PoissonSampling(expected_batch_size=expected_batch_size, records=records)
     if not float(expected_batch_size).is_integer():

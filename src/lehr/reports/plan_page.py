@@ -13,7 +13,7 @@ from typing import Any
 from lehr.accounting import Bound, version
 from lehr.accounting.claims import Claim, Standing
 from lehr.certificates.guarantee import delta_warning, guarantee_text
-from lehr.planning.plan import Plan
+from lehr.planning.plan import RECORD, Plan
 from lehr.planning.tan import (
     AN_ESTIMATE,
     FAIR_FROM,
@@ -92,7 +92,8 @@ def plan_facts(plan: Plan, bound: Bound) -> dict[str, str]:
     return {
         "ε": f"{at_most(bound.epsilon)}  at δ = {exactly(plan.delta)}, {plan.adjacency.value}",
         "noise multiplier": exactly(plan.noise_multiplier),
-        "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} records",
+        "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} {plan.unit}s",
+        **({} if plan.unit == RECORD else {"unit of privacy": plan.unit_text}),
         "sampling probability": f"{plan.sampling_probability:.6g}",
         "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",
         "counted by": bound.accountant,

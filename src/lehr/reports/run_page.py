@@ -24,7 +24,7 @@ from lehr.certificates.guarantee import best_guess_text, guarantee_text, publish
 from lehr.certificates.run_reading import RunRecord, State
 from lehr.errors import InvalidValue
 from lehr.planning.budget import FILTER
-from lehr.planning.plan import PRIVATE, Plan
+from lehr.planning.plan import PRIVATE, USER, Plan
 from lehr.reports import audit_page, prediction_page
 from lehr.reports.chart import Chart, Line, thin
 from lehr.reports.page import Block, Facts, Page, Paragraph, Section, Table, Tile, note, render_page, warning
@@ -181,7 +181,8 @@ def _stated(record: RunRecord) -> tuple[str, str]:
     """The unit of privacy, and what is treated as public."""
     stated = record.config["stated"]
     public = "; ".join(map(str, stated.get("treated_as_public") or ())) or "nothing was stated"
-    return str(stated.get("unit_of_privacy", "one record")), public
+    unit = "one record" if record.plan is None else record.plan.unit_text
+    return str(stated.get("unit_of_privacy", unit)), public
 
 
 def _kind(claim: Claim, record: RunRecord) -> str:
@@ -215,7 +216,7 @@ def _progress_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     if plan is not None:
         expected = record.steps_charged * plan.expected_batch_size
         passes = record.steps_charged * plan.sampling_probability
-        yield "records used", f"{expected:,.0f} expected, {passes:.4g} passes over the data"
+        yield f"{plan.unit}s used", f"{expected:,.0f} expected, {passes:.4g} passes over the data"
     if record.minutes is not None:
         yield "time", f"{record.minutes:,} minutes, pauses included"
     if certificate is not None and (budget := certificate.budget) is not None:
@@ -262,7 +263,7 @@ def _configuration(record: RunRecord) -> Section:
         },
         "Training": config["training"],
         "Network": {"network": {"name": network, **(model.pop("arguments", None) or {})}, **model},
-        "Data": {"records": None if plan is None else f"{plan.records:,}", **config["data"]},
+        "Data": {"records": None if plan is None or plan.unit == USER else f"{plan.records:,}", **config["data"]},
         "Statements": config["stated"],
     }
     parts = [Facts(title=title, rows=[*_setting_rows(settings)]) for title, settings in groups.items()]
@@ -273,7 +274,8 @@ def _plan_words(plan: Plan) -> dict[str, object]:
     passes = plan.steps * plan.sampling_probability
     return {
         "noise multiplier": plan.noise_multiplier,
-        "batch size": f"{plan.expected_batch_size:,.10g} expected, of {plan.records:,} records",
+        "batch size": f"{plan.expected_batch_size:,.10g} expected, of {plan.records:,} {plan.unit}s",
+        "records per user": plan.records_per_user,
         "steps": f"{plan.steps:,} ({passes:.4g} epochs)",
         "δ": exactly(plan.delta),
         "adjacency": plan.adjacency.value,

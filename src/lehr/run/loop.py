@@ -25,6 +25,7 @@ from lehr.interfaces import ClipRule, Inputs, PrivateSum, Records, ReleasedSum, 
 from lehr.optim.averaging import Averaging
 from lehr.privacy.clipping import Unclipped
 from lehr.privacy.rng import StepRandomness
+from lehr.privacy.users import UserRecords
 from lehr.run.evaluation import Score, Scorer
 from lehr.run.line_search import LineSearch
 from lehr.run.loss_oracle import LossOracle
@@ -60,7 +61,7 @@ class Training:
     model: nn.Module
     phases: Sequence[TrainingPhase]  # in the order of their steps; the first begins at step 0
     method: Method
-    private_records: Records
+    private_records: Records | UserRecords
     averaging: Averaging
     scorer: Scorer | None = None  # evaluates the model that would be released
     oracle: LossOracle | None = None  # scores candidates; its public records are disjoint from the scorer's
@@ -209,12 +210,13 @@ class Loop:
         training, phase = self.training, self.training.phase(step.index)
         generator = step.generator("augmentation", self.device)
         step.seed_layers(self.device)
-        parts = step.batches()
-        read = batches(training.private_records, [part.indices_P for part in parts])
+        records, parts = training.private_records, step.batches()
+        if isinstance(records, UserRecords):
+            records = records.of_draw(step.indices, step.randomness)
+        read = batches(records, [part.indices_P for part in parts])
         for part, (inputs, targets, usable_P) in zip(parts, read, strict=True):
-            yield phase.engine.private_sum(
-                clip, phase.prepare_inputs(inputs, generator), targets, part.mask_P & usable_P
-            )
+            prepared = phase.prepare_inputs(inputs, generator)
+            yield phase.engine.private_sum(clip, prepared, targets, part.mask_P & usable_P)
 
     def _peek(self, step: PrivateStep) -> None:
         """Show the sum without noise to a clip rule without a proof. Its steps are charged as ``NonPrivate``."""

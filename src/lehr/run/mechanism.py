@@ -116,7 +116,12 @@ class Mechanism:
         if plan.expected_batch_size > LARGEST_BATCH:
             allowed = f"at most {LARGEST_BATCH}: rounding is bounded for no larger sums"
             raise InvalidValue("expected_batch_size", allowed=allowed, given=plan.expected_batch_size)
-        sampling = counted_under(plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records)
+        sampling = counted_under(
+            plan.adjacency,
+            expected_batch_size=plan.expected_batch_size,
+            records=plan.records,
+            largest_batch=plan.largest_batch,
+        )
         mechanism = cls(sampling=sampling, clipping=method.clipping, noise=method.noise, plan=plan)
         if method.noise.needs_limit and plan.limit is None:
             allowed = "one with a limit, because the noise depends on releases"

@@ -42,7 +42,7 @@ from lehr.errors import BudgetExceeded, InvalidValue, LehrError, StoreError
 from lehr.files import atomic, strict_json
 from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum
 from lehr.planning.budget import Budget, RunStatus
-from lehr.planning.plan import Plan
+from lehr.planning.plan import RECORD, USER, Plan
 from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.sampling import PhysicalBatch, PoissonSampling, physical, shuffled
@@ -689,7 +689,9 @@ def _reserve(account: Budget, folder: RunFolder) -> None:
             "name", allowed="one that the budget has not seen yet; each run needs its own", given=ledger.run
         )
     _check_same_adjacency(account, ledger.adjacency)
-    account.reserve(ledger.plan_event, run=ledger.run, run_id=folder.run_id)
+    plan = folder.config.get("plan") or {}
+    unit = RECORD if plan.get("records_per_user") is None else USER
+    account.reserve(ledger.plan_event, run=ledger.run, run_id=folder.run_id, unit=unit)
 
 
 def _reservation(account: Budget, run: str) -> RunStatus | None:

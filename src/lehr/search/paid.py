@@ -213,7 +213,7 @@ class _PaidRun:
                 allowed, given = f"that of the budget, {adjacency.value}", self.paid.plan.adjacency.value
                 raise InvalidValue("adjacency", allowed=allowed, given=given)
             if not self._reserved(account, run_id):
-                account.charge(self.entries, run_id=run_id)
+                account.charge(self.entries, run_id=run_id, unit=self.paid.plan.unit)
 
     def check_reserved(self, run_id: str | None) -> None:
         """Refuse to resume a search that the budget has not reserved, or has given back."""

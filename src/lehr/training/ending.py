@@ -18,7 +18,7 @@ from lehr.certificates import issuing, run_reading
 from lehr.certificates.certificate import Certificate, SharedBudget, Statements, write_certificate
 from lehr.files import atomic
 from lehr.planning.budget import Budget, RunStatus
-from lehr.planning.plan import Plan
+from lehr.planning.plan import RECORD, Plan
 from lehr.planning.search_cost import RepeatedSelection, SearchPrice
 from lehr.reports import run_page
 from lehr.rounding import at_most, exactly
@@ -79,7 +79,8 @@ class Run:
 
     def _facts(self) -> dict[str, str]:
         promised = self.proven if self.certificate is None else self.certificate
-        guarantee = f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}, {self.proven.kind}"
+        unit = "" if self.plan.unit == RECORD else f", for {self.plan.unit_text}"
+        guarantee = f"{at_most(promised.epsilon)} at δ = {exactly(promised.delta)}, {self.proven.kind}{unit}"
         if self.promises_nothing is not None or not math.isfinite(promised.epsilon):
             guarantee = "no privacy"
         score, value = self.evaluations[-1].score if self.evaluations else ("accuracy", "not evaluated")

@@ -32,7 +32,7 @@ from lehr.gradients.hooked import ShardedEngine
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.gradients.precision import PRECISIONS
 from lehr.gradients.synthetic import SyntheticRecords
-from lehr.interfaces import Clipping, ClipRule, Inputs, ReleasedSum
+from lehr.interfaces import Clipping, ClipRule, Inputs, ReleasedSum, ViewTargets
 from lehr.optim.optimizers import Updater
 from lehr.planning.plan import Plan
 from lehr.privacy.clipping import ScheduledClip
@@ -62,6 +62,8 @@ def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1) -> i
     >>> physical_batch_for(small, cpu), physical_batch_for(large, cpu)
     (80, 712)
     """
+    if plan.largest_batch is not None and ranks == 1 and plan.largest_batch <= LARGEST_PHYSICAL_BATCH:
+        return plan.largest_batch  # one batch of one shape for every draw
     share = plan.expected_batch_size / ranks
     most = share + 4 * math.sqrt(share)
     sizes = range(8, min(LARGEST_PHYSICAL_BATCH, 8 * math.ceil(most / 8)) + 8, 8)
@@ -174,9 +176,21 @@ def zeros_like(records: RunRecords, size: int, device: torch.device) -> InMemory
 
 def padding(records: RunRecords, pipeline: InputPipeline, size: int) -> tuple[Inputs, Any, Tensor]:
     """A physical batch that is all padding: inputs, targets and mask."""
-    zeros = zeros_like(records, size, pipeline.device)
-    views = pipeline.trained(each(torch.zeros_like, zeros.inputs), torch.Generator(pipeline.device))
-    return views, zeros.targets, torch.zeros(size, dtype=torch.bool)
+    zeros = zeros_like(records, size * (pipeline.records_per_user or 1), pipeline.device)
+    inputs, targets = _by_user(zeros.inputs, zeros.targets, pipeline.records_per_user)
+    return pipeline.trained(inputs, torch.Generator(pipeline.device)), targets, torch.zeros(size, dtype=torch.bool)
+
+
+def _by_user(inputs: Inputs, targets: Tensor, records_per_user: int | None) -> tuple[Inputs, Any]:
+    """The same records as those of users who have so many each; as they are, where records have no owners."""
+    if records_per_user is None:
+        return inputs, targets
+
+    def by_user(leaf: Tensor) -> Tensor:
+        return leaf.view(len(leaf) // records_per_user, records_per_user, *leaf.shape[1:])
+
+    grouped, own = each(by_user, (inputs, targets))
+    return grouped, ViewTargets(own, torch.ones(own.shape[:2], device=own.device))
 
 
 def try_model(
@@ -256,8 +270,10 @@ def probe(
     """
     local, device = local or model, pipeline.device
     generator = torch.Generator().manual_seed(0)
-    inputs = each(lambda like: _synthetic(like, size, 2, generator).to(device), records.like[0])
-    targets = _synthetic(records.like[1], size, records.num_classes, generator).to(device)
+    size_in_records = size * (pipeline.records_per_user or 1)
+    inputs = each(lambda like: _synthetic(like, size_in_records, 2, generator).to(device), records.like[0])
+    targets = _synthetic(records.like[1], size_in_records, records.num_classes, generator).to(device)
+    of_step = _by_user(inputs, targets, pipeline.records_per_user)
     before = {name: value.clone() for name, value in local.state_dict().items()}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
@@ -266,9 +282,9 @@ def probe(
                     if value.is_floating_point():
                         value.copy_(0.1 + torch.rand(value.shape, generator=generator) / 2)
             torch.manual_seed(0)  # for dropout and other layers that draw random numbers
-            views = pipeline.trained(inputs, torch.Generator(device).manual_seed(0))
+            views = pipeline.trained(of_step[0], torch.Generator(device).manual_seed(0))
             clip = method.clipping.rule(method.clipping.start(batches.trainable(local)), 0)
-            total = engine.private_sum(clip, views, targets, torch.ones(size, dtype=torch.bool)).values
+            total = engine.private_sum(clip, views, of_step[1], torch.ones(size, dtype=torch.bool)).values
             updater = Updater(method.update, local)
             for step in range(2):
                 updater.step(ReleasedSum(values=total), divisor=1.0, step=step)  # of synthetic records: not private

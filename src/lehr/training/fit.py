@@ -64,6 +64,8 @@ def fit(
     optimizer: str | None = None,
     records: int | None = None,
     num_classes: int | None = None,
+    owners: object = None,
+    users: int | None = None,
     test: object = None,
     public: object = None,
     preparation: Preparation | None = None,
@@ -85,6 +87,10 @@ def fit(
     Face, a ``DataLoader`` over one, or a streamed folder of images. For your own data, state their number in
     ``records``, which is public, and ``num_classes``. Numbers that are not given have defaults. ``batch_size`` is the
     expected size of a Poisson sample.
+
+    With ``owners``, an id for each record or the name of a column, the unit of privacy is a user and not a record:
+    steps draw users, each with at most ``records_per_user`` records, whose gradients are averaged before the clip.
+    State the number of ``users``, which is public; ``batch_size`` and ``delta`` are then about users.
 
     ``task`` is classification, regression or multilabel. By default it is a regression, with squared error, if targets
     are floating point and ``num_classes`` is omitted. ``metrics`` maps names to functions of all outputs and targets
@@ -119,6 +125,8 @@ def fit(
         optimizer=optimizer,
         records=records,
         num_classes=num_classes,
+        owners=owners if isinstance(owners, str) else None,
+        users=users,
         device=device,
         seed=seed,
         directory=directory,
@@ -133,13 +141,14 @@ def fit(
     given = load_records(
         chosen,
         data,
+        owners=None if isinstance(owners, str) else owners,
         test=test,
         public=public,
         preparation=preparation,
         dtype=torch.float32 if model is None or isinstance(model, str) else _dtype(model),
     )
     if not run.resume:  # a resumed run compares the records themselves
-        check_count(stated=given.records, held=len(given.private))
+        check_count(stated=given.records, held=given.num_held, of="records" if given.owners is None else "users")
     progress = TrainingProgress(quiet=run.quiet)
     prior = None if chosen.data.prior is None else Prior.load(chosen.data.prior)
     chosen = _with_network_of(prior, chosen) if model is None else chosen
@@ -153,7 +162,7 @@ def fit(
     if isinstance(chosen.method.schedule, str):
         chosen = prepare.with_schedule(chosen, plan)
         evaluation = replace(evaluation, method=prepare.build_method(chosen))
-    stated = prepare.build_statements(chosen, evaluation, prior)
+    stated = prepare.build_statements(chosen, evaluation, plan, prior)
     if given.declared == PRIVATE and plan.noise_multiplier:
         check_delta(plan.delta, records=given.records, is_certified=stated is not None)
     name = run.name or _default_name(f"{own_method.name} on {given.name}", chosen, is_alone=ranks.total == 1)

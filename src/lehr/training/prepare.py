@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from lehr.networks.registry import default_for
 from lehr.optim import averaging
 from lehr.planning.plan import Plan, delta_for
 from lehr.planning.simulation import simulate
-from lehr.privacy.sampling import adjacency_of
+from lehr.privacy.sampling import TRUNCATED_POISSON, adjacency_of, usual_largest_batch
 from lehr.recipes import RECIPES, with_recipe
 from lehr.run.evaluation import Metrics
 from lehr.run.folder import read_config
@@ -223,20 +224,23 @@ def build_private_pca(config: RunConfig) -> PrivatePCA | None:
     return given if given is None or isinstance(given, PrivatePCA) else PrivatePCA.from_json(given)
 
 
-def build_statements(config: RunConfig, evaluation: EvaluationPlan, prior: Prior | None = None) -> Statements | None:
+def build_statements(
+    config: RunConfig, evaluation: EvaluationPlan, plan: Plan, prior: Prior | None = None
+) -> Statements | None:
     """The user's statements for the certificate. Only the user can know how the settings were chosen."""
     stated, chosen_on = config.privacy.stated, config.privacy.settings_chosen_on
     if stated is not None and chosen_on is not None:
         raise InvalidValue("settings_chosen_on", allowed="omitted together with stated", given=chosen_on)
     if stated is not None:
-        return check_statements(stated).of_records(evaluation.records.records)
+        return check_statements(stated).of_records(evaluation.records.records).of_unit(plan.unit_text)
     if chosen_on is None:
         return None
     recipe = config.training.recipe
     used = [] if recipe is None else [f"the recipe {recipe}: {RECIPES[recipe].public}"]
     used += [] if prior is None else [f"the weights at the start, trained on {prior}"]
-    public = ("the number of records", *evaluation.declared_public, *used)
-    return Statements(settings_chosen_on=chosen_on, records=evaluation.records.records, treated_as_public=public)
+    public = (f"the number of {plan.unit}s", *evaluation.declared_public, *used)
+    made = Statements(settings_chosen_on=chosen_on, records=evaluation.records.records, treated_as_public=public)
+    return made.of_unit(plan.unit_text)
 
 
 def check_statements(stated: Any) -> Statements:
@@ -278,8 +282,10 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
             raise InvalidValue("plan", allowed="given without " + ", ".join(PLAN_FIELDS), given=numbers)
         plan = _given_plan(config)
         if plan.records != records:
-            raise InvalidValue("plan", allowed=f"one of {records} records", given=plan.records)
+            raise InvalidValue("plan", allowed=f"one of {records} {plan.unit}s", given=plan.records)
         return plan
+    if privacy.records_per_user is not None and evaluation.records.owners is None:
+        raise InvalidValue("records_per_user", allowed="omitted without owners", given=privacy.records_per_user)
     if privacy.simulated_batch_size is not None:
         plan = build_plan(config.at_full_batch(), evaluation)
         return simulate(plan, expected_batch_size=privacy.simulated_batch_size)
@@ -291,7 +297,8 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         steps = max(1, round(privacy.epochs * records / batch))
     if schedule is not None and not hasattr(schedule, "factor"):
         schedule = schedules.from_json(schedule, name="noise_schedule")
-    return public_plan.plan_for(
+    largest_batch = _largest_batch(config, evaluation)
+    plan = public_plan.plan_for(
         records=records,
         delta=delta_for(privacy.delta, records=evaluation.records.records),
         epsilon=privacy.epsilon,
@@ -302,7 +309,25 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         beside=evaluation.side_events(steps),
         noise_schedule=CONSTANT if schedule is None else schedule,
         method=evaluation.method,
+        largest_batch=largest_batch,
     )
+    return plan if evaluation.records.owners is None else replace(plan, records_per_user=privacy.records_per_user or 1)
+
+
+def _largest_batch(config: RunConfig, evaluation: EvaluationPlan) -> int | None:
+    """The size to which batches are cut, if they are."""
+    privacy, records = config.privacy, evaluation.records_trained_on
+    if privacy.sampling != TRUNCATED_POISSON:
+        if privacy.largest_batch is not None:
+            allowed = f"omitted unless sampling is {TRUNCATED_POISSON}"
+            raise InvalidValue("largest_batch", allowed=allowed, given=privacy.largest_batch)
+        return None
+    if privacy.largest_batch is not None:
+        return privacy.largest_batch
+    if privacy.expected_batch_size is None and None not in (privacy.epsilon, privacy.steps, privacy.noise_multiplier):
+        raise InvalidValue("largest_batch", allowed="given where the batch size is computed", given=None)
+    batch = privacy.expected_batch_size or public_plan.usual_batch_size(records, evaluation.method)
+    return usual_largest_batch(batch, records)
 
 
 def method_and_plan(config: RunConfig) -> tuple[Method, Plan]:
@@ -347,9 +372,12 @@ def _given_plan(config: RunConfig) -> Plan:
 def _public_evaluation(config: RunConfig, method: Method) -> EvaluationPlan:
     section = config.data
     is_own = any(form in section for form in DATA_FORMS)
+    has_users = section.owners is not None or section.users is not None
     records = section.records or (None if is_own else CATALOGUE[known_name(section)].records)
+    if has_users:
+        records = section.users
     if records is None:
-        raise InvalidValue("records", allowed=STATED_BY_YOU, given=None)
+        raise InvalidValue("users" if has_users else "records", allowed=STATED_BY_YOU, given=None)
     has = {part: any(f"{part}_{form}" in section for form in DATA_FORMS) for part in ("test", "public")}
     placeholder = InMemory(torch.zeros(1, 1), torch.zeros(1, dtype=torch.long))
     public_facts = RunRecords(
@@ -360,5 +388,6 @@ def _public_evaluation(config: RunConfig, method: Method) -> EvaluationPlan:
         preparation=Preparation(),
         test=placeholder if has["test"] or not is_own else None,
         public=placeholder if has["public"] else None,
+        owners=torch.zeros(1, dtype=torch.int64) if has_users else None,
     )
     return build_evaluation(config, public_facts, method)

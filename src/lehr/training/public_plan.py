@@ -39,6 +39,7 @@ def plan_for(
     beside: Event = NOTHING,
     noise_schedule: Schedule = CONSTANT,
     method: Method | None = None,
+    largest_batch: int | None = None,
 ) -> Plan:
     """The plan. The default batch size is 4·√records; without steps and noise, there are 40 passes.
 
@@ -72,6 +73,7 @@ def plan_for(
             noise_schedule=noise_schedule,
             asked=asked,
             accountant=_accountant(method),
+            largest_batch=largest_batch,
         )
     if method is not None and method.noise.needs_limit:
         return _with_limit(plan, epsilon, beside)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +29,15 @@ from lehr.data.augmentation import Augmentation
 from lehr.data.catalogue import CATALOGUE
 from lehr.data.decoding import DecoderPool, versions
 from lehr.data.image_folder import DEFAULT_WORKERS, StreamedFolder, stream_image_folder
-from lehr.data.records import TARGET_NAMES, RecordSet, check_trainable, is_mostly_in, overlap, read_records
+from lehr.data.records import (
+    TARGET_NAMES,
+    RecordSet,
+    check_trainable,
+    is_mostly_in,
+    overlap,
+    read_records,
+    take_column,
+)
 from lehr.data.split import Split
 from lehr.errors import BadRecord, InvalidValue
 from lehr.gradients.batches import each, leaves
@@ -36,6 +45,7 @@ from lehr.interfaces import Inputs
 from lehr.networks.scattering import Scattering
 from lehr.planning.plan import DECLARED, PRIVATE
 from lehr.privacy.rng import RunKey
+from lehr.privacy.users import user_indices
 
 STATED_BY_YOU = "stated, as a public number, for your own data"
 _PARTS = ("private", "test", "public", "held_out")
@@ -56,12 +66,20 @@ class RunRecords:
     public: RecordSet | None = None  # declared public, used for acceptance
     held_out: RecordSet | None = None  # private, used for evaluation with noise
     declared: str = PRIVATE  # whether the training records need protection
+    owners: Tensor | None = None  # the user of each private record, from zero; ``records`` is then that of users
     front_end: Scattering | None = None  # turns inputs into features, once, as the first layer of the model would
 
     def fingerprint(self, key: RunKey) -> str:
         """A keyed hash of all records. Without the key it reveals nothing."""
         named = (("private", self.private), ("test", self.test), ("public", self.public))
-        return key.fingerprint(chunk for name, part in named if part for chunk in part.identity(name))
+        owners = () if self.owners is None else (b"owners", self.owners.numpy().data)
+        records = (chunk for name, part in named if part for chunk in part.identity(name))
+        return key.fingerprint(chain(records, owners))
+
+    @property
+    def num_held(self) -> int:
+        """The true number of records, or of users where they are the unit; private."""
+        return len(self.private) if self.owners is None else int(self.owners.max()) + 1
 
     @property
     def like(self) -> tuple[Inputs, Tensor]:
@@ -148,12 +166,21 @@ class RunRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class InputPipeline:
-    """Preprocessing and augmentation. The gradients of a record's ``views`` are averaged before clipping."""
+    """Preprocessing and augmentation. The gradients of a record's ``views`` are averaged before clipping.
+
+    With ``records_per_user``, inputs in training have a second axis of so many records, which become views too.
+    """
 
     preparation: Preparation
     augmentation: Augmentation
     views: int
     device: torch.device
+    records_per_user: int | None = None
+
+    @property
+    def total_views(self) -> int:
+        """All views whose gradients are averaged before one clip."""
+        return self.views * (self.records_per_user or 1)
 
     def seen(self, inputs: Inputs) -> Inputs:
         """The model's inputs in evaluation."""
@@ -162,6 +189,18 @@ class InputPipeline:
 
     def trained(self, inputs: Inputs, generator: torch.Generator) -> Inputs:
         """The model's inputs in training."""
+        if self.records_per_user is None:
+            return self._augmented(inputs, generator)
+
+        def by_user(leaf: Tensor) -> Tensor:
+            flat, total = leaf.flatten(0, 1) if self.views > 1 else leaf, self.total_views
+            return flat.view(len(flat) // total, total, *flat.shape[1:]) if total > 1 else flat
+
+        alone: Inputs = each(lambda leaf: leaf.flatten(0, 1), inputs)
+        grouped: Inputs = each(by_user, self._augmented(alone, generator))
+        return grouped
+
+    def _augmented(self, inputs: Inputs, generator: torch.Generator) -> Inputs:
         if not self.augmentation.operations and self.views == 1:
             return self.seen(inputs)
         if not isinstance(inputs, Tensor):
@@ -182,6 +221,7 @@ class DataParts(NamedTuple):
     data: DataSet | RecordSet
     test: RecordSet | None
     public: RecordSet | None
+    owners: Any = None  # an id for each record to train on
 
 
 class _Part(NamedTuple):
@@ -203,8 +243,9 @@ def read_data(config: RunConfig) -> DataParts:
             raise InvalidValue("folder", allowed="the same classes everywhere: " + ", ".join(classes[0]), given=other)
     rest = (test and test.records, public and public.records)
     if own is None:
+        _owners_in_file(section)
         return DataParts(load(known_name(section), section.data_dir), *rest)
-    for key in ("records", "num_classes"):
+    for key in ("records" if section.owners is None else "users", "num_classes"):
         if getattr(section, key) is None:
             raise InvalidValue(key, allowed=STATED_BY_YOU, given=None)
     if own.classes is not None and len(own.classes) != section.num_classes:
@@ -214,7 +255,16 @@ def read_data(config: RunConfig) -> DataParts:
     if section.name in CATALOGUE:
         allowed = "not the name of a built-in data set, together with npz or folder"
         raise InvalidValue("dataset", allowed=allowed, given=section.name)
-    return DataParts(own.records, *rest)
+    return DataParts(own.records, *rest, owners=_owners_in_file(section))
+
+
+def _owners_in_file(section: DataConfig) -> Any:
+    if section.owners is None:
+        return None
+    if section.npz is None:
+        allowed = "omitted unless the records are an npz file, or a table that is passed to lehr.fit"
+        raise InvalidValue("owners", allowed=allowed, given=section.owners)
+    return readers.read_npz_column(section.npz, section.owners)
 
 
 def known_name(section: DataConfig) -> str:
@@ -266,17 +316,23 @@ def load_records(
     *,
     test: object = None,
     public: object = None,
+    owners: object = None,
     preparation: Preparation | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> RunRecords:
     """The checked records of a run: the objects that are given, otherwise what [data] names."""
     section = config.data
-    parts = DataParts(data, None, None) if data is not None else read_data(config)  # type: ignore[arg-type]
+    if owners is None and section.owners is not None and data is not None:
+        data, owners = take_column(data, section.owners)
+        test, public = (_without(part, section.owners) for part in (test, public))
+    parts = DataParts(data, None, None, owners) if data is not None else read_data(config)  # type: ignore[arg-type]
     if preparation is None and (section.mean is not None or section.std is not None):
         preparation = Preparation.from_json({"mean": section.mean, "std": section.std})
     return check_records(
         parts.data,
         records=section.records,
+        owners=parts.owners if owners is None else owners,
+        users=section.users,
         test=parts.test if test is None else test,
         public=parts.public if public is None else public,
         num_classes=section.num_classes,
@@ -287,6 +343,14 @@ def load_records(
         dtype=dtype,
         declared=section.declared,
     )
+
+
+def _without(data: object, column: str) -> object:
+    """The public records without a column that is no input, if they have it."""
+    try:
+        return data if data is None else take_column(data, column)[0]
+    except InvalidValue:
+        return data
 
 
 def check_records(
@@ -302,11 +366,14 @@ def check_records(
     declared: str = PRIVATE,
     task: str | None = None,
     target: str | None = None,
+    owners: object = None,
+    users: int | None = None,
 ) -> RunRecords:
     """Check every record, so that a bad one is reported before the run and not during it.
 
     ``dtype`` is the model's; floating-point inputs of other types are converted. Without ``task``, the dtype of the
     targets decides, which is public, and whether ``num_classes`` is given. ``target`` is the column of a table.
+    ``owners`` has the id of each record's user; ``users`` is their stated number, which is public.
     """
     known = load(data) if isinstance(data, str) else data
     if isinstance(known, DataSet):
@@ -314,9 +381,9 @@ def check_records(
         num_classes = known.num_classes if num_classes is None else num_classes
         name, preparation = name or known.name, preparation or known.preparation
         data, test = known.train, known.test if test is None else test
-    if records is None:
-        allowed = "the number of records, which you state in public (len(data) is private)"
-        raise InvalidValue("records", allowed=allowed, given=None)
+    if owners is None and users is not None:
+        raise InvalidValue("users", allowed="omitted without owners", given=users)
+    stated = _stated(records) if owners is None else _stated_users(users)
     given = {"data": data, "test": test, "public": public}
     parts = {part: _read(value, part, target) for part, value in given.items() if value is not None}
     task, num_classes = _task_of(parts["data"], task, num_classes)
@@ -324,7 +391,8 @@ def check_records(
     checked = RunRecords(
         name=name or "unnamed",
         private=check(parts["data"], "data"),
-        records=validate.count(records=records),
+        owners=None if owners is None else user_indices(owners, num_records=len(parts["data"])),
+        records=stated,
         num_classes=num_classes,
         task=task,
         preparation=preparation or Preparation(),
@@ -349,6 +417,19 @@ def check_records(
         allowed = "other records than those used for acceptance"
         raise InvalidValue("test", allowed=allowed, given="records that are also in public")
     return checked
+
+
+def _stated(records: int | None) -> int:
+    if records is None:
+        allowed = "the number of records, which you state in public (len(data) is private)"
+        raise InvalidValue("records", allowed=allowed, given=None)
+    return validate.count(records=records)
+
+
+def _stated_users(users: int | None) -> int:
+    if users is None:
+        raise InvalidValue("users", allowed="the number of users, which you state in public", given=None)
+    return validate.count(users=users)
 
 
 def shapes_of(inputs: Inputs) -> str:

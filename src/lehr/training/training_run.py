@@ -28,7 +28,7 @@ from lehr import accounting
 from lehr.acceptance.proposal import PrivateChoice, PrivateEnergy
 from lehr.acceptance.rules import Always
 from lehr.accounting.claims import Claim
-from lehr.accounting.events import Adjacency, Event
+from lehr.accounting.events import NOTHING, Adjacency, Event
 from lehr.certificates.certificate import (
     Certificate,
     SharedBudget,
@@ -39,6 +39,7 @@ from lehr.certificates.certificate import (
 from lehr.certificates.guarantee import claim_to_json, why_no_guarantee
 from lehr.config import RunConfig
 from lehr.data.catalogue import CATALOGUE
+from lehr.data.image_folder import StreamedFolder
 from lehr.data.private_pca import PrivatePCA
 from lehr.errors import Diverged, InvalidValue, StoreError
 from lehr.files.append_only import check_name
@@ -50,10 +51,11 @@ from lehr.networks.layers import Projection
 from lehr.optim.averaging import Averaging
 from lehr.optim.optimizers import OPTIMIZERS, Update
 from lehr.planning import search_cost
-from lehr.planning.plan import PRIVATE, Plan, published_claim
+from lehr.planning.plan import PRIVATE, RECORD, Plan, published_claim
 from lehr.planning.search_cost import SearchPrice, SearchTrial, check_searchable
 from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.privacy.rng import RunKey, StepRandomness
+from lehr.privacy.users import UserRecords
 from lehr.run import replay
 from lehr.run.distributed import ALONE, Ranks, type_name
 from lehr.run.loop import Engine, Loop, Training, TrainingPhase
@@ -107,14 +109,41 @@ class TrainingRun:
             if evaluation.is_private:
                 allowed = "omitted under replace-one, because the number of held-out records is random"
                 _refuse("held_out_fraction", allowed, training.held_out_fraction)
-            if len(records.private) != plan.records:
-                _refuse("records", "the exact number of records under replace-one", plan.records)
+            if records.num_held != plan.records:
+                _refuse(f"{plan.unit}s", f"the exact number of {plan.unit}s under replace-one", plan.records)
+        if plan.largest_batch is not None and evaluation.is_private:
+            allowed = "omitted with truncated batches, because the number of held-out records is random"
+            _refuse("held_out_fraction", allowed, training.held_out_fraction)
+        if plan.largest_batch is not None and records.num_held > plan.records:
+            _refuse(f"{plan.unit}s", f"at least as many {plan.unit}s as there are, for truncated batches", plan.records)
+        self._refuse_other_unit()
         if plan.simulates is not None and records.declared == PRIVATE:
             _refuse("declared", "public or synthetic for a simulation, which adds almost no noise", PRIVATE)
         if self.budget is not None and plan.limit is not None:
             _refuse("budget", "omitted for a method whose costs depend on its releases", str(self.budget))
         if self.budget is not None and plan.simulates is not None:
             _refuse("budget", "omitted for a simulation", str(self.budget))
+
+    def _refuse_other_unit(self) -> None:
+        """Raise an error if plan and records have different units, or something would use single records of users."""
+        plan, records, evaluation = self.plan, self.evaluation.records, self.evaluation
+        if plan.unit == RECORD:
+            if records.owners is not None:
+                _refuse("plan", "one of users, because the records have owners", "a plan of records")
+            return
+        if records.owners is None:
+            _refuse("owners", "given, because the plan is one of users", None)
+        if isinstance(records.private, StreamedFolder):
+            _refuse("owners", "omitted for a streamed folder", "owners")
+        energy = evaluation.method.acceptance.energy
+        if isinstance(energy, PrivateEnergy | PrivateChoice):
+            allowed = "one without queries on private records, which draw records and not users"
+            _refuse("method", allowed, evaluation.method.name)
+        if evaluation.is_private:
+            allowed = "omitted with owners, because it holds out records and not users"
+            _refuse("held_out_fraction", allowed, self.config.training.held_out_fraction)
+        if evaluation.setup_event != NOTHING:
+            _refuse("private_pca", "omitted with owners, because it bounds records and not users", "given")
 
     def _refuse_unfit_trial(self, trial: SearchTrial) -> None:
         """A trial trains on private records in one process, and its search pays for it."""
@@ -207,7 +236,13 @@ class TrainingRun:
             augmentation=prepare.build_augmentation(training),
             views=training.views,
             device=self.device,
+            records_per_user=self.plan.records_per_user,
         )
+
+    @property
+    def step_loss(self) -> LossFn:
+        """The loss in training: that of a user's records has weights."""
+        return self.loss_fn if self.plan.records_per_user is None else batches.weighted(self.loss_fn)
 
     @cached_property
     def averaging(self) -> Averaging:
@@ -257,8 +292,8 @@ class TrainingRun:
 
     def _sharded_engine(self) -> tuple[ShardedEngine, str]:
         clipping, padding = self.evaluation.method.clipping, self._padding(self.pipeline, at_least=2)
-        views = self.config.training.views
-        return engines.sharded_engine_for(self.model, self.loss_fn, views=views, clipping=clipping, padding=padding)
+        views = self.pipeline.total_views
+        return engines.sharded_engine_for(self.model, self.step_loss, views=views, clipping=clipping, padding=padding)
 
     def _engine(self, pipeline: InputPipeline) -> tuple[Engine, str]:
         clipping, compiled = self.evaluation.method.clipping, self.config.run.compiled
@@ -266,8 +301,8 @@ class TrainingRun:
             _refuse("compiled", "omitted for a clip rule by coordinate, which materialises gradients", compiled)
         return engines.engine_for(
             self.model,
-            self.loss_fn,
-            views=pipeline.views,
+            self.step_loss,
+            views=pipeline.total_views,
             precision=self.config.training.precision,
             compiled=engines.is_worth_compiling(self.plan, clipping) if compiled is None else compiled,
             clipping=clipping,
@@ -321,7 +356,8 @@ class TrainingRun:
                 "name": records.name,
                 "is_known": records.name in CATALOGUE,
                 "declared": records.declared,
-                "records": records.records,
+                "records": records.records if records.owners is None else settings["data"]["records"],
+                "users": None if records.owners is None else records.records,
                 "num_classes": records.num_classes,
                 "task": records.task,
                 "shape": list(records.shape),
@@ -437,7 +473,7 @@ class TrainingRun:
             model=self.model,
             phases=self._training_phases(),
             method=evaluation.method,
-            private_records=parts.private,
+            private_records=self._units(parts),
             setup=self._setup(parts),
             averaging=self.averaging,
             scorer=evaluation.scorer(parts, self.loss_fn, pipeline.seen),
@@ -448,6 +484,12 @@ class TrainingRun:
             environment=self._environment(),
             shards=self.shards,
         )
+
+    def _units(self, parts: RunRecords) -> Records | UserRecords:
+        """What the steps draw from: records, or users with theirs."""
+        if parts.owners is None or self.plan.records_per_user is None:
+            return parts.private
+        return UserRecords(parts.private, parts.owners, self.plan.records_per_user)
 
     def _training_phases(self) -> list[TrainingPhase]:
         trains_all = not any(phase.trained for phase in self.phases)
