@@ -38,7 +38,7 @@ class Stop(TrainerCallback):
         raise KeyboardInterrupt
 
 
-def a_script(folder: Path, *, callbacks: Any = (), checkpoint: Path | bool | None = None, **privacy: Any) -> LehrTrainer:
+def a_script(folder: Path, *, callbacks: Any = (), checkpoint: Path | bool | None = None, **terms: Any) -> LehrTrainer:
     sentences = [{"input_ids": torch.tensor([2 + index % 7, 3]), "labels": index % 2} for index in range(40)]
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS, "use_cpu": True}
     settings |= {"per_device_train_batch_size": 10, "report_to": [], "disable_tqdm": True}
@@ -46,7 +46,7 @@ def a_script(folder: Path, *, callbacks: Any = (), checkpoint: Path | bool | Non
         model=BagOfWords(),
         args=TrainingArguments(output_dir=str(folder / "out"), **settings),
         train_dataset=sentences,
-        privacy=PrivacyConfig(noise_multiplier=1.0, delta=1e-3, records=40, **privacy),
+        privacy=PrivacyConfig(noise_multiplier=1.0, delta=1e-3, records=40, **terms),
         callbacks=list(callbacks),
     )
     trainer.train(resume_from_checkpoint=str(checkpoint) if isinstance(checkpoint, Path) else checkpoint)

@@ -73,6 +73,8 @@ class Accountant(Protocol):
     @property
     def proof(self) -> str | None: ...
 
+    def __hash__(self) -> int: ...
+
     def epsilon(self, event: Event, *, delta: float, adjacency: Adjacency) -> float:
         """ε of the event, perhaps infinite; ``UnsupportedEvent`` or ``AccountantFailed`` where it has none."""
 
