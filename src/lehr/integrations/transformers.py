@@ -123,14 +123,14 @@ class LehrTrainer(Trainer):
             args.max_steps = max(1, math.ceil(args.num_train_epochs * self.privacy.steps_per_epoch))
         super().__init__(args=args, **others)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train, and leave a folder with ledger, report, and a certificate if there is one.
 
         ``training_loss`` of the output is None: the loss of private records is not released.
         """
         try:
             resumed = self._last_checkpoint() if resume_from_checkpoint is True else resume_from_checkpoint
-            output = super().train(resumed, **kwargs)
+            output = super().train(resumed, *args, **kwargs)
             if self._private_run is not None:
                 weights = {name: value.detach() for name, value in trainable(self._private_run.model).items()}
                 self.certificate = self._private_run.finish(weights)
