@@ -74,6 +74,8 @@ class Misbehaving:
             os.kill(os.getpid(), signal.SIGKILL)
         if self._left < 0 and self._does == "fails":
             raise ArithmeticError("what only this process should tell")
+        if self._left == -1 and self._does == "interrupts":
+            os.kill(os.getpid(), signal.SIGINT)
         if self._left < 0 and self._does == "hangs":
             signal.alarm(HANGS_FOR)  # and is gone then
             signal.pause()
@@ -115,13 +117,12 @@ def train(directory: Path, *, rank: int = 0, resume: bool = True, **job: Any) ->
         physical_batch=8,
         compiled=False,
         evaluate_every=4,
-        checkpoint_seconds=0,
         settings_chosen_on="fixed",
         directory=directory,
         resume=resume,
         quiet=True,
         callbacks=job.pop("callbacks", []),
-        **{"noise_multiplier": 1.0, "steps": STEPS, "expected_batch_size": 12, **job},
+        **{"noise_multiplier": 1.0, "steps": STEPS, "expected_batch_size": 12, "checkpoint_seconds": 0, **job},
     )
     weights = torch.cat([_whole(value.detach()).flatten() for value in run.model.parameters()])
     said = {"weights": weights.tolist(), "end": run.end, "rows": run.evaluations, "certificate": run.certificate}
@@ -195,7 +196,7 @@ def _rank(rank: int, total: int, meeting: Path, writing: Any, jobs: Sequence[tup
     for directory, job in jobs:
         try:
             writing.send(train(directory, rank=rank, **job))
-        except Exception as error:  # whatever it is, the test looks at it
+        except (Exception, KeyboardInterrupt) as error:  # whatever it is, the test looks at it
             writing.send(f"{type(error).__name__}: {error}")
             if not isinstance(error, InvalidValue):  # which every rank raises
                 break

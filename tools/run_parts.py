@@ -57,8 +57,11 @@ PARTS = (
     Part(name="quick", title="pytest, not slow ones", command=QUICK, by_default=False),
     Part(name="whole", title="pytest, at full size", command=WHOLE, by_default=False),
 )
-# One thread for each process that runs tests: more would only wait for one another.
-ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # for each process that runs tests: more threads would only wait for one another
+    # Some containers forbid it. Then every process that a test starts compiles all modules of torch again.
+    "PYTHONDONTWRITEBYTECODE": "",
+}
 
 
 def choose(names: Iterable[str], *, parts: tuple[Part, ...] = PARTS) -> tuple[Part, ...]:

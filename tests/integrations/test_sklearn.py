@@ -22,13 +22,14 @@ from lehr.errors import CertificateMismatch, InvalidValue, MissingExtra
 from lehr.integrations.sklearn import LehrClassifier, LehrRegressor
 from tests.integrations.refusals import invalid
 
-COMPARE_TWO_FITS = (
-    "check_classifier_data_not_an_array",
-    "check_fit_idempotent",
-    "check_regressor_data_not_an_array",
-    "check_regressors_int",
-    "check_supervised_y_2d",
-)
+# These ask for equal predictions after two fits, which differ in
+COMPARE_TWO_FITS = {
+    "check_classifier_data_not_an_array": "the type that holds X",
+    "check_fit_idempotent": "nothing",
+    "check_regressor_data_not_an_array": "the type that holds X",
+    "check_regressors_int": "targets as whole numbers, and the same ones as floats",
+    "check_supervised_y_2d": "the shape of y",
+}
 CHECKED: dict[str, Any] = {"records": "public", "epsilon": None, "noise_multiplier": 2.0, "steps": 2}
 INPUTS = np.linspace(-1, 1, 120).reshape(60, 2)
 LABELS = np.where(INPUTS[:, 0] > 0, "yes", "no")
@@ -52,6 +53,14 @@ def test_checks_of_scikit_learn_pass(estimator: Any, check: Any) -> None:
     if check.func.__name__ in COMPARE_TWO_FITS:
         pytest.skip("two fits have different noise: the same noise would cancel between neighbours")
     check(estimator)
+
+
+def test_whole_targets_are_those_of_floats() -> None:
+    targets = np.arange(60) % 3
+    fits = [LehrRegressor(target_range=(0, 2), **CHECKED).fit(INPUTS, targets.astype(kind)) for kind in (int, float)]
+    ranges = [each.target_range_ for each in fits]
+    assert ranges[0] == ranges[1]
+    assert fits[0].predict(INPUTS).dtype == fits[1].predict(INPUTS).dtype == np.float64
 
 
 def test_it_learns_digits_within_its_epsilon() -> None:

@@ -38,7 +38,7 @@ class Stop(TrainerCallback):
         raise KeyboardInterrupt
 
 
-def a_script(folder: Path, *, callbacks: Any = (), checkpoint: Path | None = None, **privacy: Any) -> LehrTrainer:
+def a_script(folder: Path, *, callbacks: Any = (), checkpoint: Path | bool | None = None, **terms: Any) -> LehrTrainer:
     sentences = [{"input_ids": torch.tensor([2 + index % 7, 3]), "labels": index % 2} for index in range(40)]
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "max_steps": STEPS, "use_cpu": True}
     settings |= {"per_device_train_batch_size": 10, "report_to": [], "disable_tqdm": True}
@@ -46,21 +46,31 @@ def a_script(folder: Path, *, callbacks: Any = (), checkpoint: Path | None = Non
         model=BagOfWords(),
         args=TrainingArguments(output_dir=str(folder / "out"), **settings),
         train_dataset=sentences,
-        privacy=PrivacyConfig(noise_multiplier=1.0, delta=1e-3, records=40, **privacy),
+        privacy=PrivacyConfig(noise_multiplier=1.0, delta=1e-3, records=40, **terms),
         callbacks=list(callbacks),
     )
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer.train(resume_from_checkpoint=str(checkpoint) if isinstance(checkpoint, Path) else checkpoint)
     return trainer
 
 
-def test_the_same_script_again_is_a_new_run_that_can_be_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoint", [None, True], ids=["by its path", "the last one"])
+def test_the_same_script_again_is_a_new_run_that_can_be_resumed(checkpoint: bool | None, tmp_path: Path) -> None:
     a_script(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         a_script(tmp_path, callbacks=[Stop()])
-    resumed = a_script(tmp_path, checkpoint=tmp_path / "out" / "checkpoint-1")
+    resumed = a_script(tmp_path, checkpoint=checkpoint or tmp_path / "out" / "checkpoint-1")
     assert resumed.privacy.directory == tmp_path / "out-privacy-2"
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out-privacy", "out-privacy-2"}
     assert read_run(tmp_path / "out-privacy").steps_charged == STEPS
+    assert read_run(tmp_path / "out-privacy-2").steps_charged == STEPS
+
+
+def test_a_run_without_a_checkpoint_is_not_resumed_from_an_older_one(tmp_path: Path) -> None:
+    a_script(tmp_path)
+    (tmp_path / "out-privacy-2").mkdir()  # stopped before its first checkpoint
+    with pytest.raises(InvalidValue) as error:
+        a_script(tmp_path, checkpoint=True)
+    assert error.value.name == "resume_from_checkpoint"
 
 
 def test_a_folder_of_the_users_own_is_not_used_twice(tmp_path: Path) -> None:

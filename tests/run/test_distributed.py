@@ -229,6 +229,21 @@ def test_interrupted_rank_stops_the_others_at_once(who: int, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_ctrl_c_of_one_rank_ends_all_of_them_with_a_checkpoint_of_the_same_step(tmp_path: Path) -> None:
+    stopped = prepared(tmp_path / "stopped")
+    whole = copied(stopped, "whole")
+    assert together(2, [(stopped, {"misbehaves": {1: "interrupts"}, "checkpoint_seconds": 600})]) == [
+        ["KeyboardInterrupt: "],
+        ["KeyboardInterrupt: "],
+    ]
+    assert 0 < max(int(path.stem.removeprefix("step-")) for path in (stopped / "checkpoints").iterdir()) < STEPS
+    assert "This run is not finished" in (stopped / "report.html").read_text(encoding="utf-8")
+    [resumed, expected], _ = together(2, [(stopped, {}), (whole, {})])
+    assert resumed == expected
+    assert charged(stopped) == charged(whole)
+
+
+@pytest.mark.slow
 def test_hanging_rank_is_lost_after_the_timeout(tmp_path: Path) -> None:
     run = prepared(tmp_path / "run")
     [first], [] = together(2, [(run, {"misbehaves": {1: "hangs"}})], timeout=6)

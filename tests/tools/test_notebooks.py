@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from pathlib import Path
 
@@ -18,6 +19,13 @@ def test_a_notebook_is_executed_and_agrees_with_its_page(path: Path) -> None:
     expected = cells_of(PAGES[path], {})
     assert [[cell[key] for key in SOURCE] for cell in cells] == [[cell[key] for key in SOURCE] for cell in expected]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
+    # Without the code that makes notebooks: the cells are all examples of the page, and printed what it says.
+    examples = doctest.DocTestParser().get_examples(PAGES[path].read_text(encoding="utf-8"))
+    assert "\n".join(cell["source"] for cell in code).split() == "".join(each.source for each in examples).split()
+    printed = ["\n".join(each.get("text") or each["data"]["text/plain"] for each in cell["outputs"]) for cell in code]
+    wants, gots = [each.want.split() for each in examples if each.want], [each.split() for each in printed if each]
+    for want, got in zip(wants, gots, strict=True):
+        assert doctest.OutputChecker().check_output(" ".join(want), " ".join(got), doctest.ELLIPSIS)
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     assert any(cell["outputs"] for cell in code)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.run_parts import PARTS, Outcome, Part, choose, main, run_all, table
+from tools.run_parts import PARTS, Outcome, Part, choose, main, run, run_all, table
 
 PYTHON = Path(sys.executable).name
 WORKS = Part(name="works", title="ends well", command=(PYTHON, "-c", "print('done')"))
@@ -51,3 +51,9 @@ def test_the_table_has_a_row_for_each_part_and_for_all() -> None:
         "fails (ends badly) | FAILED | 0.5",
         "together           | FAILED | 1.3",
     ]
+
+
+def test_parts_keep_compiled_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    command = (PYTHON, "-c", "import sys; sys.exit(sys.dont_write_bytecode)")
+    assert run(Part(name="keeps", title="modules", command=command)).passed

@@ -20,7 +20,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib import metadata
 from types import MappingProxyType
 from typing import Protocol
@@ -74,6 +74,8 @@ class Accountant(Protocol):
     @property
     def proof(self) -> str | None: ...
 
+    def __hash__(self) -> int: ...
+
     def epsilon(self, event: Event, *, delta: float, adjacency: Adjacency) -> float:
         """ε of the event, perhaps infinite; ``UnsupportedEvent`` or ``AccountantFailed`` where it has none."""
 
@@ -112,6 +114,7 @@ def answers(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_
     return tuple(_answer(accountant, event, delta, adjacency) for accountant in ACCOUNTANTS.values())
 
 
+@lru_cache(maxsize=256)  # the plan, the ledger, the certificate and the report ask about the same event
 def _answer(accountant: Accountant, event: Event, delta: float, adjacency: Adjacency) -> Answer:
     name, is_estimate = accountant.name, accountant.is_estimate
     try:

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from lehr import validate
 from lehr.accounting.accountant import ACCOUNTANTS, bound
 from lehr.accounting.events import Adjacency, Event
-from lehr.errors import InvalidValue, Unreachable
+from lehr.accounting.pld import PLD
+from lehr.errors import AccountantFailed, InvalidValue, Unreachable, UnsupportedEvent
 
 OUT_OF_SIGHT = 30.0  # stands for the logarithm of a ratio of zero or infinity
 SMALLEST_NOISE_MULTIPLIER, LARGEST_NOISE_MULTIPLIER = 0.05, 1e7
@@ -115,10 +118,26 @@ class Target:
         return math.log(spent / self.epsilon)
 
 
+def _last_within_target(run_at: Callable[[float], Event], target: Target, **search: Any) -> float | None:
+    """``last_within`` by the smallest bound of all accountants.
+
+    Rényi divergences cost most of the time, and are hardly ever the smallest bound. So the search first asks PLD alone.
+    What it finds is the result if the smallest bound is as close to the target.
+    """
+    if target.accountant is None and not search.get("whole"):
+        by_pld = replace(target, accountant=PLD.name)
+        with suppress(UnsupportedEvent, AccountantFailed):
+            found = last_within(lambda value: by_pld.log_ratio(run_at(value)), **search)
+            if found is not None and -_CLOSE_ENOUGH <= target.log_ratio(run_at(found)) <= 0:
+                return found
+    return last_within(lambda value: target.log_ratio(run_at(value)), **search)
+
+
 def smallest_noise_multiplier(run_at: Callable[[float], Event], target: Target) -> float:
     """The least noise with which the run stays within the target; ``run_at`` gives the run at a noise multiplier."""
-    sigma = last_within(
-        lambda sigma: target.log_ratio(run_at(sigma)),
+    sigma = _last_within_target(
+        run_at,
+        target,
         safe_end=LARGEST_NOISE_MULTIPLIER,
         other_end=SMALLEST_NOISE_MULTIPLIER,
         start=1.0,
@@ -134,8 +153,9 @@ def largest_sample(
     run_at: Callable[[float], Event], target: Target, *, smallest: float, largest: float, whole: bool = False
 ) -> float:
     """The largest sample, as a probability or a number of records, with which the run stays within the target."""
-    sample = last_within(
-        lambda sample: target.log_ratio(run_at(sample)),
+    sample = _last_within_target(
+        run_at,
+        target,
         safe_end=smallest,
         other_end=largest,
         start=max(smallest, largest // 100 if whole else largest / 100),

@@ -10,6 +10,7 @@ same folder removes what a killed process left.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -36,7 +37,7 @@ def write(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Put ``content`` at ``path``, over whatever file is there. A link stays a link: the file it names is replaced."""
     with _store_errors("write", path):
-        _replace(Path(path).resolve(), content)
+        _replace(_resolved(path), content)
 
 
 def write_private(path: str | os.PathLike[str], text: str) -> None:
@@ -48,7 +49,7 @@ def write_private(path: str | os.PathLike[str], text: str) -> None:
 def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Raise ``StoreError`` where ``write`` would, before any work is put into what is to be written."""
     with _store_errors("write", path):
-        target = Path(path).resolve()
+        target = _resolved(path)
         if not target.exists():
             return
         if not target.is_file():
@@ -57,6 +58,14 @@ def refuse_to_replace(path: str | os.PathLike[str], *, overwrite: bool) -> None:
             raise StoreError(f"cannot write {path}: a budget, a ledger or another database is there; it stays")
         if not overwrite:
             raise StoreError(f"cannot write {path}: it is there already, and is replaced only with --overwrite")
+
+
+def _resolved(path: str | os.PathLike[str]) -> Path:
+    """The path without links. ``resolve`` itself refuses links in a circle only before Python 3.13."""
+    target = Path(path).resolve()
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
 
 
 def read(path: str | os.PathLike[str]) -> str:

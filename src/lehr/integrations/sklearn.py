@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import sys
 import tempfile
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +31,10 @@ from lehr.training.fit import fit
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
-    from sklearn.utils import check_random_state  # type: ignore[import-untyped]
+    from sklearn.compose import ColumnTransformer, TransformedTargetRegressor  # type: ignore[import-untyped]
+    from sklearn.frozen import FrozenEstimator  # type: ignore[import-untyped]
+    from sklearn.pipeline import FeatureUnion, Pipeline  # type: ignore[import-untyped]
+    from sklearn.utils import check_random_state, get_tags  # type: ignore[import-untyped]
     from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
     from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 except ImportError as error:
@@ -82,23 +86,26 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
         dataset = InMemory(torch.from_numpy(inputs), targets)
         if len(getattr(self, "_clones", ())) > 1:  # they may have been fitted in other processes
             earlier_fits.note(earlier_fits.Fit(records=sketch(dataset), settings="those of other clones"))
+        self._note_scaling(X, dataset)
         chosen_on = self.settings_chosen_on
-        is_standardised = self.bounds is None and _is_standardised(inputs)
-        if is_standardised:
+        fitted = _fitted_transformers()
+        if not fitted and self.bounds is None and _is_standardised(inputs):
+            fitted = ["a scaler"]
+        if fitted:
             warnings.warn(
-                "X was scaled with the means and deviations of these very records. They leave without noise, no ε "
-                "covers them, and there is no certificate. Scale by bounds that you know without the records: "
-                "bounds=(low, high) instead of a fitted scaler",
+                f"fitted on these very records: {', '.join(fitted)}. What was learnt from them leaves without noise, "
+                "no ε covers it, and there is no certificate. Scale by bounds=(low, high), which you know without the "
+                "records; or fit on public records, and put sklearn.frozen.FrozenEstimator around the result",
                 stacklevel=3,
             )
             # As a choice on these records it is recorded in the run, so that `lehr release` cannot certify it either.
-            earlier_fits.note(earlier_fits.Fit(records=sketch(dataset), settings="those of a fitted scaler"))
+            earlier_fits.note(earlier_fits.Fit(records=sketch(dataset), settings="those of a fitted transformer"))
             chosen_on = chosen_on or "fixed"
         stated = make_statements(chosen_on, None, public, records=records)
         if stated is not None and owners is not None:
             stated = replace(stated, treated_as_public=("the number of users", *public))
         with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
-            if is_standardised:  # it was said above
+            if fitted:  # it was said above
                 warnings.filterwarnings("ignore", message="there is no certificate")
             run = fit(
                 module,
@@ -128,6 +135,18 @@ class _LehrEstimator(BaseEstimator):  # type: ignore[misc]
         self.epsilon_, self.delta_ = run.proven.epsilon, run.plan.delta
         self.n_iter_ = run.end.step
         return self
+
+    def _note_scaling(self, X: Any, scaled: InMemory) -> None:
+        """Other bounds or target ranges on the same rows are other settings, although the scaled records differ."""
+        rows = sketch(InMemory(torch.from_numpy(_float32(X)), scaled.targets))
+        fit = earlier_fits.Fit(
+            records=frozenset(b"before scaling " + each for each in rows),
+            settings=[repr(self.bounds), repr(getattr(self, "target_range", None))],
+            budget=None if self.budget is None else Path(self.budget).resolve(),
+        )
+        if earlier_fits.is_choice(fit):
+            earlier_fits.note(earlier_fits.Fit(records=sketch(scaled), settings="those of another scaling"))
+        earlier_fits.note(fit)
 
     def _outputs(self, X: Any) -> torch.Tensor:
         """The outputs of the trained network for each row, in float64."""
@@ -204,7 +223,8 @@ class LehrClassifier(ClassifierMixin, _LehrEstimator):  # type: ignore[misc]
 
     The run's folder is kept if ``directory`` is given. ``certificate_`` is issued if ``settings_chosen_on`` says how
     the settings were chosen; not if this process made other fits on the same records with other settings, or several
-    clones, as ``GridSearchCV`` does: every fit of a search costs privacy.
+    clones, as ``GridSearchCV`` does: every fit of a search costs privacy; and not behind a transformer that the same
+    pipeline fits on the records.
 
     After ``fit``: ``classes_``, ``n_features_in_``, ``module_``, ``epsilon_`` (proven, for the whole plan), ``delta_``,
     ``plan_``, ``certificate_`` and ``n_iter_``, the number of steps.
@@ -319,6 +339,40 @@ def _check_range(name: str, given: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     if not is_range:
         raise InvalidValue(name, allowed="a pair (low, high) of finite numbers, the first the smaller", given=given)
     return low, high
+
+
+def _fitted_transformers() -> list[str]:
+    """The transformers that were fitted on these records by pipelines that call ``fit``.
+
+    scikit-learn does not tell an estimator which pipeline it is in. The pipelines are on the call stack.
+    """
+    found: list[Any] = []
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        match frame.f_locals.get("self"):
+            case Pipeline() as pipeline:
+                found += [step for _, step in pipeline.steps[:-1]]
+            case TransformedTargetRegressor() as regressor:
+                found.append(regressor.transformer_)
+    return sorted({type(each).__name__ for transformer in found for each in _that_learn(transformer)})
+
+
+def _that_learn(transformer: Any) -> Iterator[Any]:
+    """The transformer, or those within it, if ``fit`` learns anything."""
+    match transformer:
+        case Pipeline():
+            parts = [step for _, step in transformer.steps]
+        case FeatureUnion():
+            parts = [part for _, part in transformer.transformer_list]
+        case ColumnTransformer():
+            parts = [part for _, part, _ in transformer.transformers]
+        case _:
+            if not (transformer is None or isinstance(transformer, str | FrozenEstimator)):
+                yield from [transformer] if get_tags(transformer).requires_fit else []
+            return
+    for part in parts:
+        yield from _that_learn(part)
 
 
 def _is_standardised(inputs: NDArray[Any]) -> bool:

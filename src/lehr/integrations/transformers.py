@@ -13,11 +13,12 @@ checkpoints, callbacks and evaluation remain the trainer's. Install with ``pip i
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -131,13 +132,14 @@ class LehrTrainer(Trainer):
             given = self.accelerator.mixed_precision
             raise InvalidValue("mixed_precision", allowed="set by bf16=True of the training arguments", given=given)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train, and leave a folder with ledger, report, and a certificate if there is one.
 
         ``training_loss`` of the output is None: the loss of private records is not released.
         """
         try:
-            output = super().train(*args, **kwargs)
+            resumed = self._last_checkpoint() if resume_from_checkpoint is True else resume_from_checkpoint
+            output = super().train(resumed, *args, **kwargs)
             if self._private_run is not None:
                 weights = {name: value.detach() for name, value in trainable(self._private_run.model).items()}
                 self.certificate = self._private_run.finish(weights)
@@ -271,6 +273,22 @@ class LehrTrainer(Trainer):
             how = f"{how}, because records have different lengths; pad all of them to one length for a compiled step"
         LOG.info("gradients are computed %s", how)
         return engine
+
+    def _last_checkpoint(self) -> str | bool:
+        """The last checkpoint of the newest run. An older run in the same ``output_dir`` may have later steps."""
+        runs = [self._directory]
+        if self._is_default_directory:
+            further = (self._directory.with_name(f"{self._directory.name}-{number}") for number in count(2))
+            runs += takewhile(Path.exists, further)
+        found = {}
+        for path in Path(str(self.args.output_dir)).glob("checkpoint-*/trainer_state.json"):
+            state = json.loads(path.read_text(encoding="utf-8"))
+            if state["stateful_callbacks"].get(_SAVED, {}).get("args") == {"directory": runs[-1].name}:
+                found[state["global_step"]] = str(path.parent)
+        if not found and len(runs) > 1:
+            allowed = f"a path: {runs[-1]}, the newest run, has no checkpoint"
+            raise InvalidValue("resume_from_checkpoint", allowed=allowed, given=True)
+        return found[max(found)] if found else True
 
     def _run_directory(self, *, is_resumed: bool) -> Path:
         """The folder of the checkpoint's run, or of a new run. Checkpoints hold the folder's name."""

@@ -130,7 +130,9 @@ class TrainingProgress(Callback):
         if end.reason == INTERRUPTED and self._start is not None and not self.label:
             folder = self._start.directory
             self.say(f"report: {folder / 'report.html'}")
-            self.say(f"continue with: lehr train --resume {shlex.quote(str(folder))}")
+            command = f"lehr train --resume {shlex.quote(str(folder))}"
+            launcher = f"torchrun --standalone --nproc-per-node {self._start.ranks} --no-python -- "
+            self.say(f"continue with: {launcher if self._start.ranks > 1 else ''}{command}")
             self.say(f"or the same lehr.fit call with directory={str(folder)!r}, resume=True")
 
     def say(self, line: str) -> None:

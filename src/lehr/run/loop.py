@@ -85,14 +85,13 @@ class Training:
 class DelayedInterrupt:
     """Delays the first Ctrl-C to the end of the step: a checkpoint within a step would not be consistent.
 
-    A second Ctrl-C stops at once. Nothing is delayed with several ranks, outside the main thread, or if the program
-    handles Ctrl-C itself.
+    A second Ctrl-C stops at once. Nothing is delayed outside the main thread, or if the program handles Ctrl-C itself.
     """
 
-    def __init__(self, *, is_alone: bool) -> None:
+    def __init__(self) -> None:
         self.is_requested = False
         is_main = threading.current_thread() is threading.main_thread()
-        self._is_active = is_alone and is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self._is_active = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     def __enter__(self) -> Self:
         if self._is_active:
@@ -139,7 +138,7 @@ class Loop:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), training_only(self.training.model):
             self._begin()
-            with DelayedInterrupt(is_alone=self.run.ranks.total == 1) as interrupt:
+            with DelayedInterrupt() as interrupt:
                 return self._train(interrupt)
 
     def _begin(self) -> None:
@@ -181,10 +180,11 @@ class Loop:
                 spent = run.epsilon_after(step.index)
                 self._evaluate(training.scorer, step.randomness, spent=spent, extra=self._step_metrics(released, clip))
             del released  # frees memory: it is as large as the model
-            if self._is_time_to_save(saved_at) or interrupt.is_requested:
+            is_due, is_interrupted = self._agree(saved_at, interrupt)
+            if is_due or is_interrupted:
                 self._save()
                 saved_at = time.monotonic()
-            if interrupt.is_requested:
+            if is_interrupted:
                 raise KeyboardInterrupt
             if early := self._reason_to_stop():
                 break
@@ -316,9 +316,11 @@ class Loop:
 
     # Checkpoints and the end.
 
-    def _is_time_to_save(self, saved_at: float) -> bool:
-        """Whether a checkpoint is due by the clock of rank 0."""
-        return self.run.ranks.from_rank_0(lambda: time.monotonic() - saved_at >= self.training.checkpoint_seconds)
+    def _agree(self, saved_at: float, interrupt: DelayedInterrupt) -> tuple[bool, bool]:
+        """Whether a checkpoint is due by the clock of rank 0, and whether any rank received Ctrl-C."""
+        is_due = time.monotonic() - saved_at >= self.training.checkpoint_seconds
+        everyone = self.run.ranks.gather([is_due, interrupt.is_requested])
+        return everyone[0][0], any(is_requested for _, is_requested in everyone)
 
     def _save(self) -> None:
         self._check_finite()

@@ -87,6 +87,7 @@ class Start:
     stops_at_accepted: int | None = None
     has_limit: bool = False  # costs depend on releases, and ``steps`` is only an upper bound
     promises_nothing: str | None = None  # why runs of this kind are never certified
+    ranks: int = 1  # processes that train together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -562,6 +562,7 @@ class TrainingRun:
             stops_at_accepted=self.plan.stops_at_accepted,
             has_limit=self.plan.limit is not None,
             promises_nothing=self.promises_nothing,
+            ranks=run.ranks.total,
         )
 
 
