@@ -73,7 +73,7 @@ def with_batch(batch: int) -> Setting:
 # --- Table 1: the accuracy of the schemes at a published ε of 3 -----------------------------------------------------
 
 # The free settings that the paper prints, both in its Figure 4.
-_FREE_SETTINGS = (
+FREE_SETTINGS = (
     ("batch 256", with_batch(256), KEPT, 0.9889),
     ("rate 1.5", replace(MNIST, rate=1.5), KEPT, 0.9881),
     ("rate 1.5, momentum taken back", replace(MNIST, rate=1.5), sa_dpsgd_runs.SEEN, None),
@@ -107,7 +107,7 @@ def _table1_of(setting: Setting, outcomes: Outcomes, size: Size) -> Table:
         differs = "the other settings stay; scored as SA-DPSGD above"
         rows += [
             (f"{FREE}: {name}", *_row(free, scheme, outcomes, size, printed=printed, differs=differs)[1:])
-            for name, free, scheme, printed in _FREE_SETTINGS
+            for name, free, scheme, printed in FREE_SETTINGS
         ]
     elif FREE in setting.printed:
         nothing = "not run: the paper does not print these settings"
