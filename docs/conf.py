@@ -56,6 +56,7 @@ PAGES = {
         "tan",
         "engine",
         "results",
+        "papers",
     ],
 }
 PROJECT = ["CONTRIBUTING", "SECURITY", "CHANGELOG"]

@@ -64,12 +64,15 @@ class Kept:
         seconds = [entry["result"]["seconds"] for entry in entries if _has_time(entry)]
         return sum(seconds) / 60 if seconds else None
 
-    def missing_minutes(self, jobs: Iterable[Job]) -> tuple[int, float | None]:
-        """How many jobs are not kept, and the minutes that they would take; None without a kept run to go by."""
-        missing = [job for job in jobs if key_of(job) not in self.entries]
-        seconds = [self._estimate(job) for job in missing]
+    def missing(self, jobs: Iterable[Job]) -> str:
+        """How many jobs are not kept, and what they would cost; empty if all are kept."""
+        seconds = [self._estimate(job) for job in jobs if key_of(job) not in self.entries]
         known = [each for each in seconds if each is not None]
-        return len(missing), sum(known) / 60 if len(known) == len(missing) else None
+        cost = [f"about {max(1, round(sum(known) / 60)):,} GPU minutes"] if known else []
+        if len(known) < len(seconds):
+            unknown = "no" if not known else f"{len(seconds) - len(known)} with no"
+            cost.append(f"{unknown} kept run to estimate from")
+        return f"{len(seconds)} run{'s' * (len(seconds) != 1)} missing ({', '.join(cost)})" if seconds else ""
 
     def _estimate(self, job: Job) -> float | None:
         """Seconds, from the kept run that is most like the job: same network, then data, method and batch."""
@@ -120,10 +123,9 @@ class Line:
 
     def row(self, kept: Kept) -> Row:
         ours = statistic(map(self.value, kept.found(self.jobs)))
-        number, minutes = kept.missing_minutes(self.jobs)
-        verdict = difference(self.printed, ours, why=self.why) if ours.values else not_run(number, minutes)
-        if ours.values and number:
-            verdict += f"; {not_run(number, minutes)}"
+        verdicts = [difference(self.printed, ours, why=self.why)] if ours.values else ["not run"]
+        missing = kept.missing(self.jobs)
+        verdict = ": ".join([*verdicts, missing] if missing else verdicts)
         percent = partial(cell_words, column=Column(title="", kind="percent"))
         return (
             self.what,
@@ -136,12 +138,6 @@ class Line:
         )
 
 
-def not_run(number: int, minutes: float | None) -> str:
-    """How many runs are missing, and what they would cost."""
-    cost = "no kept run to estimate from" if minutes is None else f"about {max(1, round(minutes)):,} GPU minutes"
-    return f"{number} run{'s' * (number != 1)} missing ({cost})"
-
-
 def difference(
     printed: float | None, ours: Statistic, *, why: str = UNEXPLAINED, tolerance: float = TOLERANCE, scale: float = 100
 ) -> str:
@@ -150,33 +146,38 @@ def difference(
         return "the paper prints no number"
     gap = ours.mean - printed
     words = f"{scale * gap:+.{1 if scale == 100 else 2}f}"
-    return f"comes out ({words})" if abs(gap) <= tolerance else f"does not ({words}): {why}"
+    if abs(gap) > tolerance:
+        return f"does not ({words}): {why}"
+    return f"comes out ({words})" if len(ours.values) > 1 else f"too few runs to say ({words})"
 
 
-Section = Callable[[Kept], Table]
+Section = Callable[[Kept], Iterable[Table]]
 
 
 def section(paper: str, name: str, entries: Mapping[str, Entry]) -> str:
     """One table or figure as Markdown: its command, its runs, and its rows."""
-    kept, experiment = Kept(entries), find_experiment(paper, name)
-    jobs = experiment.jobs(_SIZE)
-    parts = [f"`python -m experiments {paper} {name} --device cuda`"]
+    kept, jobs = Kept(entries), find_experiment(paper, name).jobs(_SIZE)
+    on_gpu = " --device cuda" if any(map(_needs_gpu, jobs)) else ""
+    parts = [f"`python -m experiments {paper} {name}{on_gpu}`"]
     if jobs:
-        number, minutes = kept.missing_minutes(jobs)
-        taken = kept.minutes(jobs)
-        words = f"{len(jobs) - number} of {len(jobs)} runs are kept"
+        number, taken, missing = len(kept.found(jobs)), kept.minutes(jobs), kept.missing(jobs)
+        words = f"{number} of {len(jobs)} run{'s' * (len(jobs) != 1)} kept"
         words += "" if taken is None else f" ({taken:,.0f} GPU minutes)"
-        parts.append(words + (f"; {not_run(number, minutes)}." if number else "."))
+        parts.append(words + (f"; {missing}." if missing else "."))
     else:
         parts.append("Arithmetic only; no run is needed.")
     if make := SECTIONS.get((paper, name)):
-        parts.append(markdown(make(kept)))
+        parts += [f"{each.title}:\n\n{markdown(each)}" if each.title else markdown(each) for each in make(kept)]
     return "\n\n".join(parts)
+
+
+def _needs_gpu(job: Job) -> bool:
+    return isinstance(job, Training) or job.function.split(":")[0] not in ("toy_problems", "tan_runs")
 
 
 def _accuracies(lines: Iterable[Line], *notes: str) -> Section:
     every = tuple(lines)
-    return lambda kept: table("", _COLUMNS, [line.row(kept) for line in every], *notes)
+    return lambda kept: [table("", _COLUMNS, [line.row(kept) for line in every], *notes)]
 
 
 # --- SA-DPSGD -------------------------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def _sa_line(what: str, setting: sa_dpsgd_runs.Setting, scheme: sa_dpsgd_runs.Sc
     )
 
 
-def _sa_table3(kept: Kept) -> Table:
+def _sa_table3(kept: Kept) -> Iterable[Table]:
     rows: list[Row] = []
     shown = find_experiment("sa-dpsgd", "table3").report(kept.outcomes, _SIZE).tables
     for setting, drawn in zip(sa_dpsgd_runs.PAPER, shown, strict=True):
@@ -219,8 +220,9 @@ def _sa_table3(kept: Kept) -> Table:
             if printed is None:
                 continue
             what = f"{setting.title}, {100 * float(str(accuracy)):.0f} %, {scheme}"
-            rows.append((what, printed, published, proven, _cost_verdict(printed, published, reached)))
-    return table(
+            last = setting.published_epsilon(setting.last_step)
+            rows.append((what, printed, published, proven, _cost_verdict(printed, published, reached, last)))
+    yield table(
         "",
         "what | paper, published ε [number] | ours, published ε [number] | ours, proven ε [epsilon] | verdict",
         rows,
@@ -230,12 +232,14 @@ def _sa_table3(kept: Kept) -> Table:
     )
 
 
-def _cost_verdict(printed: Cell, ours: Cell, reached: Cell) -> str:
+def _cost_verdict(printed: Cell, ours: Cell, reached: Cell, last: float) -> str:
     if not isinstance(ours, Statistic) or not ours.values:
         is_none = isinstance(reached, str) and reached.startswith("0 of")
         if isinstance(printed, str) and is_none:
             return "comes out: not reached here either"
-        return f"does not: {reached} runs reach it" if reached else "not run"
+        if isinstance(printed, float) and printed > last:
+            return f"not run: runs end at {last:.2f}"
+        return f"does not: {reached} runs reach it: {UNEXPLAINED}" if reached else "not run"
     if not isinstance(printed, float):
         return "does not: reached here"
     tolerance = max(EPSILON_TOLERANCE, 2 * (ours.spread or 0.0))
@@ -292,7 +296,7 @@ def _tempered_figure3() -> Iterable[Line]:
         )
 
 
-def _tempered_spread(kept: Kept) -> Table:
+def _tempered_spread(kept: Kept) -> Iterable[Table]:
     rows: list[Row] = []
     [drawn] = find_experiment("tempered-sigmoids", "spread").report(kept.outcomes, _SIZE).tables
     for data, activation, printed, ours, _, _ in drawn.rows:
@@ -300,7 +304,7 @@ def _tempered_spread(kept: Kept) -> Table:
             is_run = isinstance(ours, Statistic) and ours.values
             verdict = "does not: the paper does not say what it measured" if is_run else "not run"
             rows.append((f"{data}, {activation}", printed, ours, verdict))
-    return table(
+    yield table(
         "",
         "standard deviation between classes | paper [number] | ours [number 3] | verdict",
         rows,
@@ -311,10 +315,15 @@ def _tempered_spread(kept: Kept) -> Table:
 
 # --- ADADP ----------------------------------------------------------------------------------------------------------
 
-_DIRECTION = "per-coordinate clipping turns the summed gradient (`clip_direction_cpu.json`)"
+_DIRECTION = "the clip turns the gradient"
+_DIRECTION_NOTE = (
+    "*The clip turns the gradient*: clipped per coordinate as the paper says, the sum of a batch loses its direction, "
+    "which was measured (`clip_direction_cpu.json`, [results](results.md#adadp-proven-and-published)). *Proven* has "
+    "bounds from released sums, which is not the paper's method."
+)
 
 
-def _adadp_table1(name: str, shown: adadp_accuracy.AccuracyTable, kept: Kept) -> Table:
+def _adadp_table1(name: str, shown: adadp_accuracy.AccuracyTable, kept: Kept) -> Iterable[Table]:
     rows: list[Row] = []
     published, proven, _ = find_experiment("adadp", name).report(kept.outcomes, _SIZE).tables
     ours, proven_of = {str(row[0]): row for row in published.rows}, {str(row[0]): row for row in proven.rows}
@@ -324,7 +333,7 @@ def _adadp_table1(name: str, shown: adadp_accuracy.AccuracyTable, kept: Kept) ->
             printed = shown.printed[method][index - 1]
             for each in names:
                 cell, lowest = ours[each][index], proven_of.get(each, (None,) * 9)[index]
-                why = _DIRECTION if method == "ADADP" else UNEXPLAINED
+                why = _why(each)
                 if cell is None:
                     verdict = "not run"
                 elif isinstance(cell, Statistic):
@@ -332,13 +341,19 @@ def _adadp_table1(name: str, shown: adadp_accuracy.AccuracyTable, kept: Kept) ->
                     verdict = difference(printed, cell, tolerance=tolerance, scale=1, why=why)
                 else:
                     last = float(str(cell).rsplit(" ", 1)[1])
-                    verdict = "not run so far" if last < printed else f"does not: {why}"
+                    verdict = f"not run: runs end at {last:g}" if last < printed else f"does not: {why}"
                 rows.append((f"{level:.2f}, {each}", printed, cell, lowest, verdict))
     columns = "accuracy, method | paper, published ε [number] | ours, published ε [number] | ours, proven ε [epsilon]"
-    return table("", f"{columns} | verdict", rows, "δ is 10⁻⁴.")
+    yield table("", f"{columns} | verdict", rows, "δ is 10⁻⁴.", _DIRECTION_NOTE)
 
 
-def _adadp_figure2(kept: Kept) -> Table:
+def _why(name: str) -> str:
+    if name.startswith("ADADP, proven"):
+        return "not the paper's method"
+    return _DIRECTION if name.startswith("ADADP") else UNEXPLAINED
+
+
+def _adadp_figure2(kept: Kept) -> Iterable[Table]:
     rows: list[Row] = []
     _, gains = find_experiment("adadp", "figure2").report(kept.outcomes, _SIZE).tables
     ours = {str(row[0]): row for row in gains.rows}
@@ -352,28 +367,32 @@ def _adadp_figure2(kept: Kept) -> Table:
                 setting.epsilon(adadp_accuracy.STEPS, accountant=each)
                 for each in (adadp_accuracy.PUBLISHED, adadp_accuracy.PROVEN)
             )
-            for form in ("published", "proven"):
+            for form in ("published", "proven") if other != "AGD" else ("published",):
                 cell = ours.get(f"ADADP, {form}, above {other}", (None,) * 4)[index]
-                why = "AGD has no fixed number of steps, so no plan and no proven ε: not possible with one plan"
-                verdict = difference(gain, cell, why=_DIRECTION) if isinstance(cell, Statistic) else why
+                verdict = "not possible: AGD has no fixed number of steps"
+                if isinstance(cell, Statistic):
+                    is_slow = other == "DPOPT" and (cell.mean or 0.0) > gain
+                    why = f"DPOPT is slow at the paper's rate, {UNEXPLAINED}" if is_slow else _why(f"ADADP, {form}")
+                    verdict = difference(gain, cell, why=why)
                 what = f"above {other}, σ* {setting.noise_multiplier:g}, ADADP {form}"
                 rows.append((what, gain, cell, published, None if form == "published" else proven, verdict))
-    return table(
+    yield table(
         "",
         "points that ADADP is above | paper [percent 1] | ours [percent] | published ε [number] | "
         "proven ε [epsilon] | verdict",
         rows,
         "Both at the paper's rates. The paper prints gains, not accuracies.",
+        _DIRECTION_NOTE,
     )
 
 
-def _adadp_figure3(_: Kept) -> Table:
+def _adadp_figure3(_: Kept) -> Iterable[Table]:
     rows = [
         (f"above {other}, setting {index}", gain, None, "not run" if other != "AGD" else "not possible, as in Figure 2")
         for other, gains in adadp_accuracy.GAINS_ON_CIFAR.items()
         for index, gain in enumerate(gains, start=1)
     ]
-    return table(
+    yield table(
         "",
         "points that ADADP is above | paper [percent 1] | ours [percent] | verdict",
         rows,
@@ -381,22 +400,18 @@ def _adadp_figure3(_: Kept) -> Table:
     )
 
 
-def _adadp_table2(_: Kept) -> Table:
+def _adadp_table2(_: Kept) -> Iterable[Table]:
     from experiments.adadp import PRINTED_SECONDS
 
     rows: list[Row] = []
     for network, printed in PRINTED_SECONDS.items():
         for method, seconds in printed.items():
             rows.append((f"{network}, {method}", seconds, seconds / printed["DPSGD"], None, "not run"))
-    return table("", "a step | paper, s [number 1] | paper, × DPSGD [number 1] | ours | verdict", rows)
-
-
-def _beale(kept: Kept) -> Table:
-    [drawn] = find_experiment("adadp", "figure1").report(kept.outcomes, _SIZE).tables
-    return drawn
+    yield table("", "a step | paper, s [number 1] | paper, × DPSGD [number 1] | ours | verdict", rows)
 
 
 # --- TAN ------------------------------------------------------------------------------------------------------------
+
 
 def _tan_table5() -> Iterable[Line]:
     for records, _, printed in tan.MORE_DATA:
@@ -415,7 +430,7 @@ _WIDE_RESNET_WORK, _NF_RESNET_50_WORK = 0.39e9, 4.1e9
 
 
 def imagenet_plans(kept: Kept) -> Table:
-    """The paper's plans on ImageNet by number: ε by three rules, the gradients that a training computes, and its time."""
+    """The paper's plans on ImageNet by number: ε by three rules, the gradients to compute, and their time."""
     runs = tan_runs.runs(_SIZE, batch=tan_runs.REFERENCE_BATCH)
     seconds = statistic(run["seconds"] for run in kept.found(runs)).mean
     rows: list[Row] = []
@@ -440,9 +455,9 @@ def imagenet_plans(kept: Kept) -> Table:
     )
 
 
-def _imagenet(name: str, kept: Kept) -> Table:
-    """The paper's own table, which is printed first."""
-    return find_experiment("tan", name).report(kept.outcomes, _SIZE).tables[0]
+def _tables(paper: str, name: str, kept: Kept) -> Sequence[Table]:
+    """The tables of an experiment with their titles: the paper's, and ours at small scale."""
+    return find_experiment(paper, name).report(kept.outcomes, _SIZE).tables
 
 
 SECTIONS: Mapping[tuple[str, str], Section] = {
@@ -459,14 +474,15 @@ SECTIONS: Mapping[tuple[str, str], Section] = {
     ("adadp", "table1"): partial(_adadp_table1, "table1", adadp_accuracy.MNIST),
     ("adadp", "table1-cifar-10"): partial(_adadp_table1, "table1-cifar-10", adadp_accuracy.CIFAR_10),
     ("adadp", "table2"): _adadp_table2,
-    ("adadp", "figure1"): _beale,
+    ("adadp", "figure1"): partial(_tables, "adadp", "figure1"),
     ("adadp", "figure2"): _adadp_figure2,
     ("adadp", "figure3"): _adadp_figure3,
-    ("tan", "table1"): partial(_imagenet, "table1"),
-    ("tan", "table2"): partial(_imagenet, "table2"),
-    ("tan", "table3"): partial(_imagenet, "table3"),
-    ("tan", "table4"): partial(_imagenet, "table4"),
+    ("tan", "table1"): partial(_tables, "tan", "table1"),
+    ("tan", "table2"): partial(_tables, "tan", "table2"),
+    ("tan", "table3"): partial(_tables, "tan", "table3"),
+    ("tan", "table4"): partial(_tables, "tan", "table4"),
     ("tan", "table5"): _accuracies(_tan_table5()),
-    ("tan", "table6"): partial(_imagenet, "table6"),
-    ("tan", "figure1"): partial(_imagenet, "figure1"),
+    ("tan", "table6"): partial(_tables, "tan", "table6"),
+    ("tan", "figure1"): partial(_tables, "tan", "figure1"),
+    ("sa-dpsgd", "figure1"): partial(_tables, "sa-dpsgd", "figure1"),
 }
