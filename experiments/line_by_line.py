@@ -183,7 +183,7 @@ def _accuracies(lines: Callable[[], Iterable[Line]], *notes: str) -> Section:
 
 
 def _sa_table1() -> Iterable[Line]:
-    plain = "the paper does not print how it trains without privacy; ours is one setting, not searched"
+    plain = f"{UNEXPLAINED}; the paper does not print its settings without privacy"
     for setting in sa_dpsgd_runs.PAPER:
         for scheme in sa_dpsgd_runs.SCHEMES[:4]:
             yield _sa_line(f"{setting.title}, {scheme.title}", setting, scheme, setting.printed[scheme.title])
@@ -301,7 +301,7 @@ def _tempered_spread(kept: Kept) -> Iterable[Table]:
     for data, activation, printed, ours, _, _ in drawn.rows:
         if printed is not None:
             is_run = isinstance(ours, Statistic) and ours.values
-            verdict = "does not: the paper does not say what it measured" if is_run else "not run"
+            verdict = f"does not: {UNEXPLAINED}" if is_run else "not run"
             rows.append((f"{data}, {activation}", printed, ours, verdict))
     yield table(
         "",
