@@ -57,6 +57,7 @@ PAGES = {
         "tan",
         "engine",
         "results",
+        "papers",
     ],
 }
 PROJECT = ["CONTRIBUTING", "SECURITY", "CHANGELOG"]

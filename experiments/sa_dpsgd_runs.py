@@ -93,6 +93,7 @@ HALF = replace(
     scored_on="half",
     differs="not in the paper: acceptance looks at one half of the test records, the other half is scored",
 )
+KEPT_HALF = replace(HALF, title="SA-DPSGD, published rule, momentum kept, scored on other records", keeps_momentum=True)
 WITHOUT_MOMENTUM = Scheme(
     title="DPSGD, tanh, without momentum",
     method="dpsgd",
@@ -160,12 +161,20 @@ def runs_of(setting: Setting, scheme: Scheme, size: Size) -> list[Training]:
 
 
 def proven_runs(
-    setting: Setting, method: str, seeds: Iterable[int], settings: Mapping[str, Any] | None = None, **options: Any
+    setting: Setting,
+    method: str,
+    seeds: Iterable[int],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    keeps_momentum: bool = False,
+    **options: Any,
 ) -> list[Training]:
     """DPSGD or SA-DPSGD with a proven ε of 3: every candidate is charged. Both are scored on the same half."""
     own: dict[str, Any] = {"learning_rate": setting.rate}
     if method == "sa-dpsgd" and setting.rejection_threshold != _DEFAULT_THRESHOLD:
         own["rejection_threshold"] = setting.rejection_threshold
+    if keeps_momentum:
+        own["keeps_momentum"] = True
     options = {"steps": setting.proven_steps, "scored_on": "half", **options}
     return [training_of(setting, method, seed, settings or own, **options) for seed in seeds]
 

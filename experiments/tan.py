@@ -204,7 +204,7 @@ def table4(outcomes: Outcomes, size: Size) -> Report:
 # --- Table 5: more records ------------------------------------------------------------------------------------------
 
 # Records, the printed ε, and the printed accuracy.
-_MORE_DATA = (
+MORE_DATA = (
     (5_000, 150.3, "59.9 ± 1"),
     (25_000, 13.7, "71.1 ± 0.4"),
     (40_000, 7.3, "72.9 ± 0.1"),
@@ -221,9 +221,9 @@ def table5(outcomes: Outcomes, size: Size) -> Report:
     rows: list[Row] = []
     simulated = {  # requested first: these runs are short
         records: outcomes.statistic(tan_runs.runs(size, records=records, batch=_SIMULATED_BATCH))
-        for records, _, _ in _MORE_DATA
+        for records, _, _ in MORE_DATA
     }
-    for records, epsilon, accuracy in _MORE_DATA:
+    for records, epsilon, accuracy in MORE_DATA:
         costs = epsilons(setting_of(REFERENCE_BATCH, PAPER_STEPS, records=records))
         full = outcomes.statistic(tan_runs.runs(size, records=records, batch=REFERENCE_BATCH, steps=PAPER_STEPS))
         rows.append((records, epsilon, *costs, accuracy, full, simulated[records]))
@@ -294,5 +294,15 @@ def table6(outcomes: Outcomes, size: Size) -> Report:
     )
     return report(printed, small)
 
+
+# The paper's plans on ImageNet: what each is, the views of a record, and the setting.
+IMAGENET_PLANS = (
+    ("reference: De et al. (2022), the paper's reproduction", 4, REFERENCE),
+    ("Table 4: the reference with the settings found", 8, REFERENCE),
+    ("Table 4: the headline, a quarter of the steps", 8, BEST),
+    ("Table 3: an eighth of the steps, batch as printed", 8, imagenet(batch=756 * _SIMULATED_BY, steps=9000)),
+    ("Table 3: four times the steps", 8, imagenet(batch=128 * _SIMULATED_BY, steps=288_000)),
+    ("Table 6: half of the records", 8, imagenet(batch=16_384, records=IMAGENET // 2, delta=16e-7)),
+)
 
 EXPERIMENTS = (table1, table2, table3, table4, table5, table6, *tan_figures.FIGURES)

@@ -26,6 +26,7 @@ from experiments.experiment import (
     Size,
     Statistic,
     Table,
+    Training,
     accuracy_after,
     chart,
     experiment,
@@ -132,7 +133,7 @@ def _rates_rows(setting: Setting, activation: str, outcomes: Outcomes) -> Iterab
 # --- Table 4: optimizers and their rates, on FashionMNIST -----------------------------------------------------------
 
 _CLIP = 1.0  # the paper prints none
-_TABLE4 = (  # optimizer, whether it is private, the rate and the accuracy in print
+TABLE4 = (  # optimizer, whether it is private, the rate and the accuracy in print
     ("SGD", False, 0.107, 0.903),
     ("Adam", False, 1.06e-3, 0.905),
     ("SGD", True, 0.332, 0.861),
@@ -149,15 +150,8 @@ def table4(outcomes: Outcomes, size: Size) -> Report:
     """
     setting = QUICK if size.is_quick else FASHION
     rows: list[Row] = []
-    for optimizer, is_private, rate, paper in _TABLE4:
-        settings: dict[str, Any] = {"learning_rate": rate, "momentum": 0.0}
-        if optimizer == "Adam":
-            settings = {"update": adam(rate)}
-        if is_private:
-            settings["clip_norm"] = _CLIP
-        make = private if is_private else plain
-        seeds = range(size.seeds or setting.seeds)
-        costs = _costs(outcomes, [make(setting, TANH, seed, settings=settings) for seed in seeds])
+    for optimizer, is_private, rate, paper in TABLE4:
+        costs = _costs(outcomes, table4_runs(setting, optimizer, rate, is_private=is_private, size=size))
         ours = f"the activation, the batch of {setting.batch} and the clip norm of {_CLIP:g} are ours"
         if not is_private:
             costs, ours = (costs[0], "∞", "∞"), f"the activation and the batch of {setting.plain['batch']} are ours"
@@ -171,6 +165,17 @@ def table4(outcomes: Outcomes, size: Size) -> Report:
         "ε proven [epsilon] | what differs"
     )
     return report(table(f"Table 4: optimizers and their rates on {setting.title}, tanh", columns, rows))
+
+
+def table4_runs(setting: Setting, optimizer: str, rate: float, *, is_private: bool, size: Size) -> list[Training]:
+    """The runs of one row of Table 4."""
+    settings: dict[str, Any] = {"learning_rate": rate, "momentum": 0.0}
+    if optimizer == "Adam":
+        settings = {"update": adam(rate)}
+    if is_private:
+        settings["clip_norm"] = _CLIP
+    make = private if is_private else plain
+    return [make(setting, TANH, seed, settings=settings) for seed in range(size.seeds or setting.seeds)]
 
 
 # --- The spread between classes -------------------------------------------------------------------------------------
@@ -318,7 +323,7 @@ def _figure2_row(
 # --- Figure 3: accuracy against ε -----------------------------------------------------------------------------------
 
 _EPSILONS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0)
-_PRINTED_TANH = {"mnist": 0.980, "fashion-mnist": 0.855, "cifar-10": 0.6384}
+PRINTED_TANH = {"mnist": 0.980, "fashion-mnist": 0.855, "cifar-10": 0.6384}
 
 
 @experiment(PAPER, "figure3", "Figure 3: accuracy against ε, ReLU and tanh with the same settings")
@@ -339,7 +344,7 @@ def figure3(outcomes: Outcomes, size: Size) -> Report:
         for steps in _evaluated_steps(setting):
             epsilons = setting.published_epsilon(steps), setting.running_epsilon(steps)
             accuracies = (statistic(accuracy_after(run, steps) for run in runs) for runs in found.values())
-            printed = _PRINTED_TANH.get(setting.data) if steps == setting.steps else None
+            printed = PRINTED_TANH.get(setting.data) if steps == setting.steps else None
             rows.append((setting.title, *epsilons, steps, *accuracies, printed))
         charts.append(_figure3_chart(setting, {activation: mean_curve(runs) for activation, runs in found.items()}))
     columns = (

@@ -4,6 +4,8 @@ A table stands between a mark and ``<!-- end -->``. The marks:
 
 - ``<!-- python -m experiments PAPER NAME -->``: all tables of an experiment with their titles, drawn from
   experiments/results/papers; with ``table N`` after the name, the N-th alone and without its title
+- ``<!-- line by line PAPER NAME -->``: a table or figure of a paper beside the kept results, with its command, its
+  runs and a verdict for each row; ``<!-- plans on ImageNet -->``: TAN's plans, by number
 - ``<!-- options -->``: the options of ``RunConfig``
 - ``<!-- FILE.json -->``: the times of steps in benchmarks/results/FILE.json; ``<!-- machine FILE.json -->``: where
   they were measured
@@ -13,19 +15,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments import line_by_line
 from experiments.experiment import Outcomes, Size, Table, find_experiment
 from experiments.page import markdown
-from experiments.store import ResultFile, outcomes_in
+from experiments.store import Entry, ResultFile
 from lehr.config import ALIASES, Option, options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, KEPT, MEASURED = ROOT / "docs", ROOT / "experiments" / "results" / "papers", ROOT / "benchmarks" / "results"
 MARKED = re.compile(
     r"<!-- (?:python -m experiments (?P<paper>[\w-]+) (?P<name>[\w-]+)(?: table (?P<number>\d+))?"
+    r"|line by line (?P<line_paper>[\w-]+) (?P<line_name>[\w-]+)|(?P<plans>plans on ImageNet)"
     r"|(?P<options>options)|(?P<machine>machine )?(?P<file>\w+\.json)) -->\n.*?<!-- end -->",
     re.DOTALL,
 )
@@ -39,6 +44,10 @@ def fill(page: str) -> str:
         head, _, _ = mark[0].partition("\n")
         if mark["paper"]:
             content = experiment_tables(mark["paper"], mark["name"], mark["number"])
+        elif mark["line_paper"]:
+            content = line_by_line.section(mark["line_paper"], mark["line_name"], _kept_entries())
+        elif mark["plans"]:
+            content = markdown(line_by_line.imagenet_plans(line_by_line.Kept(_kept_entries())))
         elif mark["options"]:
             content = options_table()
         else:
@@ -50,9 +59,14 @@ def fill(page: str) -> str:
 
 
 @cache
-def _kept_outcomes() -> Outcomes:
+def _kept_entries() -> Mapping[str, Entry]:
     files = [ResultFile.read(path) for path in sorted(KEPT.glob("*.json"))]
-    return outcomes_in(*(file for file in files if not file.is_quick))
+    return {key: entry for file in files if not file.is_quick for key, entry in file.entries.items()}
+
+
+@cache
+def _kept_outcomes() -> Outcomes:
+    return Outcomes({key: entry["result"] for key, entry in _kept_entries().items()})
 
 
 @cache

@@ -9,7 +9,7 @@ from tools import fill_tables
 from tools.fill_tables import DOCS, MARKED, fill, machine_sentence, steps_table
 
 # Pages with generated tables.
-PAGES = ("command_line.md", "engine.md", "methods.md", "results.md", "tan.md")
+PAGES = ("command_line.md", "engine.md", "methods.md", "papers.md", "results.md", "tan.md")
 ROW = {"network": "net", "batch": 8, "views": 1}
 ROWS = [
     {**ROW, "who": "plain", "ms": 2.0, "gib": 1.0, "ratio": 1.0},
