@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from experiments import adadp_accuracy, sa_dpsgd, sa_dpsgd_runs, tan, tan_runs, tempered_sigmoids
+from experiments import adadp_accuracy, adadp_runs, sa_dpsgd, sa_dpsgd_runs, tan, tan_runs, tempered_sigmoids
 from experiments import tempered_sigmoids_runs as tempered
 from experiments.experiment import (
     Cell,
@@ -357,14 +357,14 @@ def _adadp_figure2(kept: Kept) -> Iterable[Table]:
     _, gains = find_experiment("adadp", "figure2").report(kept.outcomes, _SIZE).tables
     ours = {str(row[0]): row for row in gains.rows}
     settings = [
-        adadp_accuracy.on_mnist(noise=noise, components=parts, delta=adadp_accuracy.CURVE_DELTA)
+        adadp_runs.on_mnist(noise=noise, components=parts, delta=adadp_accuracy.CURVE_DELTA)
         for noise, parts in adadp_accuracy.NOISES
     ]
     for other, printed in adadp_accuracy.GAINS_ON_MNIST.items():
         for index, (setting, gain) in enumerate(zip(settings, printed, strict=True), start=1):
             published, proven = (
                 setting.epsilon(adadp_accuracy.STEPS, accountant=each)
-                for each in (adadp_accuracy.PUBLISHED, adadp_accuracy.PROVEN)
+                for each in (adadp_runs.PUBLISHED, adadp_runs.PROVEN)
             )
             for form in ("published", "proven") if other != "AGD" else ("published",):
                 cell = ours.get(f"ADADP, {form}, above {other}", (None,) * 4)[index]
