@@ -38,7 +38,7 @@ TOLERANCE = 0.01  # one point of accuracy
 EPSILON_TOLERANCE = 0.1
 UNEXPLAINED = "unexplained"
 _SIZE = Size()
-_COLUMNS = "what | paper | ours (runs) | published ε [number] | proven ε [epsilon] | GPU minutes [number 0] | verdict"
+_COLUMNS = "what | paper | ours (runs) | verdict | published ε [number] | proven ε [epsilon] | GPU minutes [number 0]"
 
 
 # --- Kept runs: their time, and what others would take --------------------------------------------------------------
@@ -103,7 +103,7 @@ def _has_time(entry: Entry) -> bool:
 
 def _work(shape: Mapping[str, Any]) -> float:
     """The gradients of one step."""
-    return float(shape.get("simulated_batch_size") or shape["expected_batch_size"]) * shape.get("views", 1)
+    return float(shape.get("simulated_batch_size") or shape["expected_batch_size"]) * float(shape.get("views", 1))
 
 
 # --- Rows -----------------------------------------------------------------------------------------------------------
@@ -131,10 +131,10 @@ class Line:
             self.what,
             percent(self.printed),
             percent(ours),
+            verdict,
             self.published,
             self.proven,
             kept.minutes(self.jobs),
-            verdict,
         )
 
 
