@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from experiments import adadp_accuracy, sa_dpsgd, sa_dpsgd_runs, tan, tan_runs, tempered_sigmoids
+from experiments import adadp_accuracy, adadp_runs, sa_dpsgd, sa_dpsgd_runs, tan, tan_runs, tempered_sigmoids
 from experiments import tempered_sigmoids_runs as tempered
 from experiments.experiment import (
     Cell,
@@ -38,7 +38,7 @@ TOLERANCE = 0.01  # one point of accuracy
 EPSILON_TOLERANCE = 0.1
 UNEXPLAINED = "unexplained"
 _SIZE = Size()
-_COLUMNS = "what | paper | ours (runs) | published ε [number] | proven ε [epsilon] | GPU minutes [number 0] | verdict"
+_COLUMNS = "what | paper | ours (runs) | verdict | published ε [number] | proven ε [epsilon] | GPU minutes [number 0]"
 
 
 # --- Kept runs: their time, and what others would take --------------------------------------------------------------
@@ -103,7 +103,7 @@ def _has_time(entry: Entry) -> bool:
 
 def _work(shape: Mapping[str, Any]) -> float:
     """The gradients of one step."""
-    return float(shape.get("simulated_batch_size") or shape["expected_batch_size"]) * shape.get("views", 1)
+    return float(shape.get("simulated_batch_size") or shape["expected_batch_size"]) * float(shape.get("views", 1))
 
 
 # --- Rows -----------------------------------------------------------------------------------------------------------
@@ -131,10 +131,10 @@ class Line:
             self.what,
             percent(self.printed),
             percent(ours),
+            verdict,
             self.published,
             self.proven,
             kept.minutes(self.jobs),
-            verdict,
         )
 
 
@@ -357,14 +357,14 @@ def _adadp_figure2(kept: Kept) -> Iterable[Table]:
     _, gains = find_experiment("adadp", "figure2").report(kept.outcomes, _SIZE).tables
     ours = {str(row[0]): row for row in gains.rows}
     settings = [
-        adadp_accuracy.on_mnist(noise=noise, components=parts, delta=adadp_accuracy.CURVE_DELTA)
+        adadp_runs.on_mnist(noise=noise, components=parts, delta=adadp_accuracy.CURVE_DELTA)
         for noise, parts in adadp_accuracy.NOISES
     ]
     for other, printed in adadp_accuracy.GAINS_ON_MNIST.items():
         for index, (setting, gain) in enumerate(zip(settings, printed, strict=True), start=1):
             published, proven = (
                 setting.epsilon(adadp_accuracy.STEPS, accountant=each)
-                for each in (adadp_accuracy.PUBLISHED, adadp_accuracy.PROVEN)
+                for each in (adadp_runs.PUBLISHED, adadp_runs.PROVEN)
             )
             for form in ("published", "proven") if other != "AGD" else ("published",):
                 cell = ours.get(f"ADADP, {form}, above {other}", (None,) * 4)[index]
