@@ -270,7 +270,7 @@ class LehrTrainer(Trainer):
             padding=(_without_labels(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
         )
         if self.args.device.type == "cuda" and not has_one_length:
-            how = f"{how}, because records have different lengths; pad all of them to one length for a compiled step"
+            how = f"{how}; records that are all padded to one length get a compiled step"
         LOG.info("gradients are computed %s", how)
         return engine
 
