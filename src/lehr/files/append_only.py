@@ -450,8 +450,12 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.as_uri()}?{mode}", uri=True, timeout=LOCK_PATIENCE_S, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA cell_size_check = ON")
-    connection.execute("PRAGMA trusted_schema = OFF")
+    try:
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
