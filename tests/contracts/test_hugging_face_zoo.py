@@ -68,7 +68,7 @@ def test_passes_precision_and_checkpoints_give_the_gradients_of_a_loop_over_reco
 
 def test_causal_attention_without_padding_has_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[Any] = []
-    attention = functional.scaled_dot_product_attention
+    attention: Any = functional.scaled_dot_product_attention
 
     def noting(*args: Any, attn_mask: Any = None, **kwargs: Any) -> Any:
         masks.append(attn_mask)
