@@ -43,13 +43,11 @@ def samplers_in_the_package() -> set[type]:
 
 
 def stated_probability(sampling: Sampling) -> float:
-    match sampling.event(Gaussian(1.0)):
-        case (
-            PoissonSampled(sampling_probability=probability) | TruncatedPoissonSampled(sampling_probability=probability)
-        ):
-            return probability
-        case SampledWithoutReplacement(records=records, sample_size=sample_size):
-            return sample_size / records
+    event: Any = sampling.event(Gaussian(1.0))
+    if isinstance(event, SampledWithoutReplacement):
+        return event.sample_size / event.records
+    assert isinstance(event, PoissonSampled | TruncatedPoissonSampled)
+    return event.sampling_probability
 
 
 def deviation(sampling: Sampling, probability: float) -> float:
