@@ -230,10 +230,8 @@ class Layers:
         self._checkpointed = [layer for layer in self.model.modules() if getattr(layer, _CHECKPOINTED, False) is True]
         for layer in self._checkpointed:
             setattr(layer, _CHECKPOINTED, False)
-        for (
-            layer
-        ) in self.model.modules():  # a hook for the same purpose, which only says that an output needs a gradient
-            for key, hook in list(layer._forward_hooks.items()):
+        for layer in self.model.modules():
+            for key, hook in list(layer._forward_hooks.items()):  # that an output needs a gradient, for checkpointing
                 if getattr(hook, "__name__", "") == "make_inputs_require_grads":
                     del layer._forward_hooks[key]
         self.functional = FunctionalModel(self.model)
