@@ -12,8 +12,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 from lehr import fit
+from lehr.attacks.final_model import attack_run
 from lehr.certificates.certificate import certificate_text
 from lehr.cli.main import app
+from lehr.errors import InvalidValue
 from lehr.planning.budget import Budget
 from lehr.training import earlier_fits
 
@@ -90,6 +92,8 @@ def test_the_owner_is_an_array_of_a_file(tmp_path: Path, monkeypatch: pytest.Mon
         assert (account.unit, len(account.status().runs)) == ("user", 1)
     assert command("certificate", "show", "run/certificate.json")["stated"]["unit_of_privacy"].startswith("one user")
     assert command("audit", "run", "--canaries", "64", "--quiet")["refuted"] == []
+    with pytest.raises(InvalidValue, match="unit of privacy is a record"):
+        attack_run("run", (INPUTS, LABELS))
 
 
 def test_scikit_learn_takes_owners(tmp_path: Path) -> None:

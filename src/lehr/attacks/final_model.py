@@ -37,6 +37,7 @@ from lehr.data.split import Split
 from lehr.errors import InvalidValue, StoreError
 from lehr.gradients.batches import LossFn, call, each, one_each
 from lehr.interfaces import Inputs
+from lehr.planning.plan import RECORD, Plan
 from lehr.privacy.rng import RunKey
 from lehr.run.folder import RunFolder, read_config
 from lehr.run.shape import RunFiles
@@ -108,6 +109,9 @@ def attack_run(
     """
     check_confidence(confidence=confidence)
     config = read_config(Path(directory))
+    if config["plan"] is not None and (unit := Plan.from_json(config["plan"]).unit) != RECORD:
+        allowed = f"a run whose unit of privacy is a {RECORD}; an audit of its steps takes other units too"
+        raise InvalidValue("run", allowed=allowed, given=f"a run whose unit is a {unit}")
     network = _load_model(Path(directory), config, model)
     records = check_records(
         data,

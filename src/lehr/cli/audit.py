@@ -129,7 +129,7 @@ def _attack_model(run: Path, records: dict[str, Any], *, confidence: float) -> N
 
     parts = read_data(config_of_run(run).with_options(**records))
     with common.working("Evaluating the model"):
-        one = final_model.attack_run(run, confidence=confidence, **parts._asdict())
+        one = final_model.attack_run(run, parts.data, test=parts.test, public=parts.public, confidence=confidence)
     path = audit_file.keep_private(run, one)
     _print([one], None, None)
     common.print_line(f"{PRIVATE}\nkept in {path}")
