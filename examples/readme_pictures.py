@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,34 +60,44 @@ def accuracies(setting: Setting, outcomes: Outcomes) -> dict[int, float]:
     return {epsilon: 100 * mean for epsilon, mean in means.items() if mean is not None}
 
 
-def others(setting: Setting) -> list[tuple[int, float]]:
+def others(setting: Setting) -> dict[int, float]:
     """The best accuracy that others report, at each ε where one is known."""
-    known = [(epsilon, text) for epsilon, text in zip(EPSILONS, setting.others, strict=True) if text[0].isdigit()]
-    return [(epsilon, float(text.split()[0])) for epsilon, text in known]
+    found = {
+        epsilon: re.findall(r"(\d+\.\d+) \(", text) for epsilon, text in zip(EPSILONS, setting.others, strict=True)
+    }
+    return {epsilon: max(map(float, several)) for epsilon, several in found.items() if several}
 
 
 def draw_accuracies(outcomes: Outcomes) -> Figure:
-    """A panel for each data set that has outcomes: Lehr's recipes as a line, others as crosses."""
-    shown = [(setting, found) for setting in SETTINGS if (found := accuracies(setting, outcomes))]
+    """A panel for each data set: Lehr's recipes as lines, the best of others as crosses."""
+    shown: dict[str, list[tuple[Setting, dict[int, float]]]] = {}
+    for setting in SETTINGS:
+        if found := accuracies(setting, outcomes):
+            shown.setdefault(setting.data, []).append((setting, found))
     figure = Figure(figsize=(7.2, 2.8), layout="constrained")
-    for panel, (setting, found) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        panel.plot(list(found), list(found.values()), "o-", color="#1f6f8b", label="Lehr, recipe")
-        for epsilon, accuracy in found.items():
-            panel.annotate(
-                f"{accuracy:.1f}", (epsilon, accuracy), xytext=(0, 6), textcoords="offset points", ha="center"
-            )
-        if reported := others(setting):
-            panel.plot(*zip(*reported, strict=True), "x", color="#8a8a8a", label="best reported elsewhere")
+    for panel, lines in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.values(), strict=True):
+        for (setting, found), style in zip(lines, ("o-", "s-", "^-"), strict=False):
+            recipe = "recipe" if setting is lines[0][0] else setting.recipes[0]
+            recipe += " from a prior" if setting.prior else ""
+            panel.plot(list(found), list(found.values()), style, color="#1f6f8b", label=f"Lehr, {recipe}")
+            for epsilon, accuracy in found.items():
+                panel.annotate(
+                    f"{accuracy:.1f}", (epsilon, accuracy), xytext=(0, 6), textcoords="offset points", ha="center"
+                )
+        if reported := others(lines[0][0]):
+            panel.plot(list(reported), list(reported.values()), "x", color="#8a8a8a", label="best reported elsewhere")
         panel.set_xscale("log")
         panel.set_xticks(EPSILONS, [str(epsilon) for epsilon in EPSILONS])
         panel.minorticks_off()
         panel.margins(x=0.14, y=0.25)
-        panel.set_title(setting.title, fontsize=10)
+        panel.set_title(lines[0][0].title, fontsize=10)
         panel.set_xlabel("proven ε, δ = 10⁻⁵")
         panel.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("test accuracy (%)")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside lower center", ncols=2)
+    legend = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(legend.values(), legend.keys(), fontsize=8, frameon=False, loc="outside lower center", ncols=4)
     return figure
 
 
