@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from lehr.data import InMemory, Preparation
 from lehr.data.augmentation import augmentation_by_name
 from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients import ghost
 from lehr.gradients.ghost import GhostEngine
 from lehr.methods.dpsgd import dpsgd
 from lehr.networks import build
@@ -95,6 +96,13 @@ def test_uncompiled_engine_gives_no_warning() -> None:
         warnings.simplefilter("error")
         _, runs = made()
     assert runs == "not compiled"
+
+
+def test_two_passes_are_another_way_to_run_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has less memory after a crash must not repeat its steps in two passes: they round differently."""
+    monkeypatch.setattr(ghost, "free_memory", lambda device: 0)
+    _, runs = made()
+    assert runs == "in two passes, not compiled"
 
 
 def test_a_step_that_cannot_be_compiled_runs_uncompiled_with_a_warning() -> None:

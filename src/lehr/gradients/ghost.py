@@ -334,6 +334,11 @@ class GhostEngine:
         """Whether some batches are run by the materialised engine, since the rules cannot be used for this model."""
         return None in self._modes.values()
 
+    @property
+    def is_in_two_passes(self) -> bool:
+        """Whether some batches are run in two passes."""
+        return any(self._two_passes.values())
+
     def _is_in_two_passes(self, plan: CapturePlan, num_records: int) -> bool:
         """A public rule: from what the user chose, and from shapes and free memory at the first batch of a kind."""
         key = (id(plan), num_records)

@@ -110,7 +110,7 @@ def engine_for(
     if compiled:
         try:
             engine = _try_engine(GhostEngine(model, loss_fn, **settings), clip, padding)
-            return engine, "in full, not compiled" if engine.is_in_full else "compiled"
+            return engine, _way(engine, "compiled")
         except LehrError:
             raise
         except Exception as error:  # whatever a compiler, or the lack of one, may raise
@@ -119,7 +119,14 @@ def engine_for(
             why = str(error).strip().splitlines() or [type(error).__name__]
             warnings.warn(f"the step is not compiled, and slower: {why[0]}", stacklevel=2)
     engine = _try_engine(GhostEngine(model, loss_fn, compiled=False, **settings), clip, padding)
-    return engine, "in full, not compiled" if engine.is_in_full else "not compiled"
+    return engine, _way(engine, "not compiled")
+
+
+def _way(engine: GhostEngine, usual: str) -> str:
+    """How an engine runs. Each way rounds differently, so that a step of one is never repeated by another."""
+    if engine.is_in_full:
+        return "in full, not compiled"
+    return "in two passes, not compiled" if engine.is_in_two_passes else usual
 
 
 def sharded_engine_for(
