@@ -1,7 +1,10 @@
-"""Settings for the examples in the Markdown pages and in the modules."""
+"""Settings for all tests, and for the examples in the Markdown pages and in the modules."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -12,6 +15,24 @@ import pytest
 # Looking for examples loads every module, and these cannot be loaded without Triton.
 NEED_TRITON = ["src/lehr/gradients/triton_kernels.py", "tests/gradients/triton_twins.py"]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
+
+
+_PRODUCT = "import torch; one = torch.ones(256, 256, dtype=torch.bfloat16); one @ one"
+_LIMIT = "ONEDNN_MAX_CPU_ISA"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep torch from instructions that the processor lists and that a virtual machine does not run (AMX)."""
+    if hasattr(config, "workerinput") or _LIMIT in os.environ or not _lists_amx():
+        return
+    tried = subprocess.run([sys.executable, "-c", _PRODUCT], capture_output=True, check=False)
+    if tried.returncode == -signal.SIGILL:
+        os.environ[_LIMIT] = "AVX512_CORE_FP16"
+
+
+def _lists_amx() -> bool:
+    processor = Path("/proc/cpuinfo")
+    return processor.exists() and "amx_tile" in processor.read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,8 @@
 """What the loop costs beside the engine's step: ``python -m benchmarks.loop [--device cuda]`` prints one table.
 
 The first steps of a run of ``lehr.fit`` over forty passes, on synthetic images: draws, preparation, noise, optimizer,
-ledger and checkpoints included, scores left out. After every step the engine alone takes the same number of physical
+ledger and checkpoints included, scores left out. ``--network`` is the papers' small CNN on grey images, or WRN-16-4 in
+bfloat16 on colour images. After every step the engine alone takes the same number of physical
 batches, of the same size, from tensors that lie ready, so that both are timed in turns in one process. Padding is what
 the physical batches have beyond the records that were drawn; both sides pay for it, so it is told apart. The overhead
 is the median over the steps of one to the other.
@@ -23,7 +24,6 @@ from lehr import fit
 from lehr.data import InMemory, Preparation
 from lehr.gradients.ghost import GhostEngine
 from lehr.methods.dpsgd import dpsgd
-from lehr.networks.small import paper_cnn
 from lehr.run.shape import Callback, Progress
 
 RECORDS = 60_000
@@ -85,20 +85,29 @@ class Timed(Callback):
             torch.cuda.synchronize()
 
 
-def measure(*, batch: int, steps: int, device: str, physical_batch: int | None) -> dict[str, Any]:
+# By name: the network, the shape of an image, and other options of ``fit``.
+NETWORKS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "paper_cnn": ("paper CNN", (1, 28, 28), {}),
+    "wide_resnet": ("WRN-16-4", (3, 32, 32), {"precision": "bfloat16"}),
+}
+
+
+def measure(*, network: str, batch: int, steps: int, device: str, physical_batch: int | None) -> dict[str, Any]:
     """One run, and the figures of its steps."""
-    images = torch.randint(0, 256, (RECORDS, 1, 28, 28), dtype=torch.uint8)
+    label, shape, options = NETWORKS[network]
+    images = torch.randint(0, 256, (RECORDS, *shape), dtype=torch.uint8)
     with (
         tempfile.TemporaryDirectory() as folder,
         suppress(KeyboardInterrupt),
         Timed(torch.device(device), steps=steps) as timed,
     ):
         fit(
-            paper_cnn(),
+            network,
             InMemory(images, torch.arange(RECORDS) % 10),
             records=RECORDS,
             num_classes=10,
-            preparation=Preparation(mean=(0.5,), std=(0.5,)),
+            preparation=Preparation(mean=(0.5,) * shape[0], std=(0.5,) * shape[0]),
+            **options,
             method=dpsgd(),
             noise_multiplier=1.0,
             expected_batch_size=batch,
@@ -113,7 +122,7 @@ def measure(*, batch: int, steps: int, device: str, physical_batch: int | None) 
         )
     run_records = timed.physical_batch * sum(timed.batches)
     return {
-        "network": "paper CNN",
+        "network": label,
         "expected_batch_size": batch,
         "steps": steps,
         "physical_batch": timed.physical_batch,
@@ -139,12 +148,19 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     given = parse_options(
         __doc__,
+        network={"choices": NETWORKS, "default": "paper_cnn", "help": "the network"},
         batch={"type": int, "nargs": "+", "default": [512, 2048], "help": "expected batch sizes"},
         physical_batch={"type": int, "help": "records at once; by default what lehr.fit chooses"},
         steps={"type": int, "default": 60, "help": "steps that are timed"},
     )
     rows = [
-        measure(batch=batch, steps=given.steps, device=given.device, physical_batch=given.physical_batch)
+        measure(
+            network=given.network,
+            batch=batch,
+            steps=given.steps,
+            device=given.device,
+            physical_batch=given.physical_batch,
+        )
         for batch in given.batch
     ]
     save(given, rows=rows)

@@ -5,9 +5,9 @@ Models are built from configurations with random weights, so that nothing is dow
     GPT-2 124M   all weights trained, embeddings tied, 32 records of 256 tokens
     Llama 1B     LoRA of rank 16 in all linear layers of its blocks, frozen weights in bfloat16, 8 records of 512 tokens
 
-Three sides take turns, step by step, in one process. *plain* is a step of SGD, compiled. *engine* is the same step in
-private: norms, flat clip, noise, update. *integration* is ``LehrTrainer`` from end to end: draw, collation, transfer,
-step, optimizer and callbacks. All of them run in bfloat16, with float32 weights of what is trained.
+Three sides take turns, a few steps each, in one process. *plain* is a step of SGD, compiled. *engine* is the same step
+in private: norms, flat clip, noise, update. *integration* is ``LehrTrainer`` from end to end: draw, collation,
+transfer, step, optimizer and callbacks. All run in bfloat16, with float32 weights of what is trained.
 
 ``ms`` is the median; ``gib`` is the most memory that a side allocates, from building its model to its last step, and is
 measured on a GPU only. ``--quick`` has tiny models and compiles nothing, for a test. A side that cannot run is listed
@@ -52,6 +52,7 @@ NOISE_MULTIPLIER = 1.0
 CLIP_NORM = 1.0
 RANK = 16
 WARM_UP = 3
+AT_ONCE = 4  # steps of a turn; a GPU is waited for at their end
 SIDES = ("plain", "engine", "integration")
 Step = Callable[[], object]
 
@@ -203,15 +204,17 @@ class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 class Turns(TrainerCallback):
-    """After every step of the trainer, the other sides have their turn. Time between steps is the trainer's."""
+    """After a few steps of the trainer, the other sides have their turn. Time between steps is the trainer's."""
 
-    def __init__(self, after_step: Callable[[float], None], device: str) -> None:
-        self._after_step, self._device = after_step, device
+    def __init__(self, after_turn: Callable[[float], None], device: str) -> None:
+        self._after_turn, self._device = after_turn, device
         self._began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step % AT_ONCE:
+            return
         _synchronize(self._device)
-        self._after_step(time.perf_counter() - self._began)
+        self._after_turn((time.perf_counter() - self._began) / AT_ONCE)
         _synchronize(self._device)
         self._began = time.perf_counter()
 
@@ -294,10 +297,10 @@ def _build(case: Case, who: str, make: Callable[[Case], Step], own: Measured, st
 
 
 def _train(case: Case, own: Measured, take_turns: Step, *, rounds: int) -> None:
-    """Train with the integration; after the first steps, the other sides have their turn after each."""
+    """Train with the integration; after the first turns, the other sides have theirs after each."""
     before, times = _reset_memory(case.device), []
 
-    def after_step(seconds: float) -> None:
+    def after_turn(seconds: float) -> None:
         times.append(1e3 * seconds)
         if len(times) == WARM_UP:
             own.gib = _peak(case.device, before)
@@ -306,8 +309,8 @@ def _train(case: Case, own: Measured, take_turns: Step, *, rounds: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            trainer = trainer_for(case, Path(folder), steps=WARM_UP + rounds)
-            trainer.add_callback(Turns(after_step, case.device))
+            trainer = trainer_for(case, Path(folder), steps=AT_ONCE * (WARM_UP + rounds))
+            trainer.add_callback(Turns(after_turn, case.device))
             trainer.train()
         except Exception as error:
             own.error = _first_line(error)
@@ -319,9 +322,10 @@ def _train(case: Case, own: Measured, take_turns: Step, *, rounds: int) -> None:
 def _milliseconds(step: Step, device: str) -> float:
     _synchronize(device)
     began = time.perf_counter()
-    step()
+    for _ in range(AT_ONCE):
+        step()
     _synchronize(device)
-    return 1e3 * (time.perf_counter() - began)
+    return 1e3 * (time.perf_counter() - began) / AT_ONCE
 
 
 def _synchronize(device: str) -> None:

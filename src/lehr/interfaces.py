@@ -256,3 +256,10 @@ def layer_rules() -> Mapping[type[nn.Module], LayerRule]:
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """The type in which norms and sums of this type are kept."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device. From ordinary memory a copy to a GPU would wait for everything that the GPU has to do."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -79,6 +79,16 @@ def test_any_shape_is_consistent_of_outer(records: int, positions: int, outputs:
     assert_consistent(part)
 
 
+@pytest.mark.parametrize("positions", [1, 3, 40])
+def test_padding_columns_of_outer_are_no_rows_of_the_parameter(positions: int) -> None:
+    grads, inputs = drawn(4, positions, 5), drawn(4, positions, 3, seed=1)
+    plain, padded = Outer(grads, inputs), Outer(nn.functional.pad(grads, (0, 3)), inputs, rows=5)
+    assert padded.shape == plain.shape
+    assert_consistent(padded)
+    assert padded.taken(1, 3).materialised().equal(plain.taken(1, 3).materialised())
+    assert together([padded, padded]).materialised().shape == plain.materialised().shape
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_norms_of_half_precision_are_those_of_the_tensors_as_they_are(dtype: torch.dtype) -> None:
     for positions in (1, 3, 40):

@@ -176,6 +176,16 @@ def test_a_table_tied_to_the_last_layer_or_used_twice_counts_the_product_between
     assert_agrees(twice.double(), *words(3, positions))
 
 
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_head_with_more_columns_than_it_has_outputs(monkeypatch: pytest.MonkeyPatch, is_tied: bool) -> None:
+    """As on a GPU, where an odd number of outputs is filled up."""
+    monkeypatch.setattr(rules, "_is_padded", lambda layer, values: layer.out_features == 37)
+    table, head = nn.Embedding(37, 6), nn.Linear(6, 37, bias=not is_tied)
+    model = with_one_weight(table, head, nn.Linear(6, 6)) if is_tied else nn.Sequential(table, nn.Tanh(), head)
+    for by_engine in (False, True):
+        assert_agrees(model.double(), *words(3, 4, rows=37), by_engine=by_engine)
+
+
 def test_a_large_table_is_never_stored_record_by_record() -> None:
     """A record's dense gradient would take 13 MB here, and all of them 26 GB."""
     found = ghost(nn.Embedding(50_000, 64), torch.arange(2048 * 3).reshape(2048, 3) * 7, torch.zeros(2048))

@@ -41,7 +41,7 @@ def distances() -> dict[str, dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("shape", triton_twins.SHAPES)
+@pytest.mark.parametrize("shape", [*triton_twins.SHAPES, *(f"sequence, {name}" for name in triton_twins.SEQUENCES)])
 def test_norms_and_what_is_kept_and_sums_are_those_of_a_loop(
     distances: dict[str, dict[str, float]], shape: str
 ) -> None:

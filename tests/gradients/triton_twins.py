@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lehr.gradients import convolutions, triton_kernels
+from lehr.gradients.contributions import Outer
 from tests.gradients.convolutions import Convolution, in_order_of_columns
 
 SHAPES = {
@@ -32,10 +33,52 @@ SHAPES = {
 }
 
 
+# Sequences for linear layers: records, positions, outputs, inputs.
+SEQUENCES = {
+    "short": (3, 5, 20, 24),
+    "a few tiles": (2, 300, 70, 33),
+    "wide": (3, 130, 200, 140),
+    "two positions": (4, 2, 16, 16),
+}
+
+
 def distances(*, dtype: torch.dtype, device: str) -> dict[str, dict[str, float]]:
     """For every shape and every way, the distance to the loop, relative to what the loop gives."""
     found = {name: _of_shape(shape, dtype, device) for name, shape in SHAPES.items()}
-    return {**found, "layouts": _of_layouts(dtype, device)}
+    sequences = {f"sequence, {name}": _of_sequence(sizes, dtype, device) for name, sizes in SEQUENCES.items()}
+    return {**found, **sequences, "layouts": _of_layouts(dtype, device)}
+
+
+def _of_sequence(sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> dict[str, float]:
+    """A linear layer: sums of products between positions, norms of what is formed, and the weighted sum."""
+    records, positions, outputs, inputs = sizes
+    torch.manual_seed(0)
+    grads, values = (torch.randn(records, positions, size).to(device, dtype) for size in (outputs, inputs))
+    left, right = grads.double().cpu(), values.double().cpu()
+    formed = torch.einsum("bto,bti->boi", left, right)
+    squares = [factor.square().sum(2) for factor in (left, right)]
+    expected = torch.stack(
+        [
+            formed.square().sum((1, 2)),
+            (squares[0] * squares[1]).sum(1),
+            (squares[0] * squares[1]).sqrt().sum(1),
+            squares[0].sum(1),
+            squares[1].sum(1),
+        ]
+    )
+    sums = convolutions.gram_sums(values, grads)
+    weights_B, counted_B = torch.linspace(0, 1.5, records), torch.arange(records) > 0
+    grads[0], values[0] = torch.nan, torch.inf
+    part = Outer(grads, values, rows=outputs - 3)
+    weighted = part._sum_by_triton(weights_B.to(device), counted_B.to(device))
+    whole = torch.tensordot((weights_B * counted_B).double(), formed, dims=1)
+    images = (convolutions.as_images(factor[1:]) for factor in (values, grads))
+    norms = convolutions.triton_norms(*images, convolutions.ONE_PLACE.flat(), records - 1)
+    return {
+        **{f"sum {at}": _distance(*pair) for at, pair in enumerate(zip(sums, expected, strict=True))},
+        "norms of what is formed": _distance(norms, expected[0, 1:]),
+        "weighted sum": _distance(weighted.float(), whole),
+    }
 
 
 def _of_shape(shape: Convolution, dtype: torch.dtype, device: str) -> dict[str, float]:

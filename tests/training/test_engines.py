@@ -28,6 +28,7 @@ from lehr.training.engines import (
     padding,
     physical_batch_for,
     probe,
+    record_bytes,
     try_model,
     zeros_like,
 )
@@ -77,7 +78,17 @@ def test_little_is_padded_and_a_gpu_takes_more_at_once() -> None:
     large = plan(batch=2048)
     size = physical_batch_for(large, CPU)
     assert 0 < padded_fraction(large, size) < 0.08
-    assert physical_batch_for(large, torch.device("cuda")) >= size
+    gpu = torch.device("cuda")
+    assert physical_batch_for(large, gpu, record_bytes=10_000) > 2048 > size
+    assert physical_batch_for(large, gpu, record_bytes=2**30) <= LARGEST_PHYSICAL_BATCH
+
+
+def test_bytes_of_a_record_are_those_of_all_outputs() -> None:
+    private = InMemory(torch.zeros(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64))
+    records = RunRecords(name="", private=private, records=2, num_classes=3, preparation=Preparation())
+    pipeline = InputPipeline(preparation=Preparation(), augmentation=augmentation_by_name("none"), views=2, device=CPU)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Linear(5, 3))
+    assert record_bytes(model, records, pipeline) == 2 * 4 * (16 + 5 + 3)
 
 
 def test_padded_fraction_is_that_of_drawn_batches() -> None:

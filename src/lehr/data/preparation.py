@@ -11,6 +11,7 @@ from torch import Tensor
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.files import strict_json
+from lehr.interfaces import moved
 
 _LARGEST_BYTE = 255
 
@@ -49,7 +50,8 @@ class Preparation:
             return images.mul(1 / self.std[0]).sub_(self.mean[0] / self.std[0])
         if images.ndim < 3 or images.shape[-3] != len(self.mean):
             raise InvalidValue("images", allowed=f"of {len(self.mean)} channels", given=tuple(images.shape))
-        mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        both = (torch.tensor(values, dtype=images.dtype).view(-1, 1, 1) for values in (self.mean, self.std))
+        mean, std = (moved(values, images.device) for values in both)
         return (images - mean) / std
 
     def prepared(self, inputs: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 
 from lehr import validate
 from lehr.errors import BadRecord, InvalidValue
-from lehr.interfaces import Inputs, Records
+from lehr.interfaces import Inputs, Records, moved
 
 MAX_COUNT_RATIO = 3  # enough for a rounded number, and for the halves of a cross-validation
 _CHUNK = 4096
@@ -107,8 +107,10 @@ class InMemory:
     def batch(self, indices_B: Tensor) -> tuple[Any, Tensor]:
         """Return inputs and targets of the records at these indices."""
 
+        there = moved(indices_B, self.targets.device)
+
         def rows(leaf: Tensor) -> Tensor:
-            return leaf.index_select(0, indices_B.to(leaf.device))
+            return leaf.index_select(0, there if leaf.device == there.device else indices_B.to(leaf.device))
 
         return pytree.tree_map(rows, self.inputs), rows(self.targets)
 

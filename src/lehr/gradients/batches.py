@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lehr.errors import InvalidValue
-from lehr.interfaces import Groups, Inputs, ViewTargets
+from lehr.interfaces import Groups, Inputs, ViewTargets, moved
 
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
 TRAINED_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -137,7 +137,7 @@ def check_mask(mask_B: Tensor | None, *, num_records: int, device: torch.device)
     if not isinstance(found, Tensor) or found.dtype is not torch.bool or found.shape != (num_records,):
         given = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise InvalidValue("mask_B", allowed=f"torch.bool ({num_records},), one for each record", given=given)
-    return mask_B.to(device)
+    return moved(mask_B, device)
 
 
 def check_batch(inputs: Inputs, targets: Any, mask_B: Tensor | None, *, views: int, device: torch.device) -> Tensor:

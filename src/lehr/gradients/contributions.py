@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from math import ceil, prod
 from typing import Any, Protocol, runtime_checkable
@@ -29,17 +30,26 @@ import torch
 from torch import Size, Tensor
 
 from lehr.gradients.batches import check_groups, weight_of_each
-from lehr.gradients.convolutions import Convolved, more_views
+from lehr.gradients.convolutions import (
+    HAS_TRITON,
+    ONE_PLACE,
+    Convolved,
+    as_images,
+    gram_sums,
+    more_views,
+    triton_norms,
+    weighted_outer,
+)
 from lehr.gradients.precision import (
     HALF,
     batched_product,
     keep,
-    product,
     records_at_once,
     rounding_of,
     rounding_of_scaling,
     rounding_of_sum,
     squares_at_most,
+    sum_of_products,
     sum_of_squares,
     sum_over_records,
     uncast,
@@ -107,9 +117,9 @@ def squared_norms_by_forming(
     return torch.cat([sum_of_squares(formed(chunk)) for chunk in chunks])
 
 
-def outer(output_grads_BTO: Tensor, inputs_BTI: Tensor) -> Outer | Materialised:
+def outer(output_grads_BTO: Tensor, inputs_BTI: Tensor, rows: int | None = None) -> Outer | Materialised:
     """The form that takes less work. A gradient that is formed and small is kept, and summed as its norm was taken."""
-    found = Outer(output_grads_BTO, inputs_BTI)
+    found = Outer(output_grads_BTO, inputs_BTI, rows)
     is_small = 4 * found.records * prod(found.shape) <= KEPT_BYTES
     return Materialised(found.materialised()) if found.is_formed and is_small else found
 
@@ -124,6 +134,7 @@ class Outer:
 
     output_grads_BTO: Tensor  # noqa: N815
     inputs_BTI: Tensor  # noqa: N815
+    rows: int | None = None  # of the parameter, where further columns of the output gradients are padding: zeros
 
     @property
     def records(self) -> int:
@@ -131,7 +142,8 @@ class Outer:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.output_grads_BTO.shape[2], self.inputs_BTI.shape[2])
+        outputs = self.output_grads_BTO.shape[2]
+        return (outputs if self.rows is None else self.rows, self.inputs_BTI.shape[2])
 
     @property
     def is_formed(self) -> bool:
@@ -139,67 +151,92 @@ class Outer:
         positions, (outputs, inputs) = self.output_grads_BTO.shape[1], self.shape
         return positions > 1 and positions * (outputs + inputs) >= outputs * inputs
 
+    @property
+    def is_for_triton(self) -> bool:
+        """Whether the Triton kernels take it: sequences in bfloat16, on a GPU."""
+        factors = (self.output_grads_BTO, self.inputs_BTI)
+        is_narrow = all(factor.is_cuda and factor.dtype is torch.bfloat16 for factor in factors)
+        return HAS_TRITON and is_narrow and self.inputs_BTI.shape[1] > 1
+
     def squared_norms(self) -> Tensor:
         positions, (outputs, inputs) = self.output_grads_BTO.shape[1], self.shape
-        left_BT, right_BT = squares_at_most(self.output_grads_BTO, [2]), squares_at_most(self.inputs_BTI, [2])
-        if positions == 1:
-            return (left_BT * right_BT).sum(1)
+        if self.is_for_triton and not self.is_formed:
+            products_B, apart_B, lengths_B, left_B, right_B = self._gram_sums
+        else:
+            left_BT, right_BT = squares_at_most(self.output_grads_BTO, [2]), squares_at_most(self.inputs_BTI, [2])
+            if positions == 1:
+                return (left_BT * right_BT).sum(1)
+            lengths_B, apart_B = (left_BT.sqrt() * right_BT.sqrt()).sum(1), (left_BT * right_BT).sum(1)
+            left_B, right_B = left_BT.sum(1), right_BT.sum(1)
+            if not self.is_formed:
+                products_BTT = _gram(self.output_grads_BTO) * _gram(self.inputs_BTI)
+                apart_B, products_B = products_BTT.diagonal(dim1=1, dim2=2).sum(1), products_BTT.sum((1, 2))
         if self.is_formed:
             squared_B = self._squares_by_tiles()
         else:
-            products_BTT = _gram(self.output_grads_BTO) * _gram(self.inputs_BTI)
-            rounding_B = rounding_of(products_BTT.diagonal(dim1=1, dim2=2).sum(1))
-            tiny = positions * torch.finfo(left_BT.dtype).tiny
-            lost_B = (outputs * tiny) * right_BT.sum(1) + (inputs * tiny) * left_BT.sum(1)
-            squared_B = products_BTT.sum((1, 2)).clamp_min(0) + rounding_B + lost_B
+            tiny = positions * torch.finfo(left_B.dtype).tiny
+            lost_B = (outputs * tiny) * right_B + (inputs * tiny) * left_B
+            squared_B = products_B.clamp_min(0) + rounding_of(apart_B) + lost_B
         dtype = self.output_grads_BTO.dtype
-        lengths_B = (left_BT.sqrt() * right_BT.sqrt()).sum(1)
-        squared_B = squared_B + rounding_of_sum(lengths_B, dtype, left_BT.device)
-        if dtype not in HALF:
+        squared_B = squared_B + rounding_of_sum(lengths_B, dtype, lengths_B.device)
+        if dtype not in HALF or self.is_for_triton:  # the kernels scale what they have multiplied, and round no factor
             return squared_B
-        return squared_B + rounding_of_scaling(self.squares_apart(), dtype, positions=positions)
+        return squared_B + rounding_of_scaling(apart_B, dtype, positions=positions)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        if self.is_for_triton:
+            return self._sum_by_triton(weights_B, counted_B)[: self.rows]
         # The narrower factor is scaled, in float32: with a head over a large vocabulary the other is many times larger.
         wide, narrow = self.output_grads_BTO, self.inputs_BTI
         is_turned = wide.shape[2] < narrow.shape[2]
         if is_turned:
             wide, narrow = narrow, wide
-        scaled, kept = weigh(narrow, weights_B, counted_B), keep(wide, counted_B)
-        positions = scaled.shape[1]
+        found = sum_of_products(weigh(narrow, weights_B, counted_B), keep(wide, counted_B))
+        return (found if is_turned else found.T)[: self.rows]
+
+    def _sum_by_triton(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        # A weight that is not a number marks a record that is not counted.
+        marked_B = torch.where(counted_B, weights_B.float(), torch.nan)
 
         def sum_of(some: slice) -> Tensor:
-            left, right = scaled[some].flatten(0, 1), kept[some].flatten(0, 1)
-            if positions > 1 and not left.is_cuda:
-                left, right = left.double(), right.double()
-            return product(left.T, right)
+            parts: Tensor = weighted_outer(self.inputs_BTI[some], self.output_grads_BTO[some], marked_B[some])
+            return parts.sum(0, dtype=torch.float64)
 
-        at_once = records_at_once(self.inputs_BTI.dtype, positions=positions)
-        found = sum_over_records(self.records, sum_of, at_once=at_once)
-        return found if is_turned else found.T
+        at_once = records_at_once(torch.bfloat16, positions=self.inputs_BTI.shape[1])
+        return sum_over_records(self.records, sum_of, at_once=at_once)
+
+    @cached_property
+    def _gram_sums(self) -> tuple[Tensor, ...]:
+        return tuple(gram_sums(self.inputs_BTI, self.output_grads_BTO))
 
     def _squares_by_tiles(self) -> Tensor:
         """The squared norms of the gradients, formed for some records and some outputs at a time."""
+        if self.is_for_triton:
+            images = (as_images(factor) for factor in (self.inputs_BTI, self.output_grads_BTO))
+            found: Tensor = triton_norms(*images, ONE_PLACE.flat(), self.records)
+            return found
         outputs, inputs = self.shape
         fitting = FORMED_BYTES // max(1, 4 * inputs)
         if torch.compiler.is_compiling():
             fitting = max(fitting, ceil(self.records * outputs / MOST_COMPILED_CHUNKS))
         at_once, width = max(1, fitting // max(1, outputs)), max(1, min(outputs, fitting))
-        found = []
+        parts = []
         for first in range(0, max(1, self.records), at_once):
             grads, values = (factor[first : first + at_once] for factor in (self.output_grads_BTO, self.inputs_BTI))
             tiles = (Outer(grads[..., left : left + width], values) for left in range(0, outputs, width))
-            found.append(torch.stack([sum_of_squares(tile.materialised()) for tile in tiles]).sum(0))
-        return torch.cat(found)
+            parts.append(torch.stack([sum_of_squares(tile.materialised()) for tile in tiles]).sum(0))
+        return torch.cat(parts)
 
     def materialised(self) -> Tensor:
-        return batched_product(self.output_grads_BTO.transpose(1, 2), self.inputs_BTI)
+        return batched_product(self.output_grads_BTO.transpose(1, 2), self.inputs_BTI)[:, : self.rows]
 
     def taken(self, first: int, last: int) -> Outer:
-        return Outer(self.output_grads_BTO[first:last], self.inputs_BTI[first:last])
+        return Outer(self.output_grads_BTO[first:last], self.inputs_BTI[first:last], self.rows)
 
     def squares_apart(self) -> Tensor:
         """What the squared norm would be if no two positions met."""
+        if self.is_for_triton and not self.is_formed:
+            return self._gram_sums[1]
         exact = at_least_float32(self.inputs_BTI.dtype)
         left, right = (values.to(exact).square().sum(2) for values in (self.output_grads_BTO, self.inputs_BTI))
         return (left * right).sum(1)
@@ -235,9 +272,14 @@ class Lookup:
         return sum_of_squares(self._row_by_row()[1]) + rounding_B
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        nothing = self.output_grads_BTD.new_zeros(self.shape, dtype=torch.float64)
+        return self.added_to(nothing, weights_B, counted_B)
+
+    def added_to(self, total: Tensor, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        """The total, in float64, with the weighted sum added."""
         rows_BT, grads = self._row_by_row()
         scaled = weigh(grads, weights_B, counted_B).flatten(0, 1).double()
-        return scaled.new_zeros(self.shape).index_add(0, rows_BT.flatten(), scaled)
+        return total.double().index_add(0, rows_BT.flatten(), scaled)
 
     def materialised(self) -> Tensor:
         grads = self._exact()
@@ -349,7 +391,12 @@ class Shared:
         return (own + 2 * between).clamp_min(0) + rounding_of(squares_apart)
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
-        return torch.stack([use.weighted_sum(weights_B, counted_B) for use in self.uses]).sum(0)
+        lookups = [use for use in self.uses if isinstance(use, Lookup)]
+        others = [use.weighted_sum(weights_B, counted_B) for use in self.uses if not isinstance(use, Lookup)]
+        total = sum(others[1:], others[0]) if others else lookups.pop().weighted_sum(weights_B, counted_B)
+        for lookup in lookups:  # rows are added where they belong: a table of zeros would be as large as the sum
+            total = lookup.added_to(total, weights_B, counted_B)
+        return total
 
     def materialised(self) -> Tensor:
         return sum_of(self.uses)
@@ -386,7 +433,7 @@ def together(uses: Sequence[Contribution]) -> Contribution:
     same: list[Any] = list(uses)
     if kind is Outer:  # more positions
         grads, inputs = [use.output_grads_BTO for use in same], [use.inputs_BTI for use in same]
-        return Outer(torch.cat(grads, dim=1), torch.cat(inputs, dim=1))
+        return Outer(torch.cat(grads, dim=1), torch.cat(inputs, dim=1), same[0].rows)
     if kind is Lookup:
         rows_BT, grads = [use.rows_BT for use in same], [use.output_grads_BTD for use in same]
         return Lookup(torch.cat(rows_BT, dim=1), torch.cat(grads, dim=1), same[0].num_rows)

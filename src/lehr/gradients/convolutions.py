@@ -43,7 +43,7 @@ _MANY_POSITIONS = 512
 _CACHED_BYTES = 2 * 2**20
 _FEWEST = 6  # records at once: each round costs a fifth of a millisecond, whatever it forms
 _DEVICE_BYTES = 256 * 2**20
-_HAS_TRITON = find_spec("triton") is not None
+HAS_TRITON = find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,14 @@ class Geometry:
         axes = len(flat) // 4
         kernel, stride, padding, dilation = (tuple(flat[1 + at * axes : 1 + (at + 1) * axes]) for at in range(4))
         return cls(kernel, stride, padding, dilation, flat[0])
+
+
+ONE_PLACE = Geometry((1, 1), (1, 1), (0, 0), (1, 1))
+
+
+def as_images(values_BTD: Tensor) -> Tensor:
+    """Sequences as images of one column, on which a linear layer is a convolution with one filter place."""
+    return values_BTD.transpose(1, 2).unsqueeze(3)
 
 
 @dataclass(eq=False)
@@ -137,7 +145,7 @@ class Convolved:
         """Whether the Triton kernels know this convolution: two-dimensional, ungrouped, bfloat16, on a GPU."""
         is_narrow = self.inputs_NCS.dtype == self.output_grads_NOP.dtype == torch.bfloat16
         is_plain = self.inputs_NCS.dim() == 4 and self.geometry.groups == 1
-        return _HAS_TRITON and self.inputs_NCS.is_cuda and is_narrow and is_plain
+        return HAS_TRITON and self.inputs_NCS.is_cuda and is_narrow and is_plain
 
     def keeping_pays(self) -> bool:
         """Whether reading every record's gradient again costs less than forming their sum.
@@ -356,3 +364,34 @@ def triton_parts(inputs: Tensor, output_grads: Tensor, geometry: list[int], weig
     filter_size, positions = prod(Geometry.of(geometry).kernel), prod(output_grads.shape[2:])
     parts = triton_kernels.splits(inputs.shape[0], inputs.shape[1], output_grads.shape[1], filter_size, positions)
     return inputs.new_empty(parts, output_grads.shape[1], filter_size * inputs.shape[1], dtype=torch.float32)
+
+
+# Linear layers on sequences.
+
+
+@torch.library.custom_op("lehr::gram_sums", mutates_args=())
+def gram_sums(inputs: Tensor, output_grads: Tensor) -> Tensor:
+    from lehr.gradients import triton_kernels
+
+    return triton_kernels.gram_sums(inputs, output_grads)
+
+
+@gram_sums.register_fake
+def _(inputs: Tensor, output_grads: Tensor) -> Tensor:
+    return inputs.new_empty(5, inputs.shape[0], dtype=torch.float32)
+
+
+@torch.library.custom_op("lehr::weighted_outer", mutates_args=())
+def weighted_outer(inputs: Tensor, output_grads: Tensor, weights: Tensor) -> Tensor:
+    from lehr.gradients import triton_kernels
+
+    return triton_kernels.weighted_outer(inputs, output_grads, weights)
+
+
+@weighted_outer.register_fake
+def _(inputs: Tensor, output_grads: Tensor, weights: Tensor) -> Tensor:
+    from lehr.gradients import triton_kernels
+
+    (records, positions, size), outputs = inputs.shape, output_grads.shape[2]
+    parts = triton_kernels.outer_splits(records, size, outputs, positions)
+    return inputs.new_empty(parts, outputs, size, dtype=torch.float32)

@@ -208,15 +208,17 @@ class CudaGraphReplay:
     """A function of tensors, recorded per shape of its arguments.
 
     ``function(held, arguments)`` may change the tensors in ``held`` in place, such as weights; those are used where
-    they are, and replacing one by another tensor records anew. ``arguments`` are copied in before each replay. What is
-    returned belongs to the recording and is overwritten by the next call. Generators that the function draws from must
-    be named.
+    they are, and replacing one by another tensor, in another ``held``, records anew. ``arguments`` are copied in before
+    each replay. What is returned belongs to the recording and is overwritten by the next call. Generators that the
+    function draws from must be named.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any], *, generators: Sequence[torch.Generator] = ()) -> None:
         self._function = function
         self._generators = tuple(generators)
         self._recordings: dict[Any, tuple[torch.cuda.CUDAGraph, list[Any], Any]] = {}
+        self._held: Any = None
+        self._addresses: tuple[Any, ...] = ()
 
     def __call__(self, held: Any, arguments: Any) -> Any:
         leaves, structure = pytree.tree_flatten(arguments)
@@ -226,11 +228,15 @@ class CudaGraphReplay:
             (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.stride()) if isinstance(leaf, Tensor) else leaf
             for leaf in leaves
         ]
-        addresses = [
-            (value.data_ptr(), tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
-            for value in pytree.tree_leaves(held)
-        ]
-        key = (structure, *forms, *addresses)
+        if held is not self._held:
+            self._held, self._addresses = (
+                held,
+                tuple(
+                    (value.data_ptr(), tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
+                    for value in pytree.tree_leaves(held)
+                ),
+            )
+        key = (structure, *forms, self._addresses)
         if key not in self._recordings:
             self._recordings[key] = self._record(held, leaves, structure)
         graph, inputs, outputs = self._recordings[key]
@@ -239,6 +245,21 @@ class CudaGraphReplay:
                 own.copy_(given)
         graph.replay()
         return outputs
+
+    def copied(self, held: Any, arguments: Any) -> dict[str, Tensor]:
+        """The same, for a function that returns tensors by name, in memory that no later call overwrites."""
+        found: dict[str, Tensor] = self(held, arguments)
+        values = list(found.values())
+        if not any(value.is_cuda for value in values):
+            return found
+        if len({value.dtype for value in values}) > 1:
+            return {name: value.clone() for name, value in found.items()}
+        # One piece of memory and few launches, however many parameters there are.
+        whole = torch.empty(sum(value.numel() for value in values), dtype=values[0].dtype, device=values[0].device)
+        pieces = whole.split_with_sizes([value.numel() for value in values])
+        parts = [piece.view(value.shape) for piece, value in zip(pieces, values, strict=True)]
+        torch._foreach_copy_(parts, values)
+        return dict(zip(found, parts, strict=True))
 
     def _record(
         self, held: Any, leaves: list[Any], structure: pytree.TreeSpec

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import prod
+from operator import is_not
 from typing import Any, TypeVar
 
 import torch
@@ -285,6 +286,7 @@ class GhostEngine:
         self._is_compiled, self._has_graphs = compiled, cuda_graphs
         self._layers = Layers(model)
         self._built = _build(model)
+        self._snapshot = _Snapshot(model)
         self._differentiation = Differentiation(self._layers, loss_fn, views=self._views, dtype=self._dtype)
         self._attributes = [_plain_attributes(layer) for layer in model.modules()]
         for own, known in zip(self._layers.model.modules(), self._attributes, strict=True):
@@ -323,7 +325,7 @@ class GhostEngine:
             if self._is_in_two_passes(plan, len(mask)):
                 return clip(self._differentiation.in_two_passes(plan, batch, mask))
             step = self._step(plan, clip, batch.parameters, num_records=len(mask))
-            total = step((batch.parameters, batch.buffers), (inputs, targets, mask))
+            total = step(self._snapshot.held, (inputs, targets, mask))
             return PrivateSum(values=total, sensitivity=clip.sensitivity)
 
         found = self._run_by_rules(run, inputs, targets, num_records=len(mask), is_compiled=self._is_compiled)
@@ -408,9 +410,7 @@ class GhostEngine:
                 # A rule that refuses says so before it is compiled.
                 clip(self._differentiation.of_no_record(parameters))
                 compiled = compile_step(step)
-                replayed = CudaGraphReplay(compiled) if self._has_graphs else compiled
-                # What a recording returns is overwritten by the next batch, and a sum must outlive that.
-                self._steps[key] = lambda *given: {name: value.clone() for name, value in replayed(*given).items()}
+                self._steps[key] = CudaGraphReplay(compiled).copied if self._has_graphs else compiled
         return self._steps[key]
 
     def _check_batch(self, inputs: Inputs, targets: Any, mask_B: Tensor | None) -> Tensor:
@@ -419,6 +419,11 @@ class GhostEngine:
 
     def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The current weights and buffers; flags and other plain attributes are copied along the way."""
+        if not self._snapshot.is_current():
+            self._follow_changes()
+        return self._snapshot.held
+
+    def _follow_changes(self) -> None:
         built = _build(self._model)
         if built != self._built:
             changed = sorted(" ".join(item) for item in built.symmetric_difference(self._built))
@@ -431,8 +436,7 @@ class GhostEngine:
                 if value is not before and (isinstance(value, Tensor) or value != before):
                     known[name] = own.__dict__[name] = value
                     self._changes += name != "training"  # which is part of a plan anyway
-        parameters = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
-        return parameters, dict(self._model.named_buffers())
+        self._snapshot = _Snapshot(self._model)
 
     def _plan(self, batch: Batch, num_records: int) -> CapturePlan | None:
         """How to run batches of this shape, of this many records at once; None where gradients are formed in full.
@@ -500,9 +504,43 @@ class GhostEngine:
 
     def _kind(self, batch: Batch) -> Any:
         """What an execution mode is searched for."""
-        flags = tuple(layer.training for layer in self._model.modules())  # some layers are only used in training
         leaves, structure = pytree.tree_flatten((batch.inputs, batch.targets))
-        return structure, flags, self._changes, tuple((leaf.dim(), leaf.dtype) for leaf in batches.leaves(leaves))
+        # Some layers are only used in training.
+        forms = tuple((leaf.dim(), leaf.dtype) for leaf in batches.leaves(leaves))
+        return structure, self._snapshot.flags, self._changes, forms
+
+
+class _Snapshot:
+    """What a model consists of, to see quickly whether anything but the numbers in its weights has changed.
+
+    ``held`` has its weights and buffers.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        layers, parameters, buffers = list(model.modules()), dict(model.named_parameters()), dict(model.named_buffers())
+        self.flags = tuple(layer.training for layer in layers)
+        self.held = ({name: parameter.detach() for name, parameter in parameters.items()}, buffers)
+        self._attributes = [(vars(layer), len(vars(layer)), [*_plain_attributes(layer).items()]) for layer in layers]
+        tables = [table for layer in layers for table in (layer._modules, layer._parameters, layer._buffers)]
+        self._tables = [(table, tuple(table.values())) for table in tables if table]
+        self._trained = [(parameter, parameter.requires_grad) for parameter in parameters.values()]
+        tensors = (*parameters.values(), *buffers.values())
+        self._places = [(tensor, tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
+
+    def is_current(self) -> bool:
+        """Whether everything is the very same object, and every tensor lies where it was."""
+        for attributes, size, known in self._attributes:
+            if len(attributes) != size or any(attributes.get(name) is not value for name, value in known):
+                return False
+        for table, values in self._tables:
+            if len(table) != len(values) or any(map(is_not, table.values(), values)):
+                return False
+        if any(parameter.requires_grad is not flag for parameter, flag in self._trained):
+            return False
+        return all(
+            tensor.data_ptr() == place and tensor.shape == shape and tensor.dtype is dtype
+            for tensor, place, shape, dtype in self._places
+        )
 
 
 def kept_bytes(plan: CapturePlan, num_records: int) -> int:

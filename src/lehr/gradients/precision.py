@@ -1,6 +1,6 @@
 """Numerics: products and sums in float32 or better, what rounding can hide from a norm, and the margins for it.
 
-batched_product, product, sum_of_squares, weigh, ...   arithmetic whose sums are never narrower than float32
+batched_product, sum_of_products, weigh, ...           arithmetic whose sums are never narrower than float32
 rounding_of, rounding_of_scaling, rounding_of_sum      what is added to a squared norm for what rounding can hide
 margin                                                 how far a summed gradient may exceed its reported norm
 narrow, widen                                          the type that a model is run in
@@ -27,6 +27,7 @@ MOST_ADDED_IN_ORDER = 1024
 # Records whose gradients are summed in float32, or over positions in float64, before all else is added in float64.
 RECORDS_AT_ONCE = 64
 MOST_POSITIONS = 2**16  # of all of them together
+MOST_SUM_BYTES = 2**28  # of sums of a few records each that are held at once
 _UNIT = 2**-20  # of a position's length that counts as lost to rounding
 
 
@@ -40,15 +41,35 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right`` of two matrices, in float32 or better, where the right one may be of half precision."""
+    """``left @ right``, in float32 or better, where the right one may be of half precision; perhaps many at once."""
     if right.dtype not in HALF:
         return left @ right
     if not right.is_cuda:
         return left.float() @ right.float()
+    multiply = torch.mm if right.dim() == 2 else torch.bmm
     # What rounding the left factor leaves out is held by a second one: rounding that the record chose would add up.
     rounded = left.to(right.dtype)
     rest = (left - rounded).to(right.dtype)
-    return torch.mm(rounded, right, out_dtype=torch.float32) + torch.mm(rest, right, out_dtype=torch.float32)
+    return multiply(rounded, right, out_dtype=torch.float32) + multiply(rest, right, out_dtype=torch.float32)
+
+
+def sum_of_products(left_BTL: Tensor, right_BTR: Tensor) -> Tensor:
+    """The sum over records and positions of ``left ⊗ right``, in float64: of a few records at a time before that."""
+    records, positions = left_BTL.shape[:2]
+    at_once = records_at_once(right_BTR.dtype, positions=positions)
+    rounds, rest = divmod(records, at_once)
+    size = 4 * rounds * left_BTL.shape[2] * right_BTR.shape[2]
+    if left_BTL.is_cuda and not rest and size <= MOST_SUM_BYTES:  # all rounds in one launch
+        left, right = (factor.reshape(rounds, at_once * positions, -1) for factor in (left_BTL, right_BTR))
+        return product(left.transpose(1, 2), right).sum(0, dtype=torch.float64)
+
+    def sum_of(some: slice) -> Tensor:
+        left, right = left_BTL[some].flatten(0, 1), right_BTR[some].flatten(0, 1)
+        if positions > 1 and not left.is_cuda:
+            left, right = left.double(), right.double()
+        return product(left.T, right)
+
+    return sum_over_records(records, sum_of, at_once=at_once)
 
 
 def records_at_once(factors: torch.dtype, *, positions: int) -> int:

@@ -237,9 +237,9 @@ def _per_channel_grads(layer: nn.Module, sites: Sites) -> Contributions:
     return _affine_grads(sites["output"], _all_but_channels(sites["output"].inputs))
 
 
-def outer_product(site: Site) -> Contribution:
+def outer_product(site: Site, *, rows: int | None = None) -> Contribution:
     """The gradients of the weight: every axis between the record and the features is a position."""
-    return outer(_positions(site.output_grads), _positions(site.inputs))
+    return outer(_positions(site.output_grads), _positions(site.inputs), rows)
 
 
 def bias_grads(site: Site) -> Tensor:
@@ -252,8 +252,31 @@ def _positions(values: Tensor) -> Tensor:
     return values.reshape(values.shape[0], values.shape[1:-1].numel(), values.shape[-1])
 
 
+_ALIGNED = 64  # numbers in a row that products of matrices on a GPU read fastest, or a multiple of that
+_LARGE_VOCABULARY = 1024
+
+
+def _is_padded(layer: nn.Linear, values: Tensor) -> bool:
+    """A head over a large vocabulary whose number of outputs is odd: products with such rows are slow on a GPU."""
+    is_narrow = values.is_cuda and values.dtype == layer.weight.dtype == torch.bfloat16
+    return is_narrow and layer.out_features >= _LARGE_VOCABULARY and layer.out_features % 8 != 0
+
+
+def _run_linear(layer: nn.Linear, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002
+    if not _is_padded(layer, input):
+        output = type(layer).forward(layer, input)
+        return tap("output", input.to(output.dtype), output)  # under autocast the layer saw it in that type
+    more = -layer.out_features % _ALIGNED
+    weight = functional.pad(layer.weight, (0, 0, 0, more))
+    bias: Tensor | None = layer.bias
+    bias = None if bias is None else functional.pad(bias, (0, more))
+    return tap("output", input, functional.linear(input, weight, bias))[..., : layer.out_features]
+
+
 def _linear(layer: nn.Linear, sites: Sites) -> Contributions:
-    return {"weight": outer_product(sites["output"]), "bias": bias_grads(sites["output"])}
+    site = sites["output"]
+    rows = layer.out_features if site.output_grads.shape[-1] > layer.out_features else None
+    return {"weight": outer_product(site, rows=rows), "bias": bias_grads(site)[:, :rows]}
 
 
 def _conv1d(layer: nn.Module, sites: Sites) -> Contributions:
@@ -503,7 +526,7 @@ for _kinds, _rule in (
         (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
         LayerRule(contributions=_per_channel_grads, forward=_batch_norm),
     ),
-    ((nn.Linear,), LayerRule(contributions=_linear)),
+    ((nn.Linear,), LayerRule(contributions=_linear, forward=_run_linear)),
     ((nn.PReLU,), LayerRule(contributions=_prelu)),
     ((nn.Embedding,), LayerRule(contributions=_embedding, refuses=_refuses_table)),
     ((nn.EmbeddingBag,), LayerRule(contributions=_embedding, forward=_embedding_bag, refuses=_refuses_table)),

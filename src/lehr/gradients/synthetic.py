@@ -58,14 +58,17 @@ class SyntheticRecords:
 
     def values(self, model: nn.Module) -> dict[str, Tensor]:
         """Weights a little away from where they are, since a gain of zero hides what stands behind it; and buffers."""
-        generator = torch.Generator().manual_seed(0)
+        generators: dict[torch.device, torch.Generator] = {}
         values = {name: self._typed(buffer.detach().clone()) for name, buffer in model.named_buffers()}
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad and not self.is_wide and parameter.numel() > _MOST_MOVED:
                 values[name] = Parameter(parameter.detach(), requires_grad=False)
                 continue
-            own, by = self._typed(parameter.detach()), _MOVE * torch.randn(parameter.shape, generator=generator)
-            values[name] = Parameter(own + by.to(own.device, own.dtype), parameter.requires_grad)
+            own, device = self._typed(parameter.detach()), parameter.device
+            if device not in generators:
+                generators[device] = torch.Generator(device).manual_seed(0)
+            by = _MOVE * torch.randn(parameter.shape, generator=generators[device], device=device)
+            values[name] = Parameter(own + by.to(own.dtype), parameter.requires_grad)
         return values
 
     def _typed(self, values: Tensor) -> Tensor:

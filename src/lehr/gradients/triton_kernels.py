@@ -1,8 +1,10 @@
-"""Triton kernels for the weight of a two-dimensional convolution in bfloat16, without unfolding its input.
+"""Triton kernels for weights in bfloat16: of two-dimensional convolutions, and of linear layers on sequences.
 
 ``_formed_norms`` accumulates one tile of one record's weight gradient over space, squares it, and drops or keeps it.
 ``_gram_norms`` does the same from the products of places, where a record has few of them.
-``_weighted_parts`` adds up the gradients of many images, each scaled by its weight, in float32.
+``_gram_sums`` is for a linear layer: all products between two tiles of positions, without storing one.
+``_weighted_parts`` adds up the gradients of many images, each scaled by its weight, in float32; ``_weighted_outer``
+does it for a linear layer. Forming the gradients of one works as for a convolution with one filter place.
 
 ``geometry`` is a ``convolutions.Geometry``. Axes of a tile: O output channels, W columns (filter position times
 input channel), P positions of the output.
@@ -125,6 +127,46 @@ def _gram_norms(
 
 
 @triton.jit
+def _position_products(ptr, first, second, in_first, in_second, size, stride_t, stride_d, tile_d: tl.constexpr):
+    """``[P, P]``: the products between the vectors at two tiles of positions."""
+    products = tl.zeros([first.shape[0], second.shape[0]], dtype=tl.float32)
+    for start in range(0, size, tile_d):
+        d = start + tl.arange(0, tile_d)
+        inside = (d < size)[None, :]
+        one = tl.load(ptr + first[:, None] * stride_t + d[None, :] * stride_d, mask=in_first[:, None] & inside, other=0)
+        other = tl.load(
+            ptr + second[:, None] * stride_t + d[None, :] * stride_d, mask=in_second[:, None] & inside, other=0
+        )
+        products = tl.dot(one, tl.trans(other), products)
+    return products
+
+
+@triton.jit
+def _gram_sums(
+    x_ptr, dy_ptr, out_ptr, positions, inputs, outputs, lost, x_b, x_t, x_i, dy_b, dy_t, dy_o,
+    tile_t: tl.constexpr, tile_d: tl.constexpr,
+):  # fmt: skip
+    row, column, record = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    if row > column:  # the same products as those of the mirrored tile, which counts twice
+        return
+    first, second = row * tile_t + tl.arange(0, tile_t), column * tile_t + tl.arange(0, tile_t)
+    in_first, in_second = first < positions, second < positions
+    before = _position_products(x_ptr + record * x_b, first, second, in_first, in_second, inputs, x_t, x_i, tile_d)
+    after = _position_products(dy_ptr + record * dy_b, first, second, in_first, in_second, outputs, dy_t, dy_o, tile_d)
+    is_own = (first[:, None] == second[None, :]) & in_first[:, None]
+    products = before * after
+    # What squares may lose to underflow is added where they are asked for.
+    before, after = tl.where(is_own, before + lost * inputs, 0.0), tl.where(is_own, after + lost * outputs, 0.0)
+    stride = tl.num_programs(2) * tl.num_programs(0) * tl.num_programs(1)
+    out = out_ptr + (record * tl.num_programs(0) + row) * tl.num_programs(1) + column
+    tl.store(out, tl.sum(products) * tl.where(row == column, 1.0, 2.0))
+    tl.store(out + stride, tl.sum(tl.where(is_own, products, 0.0)))
+    tl.store(out + 2 * stride, tl.sum(tl.sqrt(before) * tl.sqrt(after)))
+    tl.store(out + 3 * stride, tl.sum(after))
+    tl.store(out + 4 * stride, tl.sum(before))
+
+
+@triton.jit
 def _weighted_parts(
     x_ptr, dy_ptr, weight_ptr, out_ptr, height, width, x_n, x_h, x_w, x_c, dy_n, dy_p, dy_o, images, together,
     places: tl.constexpr, out_w: tl.constexpr, channels: tl.constexpr, outputs: tl.constexpr,
@@ -155,6 +197,44 @@ def _weighted_parts(
         total += tl.where(weight == weight, weight, 0.0) * tl.dot(tl.trans(dy), x)
     inside = (output < outputs)[:, None] & (column < columns)[None, :]
     address = (part * outputs + output)[:, None] * columns + column[None, :]
+    tl.store(out_ptr + address, total, mask=inside)
+
+
+@triton.jit
+def _weighted_outer(
+    x_ptr, dy_ptr, weight_ptr, out_ptr, records, positions, inputs, outputs, together,
+    x_b, x_t, x_i, dy_b, dy_t, dy_o, has_even_tiles: tl.constexpr,
+    tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
+):  # fmt: skip
+    tile, part = tl.program_id(0), tl.program_id(1)
+    across = tl.cdiv(inputs, tile_w)
+    output, column = (tile // across) * tile_o + tl.arange(0, tile_o), (tile % across) * tile_w + tl.arange(0, tile_w)
+    # What lies beyond the edge is computed from other columns, and not stored.
+    dy_ptr += (output % outputs)[None, :] * dy_o
+    x_ptr += (column % inputs)[None, :] * x_i
+    blocks = tl.cdiv(positions, tile_p)
+    first = part * together
+    total = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+    of_record = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+    for block in range(tl.minimum(together, records - first) * blocks):
+        record = (first + block // blocks).to(tl.int64)
+        place = (block % blocks) * tile_p + tl.arange(0, tile_p)
+        if has_even_tiles:
+            dy = tl.load(dy_ptr + record * dy_b + place[:, None] * dy_t)
+            x = tl.load(x_ptr + record * x_b + place[:, None] * x_t)
+        else:
+            inside = (place < positions)[:, None]
+            dy = tl.load(dy_ptr + record * dy_b + place[:, None] * dy_t, mask=inside, other=0.0)
+            x = tl.load(x_ptr + record * x_b + place[:, None] * x_t, mask=inside, other=0.0)
+        of_record = tl.dot(tl.trans(dy), x, of_record)
+        if block % blocks == blocks - 1:
+            # Weighed after the product, in float32: what is summed is then exactly what the norm was taken of. A weight
+            # that is not a number marks a record that is not counted, whatever it holds.
+            weight = tl.load(weight_ptr + record)
+            total += tl.where(weight == weight, weight * of_record, 0.0)
+            of_record = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+    inside = (output < outputs)[:, None] & (column < inputs)[None, :]
+    address = (part * outputs + output).to(tl.int64)[:, None] * inputs + column[None, :]
     tl.store(out_ptr + address, total, mask=inside)
 
 
@@ -265,6 +345,64 @@ def weighted_parts(inputs: Tensor, output_grads: Tensor, geometry: Any, weights:
         images, ceil(images / parts), **_shape(inputs, output_grads, geometry), **_options(tiling, channels),
     )  # fmt: skip
     return sums
+
+
+def outer_tiling(inputs: int, outputs: int, positions: int) -> Tiling:
+    """As ``norm_tiling``, for the weighted sum of a linear layer."""
+    tile_o, tile_w, tile_p = _at_most(outputs, 128), _at_most(inputs, 128), _at_most(positions, 64)
+    return Tiling(tile_o, tile_w, tile_p, 8 if tile_o * tile_w > 64 * 128 else 4, 4)
+
+
+def outer_splits(records: int, inputs: int, outputs: int, positions: int) -> int:
+    """How many partial sums fill a large GPU's 132 multiprocessors with the fewest rounds, and few sums to add up."""
+    tiles = _tiles(outer_tiling(inputs, outputs, positions), outputs, inputs)
+
+    def work(parts: int) -> float:
+        rounds = ceil(tiles * parts / 132) * ceil(records / parts)
+        return rounds + 0.05 * parts * tiles / 132
+
+    return ceil(records / ceil(records / min(range(1, min(records, 32) + 1), key=work)))
+
+
+def weighted_outer(inputs_BTI: Tensor, output_grads_BTO: Tensor, weights_B: Tensor) -> Tensor:
+    """``[parts, outputs, inputs]``: partial sums over records of their gradients, each scaled by its weight."""
+    (records, positions, inputs), outputs = inputs_BTI.shape, output_grads_BTO.shape[2]
+    tiling, parts = outer_tiling(inputs, outputs, positions), outer_splits(records, inputs, outputs, positions)
+    sums = inputs_BTI.new_empty(parts, outputs, inputs, dtype=torch.float32)
+    _weighted_outer[(_tiles(tiling, outputs, inputs), parts)](
+        inputs_BTI, output_grads_BTO, weights_B, sums, records, positions, inputs, outputs, ceil(records / parts),
+        *inputs_BTI.stride(), *output_grads_BTO.stride(), has_even_tiles=positions % tiling.tile_p == 0,
+        tile_o=tiling.tile_o, tile_w=tiling.tile_w, tile_p=tiling.tile_p,
+        num_warps=tiling.num_warps, num_stages=tiling.num_stages,
+    )  # fmt: skip
+    return sums
+
+
+def position_tiling(positions: int) -> Tiling:
+    """As ``norm_tiling``, for the products between positions."""
+    tile = _at_most(positions, 128)
+    return Tiling(tile, 64, tile, 8 if tile == 128 else 4, 4)
+
+
+GRAM_SUMS = 5
+
+
+def gram_sums(inputs_BTI: Tensor, output_grads_BTO: Tensor) -> Tensor:
+    """``[5, records]``, sums over the positions of a sequence, from which its norm follows.
+
+    All products between positions of the input times those of the output gradient; those of a position with itself;
+    the lengths of both at each position, multiplied; squares of the output gradients; squares of the inputs.
+    """
+    (records, positions, inputs), outputs = inputs_BTI.shape, output_grads_BTO.shape[2]
+    tiling = position_tiling(positions)
+    tiles = ceil(positions / tiling.tile_p)
+    sums = inputs_BTI.new_zeros(GRAM_SUMS, records, tiles * tiles, dtype=torch.float32)
+    _gram_sums[(tiles, tiles, records)](
+        inputs_BTI, output_grads_BTO, sums, positions, inputs, outputs, torch.finfo(torch.float32).tiny,
+        *inputs_BTI.stride(), *output_grads_BTO.stride(), tile_t=tiling.tile_p, tile_d=tiling.tile_w,
+        num_warps=tiling.num_warps, num_stages=tiling.num_stages,
+    )  # fmt: skip
+    return sums.sum(2)
 
 
 def _in_rows(output_grads: Tensor) -> Tensor:

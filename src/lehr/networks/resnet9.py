@@ -82,6 +82,16 @@ class Residual(nn.Sequential):
         return values
 
 
+class Quarters(nn.Module):
+    """The mean over each quarter of an image. Where the sides are even, this is an ordinary pool, which is faster."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        if height % 2 or width % 2:
+            return functional.adaptive_avg_pool2d(images, 2)
+        return functional.avg_pool2d(images, (height // 2, width // 2))
+
+
 class Mirrored(nn.Sequential):
     """In evaluation, the log of the mean probabilities for an image and for its mirror image; in training, as is."""
 
@@ -137,7 +147,7 @@ def resnet9(
             third=block(second, third, pool=True),
             fourth=block(third, third, pool=True),
             last=residual(third),
-            pool=nn.AdaptiveAvgPool2d(2),
+            pool=Quarters(),
             flatten=nn.Flatten(),
             head=nn.Linear(4 * third, num_classes),
         )

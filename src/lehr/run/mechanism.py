@@ -182,11 +182,11 @@ def sum_parts(parts: Iterable[PrivateSum]) -> PrivateSum:
 
 
 def add_part(total: PrivateSum | None, part: PrivateSum) -> PrivateSum:
-    """Add a part to the total in place, or copy it if there is no total yet. The total is in float64.
+    """Add a part to the total in place. The first part becomes the total, in float64, and belongs to it from then on.
 
     In float32, one record could change the rounding of a running sum over many parts by more than its own value.
     """
     if total is None:
-        return replace(part, values={name: value.to(torch.float64, copy=True) for name, value in part.values.items()})
+        return replace(part, values={name: value.double() for name, value in part.values.items()})
     torch._foreach_add_(list(total.values.values()), [part.values[name] for name in total.values])
     return total

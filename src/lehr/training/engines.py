@@ -47,27 +47,59 @@ from lehr.training.records import InputPipeline, RunRecords
 AnyEngine = TypeVar("AnyEngine", GhostEngine, MaterialisedEngine, ShardedEngine)
 RECORDS_WORTH_COMPILING = 500_000  # compiling takes about a minute
 LARGEST_PHYSICAL_BATCH = 1024
+LARGEST_ON_GPU = 16 * LARGEST_PHYSICAL_BATCH  # of networks whose records take little memory
+MEMORY_SHARE = 1 / 16  # of a GPU's memory, for the outputs of layers in a batch of more than LARGEST_PHYSICAL_BATCH
 MOST_COMPILED_RULES = 4
-BATCH_OVERHEAD = (90.0, 128.0)  # cost of a physical batch itself, in records: on a CPU, on a GPU
+BATCH_OVERHEAD = (90.0, 512.0)  # cost of a physical batch itself, in records: on a CPU, on a GPU
 
 
-def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1) -> int:
+def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1, record_bytes: int | None = None) -> int:
     """The cheapest size of physical batches: large ones have more padding, small ones more overhead.
 
-    With several ranks, each one computes its share of a draw.
+    With several ranks, each one computes its share of a draw. ``record_bytes`` is what a record's outputs of layers
+    take; on a GPU, batches of small records are larger.
 
     >>> cpu = torch.device("cpu")
     >>> small = Plan(noise_multiplier=1.0, expected_batch_size=64, records=1464, steps=60, delta=1e-4)
     >>> large = Plan(noise_multiplier=1.0, expected_batch_size=2048, records=60_000, steps=1000, delta=1e-5)
     >>> physical_batch_for(small, cpu), physical_batch_for(large, cpu)
     (80, 712)
+    >>> physical_batch_for(large, torch.device("cuda"), record_bytes=100_000)
+    2176
     """
-    if plan.largest_batch is not None and ranks == 1 and plan.largest_batch <= LARGEST_PHYSICAL_BATCH:
+    is_gpu = device.type == "cuda"
+    largest = LARGEST_PHYSICAL_BATCH
+    if is_gpu and record_bytes is not None:
+        total = torch.cuda.get_device_properties(device).total_memory if torch.cuda.is_available() else 16 * 2**30
+        fitting = int(MEMORY_SHARE * total / max(1, record_bytes))
+        largest = max(largest, min(LARGEST_ON_GPU, fitting))
+    if plan.largest_batch is not None and ranks == 1 and plan.largest_batch <= largest:
         return plan.largest_batch  # one batch of one shape for every draw
     share = plan.expected_batch_size / ranks
     most = share + 4 * math.sqrt(share)
-    sizes = range(8, min(LARGEST_PHYSICAL_BATCH, 8 * math.ceil(most / 8)) + 8, 8)
-    return min(sizes, key=lambda size: _work(share, size, overhead=BATCH_OVERHEAD[device.type == "cuda"]))
+    # On a GPU sums are taken over 64 records at a time.
+    unit = 64 if is_gpu and share > 256 else 8
+    sizes = range(unit, min(largest, unit * math.ceil(most / unit)) + unit, unit)
+    return min(sizes, key=lambda size: _work(share, size, overhead=BATCH_OVERHEAD[is_gpu]))
+
+
+def record_bytes(model: nn.Module, records: RunRecords, pipeline: InputPipeline) -> int:
+    """What the outputs of all layers take for one record, with all its views, in a run on zeros."""
+    inputs = batches.flat_views(padding(records, pipeline, 1)[0], views=pipeline.total_views)
+    total = 0
+
+    def count(layer: nn.Module, given: object, output: object) -> None:
+        nonlocal total
+        total += sum(leaf.numel() * leaf.element_size() for leaf in leaves(output))
+
+    handles = [layer.register_forward_hook(count) for layer in model.modules() if not any(layer.children())]
+    try:
+        with torch.no_grad(), evaluating(model):
+            call(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return total
 
 
 def _work(expected: float, size: int, *, overhead: float) -> float:

@@ -41,7 +41,7 @@ from lehr.data.records import (
 from lehr.data.split import Split
 from lehr.errors import BadRecord, InvalidValue
 from lehr.gradients.batches import each, leaves
-from lehr.interfaces import Inputs
+from lehr.interfaces import Inputs, moved
 from lehr.networks.scattering import Scattering
 from lehr.planning.plan import DECLARED, PRIVATE
 from lehr.privacy.rng import RunKey
@@ -209,7 +209,7 @@ class InputPipeline:
         return self.preparation.normalised(images if self.views > 1 else images.squeeze(1))
 
     def _moved(self, leaf: Tensor) -> Tensor:
-        return leaf.to(self.device, non_blocking=True)
+        return moved(leaf, self.device)
 
 
 # Reading.

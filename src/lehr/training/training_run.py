@@ -264,11 +264,16 @@ class TrainingRun:
         """The layer that is filled before the first step."""
         return projection_of(self.model, self.private_pca)
 
-    @property
+    @cached_property
     def physical_batch(self) -> int:
         """Records per physical batch."""
-        chosen = self.config.run.physical_batch
-        return chosen or engines.physical_batch_for(self.plan, self.device, ranks=self.ranks.total)
+        if (chosen := self.config.run.physical_batch) is not None:
+            return chosen
+        size = None
+        if self.device.type == "cuda" and not self.is_sharded:
+            pipelines = [self.pipeline_of(phase) for phase in self.phases]
+            size = max(engines.record_bytes(self.model, self.evaluation.records, each) for each in pipelines)
+        return engines.physical_batch_for(self.plan, self.device, ranks=self.ranks.total, record_bytes=size)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
