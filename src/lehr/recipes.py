@@ -36,7 +36,7 @@ HIDDEN = 64  # of the network for tables
 
 # The learning rate times the steps, in place of TRAVEL, from hold-outs of MNIST and CIFAR-10; for tables, from those of
 # iris, digits as rows, and seven synthetic tables.
-CNN_TRAVEL = 800.0
+CNN_TRAVEL = 1600.0
 RESIDUAL_TRAVEL, PRIOR_TRAVEL = 8800.0, 3500.0
 TABULAR_TRAVEL = 8800.0
 

@@ -29,10 +29,11 @@ from torch.utils.data import DataLoader
 
 from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra
-from lehr.gradients.batches import one_each, trainable
+from lehr.gradients.batches import each, one_each, trainable
 from lehr.gradients.precision import HALF, widen
 from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records
 from lehr.integrations.record_independence import RecordLoop, sample_records
+from lehr.interfaces import moved
 from lehr.privacy.clipping import FlatClip
 from lehr.run.loop import Engine
 from lehr.training.engines import engine_for
@@ -125,6 +126,7 @@ class LehrTrainer(Trainer):
         args = copy.copy(args)
         args.gradient_accumulation_steps, args.max_grad_norm, args.ignore_data_skip = 1, 0.0, True
         args.bf16, args.mixed_precision, args.torch_compile, args.torch_compile_backend = False, "no", False, None
+        args.logging_nan_inf_filter = False  # it would wait for the GPU in every step, for a loss that is always zero
         if args.max_steps <= 0:
             args.max_steps = max(1, math.ceil(args.num_train_epochs * self.privacy.steps_per_epoch))
         super().__init__(args=args, **others)
@@ -165,7 +167,7 @@ class LehrTrainer(Trainer):
         """One private step over all physical batches of a draw. The returned loss is zero: the true one is private."""
         run = self._open_run()
         model.train()
-        inputs = self._prepare_inputs(inputs)
+        inputs = self._prepare_inputs(each(lambda leaf: moved(leaf, self.args.device), inputs))
         sizes = [len(batch.indices_P) for batch in run.current_batches]
         if not all(isinstance(value, Tensor) and value.shape[:1] == (sum(sizes),) for value in inputs.values()):
             allowed = "tensors with one row for each record that was drawn"
