@@ -2,6 +2,7 @@
 
 - ``accuracy``: MNIST, FashionMNIST and CIFAR-10 at ε = 1, 2, 3 and 8
 - ``auto``: ``recipe="auto"`` beside the default network and plan, on records that no rule was fitted to
+- ``clip-norms``: a clip norm that follows the median of gradient norms, beside fixed ones
 - ``levers``: normalisations, optimizers and averages for a linear layer on scattering features, on a hold-out
 """
 
@@ -247,6 +248,48 @@ def rows(*, device: str, data_dir: str | None, data: str, kind: str, seed: int) 
     return {"accuracy": run.accuracy, "epsilon_proven": run.proven.epsilon}
 
 
+# --- Clip norms -----------------------------------------------------------------------------------------------------
+
+CLIP_NORMS, CLIP_STEPS = (0.01, 0.1, 1.0, 10.0), 120
+STEP_LENGTHS = (
+    0.05,
+    0.2,
+    0.5,
+)  # learning rate times a fixed clip norm
+RATES = (0.02, 0.05, 0.1)  # with a clip norm that finds itself
+
+
+@experiment("recipes", "clip-norms", "Clip norms, fixed and following the median of gradient norms, at ε = 3")
+def clip_norms(outcomes: Outcomes, size: Size) -> Report:
+    """DP-SGD on small_cnn in 120 steps of 256 expected records: every run of a table has the same noise multiplier.
+    A fixed clip norm has a learning rate in inverse proportion to it. Accuracy on the test records.
+    """
+    cuts = {"digits": None} if size.is_quick else {"digits": None, "fashion-mnist": 6_000}
+    fixed = " | ".join(f"fixed, rate {length:g}/C [percent]" for length in STEP_LENGTHS)
+    adaptive = " | ".join(f"median, rate {rate:g} [percent]" for rate in RATES)
+
+    def row(data: str, count: int | None, clip_norm: float) -> Row:
+        settings: list[dict[str, Any]] = [{"learning_rate": length / clip_norm} for length in STEP_LENGTHS]
+        settings += [{"learning_rate": rate, "clip": "quantile"} for rate in RATES]
+        jobs = [
+            _cut(data, count, "default", size.seed_range(3), clip_norm=clip_norm, steps=steps, batch_size=256, **each)
+            for each in settings
+        ]
+        return (f"{clip_norm:g}", *(outcomes.statistic(each) for each in jobs))
+
+    steps = 10 if size.is_quick else CLIP_STEPS
+    return report(
+        *(
+            table(
+                data if count is None else f"{data}, {count:,} records",
+                f"clip norm C, fixed or of the first step | {fixed} | {adaptive}",
+                [row(data, count, clip_norm) for clip_norm in CLIP_NORMS],
+            )
+            for data, count in cuts.items()
+        )
+    )
+
+
 # --- What the parts are worth ---------------------------------------------------------------------------------------
 
 HELD_OUT, SIMULATED_BATCH, LEVER_STEPS, LEVER_CLIP = 5_000, 1_024, 400, 0.1
@@ -360,4 +403,4 @@ def _features(data: str, kind: str, data_dir: str | None) -> tuple[Tensor, Tenso
     return torch.cat([part.flatten(1).half() for part in parts]), known.train.targets
 
 
-EXPERIMENTS = (accuracy, auto, levers)
+EXPERIMENTS = (accuracy, auto, clip_norms, levers)
