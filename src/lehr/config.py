@@ -280,6 +280,10 @@ class MethodConfig(Section):
     )
     learning_rate: float | None = option("Learning rate.", check=validate.positive)
     clip_norm: float | None = option("Largest norm of one record's gradient.", check=validate.positive)
+    clip: str | None = option("Clip rule of dpsgd: flat (the default), automatic, per-layer or quantile.")
+    target_quantile: float | None = option(
+        "With the clip rule quantile: the part of records that the clip norm, clip_norm at first, leaves unclipped."
+    )
     momentum: float | None = option("Momentum of the optimizer.", check=validate.non_negative)
     weight_decay: float | None = option(
         "Weight decay of the optimizer; needs a learning rate.", check=validate.non_negative

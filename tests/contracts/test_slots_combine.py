@@ -53,6 +53,7 @@ from lehr.privacy.clipping import (
     NormClip,
     PerCoordinateClip,
     PerLayerClip,
+    QuantileClip,
     RawPrior,
     ReleasedPrior,
     ScheduledClip,
@@ -93,6 +94,7 @@ CLIPS: dict[type, tuple[Any, ...]] = {
     FlatClip: (FlatClip(0.7),),
     PerCoordinateClip: (PerCoordinateClip(BOUNDS),),
     PerLayerClip: (PerLayerClip(0.7),),
+    QuantileClip: (QuantileClip(0.7, count_share=0.5),),
     ScheduledClip: (ScheduledClip(FlatClip(0.7), StepDecay(every=1, decay=0.5)),),
     Unclipped: (Unclipped(),),
 }

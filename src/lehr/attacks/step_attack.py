@@ -37,7 +37,7 @@ from lehr.auditing.scores import pooled
 from lehr.auditing.thresholds import Corrected
 from lehr.data import InMemory
 from lehr.gradients.materialised import MaterialisedEngine
-from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
+from lehr.interfaces import UNCLIPPED_COUNT, PrivateSum, ReleasedSum, Tensors
 from lehr.planning.plan import Plan
 from lehr.privacy.rng import RunKey
 from lehr.run.mechanism import Method
@@ -210,7 +210,9 @@ class Adversary:
     def __init__(self, canaries: Canaries, clipped_alone: PrivateSum, plan: Plan, signs_R: Tensor) -> None:
         self._canaries, self._plan, self._signs_R = canaries, plan, signs_R
         # What a clip leaves of a canary; at other steps it may be another multiple of the same.
-        sizes = canaries.sizes(clipped_alone.values)
+        # A noisy count, which all canaries move, is left out.
+        of_parameters = {name: value for name, value in clipped_alone.values.items() if name != UNCLIPPED_COUNT}
+        sizes = canaries.sizes(of_parameters)
         self._unit = {name: size.double() / clipped_alone.sensitivity for name, size in sizes.items()}
         self._expected = {
             clips_coordinates: canaries.expected(signs_R, clips_coordinates=clips_coordinates)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM
 from lehr.errors import InvalidValue
 from lehr.optim.optimizers import BuildsOptimizer, sgd
-from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clip_rule, with_schedule
+from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clipping_by_name, with_schedule
 from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
@@ -22,6 +22,7 @@ def dpsgd(
     learning_rate: float = LEARNING_RATE,
     clip_norm: float = CLIP_NORM,
     clip: str = "flat",
+    target_quantile: float | None = None,
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
@@ -29,11 +30,13 @@ def dpsgd(
 ) -> Method:
     """A clip rule by its name, isotropic noise, every step accepted.
 
-    The defaults suit a small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``.
+    The defaults suit a small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``. With
+    ``clip="quantile"`` that is the clip norm of the first step, and it follows the ``target_quantile`` of gradient
+    norms, by default the median.
     """
     return Method(
         name="dpsgd",
-        clipping=with_schedule(clip_rule(clip, clip_norm), clip_schedule),
+        clipping=clipping_by_name(clip, clip_norm, schedule=clip_schedule, target_quantile=target_quantile),
         noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )

@@ -304,6 +304,8 @@ class TrainingRun:
         clipping, compiled = self.evaluation.method.clipping, self.config.run.compiled
         if compiled and clipping.needs_coordinates:
             _refuse("compiled", "omitted for a clip rule by coordinate, which materialises gradients", compiled)
+        if compiled and engines.has_state(clipping):
+            _refuse("compiled", "omitted for a clip norm that changes at every step", compiled)
         return engines.engine_for(
             self.model,
             self.step_loss,
@@ -660,7 +662,7 @@ def _refuse_unshardable(method: Method) -> None:
     clipping, update = method.clipping, method.update
     if not isinstance(method.acceptance, Always):
         _refuse("method", "one that accepts every step: with sharded weights no rank can undo one alone", method.name)
-    if clipping.needs_coordinates or clipping.unproven is not None or clipping.start({"weight": torch.zeros(1)}):
+    if clipping.needs_coordinates or clipping.unproven is not None or engines.has_state(clipping):
         _refuse("method", "one whose clip rule uses norms and has no state, with sharded weights", method.name)
     if type(method.noise) not in (IsotropicNoise, NoNoise):
         _refuse("method", "one with isotropic noise, with sharded weights", method.name)
