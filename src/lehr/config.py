@@ -309,7 +309,7 @@ class PrivacyConfig(Section):
     expected_batch_size: float | None = option("Expected number of records in a batch.", check=validate.positive)
     steps: int | None = option("Number of steps.")
     epochs: float | None = option("Passes over the data, instead of steps.", check=validate.positive)
-    sampling: str = option("poisson, truncated-poisson or without-replacement.", "poisson")
+    sampling: str = option("poisson, balls-in-bins, truncated-poisson or without-replacement.", "poisson")
     largest_batch: int | None = option(
         "With truncated-poisson: larger batches are cut to this at random; by default a size hardly ever exceeded."
     )

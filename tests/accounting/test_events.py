@@ -22,6 +22,7 @@ from lehr.accounting.events import (
     EVENT_TYPES,
     Adjacency,
     Atom,
+    BallsInBins,
     Composed,
     Event,
     Gaussian,
@@ -55,6 +56,7 @@ _simple: st.SearchStrategy[Atom] = st.one_of(
     st.builds(PureDP, _not_negative),
     st.builds(RenyiLimit, st.floats(1, 1e6, exclude_min=True), st.floats(1e-9, 1e9)),
     st.builds(PoissonSampled, st.floats(0, 1, exclude_min=True), _gaussians),
+    st.builds(BallsInBins, st.integers(1, 10**9), _gaussians),
     st.builds(
         TruncatedPoissonSampled,
         st.floats(0, 1, exclude_min=True),
@@ -161,6 +163,7 @@ NUMBER_FIELDS: dict[str, Callable[[Any], Event]] = {
     "TruncatedPoissonSampled.sampling_probability": lambda value: TruncatedPoissonSampled(value, 9, 5, Gaussian(1.0)),
     "TruncatedPoissonSampled.records": lambda value: TruncatedPoissonSampled(0.5, value, 5, Gaussian(1.0)),
     "TruncatedPoissonSampled.largest_batch": lambda value: TruncatedPoissonSampled(0.5, 9, value, Gaussian(1.0)),
+    "BallsInBins.bins": lambda value: BallsInBins(value, Gaussian(1.0)),
     "SampledWithoutReplacement.records": lambda value: SampledWithoutReplacement(value, 1, Gaussian(1.0)),
     "SampledWithoutReplacement.sample_size": lambda value: SampledWithoutReplacement(9, value, Gaussian(1.0)),
     "RepeatAndSelect.mean": lambda value: RepeatAndSelect(Gaussian(1.0), value),

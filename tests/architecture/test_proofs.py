@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "lehr"
 # Every file whose code a guarantee rests on. Each needs its proof.
 MECHANISMS = (
     "acceptance/annealed.py",
+    "accounting/balls_in_bins.py",
     "accounting/filter.py",
     "accounting/pld.py",
     "accounting/rdp.py",

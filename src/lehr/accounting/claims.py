@@ -42,6 +42,9 @@ IDEAL_RANDOMNESS = Premise("the random bits are independent and uniform", Standi
 TRUE_RECORD_COUNT = Premise(
     "the stated number of records is public, and the sampling rate follows from it", Standing.ASSUMED
 )
+WHOLE_EPOCHS = Premise(
+    "the steps of an epoch share one assignment of records to steps, and a later epoch has another", Standing.ASSUMED
+)
 # What gradients/record_axis.py proves of a model rests on this.
 RECORDS_APART = Premise(
     "the code of model and loss keeps nothing from one batch to the next and does the same when it is traced; in a "

@@ -125,6 +125,20 @@ class SampledWithoutReplacement(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class BallsInBins(_Checked):
+    """One epoch: each record went to one of ``bins`` steps, uniformly and independently, and to no other.
+
+    ``event`` was applied to the records of every step. The steps of an epoch have no cost of their own.
+    """
+
+    bins: int
+    event: Gaussian
+
+    def __str__(self) -> str:
+        return f"BallsInBins({self.bins} bins, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
 class RepeatAndSelect(_Checked):
     """``event`` was repeated a secret random number of times and only the best outcome was kept.
 
@@ -186,6 +200,7 @@ Atom = (
     | PoissonSampled
     | TruncatedPoissonSampled
     | SampledWithoutReplacement
+    | BallsInBins
     | RepeatAndSelect
     | RenyiLimit
     | NonPrivate
@@ -222,6 +237,7 @@ def _check_order(*, order: float) -> float:
 
 
 _CHECKS: dict[str, Callable[..., object]] = {
+    "bins": validate.count,
     "count": validate.count,
     "divergence": validate.positive,
     "epsilon": validate.non_negative,
@@ -261,6 +277,11 @@ def together(*events: Event) -> Event:
     return composed(counted(Composed(events)))
 
 
+def steps_per_event(atom: Atom) -> int:
+    """How many steps of a run the atom is the event of: those of an epoch have one event together."""
+    return atom.bins if isinstance(atom, BallsInBins) else 1
+
+
 def is_part(part: Event, *, of: Event) -> bool:
     """Whether every event of ``part`` is in the whole at least as often."""
     whole = counted(of)
@@ -281,6 +302,7 @@ _TYPE_OF: Mapping[str, Any] = {
     "poisson-sampled": PoissonSampled,
     "truncated-poisson-sampled": TruncatedPoissonSampled,
     "sampled-without-replacement": SampledWithoutReplacement,
+    "balls-in-bins": BallsInBins,
     "repeat-and-select": RepeatAndSelect,
     "non-private": NonPrivate,
     "repeated": Repeated,

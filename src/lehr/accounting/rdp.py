@@ -24,6 +24,7 @@ from lehr.accounting.closed_forms import SMALLEST_NOISE, SMALLEST_PROBABILITY, c
 from lehr.accounting.events import (
     Adjacency,
     Atom,
+    BallsInBins,
     Event,
     Gaussian,
     Laplace,
@@ -297,6 +298,8 @@ def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> No
             reason = "Poisson sampling is counted under add-or-remove-one only"
         case SampledWithoutReplacement() if adjacency is not Adjacency.REPLACE_ONE:
             reason = "sampling without replacement keeps the number of records public: replace-one only"
+        case BallsInBins():
+            reason = "epochs of balls-in-bins sampling have no Rényi bound here; the accountant pld counts them"
         case RepeatAndSelect() if any(isinstance(part, RenyiLimit) for part in counted(atom.event)):
             reason = "selection among runs is counted for runs whose events were fixed beforehand"
         case RepeatAndSelect():

@@ -426,7 +426,9 @@ def _moved(what: str, step: int, ratio: float, of: str) -> Difference:
 
 
 def _compared_sums(one: Trace, other: Trace, plan: Plan, key: RunKey, *, num_records: int) -> Iterator[_ComparedSum]:
-    sampling = counted_under(plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records)
+    sampling = counted_under(
+        plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records, bins=plan.bins
+    )
     for first, second in zip(one.sums, other.sums, strict=False):  # another length, or shape, is found in the notes
         if _shapes(first.private.values) != _shapes(second.private.values):
             return

@@ -28,6 +28,7 @@ from lehr.accounting.claims import Claim, Premise, PublishedRule, Standing
 from lehr.accounting.events import (
     NOTHING,
     Adjacency,
+    BallsInBins,
     Event,
     Gaussian,
     NonPrivate,
@@ -71,6 +72,9 @@ class Plan:
     With ``largest_batch``, Poisson samples that are larger are cut at random (truncated Poisson sampling); there are
     then at most ``records`` records.
 
+    With ``bins``, every record is in exactly one of the ``bins`` steps of each epoch (balls-in-bins sampling). An epoch
+    has one event, which its first step costs; an epoch that is not completed costs as much.
+
     ``simulates`` is the larger plan that this one stands for (``lehr.planning.simulation``): it says how that one would
     train, and protects nobody.
     """
@@ -88,6 +92,7 @@ class Plan:
     simulates: Plan | None = None
     records_per_user: int | None = None
     largest_batch: int | None = None
+    bins: int | None = None
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
@@ -106,6 +111,9 @@ class Plan:
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
         self.gradient_event(0, at=self.noise_multiplier)
+        if self.bins is not None and not (self.noise_schedule == CONSTANT and self.asked == NOTHING and not self.limit):
+            allowed = "omitted for steps that differ in noise, ask the records for more or follow a limit"
+            raise InvalidValue("bins", allowed=allowed, given=self.bins)
         if self.noise_schedule != CONSTANT and self.noise_multiplier:
             for step in range(self.steps):
                 if not 0 < (factor := self.noise_schedule.factor(step)) < math.inf:
@@ -144,13 +152,19 @@ class Plan:
 
     @property
     def step_event(self) -> Event:
-        """What a step at the full noise does to the records."""
+        """What a step at the full noise does to the records; with ``bins``, what an epoch does."""
         return together(self.gradient_event(0, at=self.noise_multiplier), self.asked)
 
     @property
     def has_equal_steps(self) -> bool:
         """Whether every step costs the same, and does one thing to the records."""
-        return self.noise_schedule == CONSTANT and self.asked == NOTHING and self.limit is None
+        is_plain = self.noise_schedule == CONSTANT and self.asked == NOTHING and self.limit is None
+        return is_plain and self.bins is None
+
+    @property
+    def steps_per_event(self) -> int:
+        """The steps that one event pays for: those of an epoch, or one."""
+        return self.bins or 1
 
     @property
     def event(self) -> Event:
@@ -162,14 +176,18 @@ class Plan:
         return self.noise_multiplier * self.noise_schedule.factor(step)
 
     def gradient_event(self, step: int, *, at: float | None = None) -> Event:
-        """What the release of a step's sum does to the records; at another noise multiplier where one is given."""
+        """What the release of a step's sum does to the records; at another noise multiplier where one is given.
+
+        With ``bins`` it is what the whole epoch of the step does.
+        """
         sigma = self.noise_multiplier_at(step) if at is None else at
-        return _step(self.adjacency, self.records, self.expected_batch_size, sigma, self.largest_batch)
+        return _step(self.adjacency, self.records, self.expected_batch_size, sigma, self.largest_batch, self.bins)
 
     def events(self, first: int, last: int) -> Event:
-        """What the steps from the first to before the last do to the records."""
+        """What the steps from the first to before the last do to the records: of epochs, those that begin there."""
         if self.noise_schedule == CONSTANT:
-            gradients = {self.gradient_event(0): last - first}
+            begun = math.ceil(last / self.steps_per_event) - math.ceil(first / self.steps_per_event)
+            gradients = {self.gradient_event(0): begun}
         else:
             gradients = Counter(self.gradient_event(step) for step in range(first, last))
         steps = [Repeated(event, count) for event, count in gradients.items() if count]
@@ -187,7 +205,13 @@ class Plan:
 
     def curve(self) -> EpsilonCurve:
         """ε after each step of a plan of equal steps."""
-        return EpsilonCurve(self.step_event, delta=self.delta, adjacency=self.adjacency, largest_steps=self.steps)
+        return EpsilonCurve(
+            self.step_event,
+            delta=self.delta,
+            adjacency=self.adjacency,
+            largest_steps=self.steps,
+            steps_per_event=self.steps_per_event,
+        )
 
     def to_json(self) -> dict[str, object]:
         """The JSON form."""
@@ -203,7 +227,8 @@ class Plan:
     def from_json(cls, shape: object) -> Self:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
         if isinstance(shape, dict):
-            shape = {"records_per_user": None, "largest_batch": None, **shape}  # plans of earlier versions have neither
+            later = dict.fromkeys(("records_per_user", "largest_batch", "bins"))  # plans of earlier versions have none
+            shape = {**later, **shape}
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
@@ -230,6 +255,7 @@ def make_plan(
     asked: Event = NOTHING,
     accountant: str | None = None,
     largest_batch: int | None = None,
+    bins: int | None = None,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -237,9 +263,15 @@ def make_plan(
     what it does at every step. With an ``accountant`` by name, ε is counted by that one alone, as a paper did. Without
     ``delta``, the rule of ``delta_for`` decides. With fewer numbers, ``recommend_plan`` chooses the rest.
 
+    With ``bins``, the batch is ``records / bins`` and counts as given.
+
     It never passes ``epsilon``, by the very bound that will be charged. Noise and batch come within 0.1 % of it (a
     batch drawn without replacement is a whole number); steps are the largest count that does not pass it.
     """
+    if bins is not None:
+        if expected_batch_size is not None:
+            raise InvalidValue("expected_batch_size", allowed="omitted with bins", given=expected_batch_size)
+        expected_batch_size = validate.count(records=records) / validate.count(bins=bins)
     refuse_other_than_three(
         epsilon=epsilon, noise_multiplier=noise_multiplier, steps=steps, expected_batch_size=expected_batch_size
     )
@@ -256,6 +288,7 @@ def make_plan(
         noise_schedule=noise_schedule,
         asked=asked,
         largest_batch=largest_batch,
+        bins=bins,
     )
     if epsilon is None:
         return plan
@@ -294,11 +327,20 @@ def delta_for(delta: float | None, *, records: int) -> float:
     return float(f"1e-{math.floor(math.log10(records)) + 1}")
 
 
-def _step(adjacency: Adjacency, records: int, batch: float, sigma: float, largest_batch: int | None) -> Event:
+def _step(
+    adjacency: Adjacency, records: int, batch: float, sigma: float, largest_batch: int | None, bins: int | None
+) -> Event:
     noise = Gaussian(sigma)
     check_adjacency(adjacency=adjacency)
     if not validate.positive(expected_batch_size=batch) <= records:
         raise InvalidValue("expected_batch_size", allowed=f"at most the {records} records", given=batch)
+    if bins is not None:
+        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or largest_batch is not None:
+            raise InvalidValue("bins", allowed="given under add-or-remove-one, without largest_batch", given=bins)
+        if batch != records / validate.count(bins=bins):
+            allowed = f"{records / bins:g}, the {records} records over {bins} bins"
+            raise InvalidValue("expected_batch_size", allowed=allowed, given=batch)
+        return BallsInBins(bins, noise)
     if largest_batch is not None:
         most = validate.count(largest_batch=largest_batch)
         if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or not batch <= most <= records:

@@ -27,7 +27,7 @@ from lehr.planning.plan import Plan
 from lehr.privacy.clipping import Unclipped
 from lehr.privacy.noise import NoNoise
 from lehr.privacy.rng import StepRandomness
-from lehr.privacy.sampling import Sampling, counted_under, shuffled
+from lehr.privacy.sampling import BallsInBinsSampling, Sampling, counted_under, shuffled
 from lehr.run.loss_oracle import event_of
 
 LARGEST_BATCH = 2**20
@@ -121,6 +121,7 @@ class Mechanism:
             expected_batch_size=plan.expected_batch_size,
             records=plan.records,
             largest_batch=plan.largest_batch,
+            bins=plan.bins,
         )
         mechanism = cls(sampling=sampling, clipping=method.clipping, noise=method.noise, plan=plan)
         if method.noise.needs_limit and plan.limit is None:
@@ -153,8 +154,14 @@ class Mechanism:
         released = self.event(self.noise_multiplier(planned_step, self.noise.factor(state)))
         return together(released, self.plan.asked)
 
-    def draw(self, num_records: int, randomness: StepRandomness) -> Tensor:
-        """The indices of the records drawn for a step, in random order."""
+    def draw(self, num_records: int, randomness: StepRandomness, *, planned_step: int | None = None) -> Tensor:
+        """The indices of the records drawn for a step, in random order.
+
+        With balls-in-bins sampling the planned step that pays for it decides its place in its epoch.
+        """
+        if isinstance(self.sampling, BallsInBinsSampling):
+            position = None if planned_step is None else planned_step % self.sampling.bins
+            return shuffled(self.sampling.draw(num_records, randomness, position=position), randomness)
         return shuffled(self.sampling.draw(num_records, randomness), randomness)
 
     def step_noise(self, state: ComponentState, *, planned_step: int) -> float:

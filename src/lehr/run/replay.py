@@ -108,7 +108,9 @@ class StepCharger:
         self._ledger, self._plan, self.attempt = ledger, plan, attempt
         self._shift = attempt.steps_before - attempt.first_step
         self.end_step = plan.steps - self._shift
-        self._block = math.ceil((plan.plan.stops_at_accepted or plan.steps) / MOST_CHARGES)
+        block = math.ceil((plan.plan.stops_at_accepted or plan.steps) / MOST_CHARGES)
+        whole = plan.plan.steps_per_event  # an epoch is charged before its first draw, and never in parts
+        self._block = whole * math.ceil(block / whole)
         self._most_scores = plan.scores - attempt.scores_before
         known = 0 if ledger is None else ledger.count("steps") - self._shift
         self.charged_until = known if charged_until is None else charged_until
