@@ -68,7 +68,6 @@ SUGGESTIONS = {
     "loss": "loss_fn",
     "max_physical_batch_size": "physical_batch",
     "n_classes": "num_classes",
-    "noise": "noise_multiplier",
     "num_samples": "records",
     "num_train_epochs": "epochs",
     "num_workers": "workers",
@@ -280,6 +279,11 @@ class MethodConfig(Section):
     )
     learning_rate: float | None = option("Learning rate.", check=validate.positive)
     clip_norm: float | None = option("Largest norm of one record's gradient.", check=validate.positive)
+    noise: str | None = option(
+        "float; or discrete: integers, so that the last bits of floating point tell nothing. For dpsgd, auto-s and "
+        "dpsgd-per-layer.",
+        choices=("float", "discrete"),
+    )
     momentum: float | None = option("Momentum of the optimizer.", check=validate.non_negative)
     weight_decay: float | None = option(
         "Weight decay of the optimizer; needs a learning rate.", check=validate.non_negative

@@ -34,6 +34,7 @@ MECHANISMS = (
     "planning/budget.py",
     "planning/search_cost.py",
     "privacy/rng.py",
+    "privacy/rounded_normal.py",
     "privacy/sampling.py",
     "privacy/users.py",
     "run/evaluation.py",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lehr.accounting.events import FLOAT
 from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM
 from lehr.errors import InvalidValue
 from lehr.optim.optimizers import BuildsOptimizer, sgd
 from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clip_rule, with_schedule
-from lehr.privacy.noise import IsotropicNoise, NoNoise
+from lehr.privacy.noise import NoNoise, isotropic_noise
 from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
 
@@ -25,16 +26,18 @@ def dpsgd(
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
+    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """A clip rule by its name, isotropic noise, every step accepted.
 
-    The defaults suit a small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``.
+    With ``noise="discrete"`` sums are rounded to integers and get exactly rounded Gaussian noise. The defaults suit a
+    small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``.
     """
     return Method(
         name="dpsgd",
         clipping=with_schedule(clip_rule(clip, clip_norm), clip_schedule),
-        noise=IsotropicNoise(),
+        noise=isotropic_noise(noise),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 
@@ -47,6 +50,7 @@ def dpsgd_per_layer(
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
+    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Every one of L layers is clipped to ``clip_norm / √L``, or in proportion to ``shares``, by the layers' names.
@@ -61,7 +65,7 @@ def dpsgd_per_layer(
     return Method(
         name="dpsgd-per-layer",
         clipping=with_schedule(clip, clip_schedule),
-        noise=IsotropicNoise(),
+        noise=isotropic_noise(noise),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 
@@ -74,6 +78,7 @@ def auto_s(
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
+    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Each gradient is scaled by ``clip_norm / (norm + stability)``, so there is no threshold to tune.
@@ -84,7 +89,7 @@ def auto_s(
     return Method(
         name="auto-s",
         clipping=with_schedule(AutomaticClip(clip_norm, stability=stability), clip_schedule),
-        noise=IsotropicNoise(),
+        noise=isotropic_noise(noise),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 

@@ -26,6 +26,8 @@ from lehr.accounting.calibration import (
 )
 from lehr.accounting.claims import Claim, Premise, PublishedRule, Standing
 from lehr.accounting.events import (
+    FLOAT,
+    NOISES,
     NOTHING,
     Adjacency,
     Event,
@@ -68,6 +70,9 @@ class Plan:
     With ``records_per_user`` the unit of privacy is a user: ``records`` and batches count users, and each drawn user
     enters a step with at most so many records, averaged before the clip.
 
+    ``noise`` is "float", Gaussian noise in floating point, or "discrete", exactly rounded Gaussian noise on
+    integers.
+
     With ``largest_batch``, Poisson samples that are larger are cut at random (truncated Poisson sampling); there are
     then at most ``records`` records.
 
@@ -88,9 +93,11 @@ class Plan:
     simulates: Plan | None = None
     records_per_user: int | None = None
     largest_batch: int | None = None
+    noise: str = FLOAT
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
+        validate.one_of(NOISES, noise=self.noise)
         if self.limit is not None and not isinstance(self.limit, RenyiLimit):
             raise InvalidValue("limit", allowed="a RenyiLimit or none", given=self.limit)
         if self.records_per_user is not None:
@@ -164,7 +171,8 @@ class Plan:
     def gradient_event(self, step: int, *, at: float | None = None) -> Event:
         """What the release of a step's sum does to the records; at another noise multiplier where one is given."""
         sigma = self.noise_multiplier_at(step) if at is None else at
-        return _step(self.adjacency, self.records, self.expected_batch_size, sigma, self.largest_batch)
+        noise = NOISES[self.noise](sigma)
+        return _step(self.adjacency, self.records, self.expected_batch_size, noise, self.largest_batch)
 
     def events(self, first: int, last: int) -> Event:
         """What the steps from the first to before the last do to the records."""
@@ -203,7 +211,8 @@ class Plan:
     def from_json(cls, shape: object) -> Self:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
         if isinstance(shape, dict):
-            shape = {"records_per_user": None, "largest_batch": None, **shape}  # plans of earlier versions have neither
+            # Plans of earlier versions have none of these.
+            shape = {"records_per_user": None, "largest_batch": None, "noise": FLOAT, **shape}
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
@@ -230,6 +239,7 @@ def make_plan(
     asked: Event = NOTHING,
     accountant: str | None = None,
     largest_batch: int | None = None,
+    noise: str = FLOAT,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -256,6 +266,7 @@ def make_plan(
         noise_schedule=noise_schedule,
         asked=asked,
         largest_batch=largest_batch,
+        noise=noise,
     )
     if epsilon is None:
         return plan
@@ -294,8 +305,7 @@ def delta_for(delta: float | None, *, records: int) -> float:
     return float(f"1e-{math.floor(math.log10(records)) + 1}")
 
 
-def _step(adjacency: Adjacency, records: int, batch: float, sigma: float, largest_batch: int | None) -> Event:
-    noise = Gaussian(sigma)
+def _step(adjacency: Adjacency, records: int, batch: float, noise: Gaussian, largest_batch: int | None) -> Event:
     check_adjacency(adjacency=adjacency)
     if not validate.positive(expected_batch_size=batch) <= records:
         raise InvalidValue("expected_batch_size", allowed=f"at most the {records} records", given=batch)
