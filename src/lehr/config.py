@@ -68,7 +68,6 @@ SUGGESTIONS = {
     "loss": "loss_fn",
     "max_physical_batch_size": "physical_batch",
     "n_classes": "num_classes",
-    "noise": "noise_multiplier",
     "num_samples": "records",
     "num_train_epochs": "epochs",
     "num_workers": "workers",
@@ -283,6 +282,11 @@ class MethodConfig(Section):
     clip: str | None = option("Clip rule of dpsgd: flat (the default), automatic, per-layer or quantile.")
     target_quantile: float | None = option(
         "With the clip rule quantile: the part of records that the clip norm, clip_norm at first, leaves unclipped."
+    )
+    noise: str | None = option(
+        "float; or discrete: integers, so that the last bits of floating point tell nothing. For dpsgd, auto-s and "
+        "dpsgd-per-layer.",
+        choices=("float", "discrete"),
     )
     momentum: float | None = option("Momentum of the optimizer.", check=validate.non_negative)
     weight_decay: float | None = option(

@@ -35,6 +35,7 @@ MECHANISMS = (
     "planning/budget.py",
     "planning/search_cost.py",
     "privacy/rng.py",
+    "privacy/rounded_normal.py",
     "privacy/sampling.py",
     "privacy/users.py",
     "run/evaluation.py",

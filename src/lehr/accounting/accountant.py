@@ -28,9 +28,13 @@ from typing import Protocol
 import lehr
 from lehr import validate
 from lehr.accounting.claims import (
+    CRYPTOGRAPHIC_BITS,
+    EXACT_ARITHMETIC,
+    EXACT_NOISE,
     IDEAL_ARITHMETIC,
     IDEAL_RANDOMNESS,
     SECRET_REPETITIONS,
+    SUMS_ON_A_GPU,
     TRUE_RECORD_COUNT,
     WHOLE_EPOCHS,
     Claim,
@@ -46,6 +50,7 @@ from lehr.accounting.events import (
     RenyiLimit,
     RepeatAndSelect,
     Repeated,
+    RoundedGaussian,
     SampledWithoutReplacement,
     TruncatedPoissonSampled,
     check_adjacency,
@@ -160,7 +165,10 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
     kinds = {type(atom) for atom in _atoms_within(event)}
     what = "the limit was" if RenyiLimit in kinds else "the events were"
     premises = [Premise(f"{what} chosen without looking at the private records", Standing.ASSUMED)]
-    premises += [IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
+    if {type(getattr(atom, "event", atom)) for atom in counted(event)} == {RoundedGaussian}:
+        premises += [EXACT_ARITHMETIC, EXACT_NOISE, CRYPTOGRAPHIC_BITS, SUMS_ON_A_GPU]
+    else:
+        premises += [IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
     theorem = accountant.theorem
     if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, RenyiLimit}:
         premises.append(TRUE_RECORD_COUNT)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from lehr import validate
@@ -62,6 +63,15 @@ class Gaussian(_Checked):
     """
 
     noise_multiplier: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedGaussian(Gaussian):
+    """Gaussian noise, rounded exactly, on a vector of integers: what it releases is a Gaussian's release, rounded.
+
+    So every accountant counts it as the Gaussian that it is. What rounding a sum to integers adds to its sensitivity is
+    part of the sensitivity (``privacy/noise.proof.md``).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +205,7 @@ class Composed(_Checked):
 
 Atom = (
     Gaussian
+    | RoundedGaussian
     | Laplace
     | PureDP
     | PoissonSampled
@@ -296,6 +307,7 @@ def rest(whole: Event, part: Event) -> Event:
 
 _TYPE_OF: Mapping[str, Any] = {
     "gaussian": Gaussian,
+    "rounded-gaussian": RoundedGaussian,
     "laplace": Laplace,
     "pure-dp": PureDP,
     "renyi-limit": RenyiLimit,
@@ -308,6 +320,8 @@ _TYPE_OF: Mapping[str, Any] = {
     "repeated": Repeated,
     "composed": Composed,
 }
+FLOAT, DISCRETE = "float", "discrete"  # how Gaussian noise is made
+NOISES: Mapping[str, type[Gaussian]] = MappingProxyType({FLOAT: Gaussian, DISCRETE: RoundedGaussian})
 _KIND_OF = {event_type: kind for kind, event_type in _TYPE_OF.items()}
 EVENT_TYPES: tuple[type, ...] = tuple(_KIND_OF)
 

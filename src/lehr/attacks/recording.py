@@ -334,6 +334,10 @@ class TracingRandomness(StepRandomness):
         self._note("normals", purpose, sum(tensor.numel() for tensor in like.values()))
         return super().normals(purpose, like)
 
+    def rounded_normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self._note("rounded normals", purpose, sum(tensor.numel() for tensor in like.values()))
+        return super().rounded_normals(purpose, like)
+
     def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
         self._note("generator", purpose)
         return super().generator(purpose, device)

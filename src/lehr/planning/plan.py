@@ -26,6 +26,8 @@ from lehr.accounting.calibration import (
 )
 from lehr.accounting.claims import Claim, Premise, PublishedRule, Standing
 from lehr.accounting.events import (
+    FLOAT,
+    NOISES,
     NOTHING,
     Adjacency,
     BallsInBins,
@@ -69,6 +71,9 @@ class Plan:
     With ``records_per_user`` the unit of privacy is a user: ``records`` and batches count users, and each drawn user
     enters a step with at most so many records, averaged before the clip.
 
+    ``noise`` is "float", Gaussian noise in floating point, or "discrete", exactly rounded Gaussian noise on
+    integers.
+
     With ``largest_batch``, Poisson samples that are larger are cut at random (truncated Poisson sampling); there are
     then at most ``records`` records.
 
@@ -93,9 +98,11 @@ class Plan:
     records_per_user: int | None = None
     largest_batch: int | None = None
     bins: int | None = None
+    noise: str = FLOAT
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
+        validate.one_of(NOISES, noise=self.noise)
         if self.limit is not None and not isinstance(self.limit, RenyiLimit):
             raise InvalidValue("limit", allowed="a RenyiLimit or none", given=self.limit)
         if self.records_per_user is not None:
@@ -181,7 +188,8 @@ class Plan:
         With ``bins`` it is what the whole epoch of the step does.
         """
         sigma = self.noise_multiplier_at(step) if at is None else at
-        return _step(self.adjacency, self.records, self.expected_batch_size, sigma, self.largest_batch, self.bins)
+        noise = NOISES[self.noise](sigma)
+        return _step(self.adjacency, self.records, self.expected_batch_size, noise, self.largest_batch, self.bins)
 
     def events(self, first: int, last: int) -> Event:
         """What the steps from the first to before the last do to the records: of epochs, those that begin there."""
@@ -227,8 +235,9 @@ class Plan:
     def from_json(cls, shape: object) -> Self:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
         if isinstance(shape, dict):
-            later = dict.fromkeys(("records_per_user", "largest_batch", "bins"))  # plans of earlier versions have none
-            shape = {**later, **shape}
+            # Plans of earlier versions have none of these.
+            later = dict.fromkeys(("records_per_user", "largest_batch", "bins"))
+            shape = {**later, "noise": FLOAT, **shape}
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
@@ -256,6 +265,7 @@ def make_plan(
     accountant: str | None = None,
     largest_batch: int | None = None,
     bins: int | None = None,
+    noise: str = FLOAT,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -289,6 +299,7 @@ def make_plan(
         asked=asked,
         largest_batch=largest_batch,
         bins=bins,
+        noise=noise,
     )
     if epsilon is None:
         return plan
@@ -328,9 +339,8 @@ def delta_for(delta: float | None, *, records: int) -> float:
 
 
 def _step(
-    adjacency: Adjacency, records: int, batch: float, sigma: float, largest_batch: int | None, bins: int | None
+    adjacency: Adjacency, records: int, batch: float, noise: Gaussian, largest_batch: int | None, bins: int | None
 ) -> Event:
-    noise = Gaussian(sigma)
     check_adjacency(adjacency=adjacency)
     if not validate.positive(expected_batch_size=batch) <= records:
         raise InvalidValue("expected_batch_size", allowed=f"at most the {records} records", given=batch)

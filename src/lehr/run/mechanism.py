@@ -37,6 +37,10 @@ class Noise(Protocol):
     """Turns a private sum into a released one, and states the event."""
 
     @property
+    def kind(self) -> str:
+        """How it is made, in the words of a plan: float or discrete."""
+
+    @property
     def needs_bounds(self) -> bool:
         """Whether it needs a bound for each coordinate."""
 

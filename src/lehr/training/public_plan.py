@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lehr.accounting.accountant import bound
-from lehr.accounting.events import NOTHING, Adjacency, Event, Repeated
+from lehr.accounting.events import FLOAT, NOTHING, Adjacency, Event, Repeated
 from lehr.accounting.filter import limit_for
 from lehr.errors import InvalidValue, Unreachable
 from lehr.planning import recommendation
@@ -79,6 +79,7 @@ def plan_for(
             accountant=_accountant(method),
             largest_batch=largest_batch,
             bins=bins,
+            noise=FLOAT if method is None else method.noise.kind,
         )
     if method is not None and method.noise.needs_limit:
         return _with_limit(plan, epsilon, beside)
