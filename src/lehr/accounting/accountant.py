@@ -39,6 +39,7 @@ from lehr.accounting.claims import (
 from lehr.accounting.closed_forms import GDP, TAN
 from lehr.accounting.events import (
     Adjacency,
+    CorrelatedSteps,
     Event,
     PoissonSampled,
     RenyiLimit,
@@ -160,11 +161,13 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
     premises = [Premise(f"{what} chosen without looking at the private records", Standing.ASSUMED)]
     premises += [IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
     theorem = accountant.theorem
-    if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, RenyiLimit}:
+    if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, CorrelatedSteps, RenyiLimit}:
         premises.append(TRUE_RECORD_COUNT)
     if TruncatedPoissonSampled in kinds:
         premises.append(Premise("there are at most as many records as stated", Standing.ASSUMED))
         theorem += "; batches that are cut at random, as a mixture (accounting/pld.proof.md)"
+    if CorrelatedSteps in kinds:
+        theorem += "; banded noise with cyclic sampling (Choquette-Choo et al. 2023; privacy/correlated.proof.md)"
     if RepeatAndSelect in kinds:
         premises.append(SECRET_REPETITIONS)
         theorem += "; repeated selection (Papernot & Steinke 2022, Theorems 2 and 6)"

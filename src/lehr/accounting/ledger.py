@@ -30,6 +30,8 @@ from lehr import validate
 from lehr.accounting.events import (
     NOTHING,
     Adjacency,
+    Atom,
+    CorrelatedSteps,
     Event,
     RenyiLimit,
     check_adjacency,
@@ -179,12 +181,17 @@ class _Totals:
         if not _is_allowed(charged, self.plan_event, self.adjacency):
             left = rest(self.plan_event, self.charged)
             raise BudgetExceeded(f"the plan of the run {self.run!r} has {left} left, and this asks for {entry.event}")
-        open_steps = sum(counted(charged).values()) - self.accepted
+        open_steps = sum(map(_num_steps, counted(charged).items())) - self.accepted
         if entry.accepted > open_steps:
             allowed = f"at most {open_steps}, the steps recorded and not noted as accepted yet"
             raise InvalidValue("count", allowed=allowed, given=entry.accepted)
         accepted = self.accepted + entry.accepted
         return replace(self, rows=self.rows + 1, charged=charged, accepted=accepted, is_finished=entry.finishes)
+
+
+def _num_steps(counted_atom: tuple[Atom, int]) -> int:
+    atom, count = counted_atom
+    return count * atom.steps if isinstance(atom, CorrelatedSteps) else count
 
 
 def _is_allowed(charged: Event, plan_event: Event, adjacency: Adjacency) -> bool:

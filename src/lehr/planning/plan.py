@@ -28,6 +28,7 @@ from lehr.accounting.claims import Claim, Premise, PublishedRule, Standing
 from lehr.accounting.events import (
     NOTHING,
     Adjacency,
+    CorrelatedSteps,
     Event,
     Gaussian,
     NonPrivate,
@@ -71,6 +72,9 @@ class Plan:
     With ``largest_batch``, Poisson samples that are larger are cut at random (truncated Poisson sampling); there are
     then at most ``records`` records.
 
+    With more than one band the noise is correlated from step to step (``lehr.privacy.correlated``), records are drawn
+    from one of ``bands`` groups in turn, and the whole run is one event, which is charged at its first step.
+
     ``simulates`` is the larger plan that this one stands for (``lehr.planning.simulation``): it says how that one would
     train, and protects nobody.
     """
@@ -88,6 +92,7 @@ class Plan:
     simulates: Plan | None = None
     records_per_user: int | None = None
     largest_batch: int | None = None
+    bands: int = 1
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
@@ -105,6 +110,8 @@ class Plan:
             ("expected_batch_size", validate.positive(expected_batch_size=self.expected_batch_size)),
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
+        if validate.count(bands=self.bands) > 1:
+            self._refuse_with_bands()
         self.gradient_event(0, at=self.noise_multiplier)
         if self.noise_schedule != CONSTANT and self.noise_multiplier:
             for step in range(self.steps):
@@ -113,6 +120,25 @@ class Plan:
                     raise InvalidValue("noise_schedule", allowed="a number > 0 at every step of the plan", given=given)
         if self.simulates is not None:
             self._refuse_to_simulate_another(self.simulates)
+
+    def _refuse_with_bands(self) -> None:
+        """Correlated noise is proven for equal steps that do nothing else to the records (correlated.proof.md)."""
+        others = {
+            "under replace-one": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
+            "with truncated batches": self.largest_batch is not None,
+            "with a noise schedule": self.noise_schedule != CONSTANT,
+            "for a method with queries on private records": self.asked != NOTHING,
+            "for a method that stops at accepted steps": self.stops_at_accepted is not None,
+            "for a method whose costs depend on its releases": self.limit is not None,
+            "for a simulation": self.simulates is not None,
+            "with users": self.records_per_user is not None,
+        }
+        for when, is_so in others.items():
+            if is_so:
+                raise InvalidValue("bands", allowed=f"1 {when}", given=self.bands)
+        if not self.bands * self.expected_batch_size <= self.records:
+            allowed = f"at most {self.records / self.expected_batch_size:g}, the records over the batch size"
+            raise InvalidValue("bands", allowed=allowed, given=self.bands)
 
     def _refuse_to_simulate_another(self, larger: Plan) -> None:
         """A simulation has a smaller batch with as much noise for each record in it; all else is the plan's own."""
@@ -150,7 +176,7 @@ class Plan:
     @property
     def has_equal_steps(self) -> bool:
         """Whether every step costs the same, and does one thing to the records."""
-        return self.noise_schedule == CONSTANT and self.asked == NOTHING and self.limit is None
+        return self.noise_schedule == CONSTANT and self.asked == NOTHING and self.limit is None and self.bands == 1
 
     @property
     def event(self) -> Event:
@@ -162,12 +188,21 @@ class Plan:
         return self.noise_multiplier * self.noise_schedule.factor(step)
 
     def gradient_event(self, step: int, *, at: float | None = None) -> Event:
-        """What the release of a step's sum does to the records; at another noise multiplier where one is given."""
+        """What the release of a step's sum does to the records; at another noise multiplier where one is given.
+
+        With bands it is what the sums of all steps do.
+        """
         sigma = self.noise_multiplier_at(step) if at is None else at
+        if self.bands > 1:
+            return self._correlated(self.steps, sigma)
         return _step(self.adjacency, self.records, self.expected_batch_size, sigma, self.largest_batch)
 
     def events(self, first: int, last: int) -> Event:
         """What the steps from the first to before the last do to the records."""
+        if self.bands > 1 and last > first:
+            if first:
+                raise InvalidValue("first", allowed="0 with correlated noise, whose steps are one event", given=first)
+            return self._correlated(last, self.noise_multiplier)
         if self.noise_schedule == CONSTANT:
             gradients = {self.gradient_event(0): last - first}
         else:
@@ -186,8 +221,15 @@ class Plan:
         return claim(self.event, delta=self.delta, adjacency=self.adjacency)
 
     def curve(self) -> EpsilonCurve:
-        """ε after each step of a plan of equal steps."""
+        """ε after each step of a plan of equal steps; with bands, after each cycle of so many steps."""
+        if self.bands > 1:
+            whole = self._correlated(self.steps, self.noise_multiplier)
+            return EpsilonCurve(whole.cycle, delta=self.delta, adjacency=self.adjacency, largest_steps=whole.cycles)
         return EpsilonCurve(self.step_event, delta=self.delta, adjacency=self.adjacency, largest_steps=self.steps)
+
+    def _correlated(self, steps: int, sigma: float) -> CorrelatedSteps:
+        probability = self.bands * self.expected_batch_size / self.records
+        return CorrelatedSteps(steps, self.bands, probability, Gaussian(sigma))
 
     def to_json(self) -> dict[str, object]:
         """The JSON form."""
@@ -203,7 +245,8 @@ class Plan:
     def from_json(cls, shape: object) -> Self:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
         if isinstance(shape, dict):
-            shape = {"records_per_user": None, "largest_batch": None, **shape}  # plans of earlier versions have neither
+            # Plans of earlier versions have none of these.
+            shape = {"records_per_user": None, "largest_batch": None, "bands": 1, **shape}
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
@@ -230,6 +273,7 @@ def make_plan(
     asked: Event = NOTHING,
     accountant: str | None = None,
     largest_batch: int | None = None,
+    bands: int = 1,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -256,6 +300,7 @@ def make_plan(
         noise_schedule=noise_schedule,
         asked=asked,
         largest_batch=largest_batch,
+        bands=bands,
     )
     if epsilon is None:
         return plan
@@ -274,7 +319,7 @@ def make_plan(
         lambda value: run_with(expected_batch_size=value),
         target,
         smallest=1 if is_whole else plan.records * SMALLEST_SAMPLING_PROBABILITY,
-        largest=plan.records,
+        largest=math.nextafter(records / bands, 0) if bands > 1 else records,
         whole=is_whole,
     )
     return replace(plan, expected_batch_size=batch)

@@ -310,6 +310,7 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         noise_schedule=CONSTANT if schedule is None else schedule,
         method=evaluation.method,
         largest_batch=largest_batch,
+        bands=privacy.bands,
     )
     return plan if evaluation.records.owners is None else replace(plan, records_per_user=privacy.records_per_user or 1)
 

@@ -40,6 +40,7 @@ def plan_for(
     noise_schedule: Schedule = CONSTANT,
     method: Method | None = None,
     largest_batch: int | None = None,
+    bands: int = 1,
 ) -> Plan:
     """The plan. The default batch size is 4·√records; without steps and noise, there are 40 passes.
 
@@ -74,6 +75,7 @@ def plan_for(
             asked=asked,
             accountant=_accountant(method),
             largest_batch=largest_batch,
+            bands=bands,
         )
     if method is not None and method.noise.needs_limit:
         return _with_limit(plan, epsilon, beside)
