@@ -65,8 +65,9 @@ def band_coefficients(*, bands: int, steps: int) -> tuple[float, ...]:
     first = square_root_coefficients(bands)
     if bands == 1:
         return (1.0,)
-    with np.errstate(all="ignore"):  # far from the start, the error may be infinite
-        found = optimize.minimize(_log_error, first[1:], args=(length,), jac=True, method="L-BFGS-B")
+    limits = [(0.0, 1.0)] * (bands - 1)  # beyond them the error may be infinite
+    with np.errstate(all="ignore"):
+        found = optimize.minimize(_log_error, first[1:], args=(length,), jac=True, method="L-BFGS-B", bounds=limits)
         best = np.concatenate([[1.0], np.round(found.x, _DIGITS)])
         if not _log_error(best[1:], length)[0] < _log_error(first[1:], length)[0]:
             best = first
