@@ -99,6 +99,7 @@ PLAN_FIELDS = (
     "epochs",
     "sampling",
     "largest_batch",
+    "bands",
     "records_per_user",
     "noise_schedule",
     "simulated_batch_size",
@@ -316,6 +317,10 @@ class PrivacyConfig(Section):
     sampling: str = option("poisson, balls-in-bins, truncated-poisson or without-replacement.", "poisson")
     largest_batch: int | None = option(
         "With truncated-poisson: larger batches are cut to this at random; by default a size hardly ever exceeded."
+    )
+    bands: int = option(
+        "More than 1: noise that is correlated over this many steps and cancels in part; for few passes at a large ε.",
+        1,
     )
     records_per_user: int | None = option(
         "With owners: records of a drawn user in a step, chosen at random and averaged before clipping; 1 by default."

@@ -31,6 +31,7 @@ MECHANISMS = (
     "run/mechanism.py",
     "run/private_run.py",
     "privacy/clipping.py",
+    "privacy/correlated.py",
     "privacy/noise.py",
     "planning/budget.py",
     "planning/search_cost.py",

@@ -45,6 +45,7 @@ from lehr.accounting.closed_forms import GDP, TAN
 from lehr.accounting.events import (
     Adjacency,
     BallsInBins,
+    CorrelatedSteps,
     Event,
     PoissonSampled,
     RenyiLimit,
@@ -170,7 +171,7 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
     else:
         premises += [IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
     theorem = accountant.theorem
-    if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, RenyiLimit}:
+    if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, CorrelatedSteps, RenyiLimit}:
         premises.append(TRUE_RECORD_COUNT)
     if TruncatedPoissonSampled in kinds:
         premises.append(Premise("there are at most as many records as stated", Standing.ASSUMED))
@@ -178,6 +179,8 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
     if BallsInBins in kinds:
         premises.append(WHOLE_EPOCHS)
         theorem += "; epochs of balls-in-bins sampling (Chua et al. 2024; accounting/balls_in_bins.proof.md)"
+    if CorrelatedSteps in kinds:
+        theorem += "; banded noise with cyclic sampling (Choquette-Choo et al. 2023; privacy/correlated.proof.md)"
     if RepeatAndSelect in kinds:
         premises.append(SECRET_REPETITIONS)
         theorem += "; repeated selection (Papernot & Steinke 2022, Theorems 2 and 6)"

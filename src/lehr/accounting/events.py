@@ -149,6 +149,35 @@ class BallsInBins(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class CorrelatedSteps(_Checked):
+    """All ``steps`` of a run whose noise is correlated from step to step by a matrix of so many ``bands``.
+
+    Each record belongs to one of ``bands`` groups. At step t, each record of group t mod ``bands`` entered with
+    ``sampling_probability``. ``event`` is the noise of a whole column of the matrix. The steps of a run have no costs
+    of their own: only all of them are one event.
+    """
+
+    steps: int
+    bands: int
+    sampling_probability: float
+    event: Gaussian
+
+    @property
+    def cycle(self) -> PoissonSampled:
+        """What ``bands`` steps, in which a record can enter once, do to the records: ``correlated.proof.md``."""
+        return PoissonSampled(sampling_probability=self.sampling_probability, event=self.event)
+
+    @property
+    def cycles(self) -> int:
+        """How often a record can enter at most."""
+        return -(-self.steps // self.bands)
+
+    def __str__(self) -> str:
+        rate = f"sampling_probability={self.sampling_probability:g}"
+        return f"CorrelatedSteps({self.steps} steps, {self.bands} bands, {rate}, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
 class RepeatAndSelect(_Checked):
     """``event`` was repeated a secret random number of times and only the best outcome was kept.
 
@@ -212,6 +241,7 @@ Atom = (
     | TruncatedPoissonSampled
     | SampledWithoutReplacement
     | BallsInBins
+    | CorrelatedSteps
     | RepeatAndSelect
     | RenyiLimit
     | NonPrivate
@@ -249,6 +279,7 @@ def _check_order(*, order: float) -> float:
 
 _CHECKS: dict[str, Callable[..., object]] = {
     "bins": validate.count,
+    "bands": validate.count,
     "count": validate.count,
     "divergence": validate.positive,
     "epsilon": validate.non_negative,
@@ -263,6 +294,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "sample_size": validate.count,
     "sampling_probability": validate.probability,
     "shape": lambda shape: None if shape is None else validate.non_negative(shape=shape),
+    "steps": validate.count,
 }
 NOTHING = Composed(())
 
@@ -274,6 +306,17 @@ def counted(event: Event) -> dict[Atom, int]:
         _add(check_event(event=event), 1, totals)
     except RecursionError as error:
         raise InvalidValue("event", allowed="nested a few levels deep", given="hundreds of levels") from error
+    return totals
+
+
+def counted_by_cycles(event: Event) -> dict[Atom, int]:
+    """``counted``, with correlated steps as the sampled Gaussian of each of their cycles: what accountants count."""
+    totals: dict[Atom, int] = {}
+    for atom, count in counted(event).items():
+        if isinstance(atom, CorrelatedSteps):
+            _add(atom.cycle, count * atom.cycles, totals)
+        else:
+            _add(atom, count, totals)
     return totals
 
 
@@ -289,8 +332,11 @@ def together(*events: Event) -> Event:
 
 
 def steps_per_event(atom: Atom) -> int:
-    """How many steps of a run the atom is the event of: those of an epoch have one event together."""
-    return atom.bins if isinstance(atom, BallsInBins) else 1
+    """How many steps of a run have this event together: those of an epoch, all of a run with bands, or one."""
+    match atom:
+        case BallsInBins(bins=steps) | CorrelatedSteps(steps=steps):
+            return steps
+    return 1
 
 
 def is_part(part: Event, *, of: Event) -> bool:
@@ -315,6 +361,7 @@ _TYPE_OF: Mapping[str, Any] = {
     "truncated-poisson-sampled": TruncatedPoissonSampled,
     "sampled-without-replacement": SampledWithoutReplacement,
     "balls-in-bins": BallsInBins,
+    "correlated-steps": CorrelatedSteps,
     "repeat-and-select": RepeatAndSelect,
     "non-private": NonPrivate,
     "repeated": Repeated,

@@ -28,7 +28,7 @@ from lehr.accounting.events import (
     PureDP,
     TruncatedPoissonSampled,
     composed,
-    counted,
+    counted_by_cycles,
 )
 from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
 from lehr.accounting.privacy_loss import (
@@ -76,7 +76,7 @@ class PldAccountant:
         self, event: Event, *, delta: float, adjacency: Adjacency, fewest: int, most: int
     ) -> Callable[[int], float]:
         """ε of the event repeated so many times, from ``fewest`` to ``most``; cheap to ask for many counts."""
-        counts = counted(event)
+        counts = counted_by_cycles(event)
         pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
         cut = _truncated_steps(counts, adjacency, self.name)
         epochs = _epochs(counts, adjacency, self.name)

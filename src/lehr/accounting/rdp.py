@@ -36,6 +36,7 @@ from lehr.accounting.events import (
     SampledWithoutReplacement,
     TruncatedPoissonSampled,
     counted,
+    counted_by_cycles,
 )
 from lehr.accounting.levels import with_fewer_levels
 from lehr.errors import UnsupportedEvent
@@ -125,7 +126,7 @@ def renyi_divergences(
     """
     shared = not only_these and set(orders) <= set(FRACTIONAL_ORDERS)
     total = np.zeros(len(orders))
-    for atom, count in with_fewer_levels(counted(event)).items():
+    for atom, count in with_fewer_levels(counted_by_cycles(event)).items():
         _refuse_uncountable(atom, adjacency, accountant)
         computed = set(FRACTIONAL_ORDERS if shared else orders)
         if isinstance(atom, RepeatAndSelect):  # its bound at one order is a minimum over the base event's other orders

@@ -126,6 +126,8 @@ def compare(
     if plan.largest_batch is not None:
         allowed = "one whose batches are not cut: there, a record takes the place of another"
         raise InvalidValue("plan", allowed=allowed, given=plan.largest_batch)
+    if plan.bands > 1:
+        raise InvalidValue("plan", allowed="one without bands: a record moves the noise of no step", given=plan.bands)
     key = key or RunKey.fresh(cryptographic_on_gpu=True)
     one = Trace()
     other = Trace(replayed=one)

@@ -36,6 +36,7 @@ from lehr.auditing.bounds import check_confidence, mu_from_epsilon
 from lehr.auditing.scores import pooled
 from lehr.auditing.thresholds import Corrected
 from lehr.data import InMemory
+from lehr.errors import InvalidValue
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.interfaces import UNCLIPPED_COUNT, PrivateSum, ReleasedSum, Tensors
 from lehr.planning.plan import Plan
@@ -92,6 +93,9 @@ def attack(
     on ``device``. ``keys`` make a test repeatable; otherwise the randomness is fresh.
     """
     check_private_method(method)
+    if plan.bands > 1:
+        allowed = "1 for this attack, which looks at each step alone"
+        raise InvalidValue("bands", allowed=allowed, given=plan.bands)
     check_confidence(confidence=confidence)
     keys = keys or iter(RunKey.fresh, None)
     planted = canaries_for(method, plan, num_canaries=num_canaries)

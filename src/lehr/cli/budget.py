@@ -137,6 +137,8 @@ def _settle(budget: Budget, run: str, *, steps: int | None, ledger: Path | None)
 def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: common.Json = False) -> None:
     """Show how many steps of a plan still fit. Exit code 1 if not all of its own do. Nothing is reserved."""
     wanted = read_plan(plan)
+    if wanted.bands > 1:
+        raise InvalidValue("plan", allowed="one without bands, whose steps cost nothing alone", given=wanted.bands)
     step, steps = wanted.step_event, wanted.steps
     whole = wanted.steps_per_event
     with Budget.open(file, continuing=continuing) as budget:

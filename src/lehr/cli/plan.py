@@ -74,7 +74,9 @@ def refuse_other_adjacency(adjacency: Adjacency, *, expected: Adjacency) -> None
 # lehr plan
 
 
-@common.config_options("epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user")
+@common.config_options(
+    "epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user", "bands"
+)
 def plan(
     records: Annotated[int, Option(help=f"{_RECORDS} Of users, with --records-per-user.")],
     delta: DefaultDelta = None,
@@ -145,7 +147,8 @@ def _make(
     numbers: dict[str, Any], *, records: int, delta: float | None, adjacency: Adjacency, bins: int | None
 ) -> tuple[Plan, Recommendation | None]:
     """The plan of these numbers, and the recommendation if more than one of them is missing."""
-    epochs = numbers.pop("epochs")
+    epochs, bands = numbers.pop("epochs"), numbers.pop("bands")
+    bands = 1 if bands is None else bands
     if bins is not None:
         common.refuse("bins", expected_batch_size=numbers["expected_batch_size"])
     if epochs is not None:
@@ -161,9 +164,12 @@ def _make(
         allowed = "given: the rest is then recommended; or give noise_multiplier, steps and expected_batch_size"
         raise InvalidValue("epsilon", allowed=allowed, given=None)
     if num_given < 3:
+        if bands != 1:
+            allowed = "1 for a recommended plan; or give three of epsilon, noise_multiplier, steps and batch size"
+            raise InvalidValue("bands", allowed=allowed, given=bands)
         recommended = recommend_plan(**rest)
         return recommended.plan, recommended
-    return make_plan(**rest), None
+    return make_plan(bands=bands, **rest), None
 
 
 def _print_recommendation(recommended: Recommendation) -> None:

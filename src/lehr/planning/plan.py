@@ -31,6 +31,7 @@ from lehr.accounting.events import (
     NOTHING,
     Adjacency,
     BallsInBins,
+    CorrelatedSteps,
     Event,
     Gaussian,
     NonPrivate,
@@ -79,6 +80,8 @@ class Plan:
 
     With ``bins``, every record is in exactly one of the ``bins`` steps of each epoch (balls-in-bins sampling). An epoch
     has one event, which its first step costs; an epoch that is not completed costs as much.
+    With more than one band the noise is correlated from step to step (``lehr.privacy.correlated``), records are drawn
+    from one of ``bands`` groups in turn, and the whole run is one event, which is charged at its first step.
 
     ``simulates`` is the larger plan that this one stands for (``lehr.planning.simulation``): it says how that one would
     train, and protects nobody.
@@ -99,6 +102,7 @@ class Plan:
     largest_batch: int | None = None
     bins: int | None = None
     noise: str = FLOAT
+    bands: int = 1
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
@@ -117,10 +121,10 @@ class Plan:
             ("expected_batch_size", validate.positive(expected_batch_size=self.expected_batch_size)),
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
+        if validate.count(bands=self.bands) > 1:
+            self._refuse_with_bands()
         self.gradient_event(0, at=self.noise_multiplier)
-        if self.bins is not None and not (self.noise_schedule == CONSTANT and self.asked == NOTHING and not self.limit):
-            allowed = "omitted for steps that differ in noise, ask the records for more or follow a limit"
-            raise InvalidValue("bins", allowed=allowed, given=self.bins)
+        self._check_bins()
         if self.noise_schedule != CONSTANT and self.noise_multiplier:
             for step in range(self.steps):
                 if not 0 < (factor := self.noise_schedule.factor(step)) < math.inf:
@@ -128,6 +132,33 @@ class Plan:
                     raise InvalidValue("noise_schedule", allowed="a number > 0 at every step of the plan", given=given)
         if self.simulates is not None:
             self._refuse_to_simulate_another(self.simulates)
+
+    def _check_bins(self) -> None:
+        """An epoch of balls-in-bins sampling consists of equal steps that do nothing else to the records."""
+        if self.bins is not None and not (self.noise_schedule == CONSTANT and self.asked == NOTHING and not self.limit):
+            allowed = "omitted for steps that differ in noise, ask the records for more or follow a limit"
+            raise InvalidValue("bins", allowed=allowed, given=self.bins)
+
+    def _refuse_with_bands(self) -> None:
+        """Correlated noise is proven for equal steps that do nothing else to the records (correlated.proof.md)."""
+        others = {
+            "under replace-one": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
+            "with truncated batches": self.largest_batch is not None,
+            "with balls-in-bins sampling": self.bins is not None,
+            "with discrete noise": self.noise != FLOAT,
+            "with a noise schedule": self.noise_schedule != CONSTANT,
+            "for a method with queries on private records": self.asked != NOTHING,
+            "for a method that stops at accepted steps": self.stops_at_accepted is not None,
+            "for a method whose costs depend on its releases": self.limit is not None,
+            "for a simulation": self.simulates is not None,
+            "with users": self.records_per_user is not None,
+        }
+        for when, is_so in others.items():
+            if is_so:
+                raise InvalidValue("bands", allowed=f"1 {when}", given=self.bands)
+        if not self.bands * self.expected_batch_size <= self.records:
+            allowed = f"at most {self.records / self.expected_batch_size:g}, the records over the batch size"
+            raise InvalidValue("bands", allowed=allowed, given=self.bands)
 
     def _refuse_to_simulate_another(self, larger: Plan) -> None:
         """A simulation has a smaller batch with as much noise for each record in it; all else is the plan's own."""
@@ -166,12 +197,12 @@ class Plan:
     def has_equal_steps(self) -> bool:
         """Whether every step costs the same, and does one thing to the records."""
         is_plain = self.noise_schedule == CONSTANT and self.asked == NOTHING and self.limit is None
-        return is_plain and self.bins is None
+        return is_plain and self.steps_per_event == 1
 
     @property
     def steps_per_event(self) -> int:
-        """The steps that one event pays for: those of an epoch, or one."""
-        return self.bins or 1
+        """The steps that one event pays for: those of an epoch with ``bins``, all with bands, or one."""
+        return self.steps if self.bands > 1 else self.bins or 1
 
     @property
     def event(self) -> Event:
@@ -185,14 +216,20 @@ class Plan:
     def gradient_event(self, step: int, *, at: float | None = None) -> Event:
         """What the release of a step's sum does to the records; at another noise multiplier where one is given.
 
-        With ``bins`` it is what the whole epoch of the step does.
+        With ``bins`` it is what the whole epoch of the step does; with bands, what all steps do.
         """
         sigma = self.noise_multiplier_at(step) if at is None else at
         noise = NOISES[self.noise](sigma)
+        if self.bands > 1:
+            return self._correlated(self.steps, sigma)
         return _step(self.adjacency, self.records, self.expected_batch_size, noise, self.largest_batch, self.bins)
 
     def events(self, first: int, last: int) -> Event:
         """What the steps from the first to before the last do to the records: of epochs, those that begin there."""
+        if self.bands > 1 and last > first:
+            if first:
+                raise InvalidValue("first", allowed="0 with correlated noise, whose steps are one event", given=first)
+            return self._correlated(last, self.noise_multiplier)
         if self.noise_schedule == CONSTANT:
             begun = math.ceil(last / self.steps_per_event) - math.ceil(first / self.steps_per_event)
             gradients = {self.gradient_event(0): begun}
@@ -212,7 +249,10 @@ class Plan:
         return claim(self.event, delta=self.delta, adjacency=self.adjacency)
 
     def curve(self) -> EpsilonCurve:
-        """ε after each step of a plan of equal steps."""
+        """ε after each step of a plan of equal steps; with bands, after each cycle of so many steps."""
+        if self.bands > 1:
+            whole = self._correlated(self.steps, self.noise_multiplier)
+            return EpsilonCurve(whole.cycle, delta=self.delta, adjacency=self.adjacency, largest_steps=whole.cycles)
         return EpsilonCurve(
             self.step_event,
             delta=self.delta,
@@ -220,6 +260,10 @@ class Plan:
             largest_steps=self.steps,
             steps_per_event=self.steps_per_event,
         )
+
+    def _correlated(self, steps: int, sigma: float) -> CorrelatedSteps:
+        probability = self.bands * self.expected_batch_size / self.records
+        return CorrelatedSteps(steps, self.bands, probability, Gaussian(sigma))
 
     def to_json(self) -> dict[str, object]:
         """The JSON form."""
@@ -237,7 +281,7 @@ class Plan:
         if isinstance(shape, dict):
             # Plans of earlier versions have none of these.
             later = dict.fromkeys(("records_per_user", "largest_batch", "bins"))
-            shape = {**later, "noise": FLOAT, **shape}
+            shape = {**later, "noise": FLOAT, "bands": 1, **shape}
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
@@ -266,6 +310,7 @@ def make_plan(
     largest_batch: int | None = None,
     bins: int | None = None,
     noise: str = FLOAT,
+    bands: int = 1,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -300,6 +345,7 @@ def make_plan(
         largest_batch=largest_batch,
         bins=bins,
         noise=noise,
+        bands=bands,
     )
     if epsilon is None:
         return plan
@@ -318,7 +364,7 @@ def make_plan(
         lambda value: run_with(expected_batch_size=value),
         target,
         smallest=1 if is_whole else plan.records * SMALLEST_SAMPLING_PROBABILITY,
-        largest=plan.records,
+        largest=math.nextafter(records / bands, 0) if bands > 1 else records,
         whole=is_whole,
     )
     return replace(plan, expected_batch_size=batch)

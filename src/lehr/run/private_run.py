@@ -310,6 +310,7 @@ class PrivateRun:
                 of_checkpoint=checkpoint_attempt,
                 ledger=ledger,
                 environment=joint,
+                is_only_one=plan.plan.bands > 1,
             )
             charger = StepCharger(plan, attempt, ledger=ledger)
             return {"attempt": asdict(attempt), "until": charger.charged_until, "spent": self._charged_epsilon()}

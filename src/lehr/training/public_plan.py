@@ -41,6 +41,7 @@ def plan_for(
     method: Method | None = None,
     largest_batch: int | None = None,
     bins: int | None = None,
+    bands: int = 1,
 ) -> Plan:
     """The plan. The default batch size is 4·√records; without steps and noise, there are 40 passes.
 
@@ -80,6 +81,7 @@ def plan_for(
             largest_batch=largest_batch,
             bins=bins,
             noise=FLOAT if method is None else method.noise.kind,
+            bands=bands,
         )
     if method is not None and method.noise.needs_limit:
         return _with_limit(plan, epsilon, beside)

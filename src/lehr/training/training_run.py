@@ -96,6 +96,8 @@ class TrainingRun:
         if self.is_sharded:
             check_shardable(self.evaluation.method, self.config, self.device, trial_of=self.trial_of)
         self._refuse_conflicts()
+        if self.plan.bands > 1:
+            self._refuse_with_bands()
         if self.trial_of is not None:
             self._refuse_unfit_trial(self.trial_of)
 
@@ -123,6 +125,18 @@ class TrainingRun:
             _refuse("budget", "omitted for a method whose costs depend on its releases", str(self.budget))
         if self.budget is not None and plan.simulates is not None:
             _refuse("budget", "omitted for a simulation", str(self.budget))
+
+    def _refuse_with_bands(self) -> None:
+        """Raise an error for settings that correlated noise is not proven, or not built, for."""
+        others = {
+            "with a held-out fraction": self.evaluation.is_private,
+            "with sharded weights": self.is_sharded,
+            "with phases": len(self.phases) > 1 or bool(self.phases[0].trained),
+            "for a trial of a search": self.trial_of is not None,
+        }
+        for when, is_so in others.items():
+            if is_so:
+                _refuse("bands", f"1 {when}", self.plan.bands)
 
     def _refuse_other_unit(self) -> None:
         """Raise an error if plan and records have different units, or something would use single records of users."""
@@ -525,6 +539,7 @@ class TrainingRun:
             step=", ".join(mode for _, mode in self.engines),
             mode=[layer.training for layer in self.model.modules()],
             probe=" ".join(map(self._probe, self.phases, self.engines)),
+            noise=self.mechanism.noise if self.plan.bands > 1 else "",
             **self.evaluation.records.computed_by(self.device),
         )
 
