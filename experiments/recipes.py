@@ -264,7 +264,11 @@ def clip_norms(outcomes: Outcomes, size: Size) -> Report:
     steps, seeds = (10 if size.is_quick else 120), size.seed_range(3)
 
     def digits(**settings: Any) -> list[Training]:
-        given = {"data": "digits", "network": ("small_cnn", {"in_channels": 1, "image_side": 8}), "method": "dpsgd"}
+        given: dict[str, Any] = {
+            "data": "digits",
+            "network": ("small_cnn", {"in_channels": 1, "image_side": 8}),
+            "method": "dpsgd",
+        }
         return [training(**given, settings=settings, seed=seed, steps=steps, **CLIP_PLAN) for seed in seeds]
 
     def fashion(**settings: Any) -> list[Measurement]:
