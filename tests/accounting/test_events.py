@@ -34,6 +34,7 @@ from lehr.accounting.events import (
     RenyiLimit,
     RepeatAndSelect,
     Repeated,
+    RoundedGaussian,
     SampledWithoutReplacement,
     TruncatedPoissonSampled,
     composed,
@@ -163,6 +164,7 @@ def test_events_are_printed_for_people() -> None:
 
 NUMBER_FIELDS: dict[str, Callable[[Any], Event]] = {
     "Gaussian.noise_multiplier": Gaussian,
+    "RoundedGaussian.noise_multiplier": RoundedGaussian,
     "Laplace.noise_multiplier": Laplace,
     "PureDP.epsilon": PureDP,
     "RenyiLimit.order": lambda value: RenyiLimit(value, 1.0),

@@ -59,7 +59,7 @@ from lehr.privacy.clipping import (
     ScheduledClip,
     Unclipped,
 )
-from lehr.privacy.noise import BudgetedNoise, IsotropicNoise, NoNoise, OptimisedNoise, ProportionalNoise
+from lehr.privacy.noise import BudgetedNoise, DiscreteNoise, IsotropicNoise, NoNoise, OptimisedNoise, ProportionalNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.evaluation import PublicScore
 from lehr.run.folder import RunFolder
@@ -100,6 +100,7 @@ CLIPS: dict[type, tuple[Any, ...]] = {
 }
 NOISES: dict[type, tuple[Any, ...]] = {
     BudgetedNoise: (BudgetedNoise(growth=0.5),),
+    DiscreteNoise: (DiscreteNoise(),),
     IsotropicNoise: (IsotropicNoise(),),
     NoNoise: (NoNoise(),),
     OptimisedNoise: (OptimisedNoise(), OptimisedNoise(found_by="projected-gradient")),
