@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lehr.accounting.events import FLOAT
 from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM
 from lehr.errors import InvalidValue
 from lehr.optim.optimizers import BuildsOptimizer, sgd
-from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clipping_by_name, with_schedule
-from lehr.privacy.noise import NoNoise, isotropic_noise
+from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clip_rule, with_schedule
+from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
 
@@ -23,24 +22,19 @@ def dpsgd(
     learning_rate: float = LEARNING_RATE,
     clip_norm: float = CLIP_NORM,
     clip: str = "flat",
-    target_quantile: float | None = None,
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
-    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """A clip rule by its name, isotropic noise, every step accepted.
 
-    With ``noise="discrete"`` sums are rounded to integers and get exactly rounded Gaussian noise. The defaults suit a
-    small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``. With
-    ``clip="quantile"`` that is the clip norm of the first step, and it follows the ``target_quantile`` of gradient
-    norms, by default the median.
+    The defaults suit a small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``.
     """
     return Method(
         name="dpsgd",
-        clipping=clipping_by_name(clip, clip_norm, schedule=clip_schedule, target_quantile=target_quantile),
-        noise=isotropic_noise(noise),
+        clipping=with_schedule(clip_rule(clip, clip_norm), clip_schedule),
+        noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 
@@ -53,7 +47,6 @@ def dpsgd_per_layer(
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
-    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Every one of L layers is clipped to ``clip_norm / √L``, or in proportion to ``shares``, by the layers' names.
@@ -68,7 +61,7 @@ def dpsgd_per_layer(
     return Method(
         name="dpsgd-per-layer",
         clipping=with_schedule(clip, clip_schedule),
-        noise=isotropic_noise(noise),
+        noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 
@@ -81,7 +74,6 @@ def auto_s(
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
-    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Each gradient is scaled by ``clip_norm / (norm + stability)``, so there is no threshold to tune.
@@ -92,7 +84,7 @@ def auto_s(
     return Method(
         name="auto-s",
         clipping=with_schedule(AutomaticClip(clip_norm, stability=stability), clip_schedule),
-        noise=isotropic_noise(noise),
+        noise=IsotropicNoise(),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 
