@@ -85,7 +85,8 @@ def test_padding_columns_of_outer_are_no_rows_of_the_parameter(positions: int) -
     plain, padded = Outer(grads, inputs), Outer(nn.functional.pad(grads, (0, 3)), inputs, rows=5)
     assert padded.shape == plain.shape
     assert_consistent(padded)
-    assert padded.taken(1, 3).materialised().equal(plain.taken(1, 3).materialised())
+    # A product with more columns may add up in another order.
+    torch.testing.assert_close(padded.taken(1, 3).materialised(), plain.taken(1, 3).materialised())
     assert together([padded, padded]).materialised().shape == plain.materialised().shape
 
 
