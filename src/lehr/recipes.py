@@ -147,7 +147,8 @@ def _residual(task: Task) -> Tables:
     travel = PRIOR_TRAVEL * task.signal**0.375 if task.has_prior else RESIDUAL_TRAVEL
     tables = _tables(task, steps=steps, travel=travel, network="resnet9", in_channels=task.shape[0], mirrored=True)
     tables["privacy"]["expected_batch_size"] = max(1.0, round(4096 / 50_000 * task.records))
-    tables["training"] |= {"augmentation": "flip_crop", "views": 4, "precision": "bfloat16"}
+    views = 8 if steps <= 500 else 4  # so that no run takes more views than another
+    tables["training"] |= {"augmentation": "flip_crop", "views": views, "precision": "bfloat16"}
     head_first = (task.steps or steps) // 10
     if task.has_prior and head_first:
         tables["training"]["phases"] = [{"steps": head_first, "trained": ["head"], "learning_rate": 10.0}, {}]

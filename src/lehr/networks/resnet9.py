@@ -2,7 +2,7 @@
 
 It is shaped like the ResNet-9 of Klause et al. (2022), "Differentially Private Training of Residual Networks with Scale
 Normalisation": every convolution is followed by its activation and then by a group norm without weights of its own. A
-fixed convolution in front whitens small patches.
+fixed convolution in front whitens small patches. Pools come before activations, which then have a quarter of the work.
 
 >>> sum(weight.numel() for weight in resnet9().parameters())
 620298
@@ -112,7 +112,7 @@ def resnet9(
     num_classes: int = 10,
     widths: Sequence[int] = (32, 64, 128),
     num_groups: int = 8,
-    activation: Activation = nn.Mish,
+    activation: Activation = nn.ReLU,
     mirrored: bool = False,
 ) -> nn.Sequential:
     """Eight convolutions in two plain and two residual parts, and one linear layer; for sides of at least 16 pixels.
@@ -131,7 +131,7 @@ def resnet9(
     def block(before: int, after: int, *, pool: bool = False) -> nn.Sequential:
         convolution = nn.Conv2d(before, after, kernel_size=3, padding=1, bias=False)
         nn.init.trunc_normal_(convolution.weight, std=convolution.weight[0].numel() ** -0.5)
-        return nn.Sequential(convolution, activation(), norm(after), *[nn.MaxPool2d(kernel_size=2)] * pool)
+        return nn.Sequential(convolution, *[nn.MaxPool2d(kernel_size=2)] * pool, activation(), norm(after))
 
     def residual(width: int) -> Residual:
         return Residual(block(width, width), block(width, width), norm=norm(width))
