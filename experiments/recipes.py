@@ -51,7 +51,7 @@ PRIOR: Mapping[str, Any] = {
     "channels": 3,
     "kinds": ["oriented", "oriented", "oriented", "dead-leaves"],
     "images": 60_000,
-    "steps": 5_000,
+    "steps": 8_000,
     "batch_size": 512,
     "seed": 0,
 }
