@@ -4,13 +4,18 @@ Draws numbers as a training step does and tests, for each device and generator: 
 their variance, how many lie beyond 3 to 5.5 standard deviations, and the correlation of streams that must be
 independent: neighbouring steps, steps 65,536 apart, attempts, purposes, runs, and coordinates beside one another.
 A fault planted on purpose (noise cut off at 4.5, half the noise, two steps that share a stream) must be found.
+
+``--cost NETWORK`` times a private step instead, from a batch to a released sum, with noise in floating point and with
+discrete noise; the networks are those of ``benchmarks.step``.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -18,6 +23,11 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks import parse_options, save
+from benchmarks.step import CLIP_NORM, NETWORKS, NOISE_MULTIPLIER, Case, data, model_for, record_losses
+from lehr.accounting.events import NOISES
+from lehr.gradients.ghost import GhostEngine
+from lehr.privacy.clipping import FlatClip
+from lehr.privacy.noise import isotropic_noise
 from lehr.privacy.rng import RunKey, StepRandomness
 
 SAMPLED = 2**20  # for the distribution; the tails are counted in all numbers
@@ -103,8 +113,51 @@ def rows(device: str, count: int) -> Iterator[dict[str, Any]]:
         yield {"fault": name, "device": device, "numbers": count, **tested(faulty, count)}
 
 
+def step_costs(case: Case, *, rounds: int = 15) -> Iterator[dict[str, Any]]:
+    """Milliseconds of a private step with each kind of noise, timed in turns, and of the noise alone."""
+    model, (images, labels) = model_for(case), data(case)
+    engine = GhostEngine(model, record_losses, precision="as_model" if case.device == "cpu" else case.precision)
+    mask = torch.ones(case.batch, dtype=torch.bool, device=case.device)
+    clip, key = FlatClip(CLIP_NORM), RunKey.fresh()
+    times: dict[tuple[str, str], list[float]] = {}
+    for step in range(rounds + 1):
+        for kind in NOISES:
+            begun = _now(case.device)
+            private = engine.private_sum(clip, images.squeeze(1), labels, mask)
+            summed = _now(case.device)
+            noise = isotropic_noise(kind)
+            noise.release(private, noise_multiplier=NOISE_MULTIPLIER, randomness=key.at(step, 0))
+            ended = _now(case.device)
+            if step:  # the first one compiles and makes tables
+                times.setdefault((kind, "step"), []).append(1e3 * (ended - begun))
+                times.setdefault((kind, "noise"), []).append(1e3 * (ended - summed))
+    parameters = sum(value.numel() for value in model.parameters())
+    for kind in NOISES:
+        step_ms, noise_ms = (statistics.median(times[kind, part]) for part in ("step", "noise"))
+        ratio = step_ms / statistics.median(times["float", "step"])
+        row = {"noise": kind, "parameters": parameters, "ms": step_ms, "noise_ms": noise_ms, "ratio": ratio}
+        print(f"{case.label}, {kind}: {step_ms:.1f} ms, noise {noise_ms:.1f} ms, ratio {ratio:.2f}", flush=True)
+        yield {**asdict(case), **row}
+
+
+def _now(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def main() -> None:
-    given = parse_options(__doc__, numbers={"type": int, "default": 2**26, "help": "how many numbers of one step"})
+    given = parse_options(
+        __doc__,
+        numbers={"type": int, "default": 2**26, "help": "how many numbers of one step"},
+        cost={"choices": sorted(NETWORKS), "help": "time a step of this network instead"},
+        batch={"type": int, "default": 256, "help": "records of that step"},
+    )
+    if given.cost is not None:
+        precision = "float32" if given.device == "cpu" else "bfloat16"
+        case = Case(network=given.cost, batch=given.batch, device=given.device, precision=precision)
+        save(given, rows=list(step_costs(case)))
+        return
     found = []
     for row in rows(given.device, given.numbers):
         found.append(row)

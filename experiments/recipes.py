@@ -2,12 +2,13 @@
 
 - ``accuracy``: MNIST, FashionMNIST and CIFAR-10 at ε = 1, 2, 3 and 8
 - ``auto``: ``recipe="auto"`` beside the default network and plan, on records that no rule was fitted to
+- ``clip-norms``: a clip norm that follows the median of gradient norms, beside fixed ones
 - ``levers``: normalisations, optimizers and averages for a linear layer on scattering features, on a hold-out
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.experiment import (
+    Job,
     Measurement,
     Outcomes,
     Report,
@@ -247,6 +249,74 @@ def rows(*, device: str, data_dir: str | None, data: str, kind: str, seed: int) 
     return {"accuracy": run.accuracy, "epsilon_proven": run.proven.epsilon}
 
 
+# --- Clip norms -----------------------------------------------------------------------------------------------------
+
+CLIP_NORMS = (0.01, 0.1, 1.0, 10.0)
+STEP_LENGTHS, RATES = (0.2, 0.5), (0.05, 0.1)  # of a fixed clip norm times its learning rate, and of learning rates
+CLIP_PLAN: Mapping[str, Any] = {"epsilon": EPSILON, "delta": 1e-4, "batch_size": 256}
+
+
+@experiment("recipes", "clip-norms", "Clip norms, fixed and following the median of gradient norms, at ε = 3")
+def clip_norms(outcomes: Outcomes, size: Size) -> Report:
+    """DP-SGD in 120 steps of 256 expected records: every run of a table has the same noise multiplier. A fixed clip
+    norm has a learning rate in inverse proportion to it. Accuracy on the test records.
+    """
+    steps, seeds = (10 if size.is_quick else 120), size.seed_range(3)
+
+    def digits(**settings: Any) -> list[Training]:
+        given: dict[str, Any] = {
+            "data": "digits",
+            "network": ("small_cnn", {"in_channels": 1, "image_side": 8}),
+            "method": "dpsgd",
+        }
+        return [training(**given, settings=settings, seed=seed, steps=steps, **CLIP_PLAN) for seed in seeds]
+
+    def fashion(**settings: Any) -> list[Measurement]:
+        every = [{**settings, "seed": seed, "steps": steps} for seed in seeds]
+        return [Measurement(function="recipes:clipped", arguments=each) for each in every]
+
+    def row(jobs: Callable[..., Sequence[Job]], clip_norm: float) -> Row:
+        settings: list[dict[str, Any]] = [{"learning_rate": length / clip_norm} for length in STEP_LENGTHS]
+        settings += [{"learning_rate": rate, "clip": "quantile"} for rate in RATES]
+        return (f"{clip_norm:g}", *(outcomes.statistic(jobs(clip_norm=clip_norm, **each)) for each in settings))
+
+    columns = "clip norm C, fixed or of the first step"
+    columns += "".join(f" | fixed, rate {length:g}/C [percent]" for length in STEP_LENGTHS)
+    columns += "".join(f" | median, rate {rate:g} [percent]" for rate in RATES)
+    tables = [table("digits, small_cnn", columns, [row(digits, norm) for norm in CLIP_NORMS])]
+    if not size.is_quick:
+        title = "FashionMNIST, 6,000 records of 14 × 14 pixels, mlp"
+        tables.append(table(title, columns, [row(fashion, norm) for norm in CLIP_NORMS]))
+    return report(*tables)
+
+
+def clipped(*, device: str, data_dir: str | None, seed: int, steps: int, **settings: Any) -> dict[str, Any]:
+    """The accuracy of a perceptron on the means over 2 × 2 pixels of the first 6,000 records of FashionMNIST."""
+    known = load_data("fashion-mnist", data_dir)
+
+    def pooled(records: InMemory) -> InMemory:
+        images = known.preparation.prepared(records.inputs)
+        return InMemory(functional.avg_pool2d(images, 2).flatten(1), records.targets)
+
+    run = fit_silently(
+        "mlp",
+        pooled(known.train.at(torch.arange(6_000))),
+        test=pooled(known.test),
+        config=RunConfig.of(model={"network": "mlp", "inputs": 196}),
+        records=6_000,
+        num_classes=10,
+        preparation=Preparation(),
+        seed=seed,
+        steps=steps,
+        device=device,
+        compiled=False,
+        evaluate_every=None,
+        **CLIP_PLAN,
+        **settings,
+    )
+    return {"accuracy": run.accuracy, "epsilon_proven": run.proven.epsilon}
+
+
 # --- What the parts are worth ---------------------------------------------------------------------------------------
 
 HELD_OUT, SIMULATED_BATCH, LEVER_STEPS, LEVER_CLIP = 5_000, 1_024, 400, 0.1
@@ -360,4 +430,4 @@ def _features(data: str, kind: str, data_dir: str | None) -> tuple[Tensor, Tenso
     return torch.cat([part.flatten(1).half() for part in parts]), known.train.targets
 
 
-EXPERIMENTS = (accuracy, auto, levers)
+EXPERIMENTS = (accuracy, auto, clip_norms, levers)

@@ -31,6 +31,7 @@ CHOICES = {
     "task": ["classification", "regression", "multilabel"],
     "accounting": ["proven", "published"],
     "settings_chosen_on": ["fixed", "public", "private"],
+    "noise": ["float", "discrete"],
     "precision": ["as_model", "bfloat16"],
 }
 

@@ -68,7 +68,6 @@ SUGGESTIONS = {
     "loss": "loss_fn",
     "max_physical_batch_size": "physical_batch",
     "n_classes": "num_classes",
-    "noise": "noise_multiplier",
     "num_samples": "records",
     "num_train_epochs": "epochs",
     "num_workers": "workers",
@@ -100,6 +99,7 @@ PLAN_FIELDS = (
     "epochs",
     "sampling",
     "largest_batch",
+    "bands",
     "records_per_user",
     "noise_schedule",
     "simulated_batch_size",
@@ -280,6 +280,15 @@ class MethodConfig(Section):
     )
     learning_rate: float | None = option("Learning rate.", check=validate.positive)
     clip_norm: float | None = option("Largest norm of one record's gradient.", check=validate.positive)
+    clip: str | None = option("Clip rule of dpsgd: flat (the default), automatic, per-layer or quantile.")
+    target_quantile: float | None = option(
+        "With the clip rule quantile: the part of records that the clip norm, clip_norm at first, leaves unclipped."
+    )
+    noise: str | None = option(
+        "float; or discrete: integers, so that the last bits of floating point tell nothing. For dpsgd, auto-s and "
+        "dpsgd-per-layer.",
+        choices=("float", "discrete"),
+    )
     momentum: float | None = option("Momentum of the optimizer.", check=validate.non_negative)
     weight_decay: float | None = option(
         "Weight decay of the optimizer; needs a learning rate.", check=validate.non_negative
@@ -305,9 +314,13 @@ class PrivacyConfig(Section):
     expected_batch_size: float | None = option("Expected number of records in a batch.", check=validate.positive)
     steps: int | None = option("Number of steps.")
     epochs: float | None = option("Passes over the data, instead of steps.", check=validate.positive)
-    sampling: str = option("poisson, truncated-poisson or without-replacement.", "poisson")
+    sampling: str = option("poisson, balls-in-bins, truncated-poisson or without-replacement.", "poisson")
     largest_batch: int | None = option(
         "With truncated-poisson: larger batches are cut to this at random; by default a size hardly ever exceeded."
+    )
+    bands: int = option(
+        "More than 1: noise that is correlated over this many steps and cancels in part; for few passes at a large ε.",
+        1,
     )
     records_per_user: int | None = option(
         "With owners: records of a drawn user in a step, chosen at random and averaged before clipping; 1 by default."

@@ -10,7 +10,8 @@
 
 Components to combine or to build on:
 
-- draw and clip: ``PoissonSampling``, ``NormClip``, ``FlatClip``, ``AdaptiveClip`` with a ``Prior``, ``Unclipped``
+- draw and clip: ``PoissonSampling``, ``NormClip``, ``FlatClip``, ``QuantileClip``, ``Unclipped``,
+  ``AdaptiveClip`` with a ``Prior``
 - noise and updates: ``IsotropicNoise``, ``ProportionalNoise``, ``Update``, ``Cosine``, ``LinearDecay``, ``StepDecay``
 - accept: ``Annealed``, ``Salvage``
 - gradients by hand: ``GhostEngine``, ``MaterialisedEngine``, ``sum_parts``; random numbers: ``RunKey``
@@ -41,7 +42,16 @@ from lehr.interfaces import (
 )
 from lehr.optim.averaging import Averaging
 from lehr.optim.optimizers import BuildsOptimizer, Update
-from lehr.privacy.clipping import AdaptiveClip, FlatClip, NormClip, Prior, RawPrior, ReleasedPrior, Unclipped
+from lehr.privacy.clipping import (
+    AdaptiveClip,
+    FlatClip,
+    NormClip,
+    Prior,
+    QuantileClip,
+    RawPrior,
+    ReleasedPrior,
+    Unclipped,
+)
 from lehr.privacy.noise import IsotropicNoise, ProportionalNoise
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.sampling import PoissonSampling, adjacency_of
@@ -77,6 +87,7 @@ __all__ = [
     "PrivateSum",
     "ProportionalNoise",
     "Proposal",
+    "QuantileClip",
     "RawPrior",
     "RecordGradients",
     "Records",

@@ -26,6 +26,9 @@ Groups: TypeAlias = Sequence[Sequence[str]]
 Clip: TypeAlias = Callable[[Tensors], Tensors]
 ComponentState: TypeAlias = Mapping[str, "float | Tensor"]
 
+# The one value of a sum that belongs to no parameter: how many records were not clipped (``QuantileRule``).
+UNCLIPPED_COUNT = "number of records that were not clipped"
+
 
 class Records(Protocol):
     """Records that can be fetched by their indices."""
@@ -99,8 +102,9 @@ class CoordinateGradients(RecordGradients, Protocol):
 class PrivateSum:
     """A sum over records without noise. It may only be released by adding noise.
 
-    Adding or removing one record moves ``values``, all parameters taken as one vector, by at most ``sensitivity`` in
-    norm. ``bounds``, in the shapes of ``values``, are bounds for each coordinate, where a clip rule has them.
+    Adding or removing one record moves ``values``, all of them taken as one vector, by at most ``sensitivity`` in norm.
+    There is a value for each parameter, and perhaps ``UNCLIPPED_COUNT``. ``bounds``, in the shapes of ``values``, are
+    bounds for each coordinate, where a clip rule has them.
     """
 
     values: dict[str, Tensor]
@@ -127,6 +131,11 @@ class ReleasedSum:
         0.5
         """
         return self.noise_std[name].double() if isinstance(self.noise_std, dict) else self.noise_std
+
+    @property
+    def of_parameters(self) -> dict[str, Tensor]:
+        """The values that belong to parameters: all but ``UNCLIPPED_COUNT``."""
+        return {name: value for name, value in self.values.items() if name != UNCLIPPED_COUNT}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "lehr"
 # Every file whose code a guarantee rests on. Each needs its proof.
 MECHANISMS = (
     "acceptance/annealed.py",
+    "accounting/balls_in_bins.py",
     "accounting/filter.py",
     "accounting/pld.py",
     "accounting/rdp.py",
@@ -30,10 +31,12 @@ MECHANISMS = (
     "run/mechanism.py",
     "run/private_run.py",
     "privacy/clipping.py",
+    "privacy/correlated.py",
     "privacy/noise.py",
     "planning/budget.py",
     "planning/search_cost.py",
     "privacy/rng.py",
+    "privacy/rounded_normal.py",
     "privacy/sampling.py",
     "privacy/users.py",
     "run/evaluation.py",

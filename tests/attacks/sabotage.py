@@ -27,12 +27,16 @@ def keys_of(name: str) -> Iterator[RunKey]:
 
 def scale_noise(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     """Every noise from here on is so many times as large."""
-    drawn = StepRandomness.normals
+    drawn, rounded = StepRandomness.normals, StepRandomness.rounded_normals
 
     def scaled(self: StepRandomness, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: factor * value for name, value in drawn(self, purpose, like).items()}
 
+    def scaled_integers(self: StepRandomness, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: (factor * value.double()).long() for name, value in rounded(self, purpose, like).items()}
+
     monkeypatch.setattr(StepRandomness, "normals", scaled)
+    monkeypatch.setattr(StepRandomness, "rounded_normals", scaled_integers)
 
 
 def turn_clipping_off(monkeypatch: pytest.MonkeyPatch) -> None:

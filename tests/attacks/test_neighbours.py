@@ -23,6 +23,7 @@ from lehr.gradients.ghost import GhostEngine
 from lehr.methods.by_name import named
 from lehr.methods.dpsgd import dpsgd
 from lehr.planning.plan import Plan
+from lehr.privacy.clipping import QuantileClip
 from lehr.privacy.rng import RunKey
 from lehr.run.mechanism import Mechanism
 from tests.attacks.sabotage import sampling_doubled, scale_noise, turn_clipping_off
@@ -104,6 +105,18 @@ def test_a_record_that_moves_nothing_is_refused_and_one_that_moves_little_certif
 @pytest.mark.parametrize("method", ["dpsgd-per-layer", "adadp"])
 def test_methods_with_other_clips_and_noise_hold(method: str) -> None:
     assert audit(named(method), repetitions=40).verdict is Verdict.NOT_REFUTED
+
+
+# Most of what is released about a record is whether it was clipped.
+COUNTING = replace(dpsgd(), clipping=QuantileClip(0.1, count_share=0.95))
+
+
+def test_a_count_of_unclipped_records_holds_and_is_refuted_with_half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = audit(COUNTING)
+    assert honest.verdict is Verdict.NOT_REFUTED
+    assert 0.2 * honest.claimed_epsilon < honest.decisive.epsilon
+    scale_noise(monkeypatch, 0.5)
+    assert audit(COUNTING).verdict is Verdict.REFUTED
 
 
 def test_a_record_is_taken_by_its_index_or_given_and_by_default_has_the_largest_gradient() -> None:

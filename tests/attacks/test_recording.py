@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +40,7 @@ from lehr.methods.adadp import adadp
 from lehr.methods.by_name import METHODS, named
 from lehr.methods.dpsgd import dpsgd
 from lehr.planning.plan import Plan
-from lehr.privacy.clipping import FlatClip
+from lehr.privacy.clipping import FlatClip, QuantileClip
 from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.loop import Loop
@@ -111,6 +112,25 @@ def test_bounds_of_coordinates_are_compared_as_well() -> None:
     method = observed(named("adan"), lambda private, released: bounded.append(private.bounds is not None))
     assert_only_the_sum_moves(replayed(method, plan=plan_of(method, noise_multiplier=0.3)))
     assert any(bounded)
+
+
+@pytest.mark.parametrize("count_share", [0.1, 0.7])
+def test_with_a_clip_norm_that_follows_a_quantile_only_sum_and_count_move(count_share: float) -> None:
+    norms: list[float] = []
+    method = replace(dpsgd(), clipping=QuantileClip(0.1, target_quantile=0.9, count_share=count_share))
+    method = observed(method, lambda private, released: norms.append(private.sensitivity))
+    assert_only_the_sum_moves(replayed(method))
+    assert len(set(norms)) > 5
+
+
+@pytest.mark.parametrize("count_share", [0.1, 0.7])
+def test_a_count_that_is_replaced_is_covered_too(count_share: float) -> None:
+    """A canary and its opposite are clipped alike and differ in their gradients only."""
+    method = replace(dpsgd(), clipping=QuantileClip(0.1, count_share=count_share))
+    plan = plan_of(method, adjacency=Adjacency.REPLACE_ONE, records=64, expected_batch_size=32)
+    found = replayed(method, plan=plan)
+    assert found.differences == (), str(found)
+    assert found.measured_sensitivity == pytest.approx(math.sqrt(1 - count_share**2), rel=0.01)
 
 
 def test_momentum_of_rejected_candidates_follows_from_what_was_released() -> None:

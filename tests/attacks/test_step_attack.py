@@ -123,6 +123,20 @@ def test_truncated_batches_keep_their_claim_and_not_with_half_the_noise(
     assert (audit.verdict is Verdict.REFUTED) == is_halved
 
 
+@pytest.mark.parametrize("is_halved", [False, True])
+def test_balls_in_bins_come_close_to_their_claim_and_not_with_half_the_noise(
+    is_halved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(epsilon=8.0, delta=1e-5, records=2048, bins=5, steps=30)
+    if is_halved:
+        scale_noise(monkeypatch, 0.5)
+    audit = attack(named("dpsgd"), plan, num_canaries=4096, keys=keys_of("balls in bins"))
+    assert (audit.verdict is Verdict.REFUTED) == is_halved
+    if not is_halved:
+        assert all(check.passed for check in audit.checks)
+        assert 4.0 < audit.decisive.epsilon < 8.0
+
+
 def test_without_sampling_the_score_is_linear() -> None:
     plan = make_plan(epsilon=4.0, delta=1e-5, records=600, expected_batch_size=600, steps=10)
     found = scores_of("dpsgd", plan)

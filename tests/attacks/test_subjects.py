@@ -123,6 +123,20 @@ def test_a_claim_of_three_holds_and_the_attack_comes_close_to_it(name: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", [None, "noise halved"])
+def test_a_clip_norm_that_follows_a_quantile_keeps_the_claim_of_the_same_plan(
+    fault: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, plan = named("dpsgd", clip="quantile", target_quantile=0.3), planned("dpsgd").plan
+    if fault is not None:
+        method = SABOTAGES[fault](method, monkeypatch)
+    audit = step_attack.attack(method, plan, num_canaries=16_384, keys=keys_of(f"quantile, {fault}"))
+    assert 2.99 <= audit.claimed_epsilon <= 3.0
+    assert (audit.verdict is Verdict.REFUTED) == (fault is not None)
+    assert audit.decisive.epsilon >= 2.2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", SABOTAGES)
 @pytest.mark.parametrize("name", cases(TIGHT, always=["adadp", "dpsgd"]))
 def test_a_claim_is_refuted_where_noise_clip_or_sampling_is_not_real(

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from lehr.gradients import ghost
 from lehr.gradients.ghost import GhostEngine
-from lehr.interfaces import ClipRule
+from lehr.interfaces import UNCLIPPED_COUNT, ClipRule
 from lehr.privacy import clipping
 from lehr.privacy.clipping import (
     CLIP_RULES,
@@ -29,6 +29,7 @@ from lehr.privacy.clipping import (
     NormClip,
     PerCoordinateClip,
     PerLayerClip,
+    QuantileRule,
     Unclipped,
 )
 from tests.contracts.crawling import classes_of
@@ -40,6 +41,8 @@ MORE: tuple[ClipRule, ...] = (
     AutomaticClip(2.0, stability=0),
     PerCoordinateClip(BOUNDS),
     PerLayerClip.with_norms({"first": 0.02, "second": 3.0}),
+    QuantileRule(clip_norm=0.7, count_share=0.1),
+    QuantileRule(clip_norm=0.02, count_share=0.9),
 )
 EXAMPLES: tuple[ClipRule, ...] = (*(kind(0.7) for kind in CLIP_RULES.values()), *MORE)
 RULES = [pytest.param(rule, id=f"{type(rule).__name__}-{index}") for index, rule in enumerate(EXAMPLES)]
@@ -50,6 +53,11 @@ ADDITION = {"float64": 64 * 2.0**-53, "float32": 64 * 2.0**-24, "bfloat16": 64 *
 
 def rules_in_the_package() -> set[type]:
     return {kind for kind in classes_of(clipping) if "__call__" in vars(kind)} - {NormClip}
+
+
+def length_of(rule: ClipRule) -> int:
+    """How many numbers its sum has: a rule may count records as well."""
+    return NUM_COORDINATES + isinstance(rule, QuantileRule)
 
 
 def clipped(rule: ClipRule, grads_BP: Tensor, precision: str, mask_B: Tensor | None = None) -> Tensor:
@@ -111,7 +119,10 @@ def test_a_large_record_moves_the_sum_by_nearly_the_sensitivity(rule: ClipRule, 
 def test_the_sum_of_no_records_and_of_records_without_gradient_is_exactly_zero(rule: ClipRule, precision: str) -> None:
     for num_records in (0, 1, 3):
         found = clipped(rule, torch.zeros(num_records, NUM_COORDINATES), precision)
-        assert found.tolist() == [0] * NUM_COORDINATES
+        assert found[:NUM_COORDINATES].tolist() == [0] * NUM_COORDINATES
+        # A count of records is not zero where there are some, and exactly zero where there are none.
+        assert len(found) == length_of(rule)
+        assert num_records or not found.any()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -122,16 +133,17 @@ def test_a_record_that_is_not_finite_in_one_coordinate_adds_nothing_in_any(
 ) -> None:
     spoiled = torch.ones(1, NUM_COORDINATES)
     spoiled[0, 1] = bad
-    assert clipped(rule, spoiled, precision).tolist() == [0] * NUM_COORDINATES
+    assert clipped(rule, spoiled, precision).tolist() == [0] * length_of(rule)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_sum_states_the_sensitivity_of_its_rule(rule: ClipRule) -> None:
     found = rule(stored_gradients(torch.ones(2, NUM_COORDINATES)))
     assert found.sensitivity == rule.sensitivity
-    assert {name: value.shape for name, value in found.values.items()} == {
-        name: parameter.shape for name, parameter in Inner().named_parameters()
-    }
+    shapes = {name: parameter.shape for name, parameter in Inner().named_parameters()}
+    if isinstance(rule, QuantileRule):
+        shapes[UNCLIPPED_COUNT] = torch.Size()
+    assert {name: value.shape for name, value in found.values.items()} == shapes
 
 
 @pytest.mark.parametrize("rule", RULES)

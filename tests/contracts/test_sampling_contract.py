@@ -13,6 +13,7 @@ import lehr.privacy.sampling
 from lehr.accounting.accountant import bound
 from lehr.accounting.events import (
     Adjacency,
+    BallsInBins,
     Gaussian,
     PoissonSampled,
     SampledWithoutReplacement,
@@ -20,7 +21,13 @@ from lehr.accounting.events import (
 )
 from lehr.privacy.noise import NoNoise
 from lehr.privacy.rng import RunKey
-from lehr.privacy.sampling import PoissonSampling, Sampling, TruncatedPoissonSampling, WithoutReplacement
+from lehr.privacy.sampling import (
+    BallsInBinsSampling,
+    PoissonSampling,
+    Sampling,
+    TruncatedPoissonSampling,
+    WithoutReplacement,
+)
 from tests.contracts.crawling import classes_of
 
 RECORDS = 200
@@ -29,6 +36,7 @@ KEY = RunKey(bytes(range(32)))
 EXAMPLES: dict[type, tuple[Sampling, ...]] = {
     PoissonSampling: (PoissonSampling(20, RECORDS), PoissonSampling(0.5, RECORDS), PoissonSampling(180, RECORDS)),
     TruncatedPoissonSampling: (TruncatedPoissonSampling(20, RECORDS, 60), TruncatedPoissonSampling(180, RECORDS, 200)),
+    BallsInBinsSampling: (BallsInBinsSampling(10, RECORDS), BallsInBinsSampling(3, RECORDS)),
     WithoutReplacement: (WithoutReplacement(20, RECORDS), WithoutReplacement(1, RECORDS)),
 }
 SAMPLERS = [
@@ -46,6 +54,8 @@ def stated_probability(sampling: Sampling) -> float:
     event: Any = sampling.event(Gaussian(1.0))
     if isinstance(event, SampledWithoutReplacement):
         return event.sample_size / event.records
+    if isinstance(event, BallsInBins):
+        return RECORDS / event.bins / RECORDS
     assert isinstance(event, PoissonSampled | TruncatedPoissonSampled)
     return event.sampling_probability
 
@@ -103,7 +113,7 @@ def test_what_has_no_noise_is_not_made_private_by_sampling(sampling: Sampling) -
 def test_two_purposes_of_a_step_have_draws_of_their_own(sampling: Sampling) -> None:
     """A draw for a question must not be that of the gradient."""
 
-    def drawn(**given: str) -> list[list[int]]:
+    def drawn(**given: Any) -> list[list[int]]:
         return [sampling.draw(RECORDS, KEY.at(step=step, attempt=0), **given).tolist() for step in range(40)]
 
     assert drawn(purpose="energy") != drawn(purpose="sampling")

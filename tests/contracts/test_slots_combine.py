@@ -53,12 +53,13 @@ from lehr.privacy.clipping import (
     NormClip,
     PerCoordinateClip,
     PerLayerClip,
+    QuantileClip,
     RawPrior,
     ReleasedPrior,
     ScheduledClip,
     Unclipped,
 )
-from lehr.privacy.noise import BudgetedNoise, IsotropicNoise, NoNoise, OptimisedNoise, ProportionalNoise
+from lehr.privacy.noise import BudgetedNoise, DiscreteNoise, IsotropicNoise, NoNoise, OptimisedNoise, ProportionalNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.evaluation import PublicScore
 from lehr.run.folder import RunFolder
@@ -93,11 +94,13 @@ CLIPS: dict[type, tuple[Any, ...]] = {
     FlatClip: (FlatClip(0.7),),
     PerCoordinateClip: (PerCoordinateClip(BOUNDS),),
     PerLayerClip: (PerLayerClip(0.7),),
+    QuantileClip: (QuantileClip(0.7, count_share=0.5),),
     ScheduledClip: (ScheduledClip(FlatClip(0.7), StepDecay(every=1, decay=0.5)),),
     Unclipped: (Unclipped(),),
 }
 NOISES: dict[type, tuple[Any, ...]] = {
     BudgetedNoise: (BudgetedNoise(growth=0.5),),
+    DiscreteNoise: (DiscreteNoise(),),
     IsotropicNoise: (IsotropicNoise(),),
     NoNoise: (NoNoise(),),
     OptimisedNoise: (OptimisedNoise(), OptimisedNoise(found_by="projected-gradient")),

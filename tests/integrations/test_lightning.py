@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from lehr.accounting.ledger import Ledger
 from lehr.certificates.run_reading import read_run
 from lehr.errors import InvalidValue
 from lehr.gradients.precision import margin
+from lehr.privacy.clipping import QuantileClip
 from tests.integrations.opacus.loops import clipped_mean
 from tests.integrations.refusals import invalid, not_private
 
@@ -355,6 +357,25 @@ def test_a_run_is_resumed_from_a_checkpoint_without_the_sizes_of_draws(tmp_path:
     # The fourth step was charged twice, so the plan of six steps ends one step earlier.
     assert steps_charged(tmp_path) == 6
     assert trainer.global_step == 5
+
+
+def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_path: Path) -> None:
+    clipping = QuantileClip(100.0)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        a_trainer(tmp_path, a_callback(tmp_path, clipping=clipping), SavesAndBreaks()).fit(Module(), a_loader())
+    learnt = torch.load(tmp_path / "at3.ckpt", weights_only=False)["callbacks"]["LehrCallback"]["clipping"]["clip_norm"]
+    assert learnt < 100.0 * math.exp(-0.1)
+    started: list[float] = []
+
+    class Notes(pl.Callback):  # type: ignore[misc, name-defined]
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            started.append(float(callback.run.clip_state["clip_norm"]))
+
+    callback = a_callback(tmp_path, clipping=clipping)
+    trainer = a_trainer(tmp_path, callback, Notes())
+    trainer.fit(Module(), a_loader(), ckpt_path=tmp_path / "at3.ckpt", weights_only=False)
+    assert started == [learnt]
+    assert steps_charged(tmp_path) == 6
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from lehr.accounting.ledger import Ledger
 from lehr.certificates.run_reading import read_run
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.precision import margin
-from lehr.integrations.external_loop import PrivacyConfig
+from lehr.integrations.external_loop import ExternalRun, PrivacyConfig
+from lehr.privacy.clipping import QuantileClip
 from tests.integrations.refusals import invalid
 
 transformers = pytest.importorskip("transformers")
@@ -284,6 +286,27 @@ def test_a_resumed_run_charges_repeated_steps(tmp_path: Path) -> None:
     # The third step was charged twice, so that the plan of five ends one step earlier.
     assert steps_charged(tmp_path) == 5
     assert trainer.state.global_step == 4
+
+
+def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5}
+    more = {"clipping": QuantileClip(100.0)}
+    with pytest.raises(KeyboardInterrupt):
+        a_trainer(tmp_path, arguments=saving, privacy=more, callbacks=[Breaks()]).train()
+    saved = json.loads((tmp_path / "out" / "checkpoint-2" / "trainer_state.json").read_text())["stateful_callbacks"]
+    [learnt] = [one["attributes"]["clip_norm"] for one in saved.values() if "clip_norm" in one.get("attributes", {})]
+    assert learnt < 100.0
+    trainer, started = a_trainer(tmp_path, arguments=saving, privacy=more), []
+    add = ExternalRun.add
+
+    def noting(run: ExternalRun, *batch: Any) -> None:
+        started.append(run.clip_state["clip_norm"])
+        add(run, *batch)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ExternalRun, "add", noting)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    assert started[0] == learnt
 
 
 class OwnLoss(LehrTrainer):

@@ -365,7 +365,7 @@ def test_plain_sgd_has_an_infinite_epsilon_and_no_certificate(tmp_path: Path) ->
     assert run.evaluations
     assert all(row.epsilon_spent == math.inf for row in run.evaluations)
     config = json.loads((tmp_path / "run/config.json").read_text())
-    assert "NoNoise" in json.dumps(config["method"]["noise"])
+    assert "NoNoise" in json.dumps(config["method"]["noise_rule"])
 
 
 def test_plain_sgd_is_torchs_and_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ from torch.nn.utils import parametrize
 
 from lehr.errors import InvalidValue
 from lehr.gradients.ghost import GhostEngine
-from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum, StepOutcome
+from lehr.interfaces import UNCLIPPED_COUNT, ComponentState, PrivateSum, ReleasedSum, StepOutcome
 from lehr.privacy.clipping import (
     LARGEST_CLIP_NORM,
+    RAMP,
     SMALLEST_CLIP_NORM,
     SMALLEST_NORM,
     AdaptiveClip,
@@ -29,11 +30,14 @@ from lehr.privacy.clipping import (
     PerCoordinateClip,
     PerLayerClip,
     Prior,
+    QuantileClip,
+    QuantileRule,
     RawPrior,
     ReleasedPrior,
     ScheduledClip,
     Unclipped,
     check_clip_norm,
+    clipping_by_name,
     with_schedule,
 )
 from lehr.privacy.noise import IsotropicNoise, ProportionalNoise
@@ -113,6 +117,12 @@ def test_automatic_clipping_divides_by_the_norm_and_the_stability(norm: float, s
         (PerCoordinateClip, {"bounds": {"weight": torch.tensor([1.0, math.inf])}}, "bounds"),
         (PerCoordinateClip, {"bounds": {"weight": torch.ones(3, dtype=torch.int64)}}, "bounds"),
         (PerCoordinateClip, {"bounds": {}}, "bounds"),
+        *((QuantileClip, {"clip_norm": value}, "clip_norm") for value in (0.0, math.nan, math.inf)),
+        *((QuantileClip, {"target_quantile": value}, "target_quantile") for value in (0.0, 1.0, math.nan)),
+        *((QuantileClip, {"adaptation_rate": value}, "adaptation_rate") for value in (0.0, -1.0, math.nan)),
+        *((QuantileClip, {"count_share": value}, "count_share") for value in (0.0, 1.0, math.nan)),
+        *((QuantileClip, {"smallest": value}, "smallest") for value in (0.0, math.nan)),
+        *((QuantileClip, {"largest": value}, "largest") for value in (1e-9, math.inf, math.nan)),
         *((AdaptiveClip, {"clip_norm": value}, "clip_norm") for value in (0.0, -1.0, math.nan, math.inf)),
         *((AdaptiveClip, {"bound_scale": value}, "bound_scale") for value in (0.0, -1.0, math.nan, math.inf)),
         *((ReleasedPrior, {"memory": value}, "memory") for value in (0.0, 1.0, -0.1, math.nan)),
@@ -126,6 +136,7 @@ def test_impossible_settings_are_refused_by_name(rule: Any, wrong: dict[str, Any
     needed: dict[Any, dict[str, Any]] = {
         AutomaticClip: {"clip_norm": 1.0},
         PerLayerClip: {"clip_norm": 1.0},
+        QuantileClip: {"clip_norm": 1.0},
         AdaptiveClip: {"clip_norm": 1.0, "prior": ReleasedPrior()},
     }
     with pytest.raises(InvalidValue) as refused:
@@ -383,6 +394,89 @@ def test_a_raw_prior_distinguishes_neighbours_with_the_same_release() -> None:
     assert bounds_after(3.0, 1.0) == pytest.approx([1.2 * math.sqrt(0.1) * 1.5, 1.2 * math.sqrt(0.1) * 0.5])
     assert bounds_after(3.0, 1.0)[0] != pytest.approx(bounds_after(2.0, 1.0)[0], rel=0.1)
     assert clip.unproven is not None
+
+
+# --- A clip norm that follows a quantile ----------------------------------------------------------------------------
+
+
+def records_of(*norms: float) -> Tensor:
+    grads_BP = torch.zeros(len(norms), 5, dtype=torch.float64)
+    grads_BP[:, 0] = torch.tensor(norms, dtype=torch.float64)
+    return grads_BP
+
+
+def counted(rule: QuantileRule, *norms: float) -> float:
+    return float(rule(stored_gradients(records_of(*norms))).values[UNCLIPPED_COUNT]) / rule.count_weight
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
+def test_sum_and_count_are_one_release_with_the_noise_multiplier_of_the_plan(share: float) -> None:
+    """Andrew et al. (2021, Theorem 1): z⁻² = z_sum⁻² + (2 σ_b)⁻², where the count has the sensitivity ½."""
+    rule, z = QuantileRule(clip_norm=0.7, count_share=share), 1.3
+    noise_std = z * rule.sensitivity
+    of_sum, of_count = noise_std / rule.clip_norm, noise_std / rule.count_weight
+    assert of_sum**-2 + (2 * of_count) ** -2 == pytest.approx(z**-2, rel=1e-12)
+    assert of_count == pytest.approx(z / (2 * share))
+
+
+def test_records_are_counted_about_one_half_and_without_a_jump() -> None:
+    rule = QuantileRule(clip_norm=2.0, count_share=0.1)
+    assert counted(rule, 1e-3, 1.0, 2.0) == pytest.approx(1.5)
+    assert counted(rule, 2.0 * (1 + RAMP), 5.0, 1e9) == pytest.approx(-1.5)
+    assert counted(rule, 2.0 * (1 + RAMP / 2)) == pytest.approx(0, abs=1e-9)
+    # A norm that rounds to another neighbour of C hardly moves the count.
+    assert counted(rule, 2.0) == pytest.approx(counted(rule, 2.0 * (1 + 1e-7)), abs=2e-6)
+    masked = rule(stored_gradients(records_of(1.0, 1.0, 5.0), mask_B=torch.tensor([True, False, False])))
+    assert float(masked.values[UNCLIPPED_COUNT]) / rule.count_weight == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("target_quantile", [0.3, 0.5, 0.9])
+@pytest.mark.parametrize("clip_norm", [1e-3, 8.0])
+def test_the_clip_norm_reaches_the_quantile_through_the_noise(clip_norm: float, target_quantile: float) -> None:
+    norms = torch.linspace(0.01, 1, 100).tolist()
+    clip = QuantileClip(clip_norm, target_quantile)
+    state, reached = clip.start({}), []
+    for step in range(300):
+        rule = clip.rule(state, step)
+        assert rule.clip_norm == state["clip_norm"]
+        private = rule(stored_gradients(records_of(*norms)))
+        noisy = IsotropicNoise().release(private, noise_multiplier=1.0, randomness=KEY.at(step, 0))
+        state = clip.learn(state, StepOutcome(released=noisy, divisor=100.0, is_accepted=False))
+        reached.append(float(state["clip_norm"]))
+    assert sum(reached[150:]) / 150 == pytest.approx(target_quantile, rel=0.1)
+
+
+def test_the_next_clip_norm_follows_from_released_values_alone() -> None:
+    """Neighbours with the same release leave one state; the divisor is public, not the size of a draw."""
+    clip = QuantileClip(2.0, target_quantile=0.7)
+    rule, state = clip.rule(clip.start({}), 0), clip.start({})
+    private = rule(stored_gradients(records_of(0.1, 50.0)))
+    assert clip.peek(state, private, divisor=10.0) == state
+    assert clip.unproven is None
+    released = ReleasedSum(values={**private.values, UNCLIPPED_COUNT: torch.tensor(3 * rule.count_weight)})
+    learnt = clip.learn(state, StepOutcome(released=released, divisor=10.0, is_accepted=True))
+    assert learnt == {"clip_norm": pytest.approx(2.0 * math.exp(-0.2 * (0.3 + 0.5 - 0.7)))}
+
+
+def test_the_clip_norm_stays_within_its_limits_whatever_was_released() -> None:
+    clip = QuantileClip(1.0, smallest=0.5, largest=3.0)
+    for count, expected in ((1e300, 0.5), (-1e300, 3.0)):
+        released = ReleasedSum(values={UNCLIPPED_COUNT: torch.tensor(count, dtype=torch.float64)})
+        assert clip.learn(clip.start({}), StepOutcome(released=released, divisor=1.0, is_accepted=True)) == {
+            "clip_norm": expected
+        }
+
+
+def test_a_quantile_is_for_its_own_clip_which_has_no_schedule() -> None:
+    assert clipping_by_name("quantile", 0.3) == QuantileClip(0.3)
+    assert clipping_by_name("flat", 0.3) == FlatClip(0.3)
+    for name, wrong in (
+        ("target_quantile", {"name": "flat", "target_quantile": 0.5}),
+        ("clip_schedule", {"name": "quantile", "schedule": HALVED}),
+        ("clip", {"name": "median"}),
+    ):
+        with pytest.raises(InvalidValue, match=f"^{name} "):
+            clipping_by_name(clip_norm=1.0, **wrong)
 
 
 # --- Priors ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations
+from itertools import chain, combinations
 
 import pytest
 import torch
@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, SampledWithoutReplacement
+from lehr.accounting.events import Adjacency, BallsInBins, Gaussian, PoissonSampled, SampledWithoutReplacement
 from lehr.errors import InvalidValue
 from lehr.privacy import sampling
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.sampling import (
+    BallsInBinsSampling,
     PoissonSampling,
     TruncatedPoissonSampling,
     WithoutReplacement,
@@ -310,3 +311,130 @@ def test_more_records_than_stated_are_not_drawn_from() -> None:
 def test_a_largest_batch_below_the_expected_one_or_above_all_records_is_refused(largest_batch: int) -> None:
     with pytest.raises(InvalidValue, match=r"^largest_batch must be"):
         TruncatedPoissonSampling(expected_batch_size=20, records=100, largest_batch=largest_batch)
+
+
+# --- Balls in bins --------------------------------------------------------------------------------------------------
+
+BINS, BALLS = 5, 60
+EPOCHS = 400
+
+Bins = Callable[[int, int], list[int]]  # the records of a step, from its epoch and its position
+
+
+def balls_in_bins(epoch: int, position: int) -> list[int]:
+    sampler = BallsInBinsSampling(bins=BINS, records=BALLS)
+    return sampler.draw(BALLS, KEY.at(BINS * epoch + position, 0)).tolist()
+
+
+def fresh_at_each_step(epoch: int, position: int) -> list[int]:
+    step = BINS * epoch + position
+    return (KEY.at(step, 0).uniforms("sampling", BALLS) * BINS).long().eq(position).nonzero().squeeze(1).tolist()
+
+
+def equal_bins(epoch: int, position: int) -> list[int]:
+    order = KEY.at(epoch, 0).uniforms("sampling", BALLS).argsort()
+    size = BALLS // BINS
+    return order[size * position : size * (position + 1)].sort().values.tolist()
+
+
+def by_index(epoch: int, position: int) -> list[int]:
+    return list(range(position, BALLS, BINS))
+
+
+def one_assignment_for_all_epochs(epoch: int, position: int) -> list[int]:
+    return balls_in_bins(0, position)
+
+
+def skewed(epoch: int, position: int) -> list[int]:
+    numbers = KEY.at(BINS * epoch, 0).uniforms("sampling", BALLS)
+    return (numbers.pow(1.2) * BINS).long().eq(position).nonzero().squeeze(1).tolist()
+
+
+def broken_laws(draw: Bins) -> set[str]:
+    """Which parts of the law of balls in bins these draws break."""
+    chosen = torch.full((EPOCHS, BALLS), -1)
+    times = torch.zeros(EPOCHS, BALLS, dtype=torch.int64)
+    for epoch in range(EPOCHS):
+        for position in range(BINS):
+            places = torch.tensor(draw(epoch, position), dtype=torch.int64)
+            chosen[epoch, places] = position
+            times[epoch, places] += 1
+    found = set()
+    if not bool((times == 1).all()):
+        found.add("once")
+    counts = torch.bincount(chosen.flatten() + 1, minlength=BINS + 1)[1:]
+    if stats.chisquare(counts.numpy()).pvalue < REJECTED:
+        found.add("uniform")
+    of_records = torch.stack([(chosen == position).sum(0) for position in range(BINS)]).double()
+    expected = EPOCHS / BINS
+    if stats.chi2.sf(float(((of_records - expected) ** 2 / expected).sum()), BALLS * (BINS - 1)) < REJECTED:
+        found.add("each record")
+    sizes = (chosen == 0).sum(1).double()
+    spread = float(sizes.var()) / (BALLS / BINS * (1 - 1 / BINS)) * (EPOCHS - 1)
+    if not REJECTED < stats.chi2.sf(spread, EPOCHS - 1) < 1 - REJECTED:
+        found.add("independent records")
+    if stats.binomtest(int((chosen[1:] == chosen[:-1]).sum()), (EPOCHS - 1) * BALLS, 1 / BINS).pvalue < REJECTED:
+        found.add("independent epochs")
+    return found
+
+
+def test_balls_in_bins_follow_the_law() -> None:
+    assert broken_laws(balls_in_bins) == set()
+
+
+@pytest.mark.parametrize(
+    "wrong, law",
+    [
+        (fresh_at_each_step, "once"),
+        (equal_bins, "independent records"),
+        (by_index, "each record"),
+        (one_assignment_for_all_epochs, "independent epochs"),
+        (skewed, "uniform"),
+    ],
+)
+def test_a_wrong_assignment_is_detected(wrong: Bins, law: str) -> None:
+    assert law in broken_laws(wrong)
+
+
+def test_every_step_of_an_epoch_has_the_assignment_of_its_first_step() -> None:
+    sampler = BallsInBinsSampling(bins=4, records=100)
+    placed = [sampler.draw(100, KEY.at(10 + position, 7), position=position).tolist() for position in range(4)]
+    assert sorted(chain(*placed)) == list(range(100))  # an epoch may begin at any step
+    assert placed[3] == sampler.draw(100, KEY.at(13, 7), position=3).tolist()
+    assert placed[3] != sampler.draw(100, KEY.at(13, 8), position=3).tolist()
+
+
+def test_a_record_more_changes_no_other_assignment() -> None:
+    sampler = BallsInBinsSampling(bins=4, records=100)
+    for step in range(8):
+        fewer, more = (sampler.draw(held, KEY.at(step, 0)).tolist() for held in (99, 100))
+        assert [place for place in more if place < 99] == fewer
+
+
+def test_balls_in_bins_state_an_epoch_and_refuse_impossible_numbers() -> None:
+    sampler = BallsInBinsSampling(bins=4, records=100)
+    assert sampler.event(Gaussian(1.5)) == BallsInBins(4, Gaussian(1.5))
+    assert sampler.draw(0, STEP).tolist() == []
+    for bins, records in ((0, 10), (11, 10), (2.5, 10), (True, 10), (math.nan, 10), (2, 0)):
+        with pytest.raises(InvalidValue):
+            BallsInBinsSampling(bins=bins, records=records)  # type: ignore[arg-type]
+    for position in (4, -1, 1.5):
+        with pytest.raises(InvalidValue, match=r"^position must be"):
+            sampler.draw(100, KEY.at(9, 0), position=position)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match=r"^step must be"):  # the epoch would begin before the run
+        sampler.draw(100, KEY.at(1, 0), position=2)
+
+
+@pytest.mark.parametrize("bins", [1, 2, 3, 5, 7, 9, 31, 33, 1000, 65_537, 99_999])
+def test_the_largest_uniform_number_is_in_the_last_bin(bins: int) -> None:
+    assert int(torch.tensor(1 - 2.0**-53, dtype=torch.float64) * bins) == bins - 1
+
+
+def test_shuffled_epochs_are_refused_with_a_replacement() -> None:
+    with pytest.raises(InvalidValue, match="balls-in-bins"):
+        adjacency_of("shuffled")
+    assert adjacency_of("balls-in-bins") is Adjacency.ADD_OR_REMOVE_ONE
+    made = counted_under(Adjacency.ADD_OR_REMOVE_ONE, expected_batch_size=25, records=100, bins=4)
+    assert made == BallsInBinsSampling(bins=4, records=100)
+    with pytest.raises(InvalidValue, match=r"^bins must be"):
+        counted_under(Adjacency.REPLACE_ONE, expected_batch_size=25, records=100, bins=4)

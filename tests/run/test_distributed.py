@@ -139,6 +139,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dpsgd": {},
     "tiny-batches": {"expected_batch_size": 2},
     "per-layer": {"method": "dpsgd-per-layer"},
+    "quantile": {"settings": {"clip": "quantile"}},
     "sa-dpsgd": {"method": "sa-dpsgd"},
     "adadp": {"method": "adadp", "settings": {"learning_rate": 0.01}},
     "adadp, as published": {"method": "adadp", "settings": {"learning_rate": 0.01, "accounting": "published"}},

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lehr.accounting.events import NOTHING, Event, Gaussian, NonPrivate, PoissonSampled, Repeated, counted
-from lehr.errors import BudgetExceeded, InvalidValue, StoreError
+from lehr.accounting.events import NOTHING, BallsInBins, Event, Gaussian, NonPrivate, PoissonSampled, Repeated, counted
+from lehr.errors import BudgetExceeded, InvalidValue, StoreError, UnsupportedEvent
 from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum
 from lehr.optim.optimizers import sgd
 from lehr.planning.budget import Budget, RunStatus
@@ -229,6 +230,87 @@ def test_finish_returns_the_unused_part_once(tmp_path: Path) -> None:
         with pytest.raises(BudgetExceeded):
             fill(run.step(3)).release()
     assert counted(reserved(budget).charged) == {PLAN.step_event: 3}
+
+
+EPOCH = BallsInBins(5, Gaussian(1.0))
+
+
+def epochs(steps: int) -> Plan:
+    """Epochs of five steps."""
+    return replace(PLAN, bins=5, steps=steps)
+
+
+def placed(run: PrivateRun, steps: range) -> list[list[int]]:
+    """The records of these steps, which are released."""
+    found = []
+    for index in steps:
+        step = run.step(index)
+        found.append(sorted(step.indices.tolist()))
+        fill(step).release()
+    return found
+
+
+def test_whole_epochs_are_charged_before_their_first_draw(tmp_path: Path) -> None:
+    state, before = State(), []
+    with PrivateRun.open(spec(tmp_path, plan=epochs(13))) as run:
+        run.begin(num_records=HELD)
+        for step in run.steps(state):
+            assert run.folder is not None
+            before.append(counted(run.folder.ledger.charged()))
+            fill(step).release()
+            state.step += 1
+        run.finish(accepted=13)  # all steps can be accepted, although there are three events
+    assert before == [{EPOCH: 1}] * 5 + [{EPOCH: 2}] * 5 + [{EPOCH: 3}] * 3
+
+
+def test_every_record_is_in_one_step_of_an_epoch_and_a_replay_repeats_the_assignment(tmp_path: Path) -> None:
+    with PrivateRun.open(spec(tmp_path, plan=epochs(15))) as run:
+        attempt = run.begin(num_records=HELD, environment={"machine": "this"})
+        first = placed(run, range(8))
+    assert sorted(chain(*first[:5])) == list(range(HELD))
+    with PrivateRun.open(spec(tmp_path, plan=epochs(15)), resume=True) as run:
+        again = run.begin(num_records=HELD, first_step=7, checkpoint_attempt=attempt, environment={"machine": "this"})
+        second = placed(run, range(7, 10))  # in another process, in the middle of an epoch
+        assert again == attempt
+        assert charged(run) == 2
+    assert second[0] == first[7]
+    assert sorted(chain(*first[5:7], *second)) == list(range(HELD))
+
+
+def test_a_second_attempt_within_an_epoch_begins_an_epoch_of_its_own(tmp_path: Path) -> None:
+    with PrivateRun.open(spec(tmp_path, plan=epochs(20))) as run:
+        run.begin(num_records=HELD)
+        first = placed(run, range(8))
+    with PrivateRun.open(spec(tmp_path, plan=epochs(20)), resume=True) as run:
+        run.begin(num_records=HELD, first_step=7)
+        assert run.end_step == 17  # two epochs are left
+        second = placed(run, range(7, 12))
+        assert charged(run) == 3
+        assert sorted(chain(*second)) == list(range(HELD))
+        assert second[0] != first[7]
+        placed(run, range(12, 17))
+        assert charged(run) == 4
+
+
+def test_an_epoch_that_was_begun_is_not_given_back(tmp_path: Path) -> None:
+    plan = epochs(15)
+    with PrivateRun.open(spec(tmp_path, plan=plan)) as run:
+        run.begin(num_records=HELD)
+        fill(run.step(0)).release()
+        run.finish(accepted=1)
+        assert run.folder is not None
+        assert counted(run.folder.ledger.charged()) == {EPOCH: 1}
+        assert counted(run.folder.ledger.remaining()) == {EPOCH: 2}
+    assert counted(plan.events(0, 1)) == counted(plan.events(0, 5)) == {EPOCH: 1}
+    assert counted(plan.events(1, 5)) == {}
+
+
+def test_a_budget_of_several_runs_refuses_epochs_and_nothing_is_left(tmp_path: Path) -> None:
+    """It is kept by a Rényi filter, and epochs have no Rényi bound."""
+    budget = new_budget(tmp_path / "budget")
+    with pytest.raises(UnsupportedEvent, match="balls-in-bins"):
+        PrivateRun.open(spec(tmp_path, plan=epochs(15), budget=budget))
+    assert not (tmp_path / "run").exists()
 
 
 def test_finished_run_charges_nothing(run: PrivateRun) -> None:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, TensorDataset
 
 from lehr import fit
-from lehr.accounting.events import Gaussian, PoissonSampled, TruncatedPoissonSampled, counted
+from lehr.accounting.events import BallsInBins, Gaussian, PoissonSampled, TruncatedPoissonSampled, counted
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.certificate import Statements, read_certificate
 from lehr.data import DataSet, InMemory, Preparation
@@ -86,6 +86,28 @@ def test_truncated_batches_are_planned_charged_and_never_larger(tmp_path: Path) 
             fit_tiny(tmp_path / "wrong", **wrong)
     with pytest.raises(InvalidValue, match=r"^records must be"):  # there are more than stated
         fit_tiny(tmp_path / "wrong", sampling="truncated-poisson", records=40)
+
+
+def test_epochs_of_balls_in_bins_are_planned_and_charged(tmp_path: Path) -> None:
+    run = fit_tiny(tmp_path / "run", sampling="balls-in-bins", steps=7)
+    assert (run.plan.bins, run.plan.expected_batch_size) == (5, 8)
+    with Ledger.open(tmp_path / "run/ledger.db") as ledger:
+        assert counted(ledger.charged()) == {BallsInBins(5, Gaussian(1.0)): 2}  # the second is not completed
+    assert math.isclose(run.proven.epsilon, run.plan.bound().epsilon, rel_tol=1e-9)
+    rounded = fit_tiny(tmp_path / "rounded", sampling="balls-in-bins", expected_batch_size=9, epochs=2, steps=None)
+    assert (rounded.plan.bins, rounded.plan.steps, rounded.plan.expected_batch_size) == (4, 8, 10)
+    planned = fit_tiny(tmp_path / "planned", sampling="balls-in-bins", epsilon=4.0, noise_multiplier=None, steps=10)
+    assert 3.98 < planned.plan.bound().epsilon <= 4.0
+    wrong: list[dict[str, Any]] = [
+        {"noise_schedule": LinearDecay(last=0.5, steps=5)},
+        {"largest_batch": 9},
+        {"epsilon": 4.0, "expected_batch_size": None},
+        {"simulated_batch_size": 2},
+    ]
+    for changed in wrong:
+        with pytest.raises(LehrError):
+            fit_tiny(tmp_path / "wrong", sampling="balls-in-bins", **changed)
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_model_has_the_written_weights(run: Run) -> None:

@@ -28,10 +28,15 @@ from typing import Protocol
 import lehr
 from lehr import validate
 from lehr.accounting.claims import (
+    CRYPTOGRAPHIC_BITS,
+    EXACT_ARITHMETIC,
+    EXACT_NOISE,
     IDEAL_ARITHMETIC,
     IDEAL_RANDOMNESS,
     SECRET_REPETITIONS,
+    SUMS_ON_A_GPU,
     TRUE_RECORD_COUNT,
+    WHOLE_EPOCHS,
     Claim,
     Premise,
     Standing,
@@ -39,11 +44,14 @@ from lehr.accounting.claims import (
 from lehr.accounting.closed_forms import GDP, TAN
 from lehr.accounting.events import (
     Adjacency,
+    BallsInBins,
+    CorrelatedSteps,
     Event,
     PoissonSampled,
     RenyiLimit,
     RepeatAndSelect,
     Repeated,
+    RoundedGaussian,
     SampledWithoutReplacement,
     TruncatedPoissonSampled,
     check_adjacency,
@@ -158,13 +166,21 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
     kinds = {type(atom) for atom in _atoms_within(event)}
     what = "the limit was" if RenyiLimit in kinds else "the events were"
     premises = [Premise(f"{what} chosen without looking at the private records", Standing.ASSUMED)]
-    premises += [IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
+    if {type(getattr(atom, "event", atom)) for atom in counted(event)} == {RoundedGaussian}:
+        premises += [EXACT_ARITHMETIC, EXACT_NOISE, CRYPTOGRAPHIC_BITS, SUMS_ON_A_GPU]
+    else:
+        premises += [IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
     theorem = accountant.theorem
-    if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, RenyiLimit}:
+    if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, CorrelatedSteps, RenyiLimit}:
         premises.append(TRUE_RECORD_COUNT)
     if TruncatedPoissonSampled in kinds:
         premises.append(Premise("there are at most as many records as stated", Standing.ASSUMED))
         theorem += "; batches that are cut at random, as a mixture (accounting/pld.proof.md)"
+    if BallsInBins in kinds:
+        premises.append(WHOLE_EPOCHS)
+        theorem += "; epochs of balls-in-bins sampling (Chua et al. 2024; accounting/balls_in_bins.proof.md)"
+    if CorrelatedSteps in kinds:
+        theorem += "; banded noise with cyclic sampling (Choquette-Choo et al. 2023; privacy/correlated.proof.md)"
     if RepeatAndSelect in kinds:
         premises.append(SECRET_REPETITIONS)
         theorem += "; repeated selection (Papernot & Steinke 2022, Theorems 2 and 6)"
@@ -209,7 +225,8 @@ class EpsilonCurve:
 
     It never falls from one step to the next, and at ``largest_steps`` it is exactly ``bound``. Values are computed when
     they are asked for and kept: asking for every step in turn costs about a second in all for a run of a few thousand
-    steps, and a few seconds for a million.
+    steps, and a few seconds for a million. Where ``step`` is the event of an epoch of ``steps_per_event`` steps, all of
+    it is counted from its first step.
     """
 
     def __init__(
@@ -219,10 +236,13 @@ class EpsilonCurve:
         delta: float,
         largest_steps: int,
         adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+        steps_per_event: int = 1,
     ) -> None:
         self.largest_steps = validate.count(largest_steps=largest_steps)
-        whole = bound(Repeated(step, self.largest_steps), delta=delta, adjacency=adjacency)
-        self._known: dict[int, float] = {0: 0.0, self.largest_steps: whole.epsilon}
+        self._steps_per_event = validate.count(steps_per_event=steps_per_event)
+        self._most = math.ceil(self.largest_steps / self._steps_per_event)
+        whole = bound(Repeated(step, self._most), delta=delta, adjacency=adjacency)
+        self._known: dict[int, float] = {0: 0.0, self._most: whole.epsilon}
         self._counts = sorted(self._known)
         self._ranges: dict[int, Callable[[int], float]] = {}  # of powers of two; the counts of one share a transform
         pld = PldAccountant(tolerance=GRID_TOLERANCE)
@@ -231,7 +251,7 @@ class EpsilonCurve:
 
     def at(self, steps: int) -> float:
         """An upper bound on ε after so many steps, perhaps that of a few steps more."""
-        steps = self._check(steps)
+        steps = self._event_count(steps)
         index = bisect_left(self._counts, steps)
         above, below = self._counts[index], self._counts[max(index - 1, 0)]
         if above != steps and not self._known[above] <= LARGEST_RISE * self._known[below]:
@@ -242,18 +262,18 @@ class EpsilonCurve:
 
     def drawn_at(self, steps: int) -> float:
         """The same, but of this very count: a chart of few points then has no flat spots."""
-        return self._epsilon(self._check(steps))
+        return self._epsilon(self._event_count(steps))
 
-    def _check(self, steps: int) -> int:
+    def _event_count(self, steps: int) -> int:
         if not validate.count(minimum=0, steps=steps) <= self.largest_steps:
             raise InvalidValue("steps", allowed=f"at most {self.largest_steps}", given=steps)
-        return int(steps)
+        return math.ceil(steps / self._steps_per_event)
 
     def _epsilon(self, steps: int) -> float:
         if steps not in self._known:
             fewest = 1 << (steps.bit_length() - 1)
             if fewest not in self._ranges:
-                most = min(2 * fewest, self.largest_steps)
+                most = min(2 * fewest, self._most)
                 self._ranges[fewest] = _countable(partial(self._pld, fewest=fewest, most=most))
             epsilon = min(self._ranges[fewest](steps), self._renyi(steps))
             # Two grids may differ by their tolerance; ε never falls, so the larger neighbour's value is a bound too.

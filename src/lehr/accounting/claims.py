@@ -39,8 +39,30 @@ class Premise:
 
 IDEAL_ARITHMETIC = Premise("sums and noise are real numbers, not floating point", Standing.ASSUMED)
 IDEAL_RANDOMNESS = Premise("the random bits are independent and uniform", Standing.ASSUMED)
+# The same two where all noise is RoundedGaussian.
+EXACT_ARITHMETIC = Premise(
+    IDEAL_ARITHMETIC.statement,
+    Standing.MET,
+    because="noise is an exact integer, and the rounding of sums is part of their sensitivity: privacy/noise.proof.md",
+)
+EXACT_NOISE = Premise(
+    "the noise follows its law exactly where its bits are independent and uniform",
+    Standing.MET,
+    because="it is decided by integers: privacy/rounded_normal.proof.md",
+)
+CRYPTOGRAPHIC_BITS = Premise(
+    "nobody can tell the bits of SHAKE-128, under a secret key of 256 bits, from independent and uniform ones",
+    Standing.ASSUMED,
+)
+SUMS_ON_A_GPU = Premise(
+    "where sums over records are computed on a GPU, they are rounded by no more than the margin that is charged",
+    Standing.ASSUMED,
+)
 TRUE_RECORD_COUNT = Premise(
     "the stated number of records is public, and the sampling rate follows from it", Standing.ASSUMED
+)
+WHOLE_EPOCHS = Premise(
+    "the steps of an epoch share one assignment of records to steps, and a later epoch has another", Standing.ASSUMED
 )
 # What gradients/record_axis.py proves of a model rests on this.
 RECORDS_APART = Premise(

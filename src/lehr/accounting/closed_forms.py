@@ -27,7 +27,7 @@ from lehr.accounting.events import (
     NonPrivate,
     PoissonSampled,
     TruncatedPoissonSampled,
-    counted,
+    counted_by_cycles,
 )
 from lehr.errors import UnsupportedEvent
 
@@ -52,7 +52,7 @@ def gaussian_steps(event: Event, *, adjacency: Adjacency, accountant: str) -> di
     A step out of the range of arithmetic stands as the nearest that loses no less: more sampling, or less noise.
     """
     steps: dict[GaussianStep, int] = {}
-    for atom, count in counted(event).items():
+    for atom, count in counted_by_cycles(event).items():
         match atom:
             case Gaussian():
                 probability, sigma = 1.0, atom.noise_multiplier

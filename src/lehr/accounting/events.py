@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from lehr import validate
@@ -62,6 +63,15 @@ class Gaussian(_Checked):
     """
 
     noise_multiplier: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedGaussian(Gaussian):
+    """Gaussian noise, rounded exactly, on a vector of integers: what it releases is a Gaussian's release, rounded.
+
+    So every accountant counts it as the Gaussian that it is. What rounding a sum to integers adds to its sensitivity is
+    part of the sensitivity (``privacy/noise.proof.md``).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +135,49 @@ class SampledWithoutReplacement(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class BallsInBins(_Checked):
+    """One epoch: each record went to one of ``bins`` steps, uniformly and independently, and to no other.
+
+    ``event`` was applied to the records of every step. The steps of an epoch have no cost of their own.
+    """
+
+    bins: int
+    event: Gaussian
+
+    def __str__(self) -> str:
+        return f"BallsInBins({self.bins} bins, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
+class CorrelatedSteps(_Checked):
+    """All ``steps`` of a run whose noise is correlated from step to step by a matrix of so many ``bands``.
+
+    Each record belongs to one of ``bands`` groups. At step t, each record of group t mod ``bands`` entered with
+    ``sampling_probability``. ``event`` is the noise of a whole column of the matrix. The steps of a run have no costs
+    of their own: only all of them are one event.
+    """
+
+    steps: int
+    bands: int
+    sampling_probability: float
+    event: Gaussian
+
+    @property
+    def cycle(self) -> PoissonSampled:
+        """What ``bands`` steps, in which a record can enter once, do to the records: ``correlated.proof.md``."""
+        return PoissonSampled(sampling_probability=self.sampling_probability, event=self.event)
+
+    @property
+    def cycles(self) -> int:
+        """How often a record can enter at most."""
+        return -(-self.steps // self.bands)
+
+    def __str__(self) -> str:
+        rate = f"sampling_probability={self.sampling_probability:g}"
+        return f"CorrelatedSteps({self.steps} steps, {self.bands} bands, {rate}, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
 class RepeatAndSelect(_Checked):
     """``event`` was repeated a secret random number of times and only the best outcome was kept.
 
@@ -181,11 +234,14 @@ class Composed(_Checked):
 
 Atom = (
     Gaussian
+    | RoundedGaussian
     | Laplace
     | PureDP
     | PoissonSampled
     | TruncatedPoissonSampled
     | SampledWithoutReplacement
+    | BallsInBins
+    | CorrelatedSteps
     | RepeatAndSelect
     | RenyiLimit
     | NonPrivate
@@ -222,6 +278,8 @@ def _check_order(*, order: float) -> float:
 
 
 _CHECKS: dict[str, Callable[..., object]] = {
+    "bins": validate.count,
+    "bands": validate.count,
     "count": validate.count,
     "divergence": validate.positive,
     "epsilon": validate.non_negative,
@@ -236,6 +294,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "sample_size": validate.count,
     "sampling_probability": validate.probability,
     "shape": lambda shape: None if shape is None else validate.non_negative(shape=shape),
+    "steps": validate.count,
 }
 NOTHING = Composed(())
 
@@ -250,6 +309,17 @@ def counted(event: Event) -> dict[Atom, int]:
     return totals
 
 
+def counted_by_cycles(event: Event) -> dict[Atom, int]:
+    """``counted``, with correlated steps as the sampled Gaussian of each of their cycles: what accountants count."""
+    totals: dict[Atom, int] = {}
+    for atom, count in counted(event).items():
+        if isinstance(atom, CorrelatedSteps):
+            _add(atom.cycle, count * atom.cycles, totals)
+        else:
+            _add(atom, count, totals)
+    return totals
+
+
 def composed(counts: Mapping[Atom, int]) -> Event:
     """The inverse of ``counted``: the shortest event that says the same."""
     parts = tuple(atom if count == 1 else Repeated(atom, count) for atom, count in counts.items() if count)
@@ -259,6 +329,14 @@ def composed(counts: Mapping[Atom, int]) -> Event:
 def together(*events: Event) -> Event:
     """All of the events, each distinct one with its count."""
     return composed(counted(Composed(events)))
+
+
+def steps_per_event(atom: Atom) -> int:
+    """How many steps of a run have this event together: those of an epoch, all of a run with bands, or one."""
+    match atom:
+        case BallsInBins(bins=steps) | CorrelatedSteps(steps=steps):
+            return steps
+    return 1
 
 
 def is_part(part: Event, *, of: Event) -> bool:
@@ -275,17 +353,22 @@ def rest(whole: Event, part: Event) -> Event:
 
 _TYPE_OF: Mapping[str, Any] = {
     "gaussian": Gaussian,
+    "rounded-gaussian": RoundedGaussian,
     "laplace": Laplace,
     "pure-dp": PureDP,
     "renyi-limit": RenyiLimit,
     "poisson-sampled": PoissonSampled,
     "truncated-poisson-sampled": TruncatedPoissonSampled,
     "sampled-without-replacement": SampledWithoutReplacement,
+    "balls-in-bins": BallsInBins,
+    "correlated-steps": CorrelatedSteps,
     "repeat-and-select": RepeatAndSelect,
     "non-private": NonPrivate,
     "repeated": Repeated,
     "composed": Composed,
 }
+FLOAT, DISCRETE = "float", "discrete"  # how Gaussian noise is made
+NOISES: Mapping[str, type[Gaussian]] = MappingProxyType({FLOAT: Gaussian, DISCRETE: RoundedGaussian})
 _KIND_OF = {event_type: kind for kind, event_type in _TYPE_OF.items()}
 EVENT_TYPES: tuple[type, ...] = tuple(_KIND_OF)
 

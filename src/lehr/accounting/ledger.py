@@ -39,6 +39,7 @@ from lehr.accounting.events import (
     from_json,
     is_part,
     rest,
+    steps_per_event,
     to_json,
     together,
 )
@@ -179,7 +180,7 @@ class _Totals:
         if not _is_allowed(charged, self.plan_event, self.adjacency):
             left = rest(self.plan_event, self.charged)
             raise BudgetExceeded(f"the plan of the run {self.run!r} has {left} left, and this asks for {entry.event}")
-        open_steps = sum(counted(charged).values()) - self.accepted
+        open_steps = sum(count * steps_per_event(atom) for atom, count in counted(charged).items()) - self.accepted
         if entry.accepted > open_steps:
             allowed = f"at most {open_steps}, the steps recorded and not noted as accepted yet"
             raise InvalidValue("count", allowed=allowed, given=entry.accepted)

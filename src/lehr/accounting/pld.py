@@ -17,16 +17,18 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from lehr.accounting import composition
+from lehr.accounting.balls_in_bins import LARGEST_BINS, LARGEST_NOISE, SMALLEST_NOISE, BallsInBinsLoss
 from lehr.accounting.closed_forms import GaussianStep, cut_probability, gaussian_epsilon, gaussian_steps
 from lehr.accounting.events import (
     Adjacency,
     Atom,
+    BallsInBins,
     Event,
     PoissonSampled,
     PureDP,
     TruncatedPoissonSampled,
     composed,
-    counted,
+    counted_by_cycles,
 )
 from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
 from lehr.accounting.privacy_loss import (
@@ -36,7 +38,7 @@ from lehr.accounting.privacy_loss import (
     RandomisedResponseLoss,
     SampledGaussianLoss,
 )
-from lehr.errors import AccountantFailed
+from lehr.errors import AccountantFailed, UnsupportedEvent
 
 PRECISE = 1e-5  # relative change of ε at which the grid is fine enough
 ROUGH = 3e-4  # the same for a schedule whose levels are rounded, which changes ε by more than that
@@ -74,28 +76,33 @@ class PldAccountant:
         self, event: Event, *, delta: float, adjacency: Adjacency, fewest: int, most: int
     ) -> Callable[[int], float]:
         """ε of the event repeated so many times, from ``fewest`` to ``most``; cheap to ask for many counts."""
-        counts = counted(event)
+        counts = counted_by_cycles(event)
         pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
         cut = _truncated_steps(counts, adjacency, self.name)
+        epochs = _epochs(counts, adjacency, self.name)
         others: dict[Atom, int] = {
-            atom: count for atom, count in counts.items() if not isinstance(atom, PureDP | TruncatedPoissonSampled)
+            atom: count
+            for atom, count in counts.items()
+            if not isinstance(atom, PureDP | TruncatedPoissonSampled | BallsInBins)
         }
         steps = gaussian_steps(composed(others), adjacency=adjacency, accountant=self.name)
         delta = min(delta, LARGEST_DELTA)
-        if any(step.noise_multiplier == 0 for step in (*steps, *(each.step for each in cut))):
+        noise = [step.noise_multiplier for step in (*steps, *(each.step for each in cut))]
+        if 0 in (*noise, *(epoch.noise_multiplier for epoch in epochs)):
             return lambda repeats: math.inf
-        if not pure and not cut and all(step.sampling_probability == 1 for step in steps):
+        if not pure and not cut and not epochs and all(step.sampling_probability == 1 for step in steps):
             squared_mu = _squared_mu(steps)
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
-        if most * (_total_variation(pure, steps) + _total_variation_of_cut(cut)) <= delta:
+        if most * (_total_variation(pure, steps) + _total_variation_of_cut(cut) + _total_variation_of(epochs)) <= delta:
             return lambda repeats: 0.0
         fewer = with_fewer_levels(others)
         steps = _with_one_unsampled(gaussian_steps(composed(fewer), adjacency=adjacency, accountant=self.name))
-        self._refuse_out_of_reach(pure, steps, cut, delta, most)
+        self._refuse_out_of_reach(pure, steps, cut, epochs, delta, most)
         by_pairs = None
         if (
             not pure
             and not cut
+            and not epochs
             and most * sum(count * step.sampling_probability for step, count in steps.items()) <= RARELY
         ):
             few = composed(with_fewer_levels(others, most=MOST_PAIRED_STEPS))
@@ -103,15 +110,21 @@ class PldAccountant:
             if by_pairs(most) < PRECISE_BY_PAIRS or all(step.sampling_probability < TOO_RARE for step in steps):
                 return by_pairs
         removing, adding = (
-            [*_losses(pure, steps, direction, delta), *_losses_of_cut(cut, direction, delta)] for direction in Direction
+            [
+                *_losses(pure, steps, direction, delta),
+                *_losses_of_cut(cut, direction, delta),
+                *((_epoch_loss(epoch, direction, delta), count) for epoch, count in epochs.items()),
+            ]
+            for direction in Direction
         )
         if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
         tolerance = self.tolerance if len(fewer) == len(others) else max(self.tolerance, ROUGH)
         compose = partial(composition.compose_by_transform, delta=delta, tolerance=tolerance, fewest=fewest, most=most)
         on_removing = compose(removing)
-        on_adding = compose(adding, larger=on_removing) if steps or cut else on_removing
-        simple_sum = math.inf if steps or cut else math.fsum(count * epsilon for epsilon, count in pure.items())
+        is_pure = not (steps or cut or epochs)
+        on_adding = on_removing if is_pure else compose(adding, larger=on_removing)
+        simple_sum = math.fsum(count * epsilon for epsilon, count in pure.items()) if is_pure else math.inf
 
         def epsilon(repeats: int) -> float:
             """The larger ε of both directions; ε never falls with repeats, so that of the most often settles it."""
@@ -127,15 +140,18 @@ class PldAccountant:
         pure: Mapping[float, int],
         steps: Mapping[GaussianStep, int],
         cut: Mapping[TruncatedStep, int],
+        epochs: Mapping[Epoch, int],
         delta: float,
         most: int,
     ) -> None:
         reason = None
-        if len(pure) + len(steps) + len(cut) > MOST_DIFFERENT_STEPS:
+        if len(pure) + len(steps) + len(cut) + len(epochs) > MOST_DIFFERENT_STEPS:
             reason = f"more than {MOST_DIFFERENT_STEPS} different steps"
         elif delta < SMALLEST_DELTA:
             reason = f"delta is below {SMALLEST_DELTA:g}"
-        elif most * (sum(pure.values()) + sum(steps.values()) + sum(cut.values())) > LARGEST_STEPS:
+        elif any(epoch.bins > LARGEST_BINS or epoch.noise_multiplier < SMALLEST_NOISE for epoch in epochs):
+            reason = f"balls in more than {LARGEST_BINS} bins, or with a noise multiplier below {SMALLEST_NOISE:g}"
+        elif most * sum(sum(each.values()) for each in (pure, steps, cut, epochs)) > LARGEST_STEPS:
             reason = f"there are more than {LARGEST_STEPS} steps"
         if reason:
             raise AccountantFailed(accountant=self.name, reason=reason)
@@ -178,6 +194,39 @@ def _truncated_steps(counts: Mapping[Atom, int], adjacency: Adjacency, accountan
         key = TruncatedStep(step, cut_probability(atom))
         found[key] = found.get(key, 0) + count
     return found
+
+
+class Epoch(NamedTuple):
+    """An epoch of balls-in-bins sampling."""
+
+    bins: int
+    noise_multiplier: float
+
+
+def _epochs(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[Epoch, int]:
+    """Each distinct epoch of balls-in-bins sampling, and how often it happened."""
+    found: dict[Epoch, int] = {}
+    for atom, count in counts.items():
+        if not isinstance(atom, BallsInBins):
+            continue
+        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+            reason = "balls-in-bins sampling is counted under add-or-remove-one only"
+            raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
+        epoch = Epoch(atom.bins, min(atom.event.noise_multiplier, LARGEST_NOISE))  # less noise
+        found[epoch] = found.get(epoch, 0) + count
+    return found
+
+
+def _total_variation_of(epochs: Mapping[Epoch, int]) -> float:
+    """At most that of one Gaussian release an epoch: whichever bin the record has, only that one differs."""
+    return sum(
+        count * _total_variation({}, {GaussianStep(1.0, epoch.noise_multiplier): 1}) for epoch, count in epochs.items()
+    )
+
+
+@lru_cache(maxsize=16)
+def _epoch_loss(epoch: Epoch, direction: Direction, delta: float) -> BallsInBinsLoss:
+    return BallsInBinsLoss(**epoch._asdict(), direction=direction, delta=delta)
 
 
 def _halved(step: GaussianStep) -> GaussianStep:

@@ -135,8 +135,8 @@ class SampledGaussianLoss(PrivacyLoss):
         q, sigma = self.sampling_probability, self.noise_multiplier
         removing = self.direction is Direction.REMOVE
         outcomes = _outcome_of_log_ratio(losses if removing else -losses, q, sigma)
-        absent = _normal_masses(outcomes / sigma)
-        present = _normal_masses((outcomes - 1) / sigma)
+        absent = normal_masses(outcomes / sigma)
+        present = normal_masses((outcomes - 1) / sigma)
         mixture = (1 - q) * absent + q * present
         lowest, highest = (float(outcomes[i]) for i in (0, -1))
         if removing:
@@ -197,7 +197,7 @@ def _outcome_of_log_ratio(log_ratios: Floats, q: float, sigma: float) -> Floats:
     return np.asarray(sigma**2 * np.where(log_ratios < _OVERFLOW_GUARD, small, large) + 0.5)
 
 
-def _normal_masses(edges: Floats) -> Floats:
+def normal_masses(edges: Floats) -> Floats:
     """Standard normal probability between neighbouring edges (rising or falling), precise in both tails."""
     tails = special.ndtr(-np.abs(edges))
     left, right = tails[:-1], tails[1:]

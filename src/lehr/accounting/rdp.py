@@ -24,6 +24,7 @@ from lehr.accounting.closed_forms import SMALLEST_NOISE, SMALLEST_PROBABILITY, c
 from lehr.accounting.events import (
     Adjacency,
     Atom,
+    BallsInBins,
     Event,
     Gaussian,
     Laplace,
@@ -35,6 +36,7 @@ from lehr.accounting.events import (
     SampledWithoutReplacement,
     TruncatedPoissonSampled,
     counted,
+    counted_by_cycles,
 )
 from lehr.accounting.levels import with_fewer_levels
 from lehr.errors import UnsupportedEvent
@@ -124,7 +126,7 @@ def renyi_divergences(
     """
     shared = not only_these and set(orders) <= set(FRACTIONAL_ORDERS)
     total = np.zeros(len(orders))
-    for atom, count in with_fewer_levels(counted(event)).items():
+    for atom, count in with_fewer_levels(counted_by_cycles(event)).items():
         _refuse_uncountable(atom, adjacency, accountant)
         computed = set(FRACTIONAL_ORDERS if shared else orders)
         if isinstance(atom, RepeatAndSelect):  # its bound at one order is a minimum over the base event's other orders
@@ -297,6 +299,8 @@ def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> No
             reason = "Poisson sampling is counted under add-or-remove-one only"
         case SampledWithoutReplacement() if adjacency is not Adjacency.REPLACE_ONE:
             reason = "sampling without replacement keeps the number of records public: replace-one only"
+        case BallsInBins():
+            reason = "epochs of balls-in-bins sampling have no Rényi bound here; the accountant pld counts them"
         case RepeatAndSelect() if any(isinstance(part, RenyiLimit) for part in counted(atom.event)):
             reason = "selection among runs is counted for runs whose events were fixed beforehand"
         case RepeatAndSelect():

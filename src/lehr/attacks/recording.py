@@ -126,6 +126,8 @@ def compare(
     if plan.largest_batch is not None:
         allowed = "one whose batches are not cut: there, a record takes the place of another"
         raise InvalidValue("plan", allowed=allowed, given=plan.largest_batch)
+    if plan.bands > 1:
+        raise InvalidValue("plan", allowed="one without bands: a record moves the noise of no step", given=plan.bands)
     key = key or RunKey.fresh(cryptographic_on_gpu=True)
     one = Trace()
     other = Trace(replayed=one)
@@ -334,6 +336,10 @@ class TracingRandomness(StepRandomness):
         self._note("normals", purpose, sum(tensor.numel() for tensor in like.values()))
         return super().normals(purpose, like)
 
+    def rounded_normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self._note("rounded normals", purpose, sum(tensor.numel() for tensor in like.values()))
+        return super().rounded_normals(purpose, like)
+
     def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
         self._note("generator", purpose)
         return super().generator(purpose, device)
@@ -426,7 +432,9 @@ def _moved(what: str, step: int, ratio: float, of: str) -> Difference:
 
 
 def _compared_sums(one: Trace, other: Trace, plan: Plan, key: RunKey, *, num_records: int) -> Iterator[_ComparedSum]:
-    sampling = counted_under(plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records)
+    sampling = counted_under(
+        plan.adjacency, expected_batch_size=plan.expected_batch_size, records=plan.records, bins=plan.bins
+    )
     for first, second in zip(one.sums, other.sums, strict=False):  # another length, or shape, is found in the notes
         if _shapes(first.private.values) != _shapes(second.private.values):
             return

@@ -36,8 +36,9 @@ from lehr.auditing.bounds import check_confidence, mu_from_epsilon
 from lehr.auditing.scores import pooled
 from lehr.auditing.thresholds import Corrected
 from lehr.data import InMemory
+from lehr.errors import InvalidValue
 from lehr.gradients.materialised import MaterialisedEngine
-from lehr.interfaces import PrivateSum, ReleasedSum, Tensors
+from lehr.interfaces import UNCLIPPED_COUNT, PrivateSum, ReleasedSum, Tensors
 from lehr.planning.plan import Plan
 from lehr.privacy.rng import RunKey
 from lehr.run.mechanism import Method
@@ -92,6 +93,9 @@ def attack(
     on ``device``. ``keys`` make a test repeatable; otherwise the randomness is fresh.
     """
     check_private_method(method)
+    if plan.bands > 1:
+        allowed = "1 for this attack, which looks at each step alone"
+        raise InvalidValue("bands", allowed=allowed, given=plan.bands)
     check_confidence(confidence=confidence)
     keys = keys or iter(RunKey.fresh, None)
     planted = canaries_for(method, plan, num_canaries=num_canaries)
@@ -176,9 +180,9 @@ def _mu_share(plan: Plan, num_canaries: int) -> float:
     least_rate = 1 / num_canaries
     if plan.delta <= least_rate:
         return 1.0
-    released = Repeated(
-        PoissonSampled(plan.sampling_probability, Gaussian(plan.noise_multiplier)), public_plan.expected_steps(plan)
-    )
+    steps = public_plan.expected_steps(plan)
+    poisson = PoissonSampled(plan.sampling_probability, Gaussian(plan.noise_multiplier))
+    released = Repeated(poisson, steps) if plan.bins is None else plan.events(0, steps)
     rates = (plan.delta, *np.geomspace(least_rate, _LARGEST_RATE, 6).tolist())
     at_delta, *elsewhere = (mu_from_epsilon(bound(released, delta=rate).epsilon, delta=rate) for rate in rates)
     return at_delta / max(at_delta, *elsewhere) if at_delta > 0 else 0.0
@@ -210,7 +214,9 @@ class Adversary:
     def __init__(self, canaries: Canaries, clipped_alone: PrivateSum, plan: Plan, signs_R: Tensor) -> None:
         self._canaries, self._plan, self._signs_R = canaries, plan, signs_R
         # What a clip leaves of a canary; at other steps it may be another multiple of the same.
-        sizes = canaries.sizes(clipped_alone.values)
+        # A noisy count, which all canaries move, is left out.
+        of_parameters = {name: value for name, value in clipped_alone.values.items() if name != UNCLIPPED_COUNT}
+        sizes = canaries.sizes(of_parameters)
         self._unit = {name: size.double() / clipped_alone.sensitivity for name, size in sizes.items()}
         self._expected = {
             clips_coordinates: canaries.expected(signs_R, clips_coordinates=clips_coordinates)
@@ -220,6 +226,7 @@ class Adversary:
         self._sums = torch.zeros_like(self.likelihoods)
         self._precision = self._squared_precision = 0.0
         self.steps_seen = 0
+        self._epoch = _EpochLikelihood(canaries.num_canaries, plan.bins) if plan.bins else None
 
     def observe(self, private: PrivateSum, released: ReleasedSum) -> None:
         """Look at a released sum along every canary. Of the private one, only what is public: how it was clipped."""
@@ -230,7 +237,9 @@ class Adversary:
         precision = sum(float((sizes[name] * weights[name]).sum()) for name in sizes)
         seen = self._along(released, sizes, weights, precision, clips_coordinates=private.bounds is not None)
         law = {"precision": precision, "probability": self._plan.sampling_probability}
-        self.likelihoods += log_likelihood_ratio(seen, **law)
+        self.likelihoods += (
+            log_likelihood_ratio(seen, **law) if self._epoch is None else self._epoch.rise(seen, precision)
+        )
         if self._plan.adjacency is Adjacency.REPLACE_ONE:  # against the opposite of the canary
             self.likelihoods -= log_likelihood_ratio(-seen, **law)
         self._sums += seen
@@ -261,7 +270,28 @@ class Adversary:
     def member_std(self) -> float:
         """Their standard deviation: noise, and whether it was drawn."""
         q = self._plan.sampling_probability
+        if self._plan.bins is not None:  # in a whole epoch it is drawn once; in a part of one, by a coin
+            share = self.steps_seen % self._plan.bins / self._plan.bins
+            return math.sqrt(1 + share * (1 - share) * self._precision / self.steps_seen**2)
         return math.sqrt(1 + q * (1 - q) * self._squared_precision / self._precision)
+
+
+class _EpochLikelihood:
+    """The likelihood of epochs in which a canary is in exactly one step: the mean over the steps, not a product."""
+
+    def __init__(self, num_canaries: int, bins: int) -> None:
+        self._bins, self._seen = bins, 0
+        self._excess = torch.zeros(num_canaries, dtype=torch.float64)  # the sum of the ratios less one
+
+    def rise(self, seen: Tensor, precision: float) -> Tensor:
+        """By how much another step raises the logarithm of the likelihood."""
+        before = torch.log1p(self._excess / self._bins)
+        self._excess = self._excess + torch.expm1(seen - precision / 2)
+        rise = torch.log1p(self._excess / self._bins) - before
+        self._seen += 1
+        if self._seen % self._bins == 0:
+            self._excess = torch.zeros_like(self._excess)
+        return rise
 
 
 def canaries_for(method: Method, plan: Plan, *, num_canaries: int = NUM_CANARIES) -> Canaries:
@@ -303,7 +333,7 @@ def _physical_batch(plan: Plan, num_records: int) -> int:
     """For the number of records that the attack really holds."""
     held = max(1, num_records)
     batch = max(1, round(plan.sampling_probability * held))
-    there = replace(plan, records=held, expected_batch_size=batch, largest_batch=None)
+    there = replace(plan, records=held, expected_batch_size=batch, largest_batch=None, bins=None)
     return engines.physical_batch_for(there, torch.device("cpu"))
 
 

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 import lehr
 from lehr import accounting
 from lehr.accounting.claims import (
+    EXACT_ARITHMETIC,
     IDEAL_ARITHMETIC,
     IDEAL_RANDOMNESS,
     RECORDS_APART,
@@ -99,8 +100,8 @@ def recompute(
 def assumed_in(claim: Claim) -> tuple[str, ...]:
     """What a certificate of this claim takes on trust: its assumed premises, and what no code can establish."""
     own = [premise for premise in claim.premises if premise.standing is Standing.ASSUMED]
-    always = (IDEAL_ARITHMETIC, IDEAL_RANDOMNESS, RECORDS_APART)
-    return tuple(dict.fromkeys(premise.statement for premise in (*own, *always)))
+    ideal = () if EXACT_ARITHMETIC in claim.premises else (IDEAL_ARITHMETIC, IDEAL_RANDOMNESS)
+    return tuple(dict.fromkeys(premise.statement for premise in (*own, *ideal, RECORDS_APART)))
 
 
 def budget_of_the_choice(

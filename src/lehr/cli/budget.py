@@ -137,7 +137,10 @@ def _settle(budget: Budget, run: str, *, steps: int | None, ledger: Path | None)
 def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: common.Json = False) -> None:
     """Show how many steps of a plan still fit. Exit code 1 if not all of its own do. Nothing is reserved."""
     wanted = read_plan(plan)
+    if wanted.bands > 1:
+        raise InvalidValue("plan", allowed="one without bands, whose steps cost nothing alone", given=wanted.bands)
     step, steps = wanted.step_event, wanted.steps
+    whole = wanted.steps_per_event
     with Budget.open(file, continuing=continuing) as budget:
         refuse_other_adjacency(wanted.adjacency, expected=budget.status().adjacency)
         if wanted.unit != budget.unit:
@@ -145,9 +148,9 @@ def fits(file: BudgetFile, plan: PlanFile, continuing: Continuing = None, json: 
                 "plan", allowed=f"one of {budget.unit}s, as the budget is", given=f"one of {wanted.unit}s"
             )
         with common.working("Counting"):
-            largest = budget.largest_steps(step)
+            largest = budget.largest_steps(step) * whole
     shape = {"step": to_json(step), "largest_steps": largest, "steps": steps, "fits": steps <= largest}
-    common.print_answer(shape, f"{largest:,} × {step} fit; asked for: {steps:,}", json=json)
+    common.print_answer(shape, f"{largest // whole:,} × {step} fit; asked for: {steps:,}", json=json)
     if steps > largest:
         raise Exit(common.NO)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,17 @@ from typer import Argument, Exit, Option
 
 from lehr import validate
 from lehr.accounting import Answer, Bound, answers, smallest_of
-from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, Repeated, counted, to_json
+from lehr.accounting.events import (
+    Adjacency,
+    BallsInBins,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    Repeated,
+    counted,
+    steps_per_event,
+    to_json,
+)
 from lehr.cli import common
 from lehr.config import CLIP_NORM, MOMENTUM, RunConfig
 from lehr.errors import InvalidValue, StoreError, UnsupportedEvent
@@ -29,6 +40,9 @@ DefaultDelta = Annotated[
     float | None, Option(help="The δ of (ε, δ); by default the largest power of ten below 1/records.")
 ]
 AdjacencyOption = Annotated[Adjacency, Option(help="Which data sets count as neighbours.")]
+BinsOption = Annotated[
+    int | None, Option(help="Steps of an epoch of balls-in-bins sampling, in place of a batch size.")
+]
 _RECORDS = "Number of records. You state it, and it is public."
 
 
@@ -38,7 +52,7 @@ def steps_of(whole: Event, **named: int) -> Event:
     atoms = list(counted(whole))
     if len(atoms) != 1:
         raise InvalidValue(name, allowed="given only for a run that repeats one event", given=str(whole))
-    return Repeated(atoms[0], validate.count(**named))
+    return Repeated(atoms[0], math.ceil(validate.count(**named) / steps_per_event(atoms[0])))
 
 
 def read_plan(path: Path) -> Plan:
@@ -60,11 +74,14 @@ def refuse_other_adjacency(adjacency: Adjacency, *, expected: Adjacency) -> None
 # lehr plan
 
 
-@common.config_options("epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user")
+@common.config_options(
+    "epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user", "bands"
+)
 def plan(
     records: Annotated[int, Option(help=f"{_RECORDS} Of users, with --records-per-user.")],
     delta: DefaultDelta = None,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
+    bins: BinsOption = None,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as a web page.")] = None,
     save: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as JSON.")] = None,
     overwrite: common.Overwrite = False,
@@ -83,7 +100,7 @@ def plan(
         atomic.refuse_to_replace(file, overwrite=overwrite)
     with common.working("Finding the plan"):
         records_per_user = numbers.pop("records_per_user")
-        made, recommended = _make(numbers, records=records, delta=delta, adjacency=adjacency)
+        made, recommended = _make(numbers, records=records, delta=delta, adjacency=adjacency, bins=bins)
         made = replace(made, records_per_user=records_per_user)
         bound, claim = made.bound(), made.claim()
     draws = not (json or no_chart) and recommended is None
@@ -127,23 +144,32 @@ def plan(
 
 
 def _make(
-    numbers: dict[str, Any], *, records: int, delta: float | None, adjacency: Adjacency
+    numbers: dict[str, Any], *, records: int, delta: float | None, adjacency: Adjacency, bins: int | None
 ) -> tuple[Plan, Recommendation | None]:
     """The plan of these numbers, and the recommendation if more than one of them is missing."""
-    epochs = numbers.pop("epochs")
+    epochs, bands = numbers.pop("epochs"), numbers.pop("bands")
+    bands = 1 if bands is None else bands
+    if bins is not None:
+        common.refuse("bins", expected_batch_size=numbers["expected_batch_size"])
     if epochs is not None:
         common.refuse("epochs", steps=numbers["steps"])
         batch = numbers["expected_batch_size"] or recommended_batch_size(records)
+        batch = batch if bins is None else records / validate.count(bins=bins)
         numbers["steps"] = max(1, round(epochs * records / batch))
     rest: dict[str, Any] = {"records": records, "delta": delta, "adjacency": adjacency, **numbers}
     num_given = sum(value is not None for value in numbers.values())
+    if bins is not None:
+        return make_plan(**rest, bins=bins), None
     if num_given < 3 and numbers["epsilon"] is None:
         allowed = "given: the rest is then recommended; or give noise_multiplier, steps and expected_batch_size"
         raise InvalidValue("epsilon", allowed=allowed, given=None)
     if num_given < 3:
+        if bands != 1:
+            allowed = "1 for a recommended plan; or give three of epsilon, noise_multiplier, steps and batch size"
+            raise InvalidValue("bands", allowed=allowed, given=bands)
         recommended = recommend_plan(**rest)
         return recommended.plan, recommended
-    return make_plan(**rest), None
+    return make_plan(bands=bands, **rest), None
 
 
 def _print_recommendation(recommended: Recommendation) -> None:
@@ -192,6 +218,7 @@ def account(
     adjacency: Annotated[
         Adjacency | None, Option(help="Which data sets count as neighbours; add-or-remove-one by default.")
     ] = None,
+    bins: BinsOption = None,
     plan: Annotated[Path | None, Option(metavar="FILE", help="A plan written by `lehr plan --save`.")] = None,
     json: common.Json = False,
     **fields: Any,
@@ -200,7 +227,7 @@ def account(
 
     Describe the run by its options, or by --plan alone.
     """
-    described = {**fields, "records": records, "sampling_probability": sampling_probability}
+    described = {**fields, "records": records, "sampling_probability": sampling_probability, "bins": bins}
     from_file = None if plan is None else read_plan(plan)
     if from_file is not None:
         common.refuse("plan", **described, delta=delta, adjacency=adjacency)
@@ -241,11 +268,19 @@ def account(
 
 def _event(described: dict[str, Any], *, delta: float, adjacency: Adjacency) -> Event:
     """The run of these options: its noise and steps, and either batch size and records or the probability."""
-    probability = described.pop("sampling_probability")
+    probability, bins = described.pop("sampling_probability"), described.pop("bins")
+    if bins is not None:
+        described.pop("records")  # δ may follow from it, ε does not
+        common.refuse(
+            "bins", sampling_probability=probability, expected_batch_size=described.pop("expected_batch_size")
+        )
+        numbers = {name: common.required(**{name: value}) for name, value in described.items()}
+        epoch = BallsInBins(bins, Gaussian(numbers["noise_multiplier"]))
+        return Repeated(epoch, math.ceil(validate.count(steps=numbers["steps"]) / epoch.bins))
     if probability is not None:
         batch = {name: described.pop(name) for name in ("expected_batch_size", "records")}
         common.refuse("sampling_probability", **batch)
-    numbers: dict[str, Any] = {name: common.required(**{name: value}) for name, value in described.items()}
+    numbers = {name: common.required(**{name: value}) for name, value in described.items()}
     if probability is None:
         return Plan(delta=delta, adjacency=adjacency, **numbers).event
     step = PoissonSampled(probability, Gaussian(numbers["noise_multiplier"]))

@@ -44,7 +44,7 @@ from lehr.gradients.batches import each, trainable
 from lehr.gradients.batches import num_records as batch_rows
 from lehr.gradients.hooked import HookedEngine
 from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
-from lehr.interfaces import Clipping, Inputs, ReleasedSum, StepOutcome
+from lehr.interfaces import Clipping, ComponentState, Inputs, ReleasedSum, StepOutcome
 from lehr.planning.plan import PRIVATE, Plan, delta_for
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.noise import IsotropicNoise
@@ -152,8 +152,9 @@ class ExternalRun:
 
     With an ``engine``, the run computes the gradients of the batches that ``add`` is given, padded to equal sizes.
     Without one, it has hooks on the model until its end. ``loop`` is tried on a few records of the data set first, and
-    refused if it mixes them. ``resumed_at`` is the step of the checkpoint to resume from. After a resume every further
-    step is charged: another library's loop never repeats a step bit by bit.
+    refused if it mixes them. ``resumed_at`` is the step of the checkpoint to resume from, and ``clip_state`` what the
+    clip rule had learnt by then. After a resume every further step is charged: another library's loop never repeats a
+    step bit by bit.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class ExternalRun:
         library: str,
         steps: int,
         resumed_at: int | None = None,
+        clip_state: ComponentState | None = None,
         num_passes: int = 1,
         engine: Engine | None = None,
     ) -> None:
@@ -213,7 +215,8 @@ class ExternalRun:
             self._run.close()
             raise
         weights = {name: value.detach() for name, value in trainable(model).items()}
-        self._clipping, self._noise = self.mechanism.clipping.start(weights), self.mechanism.noise.start(weights)
+        self.clip_state: ComponentState = clip_state or self.mechanism.clipping.start(weights)
+        self._noise = self.mechanism.noise.start(weights)
         self._current: PrivateStep | None = None
 
     @property
@@ -256,7 +259,7 @@ class ExternalRun:
             allowed = "called once for each physical batch of the draw"
             raise InvalidValue("backward", allowed=allowed, given="another batch")
         mask = batches[step.num_added].mask_P
-        rule = self.mechanism.clipping.rule(self._clipping, self.step)
+        rule = self.mechanism.clipping.rule(self.clip_state, self.step)
         if self._hooks is not None:
             gradients = self._hooks.gradients(None if mask.all() else mask)
             step.add(rule(gradients), num_records=int(mask.sum()) if not mask.all() else len(gradients.norms()))
@@ -281,7 +284,7 @@ class ExternalRun:
         check_optimizer(self.model, self.optimizer)
         released = self._step().release(self._noise)
         outcome = StepOutcome(released=released, divisor=self.mechanism.divisor, is_accepted=True)
-        self._clipping = self.mechanism.clipping.learn(self._clipping, outcome)
+        self.clip_state = self.mechanism.clipping.learn(self.clip_state, outcome)
         self._noise = self.mechanism.noise.learn(self._noise, outcome)
         self.step, self._current = self.step + 1, None
         write_gradients(self.model, released, divisor=self.mechanism.divisor)

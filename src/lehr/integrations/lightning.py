@@ -119,6 +119,7 @@ class LehrCallback(Callback):
             library=f"lightning {lightning_version}",
             steps=_planned_steps(trainer, config),
             resumed_at=self._restored.get("step"),
+            clip_state=self._restored.get("clipping"),
             num_passes=self._num_passes,
         )
         trainer.fit_loop._data_source.instance = PrivateLoader(loader, self._run)
@@ -189,8 +190,11 @@ class LehrCallback(Callback):
                 counts.update(dict.fromkeys(counts, steps))
 
     def state_dict(self) -> dict[str, Any]:
-        """The step and the folder of the run, for a checkpoint. The key is not in it."""
-        return {} if self._run is None else {"step": self._run.step, "directory": str(self._run.directory)}
+        """The step and the folder of the run, and what its clip rule has learnt. The key is not in it."""
+        run = self._run
+        if run is None:
+            return {}
+        return {"step": run.step, "directory": str(run.directory), "clipping": dict(run.clip_state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a checkpoint; every further step is charged."""

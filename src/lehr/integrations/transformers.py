@@ -176,6 +176,8 @@ class LehrTrainer(Trainer):
             batch = dict(zip(inputs, rows, strict=True))
             run.add(_without_labels(batch), batch)
         run.release()
+        saved = cast(dict[str, Any], self.state.stateful_callbacks)
+        saved[_SAVED]["attributes"] = dict(run.clip_state)
         if run.is_over:
             self.control.should_training_stop = True
         return torch.zeros((), device=self.args.device)
@@ -234,6 +236,7 @@ class LehrTrainer(Trainer):
             optimizer: Any = self.optimizer
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
             resumed_at = self.state.global_step or None
+            saved = cast(dict[str, Any], self.state.stateful_callbacks).get(_SAVED, {}) if resumed_at else {}
             self.privacy = replace(self.privacy, directory=self._run_directory(is_resumed=resumed_at is not None))
             loop = RecordLoop(
                 model=model,
@@ -249,6 +252,7 @@ class LehrTrainer(Trainer):
                 library=f"transformers {transformers_version}",
                 steps=self.args.max_steps,
                 resumed_at=resumed_at,
+                clip_state=saved.get("attributes"),
                 engine=self._engine(loop),
             )
         return self._private_run

@@ -45,7 +45,7 @@ def named(name: str, /, **settings: object) -> Method:
     Traceback (most recent call last):
     ...
     lehr.errors.InvalidValue: setting of dpsgd must be one of accounting, clip, clip_norm, clip_schedule, \
-learning_rate, momentum, schedule, update; given: 'clip_nrom'
+learning_rate, momentum, noise, schedule, target_quantile, update; given: 'clip_nrom'
     """
     function = METHODS[validate.one_of(METHODS, method=name)]
     own = set(inspect.signature(function).parameters)

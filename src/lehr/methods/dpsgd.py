@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lehr.accounting.events import FLOAT
 from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM
 from lehr.errors import InvalidValue
 from lehr.optim.optimizers import BuildsOptimizer, sgd
-from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clip_rule, with_schedule
-from lehr.privacy.noise import IsotropicNoise, NoNoise
+from lehr.privacy.clipping import AutomaticClip, PerLayerClip, Unclipped, clipping_by_name, with_schedule
+from lehr.privacy.noise import NoNoise, isotropic_noise
 from lehr.run.mechanism import Method
 from lehr.schedules import CONSTANT, Schedule
 
@@ -22,19 +23,24 @@ def dpsgd(
     learning_rate: float = LEARNING_RATE,
     clip_norm: float = CLIP_NORM,
     clip: str = "flat",
+    target_quantile: float | None = None,
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
+    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """A clip rule by its name, isotropic noise, every step accepted.
 
-    The defaults suit a small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``.
+    With ``noise="discrete"`` sums are rounded to integers and get exactly rounded Gaussian noise. The defaults suit a
+    small tanh network on images; the learning rate acts on gradients of at most ``clip_norm``. With
+    ``clip="quantile"`` that is the clip norm of the first step, and it follows the ``target_quantile`` of gradient
+    norms, by default the median.
     """
     return Method(
         name="dpsgd",
-        clipping=with_schedule(clip_rule(clip, clip_norm), clip_schedule),
-        noise=IsotropicNoise(),
+        clipping=clipping_by_name(clip, clip_norm, schedule=clip_schedule, target_quantile=target_quantile),
+        noise=isotropic_noise(noise),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 
@@ -47,6 +53,7 @@ def dpsgd_per_layer(
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
+    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Every one of L layers is clipped to ``clip_norm / √L``, or in proportion to ``shares``, by the layers' names.
@@ -61,7 +68,7 @@ def dpsgd_per_layer(
     return Method(
         name="dpsgd-per-layer",
         clipping=with_schedule(clip, clip_schedule),
-        noise=IsotropicNoise(),
+        noise=isotropic_noise(noise),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 
@@ -74,6 +81,7 @@ def auto_s(
     momentum: float = MOMENTUM,
     schedule: Schedule = CONSTANT,
     clip_schedule: Schedule = CONSTANT,
+    noise: str = FLOAT,
     update: BuildsOptimizer | None = None,
 ) -> Method:
     """Each gradient is scaled by ``clip_norm / (norm + stability)``, so there is no threshold to tune.
@@ -84,7 +92,7 @@ def auto_s(
     return Method(
         name="auto-s",
         clipping=with_schedule(AutomaticClip(clip_norm, stability=stability), clip_schedule),
-        noise=IsotropicNoise(),
+        noise=isotropic_noise(noise),
         update=update or sgd(learning_rate, momentum=momentum, schedule=schedule),
     )
 

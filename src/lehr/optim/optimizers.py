@@ -361,7 +361,7 @@ class Updater:
         if not isinstance(given, ReleasedSum):
             allowed = "a ReleasedSum: only a sum with its noise may reach the weights"
             raise InvalidValue("released", allowed=allowed, given=type(released))
-        values, trained = released.values, [name for name, p in self._parameters.items() if p.requires_grad]
+        values, trained = released.of_parameters, [name for name, p in self._parameters.items() if p.requires_grad]
         if values.keys() != set(trained):
             raise InvalidValue("released", allowed=f"a sum for {sorted(trained)}", given=sorted(values))
         means = torch._foreach_div([values[name] for name in trained], validate.positive(divisor=divisor))

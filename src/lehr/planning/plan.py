@@ -26,8 +26,12 @@ from lehr.accounting.calibration import (
 )
 from lehr.accounting.claims import Claim, Premise, PublishedRule, Standing
 from lehr.accounting.events import (
+    FLOAT,
+    NOISES,
     NOTHING,
     Adjacency,
+    BallsInBins,
+    CorrelatedSteps,
     Event,
     Gaussian,
     NonPrivate,
@@ -68,8 +72,16 @@ class Plan:
     With ``records_per_user`` the unit of privacy is a user: ``records`` and batches count users, and each drawn user
     enters a step with at most so many records, averaged before the clip.
 
+    ``noise`` is "float", Gaussian noise in floating point, or "discrete", exactly rounded Gaussian noise on
+    integers.
+
     With ``largest_batch``, Poisson samples that are larger are cut at random (truncated Poisson sampling); there are
     then at most ``records`` records.
+
+    With ``bins``, every record is in exactly one of the ``bins`` steps of each epoch (balls-in-bins sampling). An epoch
+    has one event, which its first step costs; an epoch that is not completed costs as much.
+    With more than one band the noise is correlated from step to step (``lehr.privacy.correlated``), records are drawn
+    from one of ``bands`` groups in turn, and the whole run is one event, which is charged at its first step.
 
     ``simulates`` is the larger plan that this one stands for (``lehr.planning.simulation``): it says how that one would
     train, and protects nobody.
@@ -88,9 +100,13 @@ class Plan:
     simulates: Plan | None = None
     records_per_user: int | None = None
     largest_batch: int | None = None
+    bins: int | None = None
+    noise: str = FLOAT
+    bands: int = 1
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
+        validate.one_of(NOISES, noise=self.noise)
         if self.limit is not None and not isinstance(self.limit, RenyiLimit):
             raise InvalidValue("limit", allowed="a RenyiLimit or none", given=self.limit)
         if self.records_per_user is not None:
@@ -105,7 +121,10 @@ class Plan:
             ("expected_batch_size", validate.positive(expected_batch_size=self.expected_batch_size)),
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
+        if validate.count(bands=self.bands) > 1:
+            self._refuse_with_bands()
         self.gradient_event(0, at=self.noise_multiplier)
+        self._check_bins()
         if self.noise_schedule != CONSTANT and self.noise_multiplier:
             for step in range(self.steps):
                 if not 0 < (factor := self.noise_schedule.factor(step)) < math.inf:
@@ -113,6 +132,33 @@ class Plan:
                     raise InvalidValue("noise_schedule", allowed="a number > 0 at every step of the plan", given=given)
         if self.simulates is not None:
             self._refuse_to_simulate_another(self.simulates)
+
+    def _check_bins(self) -> None:
+        """An epoch of balls-in-bins sampling consists of equal steps that do nothing else to the records."""
+        if self.bins is not None and not (self.noise_schedule == CONSTANT and self.asked == NOTHING and not self.limit):
+            allowed = "omitted for steps that differ in noise, ask the records for more or follow a limit"
+            raise InvalidValue("bins", allowed=allowed, given=self.bins)
+
+    def _refuse_with_bands(self) -> None:
+        """Correlated noise is proven for equal steps that do nothing else to the records (correlated.proof.md)."""
+        others = {
+            "under replace-one": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
+            "with truncated batches": self.largest_batch is not None,
+            "with balls-in-bins sampling": self.bins is not None,
+            "with discrete noise": self.noise != FLOAT,
+            "with a noise schedule": self.noise_schedule != CONSTANT,
+            "for a method with queries on private records": self.asked != NOTHING,
+            "for a method that stops at accepted steps": self.stops_at_accepted is not None,
+            "for a method whose costs depend on its releases": self.limit is not None,
+            "for a simulation": self.simulates is not None,
+            "with users": self.records_per_user is not None,
+        }
+        for when, is_so in others.items():
+            if is_so:
+                raise InvalidValue("bands", allowed=f"1 {when}", given=self.bands)
+        if not self.bands * self.expected_batch_size <= self.records:
+            allowed = f"at most {self.records / self.expected_batch_size:g}, the records over the batch size"
+            raise InvalidValue("bands", allowed=allowed, given=self.bands)
 
     def _refuse_to_simulate_another(self, larger: Plan) -> None:
         """A simulation has a smaller batch with as much noise for each record in it; all else is the plan's own."""
@@ -144,13 +190,19 @@ class Plan:
 
     @property
     def step_event(self) -> Event:
-        """What a step at the full noise does to the records."""
+        """What a step at the full noise does to the records; with ``bins``, what an epoch does."""
         return together(self.gradient_event(0, at=self.noise_multiplier), self.asked)
 
     @property
     def has_equal_steps(self) -> bool:
         """Whether every step costs the same, and does one thing to the records."""
-        return self.noise_schedule == CONSTANT and self.asked == NOTHING and self.limit is None
+        is_plain = self.noise_schedule == CONSTANT and self.asked == NOTHING and self.limit is None
+        return is_plain and self.steps_per_event == 1
+
+    @property
+    def steps_per_event(self) -> int:
+        """The steps that one event pays for: those of an epoch with ``bins``, all with bands, or one."""
+        return self.steps if self.bands > 1 else self.bins or 1
 
     @property
     def event(self) -> Event:
@@ -162,14 +214,25 @@ class Plan:
         return self.noise_multiplier * self.noise_schedule.factor(step)
 
     def gradient_event(self, step: int, *, at: float | None = None) -> Event:
-        """What the release of a step's sum does to the records; at another noise multiplier where one is given."""
+        """What the release of a step's sum does to the records; at another noise multiplier where one is given.
+
+        With ``bins`` it is what the whole epoch of the step does; with bands, what all steps do.
+        """
         sigma = self.noise_multiplier_at(step) if at is None else at
-        return _step(self.adjacency, self.records, self.expected_batch_size, sigma, self.largest_batch)
+        noise = NOISES[self.noise](sigma)
+        if self.bands > 1:
+            return self._correlated(self.steps, sigma)
+        return _step(self.adjacency, self.records, self.expected_batch_size, noise, self.largest_batch, self.bins)
 
     def events(self, first: int, last: int) -> Event:
-        """What the steps from the first to before the last do to the records."""
+        """What the steps from the first to before the last do to the records: of epochs, those that begin there."""
+        if self.bands > 1 and last > first:
+            if first:
+                raise InvalidValue("first", allowed="0 with correlated noise, whose steps are one event", given=first)
+            return self._correlated(last, self.noise_multiplier)
         if self.noise_schedule == CONSTANT:
-            gradients = {self.gradient_event(0): last - first}
+            begun = math.ceil(last / self.steps_per_event) - math.ceil(first / self.steps_per_event)
+            gradients = {self.gradient_event(0): begun}
         else:
             gradients = Counter(self.gradient_event(step) for step in range(first, last))
         steps = [Repeated(event, count) for event, count in gradients.items() if count]
@@ -186,8 +249,21 @@ class Plan:
         return claim(self.event, delta=self.delta, adjacency=self.adjacency)
 
     def curve(self) -> EpsilonCurve:
-        """ε after each step of a plan of equal steps."""
-        return EpsilonCurve(self.step_event, delta=self.delta, adjacency=self.adjacency, largest_steps=self.steps)
+        """ε after each step of a plan of equal steps; with bands, after each cycle of so many steps."""
+        if self.bands > 1:
+            whole = self._correlated(self.steps, self.noise_multiplier)
+            return EpsilonCurve(whole.cycle, delta=self.delta, adjacency=self.adjacency, largest_steps=whole.cycles)
+        return EpsilonCurve(
+            self.step_event,
+            delta=self.delta,
+            adjacency=self.adjacency,
+            largest_steps=self.steps,
+            steps_per_event=self.steps_per_event,
+        )
+
+    def _correlated(self, steps: int, sigma: float) -> CorrelatedSteps:
+        probability = self.bands * self.expected_batch_size / self.records
+        return CorrelatedSteps(steps, self.bands, probability, Gaussian(sigma))
 
     def to_json(self) -> dict[str, object]:
         """The JSON form."""
@@ -203,7 +279,9 @@ class Plan:
     def from_json(cls, shape: object) -> Self:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
         if isinstance(shape, dict):
-            shape = {"records_per_user": None, "largest_batch": None, **shape}  # plans of earlier versions have neither
+            # Plans of earlier versions have none of these.
+            later = dict.fromkeys(("records_per_user", "largest_batch", "bins"))
+            shape = {**later, "noise": FLOAT, "bands": 1, **shape}
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
@@ -230,6 +308,9 @@ def make_plan(
     asked: Event = NOTHING,
     accountant: str | None = None,
     largest_batch: int | None = None,
+    bins: int | None = None,
+    noise: str = FLOAT,
+    bands: int = 1,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -237,9 +318,15 @@ def make_plan(
     what it does at every step. With an ``accountant`` by name, ε is counted by that one alone, as a paper did. Without
     ``delta``, the rule of ``delta_for`` decides. With fewer numbers, ``recommend_plan`` chooses the rest.
 
+    With ``bins``, the batch is ``records / bins`` and counts as given.
+
     It never passes ``epsilon``, by the very bound that will be charged. Noise and batch come within 0.1 % of it (a
     batch drawn without replacement is a whole number); steps are the largest count that does not pass it.
     """
+    if bins is not None:
+        if expected_batch_size is not None:
+            raise InvalidValue("expected_batch_size", allowed="omitted with bins", given=expected_batch_size)
+        expected_batch_size = validate.count(records=records) / validate.count(bins=bins)
     refuse_other_than_three(
         epsilon=epsilon, noise_multiplier=noise_multiplier, steps=steps, expected_batch_size=expected_batch_size
     )
@@ -256,6 +343,9 @@ def make_plan(
         noise_schedule=noise_schedule,
         asked=asked,
         largest_batch=largest_batch,
+        bins=bins,
+        noise=noise,
+        bands=bands,
     )
     if epsilon is None:
         return plan
@@ -274,7 +364,7 @@ def make_plan(
         lambda value: run_with(expected_batch_size=value),
         target,
         smallest=1 if is_whole else plan.records * SMALLEST_SAMPLING_PROBABILITY,
-        largest=plan.records,
+        largest=math.nextafter(records / bands, 0) if bands > 1 else records,
         whole=is_whole,
     )
     return replace(plan, expected_batch_size=batch)
@@ -294,11 +384,19 @@ def delta_for(delta: float | None, *, records: int) -> float:
     return float(f"1e-{math.floor(math.log10(records)) + 1}")
 
 
-def _step(adjacency: Adjacency, records: int, batch: float, sigma: float, largest_batch: int | None) -> Event:
-    noise = Gaussian(sigma)
+def _step(
+    adjacency: Adjacency, records: int, batch: float, noise: Gaussian, largest_batch: int | None, bins: int | None
+) -> Event:
     check_adjacency(adjacency=adjacency)
     if not validate.positive(expected_batch_size=batch) <= records:
         raise InvalidValue("expected_batch_size", allowed=f"at most the {records} records", given=batch)
+    if bins is not None:
+        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or largest_batch is not None:
+            raise InvalidValue("bins", allowed="given under add-or-remove-one, without largest_batch", given=bins)
+        if batch != records / validate.count(bins=bins):
+            allowed = f"{records / bins:g}, the {records} records over {bins} bins"
+            raise InvalidValue("expected_batch_size", allowed=allowed, given=batch)
+        return BallsInBins(bins, noise)
     if largest_batch is not None:
         most = validate.count(largest_batch=largest_batch)
         if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or not batch <= most <= records:

@@ -141,6 +141,8 @@ def check_searchable(plan: Plan) -> None:
     if plan.limit is not None or plan.stops_at_accepted is not None:
         allowed = "one whose events are fixed, for a search on private records"
         raise InvalidValue("plan", allowed=allowed, given="one whose costs or end follow what is released")
+    if plan.bands > 1:
+        raise InvalidValue("bands", allowed="1 for a search on private records", given=plan.bands)
     if plan.noise_multiplier == 0:
         raise InvalidValue("noise_multiplier", allowed="a number > 0 on private records", given=0)
 

@@ -1,7 +1,8 @@
 """Clipping: bounding how far one record can move a sum. The proofs are in ``clipping.proof.md``.
 
 - ``FlatClip``, ``AutomaticClip``, ``PerLayerClip``: one clip norm; each can be chosen by the name it registers
-- ``ScheduledClip``: a clip norm under a schedule
+- ``ScheduledClip``: a clip norm under a schedule; ``clipping_by_name`` also knows
+- ``QuantileClip``: a clip norm that follows a quantile of gradient norms, by a noisy count of unclipped records
 - ``PerCoordinateClip``: a bound for each coordinate; ``AdaptiveClip`` learns such bounds (ADADP)
 - ``Unclipped``: for training without privacy
 
@@ -21,6 +22,8 @@ from torch import Tensor
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.interfaces import (
+    UNCLIPPED_COUNT,
+    Clipping,
     ClipRule,
     ComponentState,
     CoordinateGradients,
@@ -124,6 +127,24 @@ def with_schedule(clip: NormClip, schedule: Schedule) -> NormClip | ScheduledCli
     return clip if schedule == CONSTANT else ScheduledClip(clip, schedule)
 
 
+def clipping_by_name(
+    name: str, clip_norm: float, *, schedule: Schedule = CONSTANT, target_quantile: float | None = None
+) -> Clipping:
+    """Return the clip rule of this name under a schedule, or ``QuantileClip``, which has a quantile and no schedule.
+
+    >>> clipping_by_name("quantile", 1.0, target_quantile=0.7).target_quantile
+    0.7
+    """
+    if validate.one_of((*CLIP_RULES, QUANTILE), clip=name) != QUANTILE:
+        if target_quantile is not None:
+            raise InvalidValue("target_quantile", allowed=f'given with clip="{QUANTILE}" only', given=target_quantile)
+        return with_schedule(clip_rule(name, clip_norm), schedule)
+    if schedule != CONSTANT:
+        allowed = f'constant with clip="{QUANTILE}", whose clip norm follows the gradients'
+        raise InvalidValue("clip_schedule", allowed=allowed, given=schedule)
+    return QuantileClip(clip_norm) if target_quantile is None else QuantileClip(clip_norm, target_quantile)
+
+
 @dataclass(frozen=True)
 class Unclipped(FixedClip):
     """No clip, for training without privacy. The sensitivity is infinite, so no noise can be scaled by it."""
@@ -184,6 +205,98 @@ class AutomaticClip(NormClip, name="automatic"):
         norms_B = gradients.norms() * (1 + gradients.margin)
         weights_B = self.sensitivity / (norms_B.clamp_min(SMALLEST_NORM) + float(self.stability))
         return PrivateSum(values=gradients.weighted_sum(weights_B), sensitivity=self.sensitivity)
+
+
+QUANTILE = "quantile"
+RAMP = 0.1  # a count with a jump at C could change with the rounding of a norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileRule:
+    """A flat clip that also counts the records it does not clip, as one more coordinate of the sum.
+
+    A record counts as +½ up to the norm C, as −½ from (1 + ``RAMP``)·C on, and in between in proportion. One whose
+    reported norm is zero, such as one that is masked, counts as 0.
+
+    The count is scaled to have the part ``count_share``, squared, of the squared sensitivity. Released with a noise
+    multiplier z, it has noise of z / (2·count_share) records, and the sum that of z / √(1 − count_share²) times C.
+
+    >>> QuantileRule(clip_norm=0.8, count_share=0.6).sensitivity
+    1.0
+    """
+
+    clip_norm: float
+    count_share: float
+
+    def __post_init__(self) -> None:
+        check_clip_norm(clip_norm=self.clip_norm)
+        validate.delta(count_share=self.count_share)
+
+    @property
+    def sensitivity(self) -> float:
+        return float(self.clip_norm) / math.sqrt(1 - self.count_share**2)
+
+    @property
+    def count_weight(self) -> float:
+        """What one record that is not clipped counts for, against one that is."""
+        return 2 * self.count_share * self.sensitivity
+
+    def __call__(self, gradients: RecordGradients) -> PrivateSum:
+        clipped = FlatClip(self.clip_norm)(gradients)
+        norms_B = gradients.norms()
+        halves_B = (0.5 - (norms_B / self.clip_norm - 1) / RAMP).clamp(-0.5, 0.5).where(norms_B > 0, 0)
+        count = self.count_weight * halves_B.sum(dtype=torch.float64)
+        return PrivateSum(values={**clipped.values, UNCLIPPED_COUNT: count}, sensitivity=self.sensitivity)
+
+
+@dataclass(frozen=True)
+class QuantileClip:
+    """A flat clip whose clip norm follows a quantile of the norms of the records' gradients.
+
+    Andrew et al. (2021), "Differentially Private Learning with Adaptive Clipping". After each step the clip norm is
+    multiplied by exp(−η·(b − γ)), with the released part b of the expected batch that was not clipped, the
+    ``target_quantile`` γ and the ``adaptation_rate`` η. ``clip_norm`` is that of the first step. Sum and count are one
+    release with the plan's noise multiplier: ``QuantileRule``.
+
+    >>> clip = QuantileClip(1.0)
+    >>> released = ReleasedSum(values={UNCLIPPED_COUNT: torch.tensor(0.0)})  # half of the expected batch was clipped
+    >>> clip.learn(clip.start({}), StepOutcome(released=released, divisor=100, is_accepted=True))
+    {'clip_norm': 1.0}
+    """
+
+    clip_norm: float
+    target_quantile: float = 0.5
+    adaptation_rate: float = 0.2
+    count_share: float = 0.1
+    smallest: float = SMALLEST_CLIP_NORM
+    largest: float = LARGEST_CLIP_NORM
+
+    needs_coordinates: ClassVar[bool] = False
+    unproven: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        QuantileRule(clip_norm=self.clip_norm, count_share=self.count_share)
+        validate.delta(target_quantile=self.target_quantile)
+        validate.positive(adaptation_rate=self.adaptation_rate)
+        if not check_clip_norm(smallest=self.smallest) < check_clip_norm(largest=self.largest):
+            raise InvalidValue("largest", allowed=f"more than {self.smallest}", given=self.largest)
+
+    def start(self, parameters: Tensors) -> ComponentState:
+        return {"clip_norm": float(self.clip_norm)}
+
+    def rule(self, state: ComponentState, step: int) -> QuantileRule:
+        return QuantileRule(clip_norm=float(state["clip_norm"]), count_share=self.count_share)
+
+    def learn(self, state: ComponentState, taken: StepOutcome) -> ComponentState:
+        rule = self.rule(state, 0)
+        counted = float(taken.released.values[UNCLIPPED_COUNT]) / rule.count_weight
+        missed = counted / taken.divisor + 0.5 - self.target_quantile
+        # From the smallest to the largest clip norm is a factor of less than exp(50), and exp has a largest argument.
+        moved = rule.clip_norm * math.exp(min(max(-self.adaptation_rate * missed, -50.0), 50.0))
+        return {"clip_norm": min(max(moved, self.smallest), self.largest)}
+
+    def peek(self, state: ComponentState, private: PrivateSum, *, divisor: float) -> ComponentState:
+        return state
 
 
 @dataclass(frozen=True)

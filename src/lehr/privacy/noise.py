@@ -1,6 +1,7 @@
 """Noise: the one way from a ``PrivateSum`` to a ``ReleasedSum``. The proofs are in ``noise.proof.md``.
 
 - ``IsotropicNoise``: the Gaussian mechanism on the whole sum, taken as one vector; ``BudgetedNoise`` adapts its scale
+- ``DiscreteNoise``: the same on integers, so that nothing about it is floating point
 - ``ShapedNoise``: a standard deviation for each coordinate; ``ProportionalNoise`` (ADADP), ``OptimisedNoise`` (DPOPT)
 - ``NoNoise``: for comparison
 
@@ -19,10 +20,11 @@ import torch
 from torch import Tensor
 
 from lehr import validate
-from lehr.accounting.events import Gaussian
+from lehr.accounting.events import DISCRETE, FLOAT, Gaussian, RoundedGaussian
 from lehr.errors import InvalidValue
 from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum, StepOutcome, Tensors, at_least_float32
 from lehr.privacy.rng import StepRandomness
+from lehr.privacy.rounded_normal import SCALE_BITS
 
 ROUNDING = 2**-22  # what sums in float64 may be off by, relative to the sensitivity: mechanism.proof.md
 
@@ -35,10 +37,11 @@ def with_rounding(sensitivity: float) -> float:
 class FixedNoise:
     """Noise whose multiplier is the plan's.
 
-    ``needs_bounds``: its shape follows bounds of coordinates. ``needs_limit``: its multiplier follows what was
-    released, so its cost is not known beforehand.
+    ``kind``: how it is made, in the words of a plan. ``needs_bounds``: its shape follows bounds of coordinates.
+    ``needs_limit``: its multiplier follows what was released, so its cost is not known beforehand.
     """
 
+    kind: ClassVar[str] = FLOAT
     needs_bounds: ClassVar[bool] = False
     needs_limit: ClassVar[bool] = False
 
@@ -91,6 +94,68 @@ class IsotropicNoise(FixedNoise):
             noise_std=noise_std,
             noise_multiplier=noise_multiplier,
         )
+
+
+LARGEST_DISCRETE_NOISE = 2.0**16  # beyond this multiplier, rounding to integers would cost more than 7 %
+_ROUNDING_TO_INTEGERS = 2.0**-20  # √d grid steps over 2⁴⁰ of them, for up to d = 2⁴⁰ coordinates
+_LARGEST_INTEGER = 2.0**61
+
+
+@dataclass(frozen=True)
+class DiscreteNoise(IsotropicNoise):
+    """The sum rounded to a grid, plus rounded Gaussian noise: integers, added exactly.
+
+    A step of the grid is 2⁻⁴⁰ of the noise's standard deviation. Mironov (2012) and Haney et al. (2022) show what the
+    last bits of sums and noise in floating point can tell; here they are the same integers whatever the records.
+    """
+
+    kind: ClassVar[str] = DISCRETE
+
+    def event(self, noise_multiplier: float) -> RoundedGaussian:
+        """Return the event of a release."""
+        return RoundedGaussian(noise_multiplier=validate.positive(noise_multiplier=noise_multiplier))
+
+    def noise_std(self, private: PrivateSum, noise_multiplier: float, state: ComponentState) -> float:
+        """Return the standard deviation, enlarged by what rounding to the grid adds to the sensitivity."""
+        if not validate.positive(noise_multiplier=noise_multiplier) <= LARGEST_DISCRETE_NOISE:
+            allowed = f"at most {LARGEST_DISCRETE_NOISE:g} for discrete noise"
+            raise InvalidValue("noise_multiplier", allowed=allowed, given=noise_multiplier)
+        enlarged = with_rounding(private.sensitivity) * (1 + ROUNDING)  # by the division of a sum, too
+        return noise_multiplier * enlarged / (1 - noise_multiplier * _ROUNDING_TO_INTEGERS)
+
+    def release(
+        self,
+        private: PrivateSum,
+        *,
+        noise_multiplier: float,
+        randomness: StepRandomness,
+        state: ComponentState | None = None,
+        purpose: str = "noise",
+    ) -> ReleasedSum:
+        """Return the rounded sum with its noise, added once for the whole draw as integers."""
+        noise_std = self.noise_std(private, noise_multiplier, state or {})
+        released = randomness.rounded_normals(purpose, private.values)
+        for name, noise in released.items():
+            noise += on_grid(private.values[name], noise_std)
+        return ReleasedSum(
+            values={
+                name: (value.double() * (noise_std * 2.0**-SCALE_BITS)).to(at_least_float32(private.values[name].dtype))
+                for name, value in released.items()
+            },
+            noise_std=noise_std,
+            noise_multiplier=noise_multiplier,
+        )
+
+
+def on_grid(values: Tensor, noise_std: float) -> Tensor:
+    """Return the values in steps of 2⁻⁴⁰ noise_std, rounded to int64. What is no number counts as zero."""
+    steps = values.double().div(noise_std).mul_(2.0**SCALE_BITS).nan_to_num_(nan=0.0)
+    return steps.clamp_(-_LARGEST_INTEGER, _LARGEST_INTEGER).round_().long()
+
+
+def isotropic_noise(kind: str) -> IsotropicNoise:
+    """Return isotropic noise of a kind: float or discrete."""
+    return {FLOAT: IsotropicNoise, DISCRETE: DiscreteNoise}[validate.one_of((FLOAT, DISCRETE), noise=kind)]()
 
 
 @dataclass(frozen=True)

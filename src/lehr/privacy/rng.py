@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, NoReturn, Self
@@ -37,6 +38,7 @@ from torch import Tensor
 from lehr import validate
 from lehr.errors import InvalidValue, StoreError
 from lehr.files import atomic
+from lehr.privacy.rounded_normal import WORDS, candidates, cells_and_places, first_bits, settle
 
 KEY_BYTES = 32
 _DOMAIN = b"lehr.rng/1"
@@ -172,17 +174,24 @@ class StepRandomness:
 
         They are one stream, cut in the order of the names: the same names in another order get other numbers.
         """
-        devices = {tensor.device for tensor in like.values()} or {torch.device("cpu")}
-        if len(devices) > 1:
-            raise InvalidValue("like", allowed="tensors on one device", given=sorted(map(str, devices)))
-        device = devices.pop()
-        count = sum(tensor.numel() for tensor in like.values())
-        (drawn,) = self.normals_between(purpose, [(0, count)], count=count, device=device)
-        parts = drawn.to(device).split_with_sizes([tensor.numel() for tensor in like.values()])
-        return {name: part.view(tensor.shape) for part, (name, tensor) in zip(parts, like.items(), strict=True)}
+        return self._cut(purpose, like, rounded=False)
+
+    def rounded_normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return ⌊2⁴⁰ Z⌋ for standard normal numbers Z, as int64, in these shapes and on this device.
+
+        Their law is exact for uniform bits, their bits are cryptographic on every device, and every device gives the
+        same integers (``rounded_normal``). Cut as ``normals`` are, from a stream of their own.
+        """
+        return self._cut(purpose, like, rounded=True)
 
     def normals_between(
-        self, purpose: str, spans: Iterable[tuple[int, int]], *, count: int, device: torch.device
+        self,
+        purpose: str,
+        spans: Iterable[tuple[int, int]],
+        *,
+        count: int,
+        device: torch.device,
+        rounded: bool = False,
     ) -> list[Tensor]:
         """Return those of ``count`` standard normal numbers in each span, from its first index to before its last.
 
@@ -196,6 +205,9 @@ class StepRandomness:
         """
         on_gpu = device.type != "cpu" and not self.key.cryptographic_on_gpu
         size, make = (_PART_NORMALS_ON_GPU, self._normals_there) if on_gpu else (_PART_WORDS, self._normals_here)
+        if rounded:
+            size, make = _PART_WORDS, self._rounded_normals
+        dtype = torch.int64 if rounded else torch.float64
 
         @lru_cache(maxsize=1)
         def made(part: int) -> Tensor:
@@ -206,9 +218,22 @@ class StepRandomness:
                 raise InvalidValue("first, last", allowed=f"0 <= first <= last <= {count}", given=(first, last))
             parts = range(first // size, math.ceil(last / size))
             pieces = [made(part)[max(0, first - size * part) : last - size * part] for part in parts]
-            return torch.cat([torch.empty(0, dtype=torch.float64, device=device), *pieces])
+            return torch.cat([torch.empty(0, dtype=dtype, device=device), *pieces])
 
         return [between(first, last) for first, last in spans]
+
+    def spans(self, like: Mapping[str, Tensor]) -> tuple[list[tuple[int, int]], int]:
+        """Return where the numbers of these tensors lie in a stream, and how long the stream is."""
+        ends = list(accumulate((tensor.numel() for tensor in like.values()), initial=0))
+        return list(pairwise(ends)), ends[-1]
+
+    def _cut(self, purpose: str, like: Mapping[str, Tensor], *, rounded: bool) -> dict[str, Tensor]:
+        devices = {tensor.device for tensor in like.values()} or {torch.device("cpu")}
+        if len(devices) > 1:
+            raise InvalidValue("like", allowed="tensors on one device", given=sorted(map(str, devices)))
+        spans, count = self.spans(like)
+        cut = self.normals_between(purpose, spans, count=count, device=devices.pop(), rounded=rounded)
+        return {name: part.view(tensor.shape) for part, (name, tensor) in zip(cut, like.items(), strict=True)}
 
     def generator(self, purpose: str, device: torch.device | str) -> torch.Generator:
         """Return a torch generator, for augmentation and dropout.
@@ -236,6 +261,33 @@ class StepRandomness:
         made = torch.Generator(device=device).manual_seed(self._seed("normals", purpose, part))
         return torch.randn(length, generator=made, dtype=torch.float64, device=device)
 
+    def _rounded_normals(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
+        """Draw candidates, and again for those that are rejected, about one in 5,000."""
+        values = torch.empty(length, dtype=torch.int64, device=device)
+        pending, trial = torch.arange(length, device=device), 0
+        while len(pending):
+            digest = self._derived("rounded normals", purpose, part, trial).digest(8 * WORDS * len(pending))
+            words = torch.from_numpy(np.frombuffer(digest, dtype="<i8").copy()).view(WORDS, -1).to(device)
+            found = candidates(words)
+            values[pending] = found.values
+            is_rejected = ~found.is_accepted
+            for index in found.is_unsettled.nonzero().squeeze(1).tolist():  # about one in a million
+                magnitude = self._settled(words[:, index : index + 1], purpose, part, trial, index)
+                if magnitude is not None:
+                    values[pending[index]] = magnitude if found.values[index] >= 0 else ~magnitude
+                    is_rejected[index] = False
+            pending, trial = pending[is_rejected], trial + 1
+        return values
+
+    def _settled(self, words: Tensor, purpose: str, *parts: int) -> int | None:
+        """Decide about one candidate with bits of its own."""
+
+        def more(name: str, num_bytes: int) -> bytes:
+            return bytes(self._derived(f"rounded normals, {name}", purpose, *parts).digest(num_bytes))
+
+        cell, place = map(int, cells_and_places(words))
+        return settle(cell, place, int(first_bits(words)), more)
+
     def _seed(self, kind: str, purpose: str, part: int = 0) -> int:
         return int.from_bytes(self._derived(f"{kind}, seed", purpose, part).digest(8), "little")
 
@@ -244,8 +296,8 @@ class StepRandomness:
             num_words = min(_PART_WORDS, count - first)
             yield _uniforms(self._derived(kind, purpose, part).digest(8 * num_words))
 
-    def _derived(self, kind: str, purpose: str, part: int) -> Any:
-        return self.key._derived(kind, validate.text(purpose=purpose), self.step, self.attempt, part)
+    def _derived(self, kind: str, purpose: str, *parts: int) -> Any:
+        return self.key._derived(kind, validate.text(purpose=purpose), self.step, self.attempt, *parts)
 
 
 def _uniforms(words: bytes) -> Tensor:

@@ -1,9 +1,10 @@
 """Sampling: which records enter a step. The sampler that draws also states its event, so the two agree.
 
 ``PoissonSampling`` draws every record independently; it is counted under add-or-remove-one.
-``TruncatedPoissonSampling`` does the same and cuts a draw that is too large, at random. ``WithoutReplacement`` draws a
-fixed number of distinct records; the number of records is then public, so it is counted under replace-one, and a sum
-can move by twice what one record adds. ``physical`` cuts a draw into batches of one size (axis: P records).
+``TruncatedPoissonSampling`` does the same and cuts a draw that is too large, at random. ``BallsInBinsSampling`` puts
+every record into one step of each epoch. ``WithoutReplacement`` draws a fixed number of distinct records; the number of
+records is then public, so it is counted under replace-one, and a sum can move by twice what one record adds.
+``physical`` cuts a draw into batches of one size (axis: P records).
 
 >>> sampling = PoissonSampling(expected_batch_size=512, records=60_000)
 >>> str(sampling.event(Gaussian(1.23)))
@@ -13,7 +14,7 @@ can move by twice what one record adds. ``physical`` cuts a draw into batches of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from lehr import validate
 from lehr.accounting.events import (
     Adjacency,
+    BallsInBins,
     Gaussian,
     PoissonSampled,
     SampledWithoutReplacement,
@@ -129,6 +131,56 @@ def _indices(uniforms: Tensor, *, rate: float, longest: int) -> tuple[Tensor, in
     return ends[hit] - 1, int(ends[-1])
 
 
+EPOCH = "epoch"  # the purpose, after that of the draw, of the numbers that choose a record's step
+
+
+@dataclass(frozen=True)
+class BallsInBinsSampling:
+    """Every record enters exactly one of the ``bins`` steps of an epoch, chosen uniformly and independently.
+
+    ``records`` is the number of records that the user states; it only decides the expected batch size.
+    """
+
+    bins: int
+    records: int
+
+    adjacency: ClassVar[Adjacency] = Adjacency.ADD_OR_REMOVE_ONE
+    sensitivity_factor: ClassVar[float] = 1.0  # of a neighbour, relative to one record added or removed
+
+    def __post_init__(self) -> None:
+        validate.count(records=self.records)
+        if not validate.count(bins=self.bins) <= self.records:
+            raise InvalidValue("bins", allowed=f"at most the {self.records} records", given=self.bins)
+
+    @property
+    def expected_batch_size(self) -> float:
+        return self.records / self.bins
+
+    @property
+    def sampling_probability(self) -> float:
+        return self.expected_batch_size / self.records
+
+    def event(self, released: Gaussian) -> BallsInBins:
+        """Return the event of a whole epoch: a step has no event of its own."""
+        return BallsInBins(bins=self.bins, event=released)
+
+    def draw(
+        self, num_records: int, randomness: StepRandomness, *, purpose: str = "sampling", position: int | None = None
+    ) -> Tensor:
+        """Return the indices of the records of one step, in order.
+
+        ``position`` is the step's place in its epoch, from 0 to ``bins`` − 1. By default epochs begin at the multiples
+        of ``bins``. The numbers are those of the epoch's first step, the same for all its steps.
+        """
+        validate.count(minimum=0, num_records=num_records)
+        position = randomness.step % self.bins if position is None else validate.count(minimum=0, position=position)
+        if not position < self.bins:
+            raise InvalidValue("position", allowed=f"below {self.bins}, the steps of an epoch", given=position)
+        epoch = replace(randomness, step=randomness.step - position)
+        chosen = (epoch.uniforms(f"{purpose}, {EPOCH}", num_records) * self.bins).long()
+        return (chosen == position).nonzero().squeeze(1)
+
+
 @dataclass(frozen=True)
 class WithoutReplacement:
     """``sample_size`` of exactly ``records`` records."""
@@ -223,18 +275,19 @@ def physical(indices: Tensor, size: int, *, is_padded: bool = True) -> list[Phys
     return [PhysicalBatch(indices_P=indices_P, mask_P=mask_P) for indices_P, mask_P in rows]
 
 
-Sampling = PoissonSampling | WithoutReplacement  # truncated Poisson sampling included
-POISSON, TRUNCATED_POISSON = "poisson", "truncated-poisson"
+Sampling = PoissonSampling | BallsInBinsSampling | WithoutReplacement  # truncated Poisson sampling included
+POISSON, TRUNCATED_POISSON, BALLS_IN_BINS = "poisson", "truncated-poisson", "balls-in-bins"
 
-SAMPLERS: dict[str, type[PoissonSampling] | type[WithoutReplacement]] = {
+SAMPLERS: dict[str, type[Sampling]] = {
     POISSON: PoissonSampling,
+    BALLS_IN_BINS: BallsInBinsSampling,
     TRUNCATED_POISSON: TruncatedPoissonSampling,
     "without-replacement": WithoutReplacement,
 }
 _SHUFFLED = dict.fromkeys(
     ("shuffled", "shuffle", "epochs", "shuffled-epochs"),
     ": shuffled epochs have no accountant here, and counting them as Poisson sampling understates ε,"
-    " by up to four times in published runs",
+    " by up to four times in published runs; balls-in-bins has epochs that are counted",
 )
 
 
@@ -244,9 +297,9 @@ def adjacency_of(sampling: str) -> Adjacency:
     >>> adjacency_of("shuffled")
     Traceback (most recent call last):
     ...
-    lehr.errors.InvalidValue: sampling must be one of poisson, truncated-poisson, without-replacement: shuffled epochs \
-have no accountant here, and counting them as Poisson sampling understates ε, by up to four times in published runs; \
-given: 'shuffled'
+    lehr.errors.InvalidValue: sampling must be one of poisson, balls-in-bins, truncated-poisson, without-replacement: \
+shuffled epochs have no accountant here, and counting them as Poisson sampling understates ε, by up to four times in \
+published runs; balls-in-bins has epochs that are counted; given: 'shuffled'
     """
     if sampling not in tuple(SAMPLERS):  # a list in a file is not hashable
         reason = _SHUFFLED.get(str(sampling), "")
@@ -265,9 +318,21 @@ def usual_largest_batch(expected_batch_size: float, records: int) -> int:
 
 
 def counted_under(
-    adjacency: Adjacency, *, expected_batch_size: float, records: int, largest_batch: int | None = None
+    adjacency: Adjacency,
+    *,
+    expected_batch_size: float,
+    records: int,
+    largest_batch: int | None = None,
+    bins: int | None = None,
 ) -> Sampling:
-    """Return the sampler that is counted under an adjacency; with ``largest_batch``, that of truncated batches."""
+    """Return the sampler that is counted under an adjacency.
+
+    With ``largest_batch``, it is that of truncated batches; with ``bins``, that of epochs of so many steps.
+    """
+    if bins is not None:
+        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or largest_batch is not None:
+            raise InvalidValue("bins", allowed="given under add-or-remove-one, without largest_batch", given=bins)
+        return BallsInBinsSampling(bins=bins, records=records)
     if largest_batch is not None:
         if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
             raise InvalidValue("largest_batch", allowed=f"omitted under {adjacency.value}", given=largest_batch)

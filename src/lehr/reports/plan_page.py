@@ -58,7 +58,7 @@ def epsilon_chart(plan: Plan) -> Chart:
         y_title="ε",
         x_format=",d",
         from_zero=True,
-        lines=(Line(name="ε", x=steps, y=[curve.drawn_at(count) for count in steps]),),
+        lines=(Line(name="ε", x=steps, y=[curve.drawn_at(-(-count // plan.bands)) for count in steps]),),
     )
 
 
@@ -95,6 +95,7 @@ def plan_facts(plan: Plan, bound: Bound) -> dict[str, str]:
         "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} {plan.unit}s",
         **({} if plan.unit == RECORD else {"unit of privacy": plan.unit_text}),
         "sampling probability": f"{plan.sampling_probability:.6g}",
+        **({} if plan.bands == 1 else {"bands": f"{plan.bands:,}: correlated noise, records in as many groups"}),
         "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",
         "counted by": bound.accountant,
         **({} if caution is None else {"caution": caution}),

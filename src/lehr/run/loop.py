@@ -266,7 +266,7 @@ class Loop:
         """Noise multiplier and clip norm of a step. Clip norms computed from un-noised gradients are left out."""
         noise = released.noise_multiplier / self.run.mechanism.sampling.sensitivity_factor
         is_public = self.training.method.clipping.unproven is None and 0 < clip.sensitivity < math.inf
-        clip_norm = {"clip_norm": clip.sensitivity} if is_public else {}
+        clip_norm = {"clip_norm": getattr(clip, "clip_norm", clip.sensitivity)} if is_public else {}
         return ({"noise_multiplier": noise} if noise else {}) | clip_norm
 
     def _score(self, scorer: Scorer, randomness: StepRandomness) -> Score:

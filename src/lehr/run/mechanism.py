@@ -25,9 +25,10 @@ from lehr.interfaces import Clipping, ComponentState, PrivateSum, ReleasedSum, S
 from lehr.optim.optimizers import BuildsOptimizer
 from lehr.planning.plan import Plan
 from lehr.privacy.clipping import Unclipped
-from lehr.privacy.noise import NoNoise
+from lehr.privacy.correlated import CorrelatedNoise, CyclicPoissonSampling
+from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.privacy.rng import StepRandomness
-from lehr.privacy.sampling import Sampling, counted_under, shuffled
+from lehr.privacy.sampling import BallsInBinsSampling, Sampling, counted_under, shuffled
 from lehr.run.loss_oracle import event_of
 
 LARGEST_BATCH = 2**20
@@ -35,6 +36,10 @@ LARGEST_BATCH = 2**20
 
 class Noise(Protocol):
     """Turns a private sum into a released one, and states the event."""
+
+    @property
+    def kind(self) -> str:
+        """How it is made, in the words of a plan: float or discrete."""
 
     @property
     def needs_bounds(self) -> bool:
@@ -116,13 +121,17 @@ class Mechanism:
         if plan.expected_batch_size > LARGEST_BATCH:
             allowed = f"at most {LARGEST_BATCH}: rounding is bounded for no larger sums"
             raise InvalidValue("expected_batch_size", allowed=allowed, given=plan.expected_batch_size)
-        sampling = counted_under(
-            plan.adjacency,
-            expected_batch_size=plan.expected_batch_size,
-            records=plan.records,
-            largest_batch=plan.largest_batch,
-        )
-        mechanism = cls(sampling=sampling, clipping=method.clipping, noise=method.noise, plan=plan)
+        if plan.bands > 1:
+            mechanism = cls._correlated(method, plan)
+        else:
+            sampling = counted_under(
+                plan.adjacency,
+                expected_batch_size=plan.expected_batch_size,
+                records=plan.records,
+                largest_batch=plan.largest_batch,
+                bins=plan.bins,
+            )
+            mechanism = cls(sampling=sampling, clipping=method.clipping, noise=method.noise, plan=plan)
         if method.noise.needs_limit and plan.limit is None:
             allowed = "one with a limit, because the noise depends on releases"
             raise InvalidValue("plan", allowed=allowed, given=str(plan.event))
@@ -134,6 +143,19 @@ class Mechanism:
             if done != planned:
                 raise InvalidValue("plan", allowed=f"one whose steps have the event {done}", given=str(planned))
         return mechanism
+
+    @classmethod
+    def _correlated(cls, method: Method, plan: Plan) -> Mechanism:
+        """The mechanism of a plan with bands: the groups of the sampler and the bands of the noise are the plan's."""
+        is_plain = type(method.noise) is IsotropicNoise and isinstance(method.acceptance, Always)
+        if not is_plain or method.clipping.unproven is not None:
+            allowed = "1 for a method with acceptance, with clipping without a proof or with other than isotropic noise"
+            raise InvalidValue("bands", allowed=allowed, given=plan.bands)
+        sampling = CyclicPoissonSampling(
+            expected_batch_size=plan.expected_batch_size, records=plan.records, bands=plan.bands, steps=plan.steps
+        )
+        noise = CorrelatedNoise.of(bands=plan.bands, steps=plan.steps)
+        return cls(sampling=sampling, clipping=method.clipping, noise=noise, plan=plan)
 
     @property
     def divisor(self) -> float:
@@ -153,8 +175,14 @@ class Mechanism:
         released = self.event(self.noise_multiplier(planned_step, self.noise.factor(state)))
         return together(released, self.plan.asked)
 
-    def draw(self, num_records: int, randomness: StepRandomness) -> Tensor:
-        """The indices of the records drawn for a step, in random order."""
+    def draw(self, num_records: int, randomness: StepRandomness, *, planned_step: int | None = None) -> Tensor:
+        """The indices of the records drawn for a step, in random order.
+
+        With balls-in-bins sampling the planned step that pays for it decides its place in its epoch.
+        """
+        if isinstance(self.sampling, BallsInBinsSampling):
+            position = None if planned_step is None else planned_step % self.sampling.bins
+            return shuffled(self.sampling.draw(num_records, randomness, position=position), randomness)
         return shuffled(self.sampling.draw(num_records, randomness), randomness)
 
     def step_noise(self, state: ComponentState, *, planned_step: int) -> float:

@@ -37,6 +37,7 @@ from lehr import validate
 from lehr.accounting.events import NOTHING, Adjacency, Atom, Event, NonPrivate, Repeated, counted
 from lehr.accounting.filter import epsilon_at
 from lehr.accounting.ledger import Ledger
+from lehr.accounting.pld import PLD
 from lehr.accounting.rdp import RDP_BALLE20
 from lehr.errors import BudgetExceeded, InvalidValue, LehrError, StoreError
 from lehr.files import atomic, strict_json
@@ -129,7 +130,7 @@ class PrivateStep:
     @cached_property
     def indices(self) -> Tensor:
         """The records of the whole draw, in random order: the same on every rank."""
-        return self._run.draw_indices(self.randomness) if self._given is None else self._given
+        return self._run.draw_indices(self.index, self.randomness) if self._given is None else self._given
 
     def batches(self, size: int | None = None) -> list[PhysicalBatch]:
         """This rank's share of the draw in physical batches. An empty share gives one batch that is all padding."""
@@ -309,6 +310,7 @@ class PrivateRun:
                 of_checkpoint=checkpoint_attempt,
                 ledger=ledger,
                 environment=joint,
+                is_only_one=plan.plan.bands > 1,
             )
             charger = StepCharger(plan, attempt, ledger=ledger)
             return {"attempt": asdict(attempt), "until": charger.charged_until, "spent": self._charged_epsilon()}
@@ -432,11 +434,11 @@ class PrivateRun:
         at = self.randomness_at
         return self.key.at(index, attempt) if at is None else at(self.key, index, attempt)
 
-    def draw_indices(self, randomness: StepRandomness) -> Tensor:
+    def draw_indices(self, index: int, randomness: StepRandomness) -> Tensor:
         """The indices of the records drawn for a step, in random order."""
         if self._unplanned is not None:
             return shuffled(self._unplanned.sampling.draw(self.num_records, randomness), randomness)
-        return self.mechanism.draw(self.num_records, randomness)
+        return self.mechanism.draw(self.num_records, randomness, planned_step=self.charger.paying_step(index))
 
     def noise_with(self, multiplier: float) -> Noise:
         """The noise mechanism: the method's with a plan; without one, Gaussian, or none if ``multiplier`` is 0."""
@@ -546,23 +548,26 @@ def seed_layers(randomness: StepRandomness, device: torch.device, *, purpose: st
 def epsilon_of_charges(plan: Plan, whole: float) -> Callable[[Event], float]:
     """Return a function from the charged events to an upper bound on their ε.
 
-    For equal steps the bound is read from the plan's ε curve. Otherwise it is computed with the RDP accountant, which
-    supports every event, and is at most ``whole``, the ε of the whole plan.
+    For equal steps, or epochs, the bound is read from the plan's ε curve. Otherwise it is computed with the RDP
+    accountant, which supports every event but epochs, and is at most ``whole``, the ε of the whole plan.
     """
+    accountant = RDP_BALLE20 if plan.bins is None else PLD
 
-    def by_rdp(charged: Event) -> float:
-        return min(whole, RDP_BALLE20.epsilon(charged, delta=plan.delta, adjacency=plan.adjacency))
+    def by_accountant(charged: Event) -> float:
+        return min(whole, accountant.epsilon(charged, delta=plan.delta, adjacency=plan.adjacency))
 
     if plan.limit is not None:
         return partial(epsilon_at, limit=plan.limit, delta=plan.delta, adjacency=plan.adjacency)
-    if not plan.has_equal_steps:
-        return by_rdp
+    if plan.bins is None and not plan.has_equal_steps:
+        return by_accountant
     curve = plan.curve()
     [step] = counted(plan.step_event)
 
     def epsilon_of(charged: Event) -> float:
         counts = counted(charged)
-        return by_rdp(charged) if counts.keys() - {step} else curve.at(counts.get(step, 0))
+        if counts.keys() - {step}:
+            return by_accountant(charged)
+        return curve.at(min(counts.get(step, 0) * plan.steps_per_event, plan.steps))
 
     return epsilon_of
 

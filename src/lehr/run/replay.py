@@ -108,7 +108,9 @@ class StepCharger:
         self._ledger, self._plan, self.attempt = ledger, plan, attempt
         self._shift = attempt.steps_before - attempt.first_step
         self.end_step = plan.steps - self._shift
-        self._block = math.ceil((plan.plan.stops_at_accepted or plan.steps) / MOST_CHARGES)
+        block = math.ceil((plan.plan.stops_at_accepted or plan.steps) / MOST_CHARGES)
+        whole = plan.plan.steps_per_event  # an epoch is charged before its first draw, and never in parts
+        self._block = whole * math.ceil(block / whole)
         self._most_scores = plan.scores - attempt.scores_before
         known = 0 if ledger is None else ledger.count("steps") - self._shift
         self.charged_until = known if charged_until is None else charged_until
@@ -277,16 +279,21 @@ def choose_attempt(
     of_checkpoint: int | None,
     ledger: Ledger,
     environment: Mapping[str, str] | None,
+    is_only_one: bool = False,
 ) -> Attempt:
     """The attempt that wrote the checkpoint, if its environment is unchanged; otherwise a new one.
 
-    ``environment=None`` means that sums are not reproducible.
+    ``environment=None`` means that sums are not reproducible. ``is_only_one`` is for correlated noise, whose steps
+    cannot be repeated with other noise: after a charge, a new attempt is an error.
     """
     known = [_attempt(path, shape) for shape in strict_json.read_lines(path)]
     last = known[-1] if known else None
     is_untouched = not counted(ledger.charged())  # nothing was drawn yet
     if last is not None and last.environment == environment and (last.number == of_checkpoint or is_untouched):
         return last
+    if is_only_one and not is_untouched:
+        allowed = "resumed where each step can be repeated bit for bit, because its noise is correlated (bands)"
+        raise InvalidValue("run", allowed=allowed, given=_changes(last, environment))
     fresh = Attempt(
         # Random, not counted: two copies of a folder, or one that lost this file, must not use the same number.
         number=0 if last is None and is_untouched else RunKey.fresh_attempt(),
@@ -298,6 +305,15 @@ def choose_attempt(
     # On disk before anything is drawn: a lost number could be used a second time.
     strict_json.append_line(path, asdict(fresh), mode=0o600)
     return fresh
+
+
+def _changes(last: Attempt | None, environment: Mapping[str, str] | None) -> str:
+    """What differs from the last attempt, in words."""
+    if environment is None or last is None:
+        return "sums that are not reproducible" if last is not None else "a folder without its attempts"
+    before = last.environment
+    changed = sorted(name for name in {*before, *environment} if before.get(name) != environment.get(name))
+    return f"another {', '.join(changed)}" if changed else "another checkpoint"
 
 
 def environment(device: torch.device, **settings: object) -> dict[str, str] | None:

@@ -94,12 +94,9 @@ class ShardRandomness(StepRandomness):
 
     layout: Layout
 
-    def normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The numbers that one process would draw for this rank's rows."""
-        spans = [self.layout.span(name) for name in like]
-        device = next((value.device for value in like.values()), torch.device("cpu"))
-        shares = self.normals_between(purpose, spans, count=self.layout.count, device=device)
-        return {name: share.view(like[name].shape) for name, share in zip(like, shares, strict=True)}
+    def spans(self, like: Mapping[str, Tensor]) -> tuple[list[tuple[int, int]], int]:
+        """Where one process would draw the numbers of this rank's rows."""
+        return [self.layout.span(name) for name in like], self.layout.count
 
 
 class Shards:

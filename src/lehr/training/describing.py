@@ -44,7 +44,7 @@ def method_words(method: Method) -> dict[str, Any]:
         "name": method.name,
         "settings": dict(method.settings),
         "clipping": _slot(method.clipping),
-        "noise": _slot(method.noise),
+        "noise_rule": _slot(method.noise),
         "update": method.update.to_json(),
         "acceptance": method.acceptance.to_json(),
     }

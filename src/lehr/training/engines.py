@@ -139,7 +139,7 @@ def engine_for(
             raise InvalidValue("precision", allowed=allowed, given=precision)
         return _try_engine(MaterialisedEngine(model, loss_fn, views=views), clip, padding), "in full, not compiled"
     settings: dict[str, Any] = {"views": views, "precision": precision}
-    if compiled:
+    if compiled and not has_state(clipping):
         try:
             engine = _try_engine(GhostEngine(model, loss_fn, **settings), clip, padding)
             return engine, _way(engine, "compiled")
@@ -180,8 +180,15 @@ def check_clip_schedule(clipping: Clipping, steps: int) -> None:
             clipping.rule({}, step)
 
 
+def has_state(clipping: Clipping) -> bool:
+    """Whether the clip rule follows released values, so that it is another one at every step."""
+    return bool(clipping.start({"weight": torch.zeros(1)}))
+
+
 def rules_of(clipping: Clipping, steps: int) -> int:
-    """The number of clip rules in a schedule, each of which is compiled; counted up to the limit only."""
+    """The number of clip rules, each of which is compiled; counted up to the limit only."""
+    if has_state(clipping):
+        return steps
     if not isinstance(clipping, ScheduledClip):
         return 1
     found = {clipping.rule({}, 0)}

@@ -40,7 +40,7 @@ from lehr.networks.registry import default_for
 from lehr.optim import averaging
 from lehr.planning.plan import Plan, delta_for
 from lehr.planning.simulation import simulate
-from lehr.privacy.sampling import TRUNCATED_POISSON, adjacency_of, usual_largest_batch
+from lehr.privacy.sampling import BALLS_IN_BINS, TRUNCATED_POISSON, adjacency_of, usual_largest_batch
 from lehr.recipes import RECIPES, with_recipe
 from lehr.run.evaluation import Metrics
 from lehr.run.folder import read_config
@@ -290,26 +290,28 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         plan = build_plan(config.at_full_batch(), evaluation)
         return simulate(plan, expected_batch_size=privacy.simulated_batch_size)
     steps, schedule = privacy.steps, privacy.noise_schedule
+    largest_batch, bins = _largest_batch(config, evaluation), _bins(config, evaluation)
     if privacy.epochs is not None:
         if steps is not None:
             raise InvalidValue("epochs", allowed="omitted together with steps", given=privacy.epochs)
         batch = privacy.expected_batch_size or public_plan.usual_batch_size(records, evaluation.method)
-        steps = max(1, round(privacy.epochs * records / batch))
+        steps = max(1, round(privacy.epochs * (records / batch if bins is None else bins)))
     if schedule is not None and not hasattr(schedule, "factor"):
         schedule = schedules.from_json(schedule, name="noise_schedule")
-    largest_batch = _largest_batch(config, evaluation)
     plan = public_plan.plan_for(
         records=records,
         delta=delta_for(privacy.delta, records=evaluation.records.records),
         epsilon=privacy.epsilon,
         noise_multiplier=privacy.noise_multiplier,
-        expected_batch_size=privacy.expected_batch_size,
+        expected_batch_size=privacy.expected_batch_size if bins is None else records / bins,
         steps=steps,
         adjacency=adjacency_of(privacy.sampling),
         beside=evaluation.side_events(steps),
         noise_schedule=CONSTANT if schedule is None else schedule,
         method=evaluation.method,
         largest_batch=largest_batch,
+        bins=bins,
+        bands=privacy.bands,
     )
     return plan if evaluation.records.owners is None else replace(plan, records_per_user=privacy.records_per_user or 1)
 
@@ -328,6 +330,20 @@ def _largest_batch(config: RunConfig, evaluation: EvaluationPlan) -> int | None:
         raise InvalidValue("largest_batch", allowed="given where the batch size is computed", given=None)
     batch = privacy.expected_batch_size or public_plan.usual_batch_size(records, evaluation.method)
     return usual_largest_batch(batch, records)
+
+
+def _bins(config: RunConfig, evaluation: EvaluationPlan) -> int | None:
+    """The steps of an epoch in which every record is drawn once, where they are sampled so; the batch is rounded."""
+    privacy, records = config.privacy, evaluation.records_trained_on
+    if privacy.sampling != BALLS_IN_BINS:
+        return None
+    batch = privacy.expected_batch_size
+    if batch is None:
+        if None not in (privacy.epsilon, privacy.steps, privacy.noise_multiplier):
+            allowed = f"given where sampling is {BALLS_IN_BINS}: it decides the steps of an epoch"
+            raise InvalidValue("expected_batch_size", allowed=allowed, given=None)
+        batch = public_plan.usual_batch_size(records, evaluation.method)
+    return max(1, round(records / batch))
 
 
 def method_and_plan(config: RunConfig) -> tuple[Method, Plan]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lehr.accounting.accountant import bound
-from lehr.accounting.events import NOTHING, Adjacency, Event, Repeated
+from lehr.accounting.events import FLOAT, NOTHING, Adjacency, Event, Repeated
 from lehr.accounting.filter import limit_for
 from lehr.errors import InvalidValue, Unreachable
 from lehr.planning import recommendation
@@ -40,6 +40,8 @@ def plan_for(
     noise_schedule: Schedule = CONSTANT,
     method: Method | None = None,
     largest_batch: int | None = None,
+    bins: int | None = None,
+    bands: int = 1,
 ) -> Plan:
     """The plan. The default batch size is 4·√records; without steps and noise, there are 40 passes.
 
@@ -48,6 +50,8 @@ def plan_for(
     can need.
     """
     delta = delta_for(delta, records=records)
+    if bins is not None and expected_batch_size is None:
+        expected_batch_size = records / bins
     if method is not None and not method.is_private:
         epsilon, noise_multiplier, steps = _without_privacy(epsilon, noise_multiplier, steps)
     if epsilon is None and (noise_multiplier is None or steps is None):
@@ -58,6 +62,7 @@ def plan_for(
         expected_batch_size = usual_batch_size(records, method)
     if epsilon is not None and counts == (None, None) and expected_batch_size is not None:
         steps = recommendation.usual_steps(records, expected_batch_size)
+        steps = steps if bins is None else bins * max(1, round(steps / bins))  # a part of an epoch costs all of it
     rule = None if method is None else method.published
     asked = _asked(method, records, adjacency, is_counted=rule is None)
     with _blaming(asked, steps, epsilon=epsilon, delta=delta, adjacency=adjacency):
@@ -68,12 +73,15 @@ def plan_for(
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
             steps=steps,
-            expected_batch_size=expected_batch_size,
+            expected_batch_size=expected_batch_size if bins is None else None,
             beside=beside,
             noise_schedule=noise_schedule,
             asked=asked,
             accountant=_accountant(method),
             largest_batch=largest_batch,
+            bins=bins,
+            noise=FLOAT if method is None else method.noise.kind,
+            bands=bands,
         )
     if method is not None and method.noise.needs_limit:
         return _with_limit(plan, epsilon, beside)

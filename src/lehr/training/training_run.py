@@ -96,6 +96,8 @@ class TrainingRun:
         if self.is_sharded:
             check_shardable(self.evaluation.method, self.config, self.device, trial_of=self.trial_of)
         self._refuse_conflicts()
+        if self.plan.bands > 1:
+            self._refuse_with_bands()
         if self.trial_of is not None:
             self._refuse_unfit_trial(self.trial_of)
 
@@ -123,6 +125,18 @@ class TrainingRun:
             _refuse("budget", "omitted for a method whose costs depend on its releases", str(self.budget))
         if self.budget is not None and plan.simulates is not None:
             _refuse("budget", "omitted for a simulation", str(self.budget))
+
+    def _refuse_with_bands(self) -> None:
+        """Raise an error for settings that correlated noise is not proven, or not built, for."""
+        others = {
+            "with a held-out fraction": self.evaluation.is_private,
+            "with sharded weights": self.is_sharded,
+            "with phases": len(self.phases) > 1 or bool(self.phases[0].trained),
+            "for a trial of a search": self.trial_of is not None,
+        }
+        for when, is_so in others.items():
+            if is_so:
+                _refuse("bands", f"1 {when}", self.plan.bands)
 
     def _refuse_other_unit(self) -> None:
         """Raise an error if plan and records have different units, or something would use single records of users."""
@@ -304,6 +318,8 @@ class TrainingRun:
         clipping, compiled = self.evaluation.method.clipping, self.config.run.compiled
         if compiled and clipping.needs_coordinates:
             _refuse("compiled", "omitted for a clip rule by coordinate, which materialises gradients", compiled)
+        if compiled and engines.has_state(clipping):
+            _refuse("compiled", "omitted for a clip norm that changes at every step", compiled)
         return engines.engine_for(
             self.model,
             self.step_loss,
@@ -523,6 +539,7 @@ class TrainingRun:
             step=", ".join(mode for _, mode in self.engines),
             mode=[layer.training for layer in self.model.modules()],
             probe=" ".join(map(self._probe, self.phases, self.engines)),
+            noise=self.mechanism.noise if self.plan.bands > 1 else "",
             **self.evaluation.records.computed_by(self.device),
         )
 
@@ -660,7 +677,7 @@ def _refuse_unshardable(method: Method) -> None:
     clipping, update = method.clipping, method.update
     if not isinstance(method.acceptance, Always):
         _refuse("method", "one that accepts every step: with sharded weights no rank can undo one alone", method.name)
-    if clipping.needs_coordinates or clipping.unproven is not None or clipping.start({"weight": torch.zeros(1)}):
+    if clipping.needs_coordinates or clipping.unproven is not None or engines.has_state(clipping):
         _refuse("method", "one whose clip rule uses norms and has no state, with sharded weights", method.name)
     if type(method.noise) not in (IsotropicNoise, NoNoise):
         _refuse("method", "one with isotropic noise, with sharded weights", method.name)

@@ -140,6 +140,39 @@ def test_rules_of_lehr_cannot_be_replaced() -> None:
         register_grad_sampler(nn.Linear)(by_record)
 
 
+# Parameters outside of layers.
+
+
+class Classified(nn.Module):
+    """A class token before the tokens of a record, and positions, as in a vision transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        like: Any = {"generator": torch.Generator().manual_seed(0), "dtype": torch.float64}
+        self.cls_token = nn.Parameter(torch.randn(1, 1, 4, **like))
+        self.positions = nn.Parameter(torch.randn(1, 4, 4, **like))
+        self.head = nn.Linear(4, 3, dtype=torch.float64)
+
+    def forward(self, tokens_BTF: Tensor) -> Tensor:
+        first_B1F = self.cls_token.expand(len(tokens_BTF), -1, -1)
+        mixed_BTF = torch.tanh(torch.cat([first_B1F, tokens_BTF], dim=1) + self.positions)
+        logits: Tensor = self.head(mixed_BTF[:, 0] * mixed_BTF.mean(1))
+        return logits
+
+
+def test_class_token_and_positions_have_the_gradient_of_each_record() -> None:
+    tokens_BTF = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    alone = Classified()
+    model = GradSampleModule(copy.deepcopy(alone), loss_reduction="sum")
+    differentiate(model(tokens_BTF).square().sum())
+    expected = []
+    for record in tokens_BTF.split(1):
+        grads = torch.autograd.grad(alone(record).square().sum(), list(alone.parameters()))
+        assert all(grad.abs().sum() > 0 for grad in grads)
+        expected.append(torch.cat([grad.flatten() for grad in grads]).norm())
+    torch.testing.assert_close(model.hooks.gradients().norms(), torch.stack(expected))
+
+
 # Records on the second axis, and packed sequences.
 
 WORDS_TB = torch.randint(0, 10, (6, 5), generator=torch.Generator().manual_seed(0))

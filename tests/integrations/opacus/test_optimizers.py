@@ -18,16 +18,14 @@ from lehr.integrations.opacus import BatchMemoryManager, DPOptimizer, GradSample
 from lehr.integrations.opacus.data_loader import DPDataLoader
 from lehr.integrations.opacus.grad_sample import GradSampleHooks
 from lehr.integrations.opacus.optimizers import (
-    COUNT,
+    AdaptiveClipping,
     ExponentialNoise,
     LambdaGradClip,
     LambdaNoise,
-    QuantileClip,
-    QuantileRule,
     StepNoise,
 )
-from lehr.interfaces import Groups, ReleasedSum
-from lehr.privacy.clipping import LARGEST_CLIP_NORM, AutomaticClip, FlatClip, PerLayerClip
+from lehr.interfaces import UNCLIPPED_COUNT, Groups, ReleasedSum, StepOutcome
+from lehr.privacy.clipping import LARGEST_CLIP_NORM, AutomaticClip, FlatClip, PerLayerClip, QuantileRule
 from lehr.privacy.noise import IsotropicNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.private_run import PrivateRun, UnplannedRunSpec
@@ -266,7 +264,7 @@ def test_calling_layers_of_the_model_is_refused() -> None:
 
 # Clip rules.
 
-CLIP = QuantileClip(
+CLIP = AdaptiveClipping(
     target_unclipped_quantile=0.5,
     clipbound_learning_rate=0.2,
     max_clipbound=10.0,
@@ -328,13 +326,18 @@ class Lengths:
         return {"weight": (weights * self.values).sum()}
 
 
+def rule_of(*, clip_norm: float, noise_multiplier: float) -> QuantileRule:
+    clip = CLIP.clip(clip_norm=clip_norm, noise_multiplier=noise_multiplier)
+    return clip.rule(clip.start({}), 0)
+
+
 def vector(rule: QuantileRule, *values: float) -> Tensor:
     return torch.stack(list(rule(Lengths(*values)).values.values()))
 
 
 @pytest.mark.parametrize("record", [0.0, 1e-12, 0.5, 1.0, 1.0001, 50.0])
 def test_one_record_moves_sum_and_count_by_at_most_the_sensitivity(record: float) -> None:
-    rule = CLIP.rule(clip_norm=1.0, noise_multiplier=2.0)
+    rule = rule_of(clip_norm=1.0, noise_multiplier=2.0)
     moved = float((vector(rule, 0.3, 4.0, record) - vector(rule, 0.3, 4.0)).norm())
     assert moved <= rule.sensitivity * (1 + 1e-12)
     assert record != 1.0 or moved == pytest.approx(rule.sensitivity)
@@ -342,17 +345,19 @@ def test_one_record_moves_sum_and_count_by_at_most_the_sensitivity(record: float
 
 def test_adaptive_noise_is_that_of_theorem_1() -> None:
     """Andrew et al. (2021): (σ⁻² - (2 σ_b)⁻²)^(-1/2) on the sum, σ_b on the count."""
-    rule = CLIP.rule(clip_norm=0.7, noise_multiplier=2.0)
+    rule = rule_of(clip_norm=0.7, noise_multiplier=2.0)
     std = 2.0 * rule.sensitivity
     assert std == pytest.approx(0.7 * (2.0**-2 - (2 * 5.0) ** -2) ** -0.5)
     assert std / rule.count_weight == pytest.approx(5.0)
 
 
 def test_the_count_is_released_with_noise() -> None:
-    rule = CLIP.rule(clip_norm=1.0, noise_multiplier=2.0)
+    rule = rule_of(clip_norm=1.0, noise_multiplier=2.0)
     private_sum = rule(Lengths(0.5))
     released = [
-        IsotropicNoise().release(private_sum, noise_multiplier=2.0, randomness=RunKey.fresh().at(0, 0)).values[COUNT]
+        IsotropicNoise()
+        .release(private_sum, noise_multiplier=2.0, randomness=RunKey.fresh().at(0, 0))
+        .values[UNCLIPPED_COUNT]
         for _ in range(400)
     ]
     std = float(torch.stack(released).std()) / rule.count_weight
@@ -364,9 +369,11 @@ def test_the_count_is_released_with_noise() -> None:
     "clip_norm, length, expected", [(1.0, 0.1, math.exp(-0.1)), (1.0, 5.0, math.exp(0.1)), (0.1, 0.01, 0.1)]
 )
 def test_the_clip_norm_follows_the_quantile(clip_norm: float, length: float, expected: float) -> None:
-    rule = CLIP.rule(clip_norm=clip_norm, noise_multiplier=1e-6)
+    rule = rule_of(clip_norm=clip_norm, noise_multiplier=1e-6)
     released = ReleasedSum(values=rule(Lengths(*[length] * 10)).values)
-    assert CLIP.next_clip_norm(rule, released, expected_batch_size=10) == pytest.approx(expected)
+    clip = CLIP.clip(clip_norm=clip_norm, noise_multiplier=1e-6)
+    learnt = clip.learn(clip.start({}), StepOutcome(released=released, divisor=10, is_accepted=True))
+    assert learnt["clip_norm"] == pytest.approx(expected)
 
 
 def test_a_loop_adapts_its_clip_norm_under_one_noise_multiplier() -> None:

@@ -6,7 +6,7 @@
 completes the draw, the step is charged and released, the mean is written into every ``.grad``, and the wrapped
 optimizer steps.
 
-- ``QuantileClip``: the clip norm follows a quantile of the gradient norms (Andrew et al. 2021)
+- ``AdaptiveClipping``: the settings of a clip norm that follows a quantile of the gradient norms
 - ``DPOptimizer``: noise multiplier and clip norm may change; each step is charged with the noise that it has
 - ``StepNoise``, ``StepGradClip`` and others change them by public rules; ``lehr.integrations.opacus.schedulers`` is
   this module
@@ -33,13 +33,12 @@ from lehr.integrations.external_loop import check_optimizer, write_gradients
 from lehr.integrations.opacus.accountants import warn_unproven
 from lehr.integrations.opacus.data_loader import BatchTracker, TrackedBatch
 from lehr.integrations.opacus.grad_sample import ATTACHED, GradSampleHooks
-from lehr.interfaces import ClipRule, PrivateSum, RecordGradients, ReleasedSum
-from lehr.privacy.clipping import LARGEST_CLIP_NORM, AutomaticClip, FlatClip, PerLayerClip
+from lehr.interfaces import ClipRule, StepOutcome
+from lehr.privacy.clipping import LARGEST_CLIP_NORM, AutomaticClip, FlatClip, PerLayerClip, QuantileClip
 from lehr.privacy.rng import KEY_BYTES, RunKey
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.private_run import PrivateRun, PrivateStep, UnplannedRunSpec
 
-COUNT = "number of records that were not clipped"
 CLIP_RULES: dict[str, Callable[[float], ClipRule]] = {
     "flat": FlatClip,
     "per_layer": PerLayerClip,
@@ -49,35 +48,8 @@ _UNKNOWN_BATCHES = "the batches of an optimizer that was built by hand may be dr
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantileRule:
-    """A flat clip that also counts unclipped records: +½ for each of them, −½ for every other record.
-
-    ``count_weight`` scales the count within the released vector. A record of norm zero, such as one that is masked,
-    adds nothing to the count.
-    """
-
-    clip_norm: float
-    count_weight: float
-
-    def __post_init__(self) -> None:
-        FlatClip(self.clip_norm)
-        validate.positive(count_weight=self.count_weight)
-
-    @property
-    def sensitivity(self) -> float:
-        return math.hypot(self.clip_norm, self.count_weight / 2)
-
-    def __call__(self, gradients: RecordGradients) -> PrivateSum:
-        clipped = FlatClip(self.clip_norm)(gradients)
-        norms_B = gradients.norms()
-        halves_B = (norms_B <= self.clip_norm).to(norms_B.dtype) - 0.5
-        count = halves_B.where(norms_B > 0, 0).sum(dtype=torch.float64)
-        return PrivateSum(values={**clipped.values, COUNT: self.count_weight * count}, sensitivity=self.sensitivity)
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuantileClip:
-    """The settings of adaptive clipping; ``unclipped_num_std`` is the standard deviation of the count, in records."""
+class AdaptiveClipping:
+    """Opacus's settings of adaptive clipping; ``unclipped_num_std`` is the noise on the count, in records."""
 
     target_unclipped_quantile: float
     clipbound_learning_rate: float
@@ -86,29 +58,25 @@ class QuantileClip:
     unclipped_num_std: float
 
     def __post_init__(self) -> None:
-        validate.delta(target_unclipped_quantile=self.target_unclipped_quantile)
-        validate.positive(clipbound_learning_rate=self.clipbound_learning_rate)
         validate.positive(unclipped_num_std=self.unclipped_num_std)
-        FlatClip(self.min_clipbound)
-        if not self.min_clipbound < self.max_clipbound:
-            raise InvalidValue("max_clipbound", allowed=f"more than {self.min_clipbound}", given=self.max_clipbound)
+        self.clip(clip_norm=self.min_clipbound, noise_multiplier=0.0)
 
-    def rule(self, *, clip_norm: float, noise_multiplier: float) -> QuantileRule:
-        """The rule for a step in which sum and count together have this noise multiplier."""
+    def clip(self, *, clip_norm: float, noise_multiplier: float) -> QuantileClip:
+        """The clip for a step in which sum and count together have this noise multiplier."""
         share = noise_multiplier / (2 * self.unclipped_num_std)
         if not 0 <= share < 1:
             allowed = f"less than {2 * self.unclipped_num_std:g}, twice unclipped_num_std"
             raise InvalidValue("noise_multiplier", allowed=allowed, given=noise_multiplier)
-        # This weight gives the count a noise of unclipped_num_std records; without noise any weight will do.
-        whole = clip_norm / math.sqrt(1 - share * share)
-        return QuantileRule(clip_norm=clip_norm, count_weight=2 * share * whole or clip_norm)
-
-    def next_clip_norm(self, rule: QuantileRule, released: ReleasedSum, *, expected_batch_size: float) -> float:
-        """The next clip norm, from released values and public numbers."""
-        count = float(released.values[COUNT]) / rule.count_weight
-        fraction = count / expected_batch_size + 0.5
-        factor = math.exp(-self.clipbound_learning_rate * (fraction - self.target_unclipped_quantile))
-        return min(max(rule.clip_norm * factor, self.min_clipbound), self.max_clipbound)
+        if not self.min_clipbound < self.max_clipbound:
+            raise InvalidValue("max_clipbound", allowed=f"more than {self.min_clipbound}", given=self.max_clipbound)
+        return QuantileClip(
+            clip_norm,
+            target_quantile=self.target_unclipped_quantile,
+            adaptation_rate=self.clipbound_learning_rate,
+            count_share=share or 0.5,  # without noise, any share will do
+            smallest=self.min_clipbound,
+            largest=min(self.max_clipbound, LARGEST_CLIP_NORM),
+        )
 
 
 def make_run_key(generator: torch.Generator | None, *, secure: bool) -> RunKey:
@@ -158,7 +126,7 @@ class DPOptimizer(Optimizer):
         generator: torch.Generator | None = None,
         secure_mode: bool = False,
         clipping: str = "flat",
-        quantile: QuantileClip | None = None,
+        adaptive: AdaptiveClipping | None = None,
         engine: GradSampleHooks | None = None,
         tracker: BatchTracker | None = None,
         accept_unproven: bool = False,
@@ -167,11 +135,12 @@ class DPOptimizer(Optimizer):
         self.noise_multiplier = validate.non_negative(noise_multiplier=noise_multiplier)
         self.max_grad_norm = max_grad_norm
         self.expected_batch_size = validate.positive(expected_batch_size=expected_batch_size)
-        self.loss_reduction, self.clipping, self._quantile = loss_reduction, clipping, quantile
+        self.loss_reduction, self.clipping, self._adaptive = loss_reduction, clipping, adaptive
         self.step_hook: Callable[[DPOptimizer], None] | None = None
         self._generator, self._secure_mode = generator, secure_mode
         self._draw: PrivateStep | None = None  # the draw that is being collected
         self._rule: ClipRule | None = None
+        self._quantile: QuantileClip | None = None
         if engine is not None and tracker is not None:
             self._engine, self._tracker = engine, tracker
             tracker.on_begin = self._forget_unused_forward
@@ -210,8 +179,8 @@ class DPOptimizer(Optimizer):
         given = self.max_grad_norm
         if isinstance(given, int | float):
             norm = min(given, LARGEST_CLIP_NORM)
-            if self._quantile is not None:
-                return self._quantile.rule(clip_norm=norm, noise_multiplier=self.noise_multiplier)
+            if (quantile := self._quantile_clip()) is not None:
+                return quantile.rule(quantile.start({}), 0)
             return CLIP_RULES[validate.one_of(CLIP_RULES, clipping=self.clipping)](norm)
         names = list(trainable(self._engine.model)) if self.clipping == "per_layer" else []
         if len(given) != len(names):
@@ -222,6 +191,13 @@ class DPOptimizer(Optimizer):
             layer = name.rpartition(".")[0]
             norms[layer] = math.hypot(norms.get(layer, 0.0), min(norm, LARGEST_CLIP_NORM))
         return PerLayerClip.with_norms(norms)
+
+    def _quantile_clip(self) -> QuantileClip | None:
+        """The clip of the next draw if it adapts."""
+        if self._adaptive is None or not isinstance(self.max_grad_norm, int | float):
+            return None
+        norm = min(self.max_grad_norm, LARGEST_CLIP_NORM)
+        return self._adaptive.clip(clip_norm=norm, noise_multiplier=self.noise_multiplier)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Everything but the wrapped optimizer's step; False if the draw has further physical batches."""
@@ -237,9 +213,9 @@ class DPOptimizer(Optimizer):
                 parameter.grad = None  # an older gradient, perhaps of a frozen parameter, has neither clip nor noise
         divisor = self.expected_batch_size if self.loss_reduction == "mean" else 1.0
         write_gradients(model, released, divisor=divisor)
-        if isinstance(self._rule, QuantileRule) and self._quantile is not None:
-            expected = self.expected_batch_size
-            self.max_grad_norm = self._quantile.next_clip_norm(self._rule, released, expected_batch_size=expected)
+        if self._quantile is not None:
+            taken = StepOutcome(released=released, divisor=self.expected_batch_size, is_accepted=True)
+            self.max_grad_norm = float(self._quantile.learn(self._quantile.start({}), taken)["clip_norm"])
         if self.step_hook is not None:
             self.step_hook(self)
         return True
@@ -257,6 +233,7 @@ class DPOptimizer(Optimizer):
             raise InvalidValue("batch", allowed=allowed, given="another number of records")
         if batch.step is not self._draw or self._rule is None:
             self._draw, self._rule = batch.step, self.clip_rule()  # a draw that the loop left is never released
+            self._quantile = self._quantile_clip()
         self._draw.add(self._rule(gradients), num_records=batch.num_records)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

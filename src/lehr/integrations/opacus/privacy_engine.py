@@ -39,7 +39,7 @@ from lehr.integrations.opacus.data_loader import (
     shuffled_loader,
 )
 from lehr.integrations.opacus.grad_sample import GradSampleHooks, GradSampleModule, records_first
-from lehr.integrations.opacus.optimizers import DPOptimizer, QuantileClip, make_run_key
+from lehr.integrations.opacus.optimizers import AdaptiveClipping, DPOptimizer, make_run_key
 from lehr.integrations.opacus.validators import ModuleValidator
 from lehr.integrations.record_independence import CollationResult, check_collation, sample_records
 from lehr.privacy.rng import RunKey
@@ -98,20 +98,20 @@ class Options:
         validate.true_or_false(poisson_sampling=self.poisson_sampling)
         validate.one_of(MODES, grad_sample_mode=self.grad_sample_mode)
         validate.count(num_passes=self.num_passes)
-        _ = self.quantile  # raises now if it is incomplete
+        _ = self.adaptive  # raises now if it is incomplete
         if self.unproven and not self.accept_unproven:
             allowed = "True for settings without a guarantee: " + "; ".join(self.unproven)
             raise InvalidValue("accept_unproven", allowed=allowed, given=self.accept_unproven)
 
     @property
-    def quantile(self) -> QuantileClip | None:
+    def adaptive(self) -> AdaptiveClipping | None:
         """The settings of adaptive clipping: all, or none."""
-        settings = {field.name: getattr(self, field.name) for field in fields(QuantileClip)}
+        settings = {field.name: getattr(self, field.name) for field in fields(AdaptiveClipping)}
         num_given = sum(value is not None for value in settings.values())
         if num_given != (len(settings) if self.clipping == "adaptive" else 0):
             allowed = f'"adaptive" if and only if all of these are given: {", ".join(settings)}'
             raise InvalidValue("clipping", allowed=allowed, given=self.clipping)
-        return QuantileClip(**settings) if num_given else None
+        return AdaptiveClipping(**settings) if num_given else None
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -331,7 +331,7 @@ class PrivacyEngine:
                 expected_batch_size=loader.sampling.expected_batch_size,
                 loss_reduction=options.loss_reduction,
                 clipping=options.clipping,
-                quantile=options.quantile,
+                adaptive=options.adaptive,
                 engine=hooks,
                 tracker=loader.tracker,
             )
