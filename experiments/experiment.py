@@ -322,6 +322,7 @@ PAPERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "adadp": ("adadp", "Xu et al. 2020: ADADP, adaptive clipping and noise"),
         "tan": ("tan", "Sander et al. 2023: TAN, total amount of noise"),
         "recipes": ("recipes", "No paper: what the recipes reach at a proven ε"),
+        "mechanisms": ("mechanisms", "No paper: units, samplers and noises beside DP-SGD at one proven ε"),
         "methods": ("side_by_side", "No paper: the methods of all of them beside one another, at one proven ε"),
     }
 )

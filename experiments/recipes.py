@@ -371,7 +371,7 @@ def lever(
     floor: float = 0.0,
 ) -> dict[str, Any]:
     """The accuracy of a linear layer that is trained with noise, on held-out training records."""
-    inputs, labels = _features(data, features, data_dir)
+    inputs, labels = scattering_features(data, features, data_dir)
     held = min(HELD_OUT, len(inputs) // 5)
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     tested, trained = order[:held], order[held:]
@@ -415,7 +415,7 @@ def lever(
 
 
 @cache
-def _features(data: str, kind: str, data_dir: str | None) -> tuple[Tensor, Tensor]:
+def scattering_features(data: str, kind: str, data_dir: str | None) -> tuple[Tensor, Tensor]:
     """Scattering features of the training records, normalised in one of several ways."""
     known = load_data(data, data_dir)
     channels, side, _ = CATALOGUE[data].shape

@@ -371,7 +371,6 @@ class TrainingConfig(Section):
     largest_loss: float | None = option(
         "Clip losses on held-out records to this; 4 by default, required for regression.", check=validate.positive
     )
-    cryptographic_on_gpu: bool = option("Use the CPU's cryptographic noise on a GPU as well; slower.", False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

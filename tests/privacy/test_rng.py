@@ -9,6 +9,8 @@ import os
 import pickle
 import resource
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -31,6 +33,7 @@ SECRET = bytes(range(100, 132))
 KEY = RunKey(SECRET)
 STEP = KEY.at(step=3, attempt=1)
 MANY = 200_000
+CPU = torch.device("cpu")
 
 
 def normals(count: int, *, key: RunKey = KEY, step: int = 3, attempt: int = 1, purpose: str = "noise") -> Tensor:
@@ -104,46 +107,31 @@ FAR = sorted({0, *range(990, 1012), *(max(0, 2**b + d) for b in range(60) for d 
 
 
 @pytest.mark.parametrize("name", ["step", "attempt"])
-@pytest.mark.parametrize("kind", ["uniforms", "normals", "normals of a GPU", "seed", "generator"])
+@pytest.mark.parametrize("kind", ["uniforms", "normals", "bits of a GPU", "seed", "generator"])
 def test_no_two_steps_or_attempts_share_a_number(name: str, kind: str) -> None:
-    cpu = torch.device("cpu")
-
     def drawn(randomness: rng.StepRandomness) -> object:
         match kind:
             case "uniforms":
                 return tuple(randomness.uniforms("sampling", 2).tolist())
             case "normals":
                 return tuple(randomness.normals("noise", {"weight": torch.empty(2)})["weight"].tolist())
-            case "normals of a GPU":
-                return tuple(randomness._normals_there("noise", 0, 2, cpu).tolist())
+            case "bits of a GPU":
+                return tuple(bits_of_a_gpu(randomness, "noise", 0, count=2).tolist())
             case "seed":
                 return randomness.seed("dropout")
             case _:
-                return tuple(torch.rand(2, generator=randomness.generator("dropout", cpu)).tolist())
+                return tuple(torch.rand(2, generator=randomness.generator("dropout", CPU)).tolist())
 
     found = [drawn(KEY.at(**{"step": 7, "attempt": 7} | {name: number})) for number in FAR]
     assert len(set(found)) == len(FAR)
 
 
-def test_all_64_bits_of_a_seed_vary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch keeps 32 bits of a seed on a CPU and all 64 on a GPU, so what it is seeded with is looked at."""
-    seeds: list[int] = []
-
-    class Seeded(torch.Generator):
-        def manual_seed(self, seed: int) -> torch.Generator:
-            seeds.append(seed)
-            return super().manual_seed(seed)
-
-    monkeypatch.setattr(torch, "Generator", Seeded)
-    for step in range(64):
-        KEY.at(step, 0)._normals_there("noise", 0, 1, torch.device("cpu"))
-        KEY.at(step, 0)._normals_there("noise", 1, 1, torch.device("cpu"))
-        KEY.at(step, 0).generator("dropout", "cpu")
-    for made in (seeds[0::3], seeds[1::3], seeds[2::3]):
-        assert len(set(made)) == 64
-        ever_set, always_set = (np.bitwise_or.reduce, np.bitwise_and.reduce)
-        assert int(ever_set(np.array(made, dtype=np.uint64))) == 2**64 - 1
-        assert int(always_set(np.array(made, dtype=np.uint64))) == 0
+def test_all_64_bits_of_a_seed_vary() -> None:
+    """torch keeps 32 bits of a seed on a CPU and all 64 on a GPU."""
+    seeds = [KEY.at(step, 0).seed("dropout") for step in range(64)]
+    assert len(set(seeds)) == 64
+    assert int(np.bitwise_or.reduce(np.array(seeds, dtype=np.uint64))) == 2**64 - 1
+    assert int(np.bitwise_and.reduce(np.array(seeds, dtype=np.uint64))) == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -220,11 +208,9 @@ def test_laws_close_to_the_normal_one_are_rejected(million: NDArray[np.float64])
     assert tails(million * np.sqrt(1.1)) < 1e-6
 
 
-@pytest.mark.parametrize("on_gpu", [False, True], ids=["cpu", "the way of a GPU"])
-def test_the_far_tails_of_the_normals_are_there(on_gpu: bool) -> None:
+def test_the_far_tails_of_the_normals_are_there() -> None:
     """Of four million some 27 lie beyond 4.5: noise that is cut off there tells apart what ideal noise hides."""
-    step, count = KEY.at(step=5, attempt=0), 4_000_000
-    found = (step._normals_there("noise", 0, count, torch.device("cpu")) if on_gpu else normals(count, step=5)).numpy()
+    found = normals(4_000_000, step=5).numpy()
     assert tails(found) > 1e-3
     assert tails(np.clip(found, -4.5, 4.5)) < 1e-6
 
@@ -239,7 +225,7 @@ def test_uniforms_follow_the_uniform_law() -> None:
 
 @pytest.mark.parametrize("angle", [2.0**-53, 0.25, 1 - 2.0**-53])
 def test_extreme_words_make_finite_numbers(angle: float) -> None:
-    ends = rng._uniforms(bytes(8) + b"\xff" * 8).tolist()
+    ends = rng._uniforms(torch.tensor([0, -1])).tolist()
     assert ends == [2.0**-53, 1 - 2.0**-53]
     for radius in ends:
         found = rng._box_muller(torch.tensor([radius, angle], dtype=torch.float64))
@@ -254,15 +240,78 @@ def test_any_number_of_normals(count: int) -> None:
     assert found.dtype == torch.float64
 
 
-def test_normals_of_a_gpu_have_their_own_stream_for_each_step_and_part() -> None:
-    """On a CPU here; the same generator of torch, seeded in the same way, as on a GPU."""
-    cpu = torch.device("cpu")
-    found = STEP._normals_there("noise", 0, MANY, cpu)
-    assert stats.kstest(found.numpy(), stats.norm.cdf).pvalue > 1e-3
-    assert found.equal(STEP._normals_there("noise", 0, MANY, cpu))
-    others = KEY.at(4, 1)._normals_there("noise", 0, MANY, cpu), STEP._normals_there("noise", 1, MANY, cpu)
-    for other in (*others, normals(MANY)):
-        assert abs(correlation(found, other)) < 4
+# The bits of a GPU
+
+# Of RFC 8439, appendix A.1: a key and nonce of zeros, the blocks 0 and 1.
+OF_ZEROS = """
+76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586
+9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f
+"""
+
+
+def reference_keystream(key: bytes, *, words: int, device: torch.device) -> Tensor:
+    """ChaCha20 once more, in NumPy and on the CPU, whatever the device is."""
+    state = np.zeros((16, -(-words // 8)), dtype=np.uint32)
+    state[:4] = np.frombuffer(b"expand 32-byte k", dtype="<u4")[:, None]
+    state[4:12] = np.frombuffer(key, dtype="<u4")[:, None]
+    state[12] = np.arange(state.shape[1])
+    mixed = state.copy()
+    for _ in range(10):
+        for diagonal in (0, 1):
+            for column in range(4):
+                a, b, c, d = (4 * row + (column + diagonal * row) % 4 for row in range(4))
+                for target, added, turned, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+                    mixed[target] += mixed[added]
+                    mixed[turned] ^= mixed[target]
+                    mixed[turned] = mixed[turned] << np.uint32(bits) | mixed[turned] >> np.uint32(32 - bits)
+    return torch.from_numpy((mixed + state).T.copy().view("<i8").ravel()[:words])
+
+
+def bits_of_a_gpu(randomness: rng.StepRandomness, purpose: str, part: int, *, count: int) -> Tensor:
+    """What ``_bits`` returns on a GPU, by the reference."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lehr.privacy.chacha.keystream", reference_keystream)
+        return randomness._bits("normals", purpose, part, count=count, device=torch.device("cuda"))
+
+
+def test_the_reference_is_chacha20() -> None:
+    found = reference_keystream(bytes(32), words=16, device=torch.device("cpu")).numpy().tobytes()
+    assert found.hex() == OF_ZEROS.replace("\n", "")
+
+
+def test_the_kernel_is_chacha20() -> None:
+    """On a GPU itself, elsewhere in Triton's interpreter, which has to be chosen before Triton is loaded."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    program = (
+        "import sys, torch; from lehr.privacy.chacha import keystream; "
+        "key, words, device = bytes.fromhex(sys.argv[1]), int(sys.argv[2]), torch.device(sys.argv[3]); "
+        "print(keystream(key, words=words, device=device).cpu().numpy().tobytes().hex())"
+    )
+    for key, words in ((bytes(32), 16), (SECRET, 1100), (SECRET[::-1], 0)):
+        finished = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program, key.hex(), str(words), device],
+            env={**os.environ, **({} if device == "cuda" else {"TRITON_INTERPRET": "1"})},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert finished.stdout.strip() == reference_keystream(key, words=words, device=CPU).numpy().tobytes().hex()
+
+
+def test_every_stream_of_a_gpu_has_its_own_key() -> None:
+    found = bits_of_a_gpu(STEP, "noise", 0, count=MANY)
+    assert found.equal(bits_of_a_gpu(STEP, "noise", 0, count=MANY))
+    uniforms = rng._uniforms(found)
+    assert stats.kstest(uniforms.numpy(), stats.uniform.cdf).pvalue > 1e-3
+    others = [
+        bits_of_a_gpu(KEY.at(4, 1), "noise", 0, count=MANY),
+        bits_of_a_gpu(STEP, "noise", 1, count=MANY),
+        bits_of_a_gpu(STEP, "score", 0, count=MANY),
+        bits_of_a_gpu(RunKey(bytes(32)).at(3, 1), "noise", 0, count=MANY),
+        STEP._bits("normals", "noise", 0, count=MANY, device=CPU),
+    ]
+    for other in others:
+        assert abs(correlation(uniforms, rng._uniforms(other))) < 4
 
 
 @pytest.mark.parametrize("count", [7, 65_535, 65_536, 65_537, 150_000])
@@ -285,9 +334,10 @@ def test_spans_can_be_in_any_order_but_not_out_of_range() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_shares_of_the_normals_of_a_gpu_make_up_the_whole() -> None:
-    device, count = torch.device("cuda"), 2**24 + 11
+    part = rng._PART_WORDS_ON_GPU
+    device, count = torch.device("cuda"), part + 11
     whole = STEP.normals("noise", {"all": torch.empty(count, device=device)})["all"]
-    cuts = (0, 5, 2**24 - 3, 2**24 + 4, count)
+    cuts = (0, 5, part - 3, part + 4, count)
     shares = STEP.normals_between("noise", pairwise(cuts), count=count, device=device)
     assert torch.cat(shares).equal(whole)
 
@@ -300,9 +350,8 @@ def test_normals_on_a_gpu() -> None:
     assert found.dtype == torch.float64
     assert stats.kstest(found.cpu().numpy(), stats.norm.cdf).pvalue > 1e-3
     assert found.equal(STEP.normals("noise", like)["weight"])
-    secure = RunKey(SECRET, cryptographic_on_gpu=True).at(step=3, attempt=1).normals("noise", like)["weight"]
-    assert secure.device.type == "cuda"
-    assert secure.cpu().equal(normals(MANY))
+    bits = bits_of_a_gpu(STEP, "noise", 0, count=MANY)
+    assert found.cpu().numpy() == pytest.approx(rng._box_muller(rng._uniforms(bits)).numpy(), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("step, attempt", [(-1, 0), (0, -1), (1.5, 0), (math.nan, 0), (True, 0), (0, 10**19)])
@@ -361,7 +410,6 @@ def test_the_numbers_of_records_are_uniform() -> None:
 
 def test_a_fresh_key_is_never_the_same_twice() -> None:
     assert len({RunKey.fresh().secret for _ in range(10)}) == 10
-    assert RunKey.fresh(cryptographic_on_gpu=True).cryptographic_on_gpu
     for shown in (repr(KEY), str(KEY), repr(STEP), f"{STEP}"):
         assert repr(SECRET)[2:10] not in shown
         assert SECRET.hex()[:8] not in shown
@@ -390,7 +438,6 @@ def test_a_saved_key_is_private_and_reads_back(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert RunKey.load(path) == KEY
-    assert RunKey.load(path, cryptographic_on_gpu=True).cryptographic_on_gpu
     with pytest.raises(StoreError, match="exists"):  # a key is never overwritten
         RunKey(bytes(32)).save(path)
     assert RunKey.load(path) == KEY

@@ -51,7 +51,7 @@ EXACT_NOISE = Premise(
     because="it is decided by integers: privacy/rounded_normal.proof.md",
 )
 CRYPTOGRAPHIC_BITS = Premise(
-    "nobody can tell the bits of SHAKE-128, under a secret key of 256 bits, from independent and uniform ones",
+    "nobody can tell the bits of SHAKE-128, and on a GPU of ChaCha20, under secret keys from independent uniform ones",
     Standing.ASSUMED,
 )
 SUMS_ON_A_GPU = Premise(

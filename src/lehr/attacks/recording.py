@@ -128,7 +128,7 @@ def compare(
         raise InvalidValue("plan", allowed=allowed, given=plan.largest_batch)
     if plan.bands > 1:
         raise InvalidValue("plan", allowed="one without bands: a record moves the noise of no step", given=plan.bands)
-    key = key or RunKey.fresh(cryptographic_on_gpu=True)
+    key = key or RunKey.fresh()
     one = Trace()
     other = Trace(replayed=one)
     neighbours = neighbouring_records(private, index, plan, replacement)
@@ -385,7 +385,6 @@ def _run(run: TrainingRun, trace: Trace, key: RunKey) -> Exception | None:
         with run.open(directory) as opened:
             opened.key = TracingKey(
                 secret=key.secret,
-                cryptographic_on_gpu=key.cryptographic_on_gpu,
                 trace=trace,
                 adjacency=run.plan.adjacency,
             )

@@ -237,9 +237,10 @@ class Adversary:
         precision = sum(float((sizes[name] * weights[name]).sum()) for name in sizes)
         seen = self._along(released, sizes, weights, precision, clips_coordinates=private.bounds is not None)
         law = {"precision": precision, "probability": self._plan.sampling_probability}
-        self.likelihoods += (
-            log_likelihood_ratio(seen, **law) if self._epoch is None else self._epoch.rise(seen, precision)
-        )
+        if self._epoch is None:
+            self.likelihoods += log_likelihood_ratio(seen, **law)
+        else:
+            self.likelihoods += self._epoch.rise(seen, precision)
         if self._plan.adjacency is Adjacency.REPLACE_ONE:  # against the opposite of the canary
             self.likelihoods -= log_likelihood_ratio(-seen, **law)
         self._sums += seen

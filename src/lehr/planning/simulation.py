@@ -196,7 +196,7 @@ FORMAT, FORMAT_VERSION = "lehr prediction", 1
 _LEFT_OUT = {
     "data": ("is_known",),
     "model": ("trained", "frozen"),
-    "training": ("evaluate_every", "cryptographic_on_gpu"),
+    "training": ("evaluate_every",),
 }
 
 

@@ -11,9 +11,9 @@ True
 >>> step.uniforms("sampling", 3).equal(key.at(step=400, attempt=1).uniforms("sampling", 3))
 False
 
-The bits come from SHAKE-128, a cryptographic hash with an output of any length: torch's own generator on a CPU takes a
-seed of 32 bits and is linear, so the rest follows from some of its outputs. The assumptions are in
-``privacy/rng.proof.md``.
+The bits come from SHAKE-128, a cryptographic hash with an output of any length, and on a GPU from the cipher ChaCha20
+under keys of that hash. torch's generators have seeds of 32 bits on a CPU and 64 on a GPU, and from some outputs of the
+first the rest follows. The assumptions are in ``privacy/rng.proof.md``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ KEY_BYTES = 32
 _DOMAIN = b"lehr.rng/1"
 # Words of one call of the hash: small enough to stay in the processor's cache, and even, as pairs are made of them.
 _PART_WORDS = 2**16
-_PART_NORMALS_ON_GPU = 2**24  # of one seed: few, so that a rank can make its share without most of the others
-_ONES_EXPONENT = np.uint64(0x3FF0_0000_0000_0000)  # the bits of 1.0
+_PART_WORDS_ON_GPU = 2**22  # of one key: few, so that a rank can make its share without most of the others
+_FRACTION = 2**52 - 1  # the bits of a float64 below its exponent
+_ONES_EXPONENT = 0x3FF0_0000_0000_0000  # the bits of 1.0
 _BELOW_ONE = 1 - 2.0**-53
 _TWISTER_WORDS = 624
 _TWISTER_STATE = slice(24, 24 + 8 * _TWISTER_WORDS)  # where torch keeps them, each in eight bytes
@@ -56,14 +57,9 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """The secret of a run: 256 bits. It is never printed, pickled or exported.
-
-    With ``cryptographic_on_gpu`` the noise of a model on a GPU is made on the CPU too; otherwise torch's Philox
-    generator makes it there, seeded with 64 bits for each step.
-    """
+    """The secret of a run: 256 bits. It is never printed, pickled or exported."""
 
     secret: bytes = field(repr=False)
-    cryptographic_on_gpu: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         given: object = self.secret
@@ -72,12 +68,12 @@ class RunKey:
             raise InvalidValue("secret", allowed=f"{KEY_BYTES} bytes", given=shown)
 
     @classmethod
-    def fresh(cls, *, cryptographic_on_gpu: bool = False) -> Self:
+    def fresh(cls) -> Self:
         """Return a new key from the entropy of the operating system."""
-        return cls(secrets.token_bytes(KEY_BYTES), cryptographic_on_gpu=cryptographic_on_gpu)
+        return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, cryptographic_on_gpu: bool = False) -> Self:
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return the key in a file. A link, a file that others may read, and one of another length are refused."""
         # Without O_NONBLOCK, opening a pipe waits for a writer.
         with _opened(path, os.O_RDONLY | os.O_NONBLOCK, what="read") as descriptor:
@@ -91,7 +87,7 @@ class RunKey:
             raise StoreError(f"cannot read the key {path}: it has {len(secret)} bytes and a key has {KEY_BYTES}")
         if not any(secret):  # a process was killed between overwriting it and removing its file
             raise StoreError(f"cannot read the key {path}: it was destroyed, as it is by a release")
-        return cls(secret, cryptographic_on_gpu=cryptographic_on_gpu)
+        return cls(secret)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the key to a new file that only its owner may read. An existing file is not changed."""
@@ -142,7 +138,7 @@ class RunKey:
         """Return a number in (0, 1) for each content, which depends on that content alone."""
         key = self._derived("content", validate.text(purpose=purpose)).digest(KEY_BYTES)
         digests = (hashlib.blake2b(content, key=key, digest_size=8).digest() for content in contents)
-        return _uniforms(b"".join(digests))
+        return _uniforms(_words(b"".join(digests)))
 
     def _derived(self, kind: str, *names: str | int) -> Any:
         """Return the hash of all that the bits depend on. Each field has its length before it, so no inputs collide."""
@@ -179,8 +175,7 @@ class StepRandomness:
     def rounded_normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return ⌊2⁴⁰ Z⌋ for standard normal numbers Z, as int64, in these shapes and on this device.
 
-        Their law is exact for uniform bits, their bits are cryptographic on every device, and every device gives the
-        same integers (``rounded_normal``). Cut as ``normals`` are, from a stream of their own.
+        Their law is exact for uniform bits (``rounded_normal``). Cut as ``normals`` are, from a stream of their own.
         """
         return self._cut(purpose, like, rounded=True)
 
@@ -203,11 +198,8 @@ class StepRandomness:
         >>> found.equal(whole[4:7])
         True
         """
-        on_gpu = device.type != "cpu" and not self.key.cryptographic_on_gpu
-        size, make = (_PART_NORMALS_ON_GPU, self._normals_there) if on_gpu else (_PART_WORDS, self._normals_here)
-        if rounded:
-            size, make = _PART_WORDS, self._rounded_normals
-        dtype = torch.int64 if rounded else torch.float64
+        size = _PART_WORDS_ON_GPU if device.type == "cuda" else _PART_WORDS
+        make, dtype = (self._rounded_normals, torch.int64) if rounded else (self._normals, torch.float64)
 
         @lru_cache(maxsize=1)
         def made(part: int) -> Tensor:
@@ -251,28 +243,24 @@ class StepRandomness:
 
     def seed(self, purpose: str) -> int:
         """Return the 64 bits that such a generator is seeded with."""
-        return self._seed("generator", purpose)
+        return int.from_bytes(self._derived("generator, seed", purpose, 0).digest(8), "little")
 
-    def _normals_here(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
-        words = self._derived("normals", purpose, part).digest(8 * (length + length % 2))
+    def _normals(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
+        words = self._bits("normals", purpose, part, count=length + length % 2, device=device)
         return _box_muller(_uniforms(words))[:length].to(device)
-
-    def _normals_there(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
-        made = torch.Generator(device=device).manual_seed(self._seed("normals", purpose, part))
-        return torch.randn(length, generator=made, dtype=torch.float64, device=device)
 
     def _rounded_normals(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
         """Draw candidates, and again for those that are rejected, about one in 5,000."""
         values = torch.empty(length, dtype=torch.int64, device=device)
         pending, trial = torch.arange(length, device=device), 0
         while len(pending):
-            digest = self._derived("rounded normals", purpose, part, trial).digest(8 * WORDS * len(pending))
-            words = torch.from_numpy(np.frombuffer(digest, dtype="<i8").copy()).view(WORDS, -1).to(device)
+            bits = self._bits("rounded normals", purpose, part, trial, count=WORDS * len(pending), device=device)
+            words = bits.to(device).view(WORDS, -1)
             found = candidates(words)
             values[pending] = found.values
             is_rejected = ~found.is_accepted
             for index in found.is_unsettled.nonzero().squeeze(1).tolist():  # about one in a million
-                magnitude = self._settled(words[:, index : index + 1], purpose, part, trial, index)
+                magnitude = self._settled(words[:, index : index + 1].cpu(), purpose, part, trial, index)
                 if magnitude is not None:
                     values[pending[index]] = magnitude if found.values[index] >= 0 else ~magnitude
                     is_rejected[index] = False
@@ -288,24 +276,34 @@ class StepRandomness:
         cell, place = map(int, cells_and_places(words))
         return settle(cell, place, int(first_bits(words)), more)
 
-    def _seed(self, kind: str, purpose: str, part: int = 0) -> int:
-        return int.from_bytes(self._derived(f"{kind}, seed", purpose, part).digest(8), "little")
+    def _bits(self, kind: str, purpose: str, *parts: int, count: int, device: torch.device) -> Tensor:
+        """Return words of 64 bits as int64: on a GPU made there by ChaCha20, otherwise on the CPU by SHAKE-128."""
+        if device.type != "cuda":
+            return _words(self._derived(kind, purpose, *parts).digest(8 * count))
+        from lehr.privacy.chacha import keystream  # Triton is not needed elsewhere
+
+        key = self._derived(f"{kind}, key", purpose, *parts).digest(KEY_BYTES)
+        return keystream(key, words=count, device=device)
 
     def _uniform_parts(self, kind: str, purpose: str, count: int) -> Iterator[Tensor]:
         for part, first in enumerate(range(0, validate.count(minimum=0, count=count), _PART_WORDS)):
             num_words = min(_PART_WORDS, count - first)
-            yield _uniforms(self._derived(kind, purpose, part).digest(8 * num_words))
+            yield _uniforms(_words(self._derived(kind, purpose, part).digest(8 * num_words)))
 
     def _derived(self, kind: str, purpose: str, *parts: int) -> Any:
         return self.key._derived(kind, validate.text(purpose=purpose), self.step, self.attempt, *parts)
 
 
-def _uniforms(words: bytes) -> Tensor:
+def _words(digest: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(digest, dtype="<i8").copy())
+
+
+def _uniforms(words: Tensor) -> Tensor:
     """(2k + 1) / 2⁵³ with k the upper 52 bits of each word: exact, symmetric about a half, and never 0 or 1."""
-    bits = np.frombuffer(words, dtype="<u8") >> np.uint64(12)
+    bits = (words >> 12).bitwise_and_(_FRACTION)
     # With the exponent of 1.0 the bits are the number 1 + k / 2⁵², and taking away 1 - 2⁻⁵³ does not round.
-    bits |= _ONES_EXPONENT
-    return torch.from_numpy(bits.view(np.float64)).sub_(_BELOW_ONE)
+    bits.bitwise_or_(_ONES_EXPONENT)
+    return bits.view(torch.float64).sub_(_BELOW_ONE)
 
 
 def _box_muller(uniforms: Tensor) -> Tensor:

@@ -65,11 +65,9 @@ class RunFolder:
         config = read_config(directory)
         if not files.key.exists():
             raise StoreError(f"the run in {directory} cannot be resumed: its key is gone, as after a release")
-        # The noise follows from the key and from how it is generated on a GPU.
-        on_gpu = bool(config.get("training", {}).get("cryptographic_on_gpu"))
         lock = atomic.take_lock(files.lock, for_what=f"the run in {directory}")
         try:
-            key = RunKey.load(files.key, cryptographic_on_gpu=on_gpu)
+            key = RunKey.load(files.key)
             return cls(files, lock=lock, key=key, ledger=Ledger.open(files.ledger), config=config)
         except BaseException:
             os.close(lock)

@@ -626,10 +626,10 @@ def _shared_key(ranks: Ranks, folder: RunFolder | None) -> RunKey:
 
     def message() -> dict[str, Any]:
         assert folder is not None
-        return {"secret": folder.key.secret.hex(), "on_gpu": folder.key.cryptographic_on_gpu}
+        return {"secret": folder.key.secret.hex()}
 
     found = ranks.from_rank_0(message)
-    return folder.key if folder else RunKey(bytes.fromhex(found["secret"]), cryptographic_on_gpu=found["on_gpu"])
+    return folder.key if folder else RunKey(bytes.fromhex(found["secret"]))
 
 
 def _header(found: Checkpoint) -> dict[str, Any]:

@@ -408,7 +408,7 @@ class TrainingRun:
         """Open the run in a new folder, or in the folder to resume. Only rank 0 uses the disk."""
         key = None
         if self.ranks.is_rank_0 and not resume:
-            key = RunKey.fresh(cryptographic_on_gpu=self.config.training.cryptographic_on_gpu)
+            key = RunKey.fresh()
             self.evaluation.split(key)  # raises an error before the folder exists
         spec = RunSpec(
             name=self.name,

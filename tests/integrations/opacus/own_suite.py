@@ -148,8 +148,8 @@ def alias(*, max_examples: int) -> Iterator[None]:
     """
     number = itertools.count()
 
-    def repeatable(*, cryptographic_on_gpu: bool = False) -> RunKey:
-        return RunKey(next(number).to_bytes(KEY_BYTES), cryptographic_on_gpu=cryptographic_on_gpu)
+    def repeatable() -> RunKey:
+        return RunKey(next(number).to_bytes(KEY_BYTES))
 
     before, finder = settings.default, _Alias()
     options: Any = {"derandomize": True, "database": None, "phases": [Phase.generate]}

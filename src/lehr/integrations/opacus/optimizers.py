@@ -79,12 +79,12 @@ class AdaptiveClipping:
         )
 
 
-def make_run_key(generator: torch.Generator | None, *, secure: bool) -> RunKey:
+def make_run_key(generator: torch.Generator | None) -> RunKey:
     """A key from system entropy; from a generator only for tests, since its seed may be known."""
     if generator is None:
-        return RunKey.fresh(cryptographic_on_gpu=secure)
+        return RunKey.fresh()
     drawn = torch.randint(0, 256, (KEY_BYTES,), generator=generator, device=generator.device)
-    return RunKey(bytes(drawn.tolist()), cryptographic_on_gpu=secure)
+    return RunKey(bytes(drawn.tolist()))
 
 
 class UntrackedBatches(BatchTracker):
@@ -137,7 +137,7 @@ class DPOptimizer(Optimizer):
         self.expected_batch_size = validate.positive(expected_batch_size=expected_batch_size)
         self.loss_reduction, self.clipping, self._adaptive = loss_reduction, clipping, adaptive
         self.step_hook: Callable[[DPOptimizer], None] | None = None
-        self._generator, self._secure_mode = generator, secure_mode
+        self._generator = generator
         self._draw: PrivateStep | None = None  # the draw that is being collected
         self._rule: ClipRule | None = None
         self._quantile: QuantileClip | None = None
@@ -163,7 +163,7 @@ class DPOptimizer(Optimizer):
 
     @cached_property
     def _tracker(self) -> BatchTracker:
-        return UntrackedBatches(self._engine, make_run_key(self._generator, secure=self._secure_mode))
+        return UntrackedBatches(self._engine, make_run_key(self._generator))
 
     @property
     def run(self) -> PrivateRun:

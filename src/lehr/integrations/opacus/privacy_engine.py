@@ -123,9 +123,9 @@ class Options:
 class PrivacyEngine:
     """Opacus's engine over Lehr's: hooked gradients, keyed sampling and noise, Lehr's accountants and ledgers.
 
-    ``secure_mode`` draws the noise of a GPU from the cryptographic stream that a CPU always uses, which is slower. With
-    a ``directory``, every step is charged to a ledger there before it is released, and the steps of earlier processes
-    count; ``delta`` is then the δ of the ledgers. ``unproven`` lists why ε is not a guarantee; it is empty if it is.
+    Noise is always cryptographic, so ``secure_mode`` changes nothing. With a ``directory``, every step is charged to a
+    ledger there before it is released, and the steps of earlier processes count; ``delta`` is then the δ of the
+    ledgers. ``unproven`` lists why ε is not a guarantee; it is empty if it is.
 
     If ``settings_chosen_on`` says how the settings were chosen ("fixed", "public" or "private"), or ``stated`` says
     more, ``finish()`` returns a certificate and writes it into the directory. With a ``budget``, all planned steps are
@@ -373,7 +373,7 @@ class PrivacyEngine:
                 num_records=records,
                 physical_batch=records,
                 charger=self.charger,
-                key=make_run_key(options.noise_generator, secure=self.secure_mode),
+                key=make_run_key(options.noise_generator),
                 name=self._name,
                 reserved_steps=planned,
                 budget=self._budget,
