@@ -415,7 +415,7 @@ def lever(
 
 
 @cache
-def scattering_features(data: str, kind: str, data_dir: str | None) -> tuple[Tensor, Tensor]:
+def scattering_features(data: str, kind: str, data_dir: str | None, device: str = "cpu") -> tuple[Tensor, Tensor]:
     """Scattering features of the training records, normalised in one of several ways."""
     known = load_data(data, data_dir)
     channels, side, _ = CATALOGUE[data].shape
@@ -423,9 +423,9 @@ def scattering_features(data: str, kind: str, data_dir: str | None) -> tuple[Ten
     if kind == "pink-noise":
         images = pink_noise(1_000, side, channels, torch.Generator().manual_seed(0))
         layer.means, layer.whitening = (torch.tensor(each, dtype=torch.float32) for each in whitening_of(images))
-    parts = []
+    layer, parts = layer.to(device), []
     for some in torch.arange(len(known.train)).split(256):  # type: ignore[no-untyped-call]
-        images = known.preparation.prepared(known.train.inputs[some])
+        images = known.preparation.prepared(known.train.inputs[some].to(device))
         parts.append(functional.group_norm(scatter(images), 27) if kind == "groups" else layer(images))
     return torch.cat([part.flatten(1).half() for part in parts]), known.train.targets
 
