@@ -34,7 +34,7 @@ from scipy import optimize, signal
 from torch import Tensor
 
 from lehr import validate
-from lehr.accounting.events import CorrelatedSteps, Gaussian
+from lehr.accounting.events import CorrelatedSteps, Gaussian, InverseCorrelatedSteps
 from lehr.errors import InvalidValue
 from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum, Tensors, at_least_float32
 from lehr.privacy.noise import IsotropicNoise
@@ -228,8 +228,10 @@ class CorrelatedNoise(IsotropicNoise):
     _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, *, bands: int, steps: int, momentum: float = 0.0) -> Self:
-        """Return the noise of a run with these bands and steps."""
+    def of(cls, *, bands: int, steps: int, num_groups: int | None = None, momentum: float = 0.0) -> Self:
+        """Return the noise of a run with these bands and steps; there are at least as many groups as bands."""
+        if num_groups is not None and not num_groups >= bands:
+            raise InvalidValue("num_groups", allowed=f"at least {bands}, the bands", given=num_groups)
         return cls(band_coefficients(bands=bands, steps=steps, momentum=momentum))
 
     def __post_init__(self) -> None:
@@ -301,7 +303,7 @@ class InverseCorrelatedNoise(CorrelatedNoise):
     steps: int = field(kw_only=True)
 
     @classmethod
-    def of(cls, *, bands: int, steps: int, momentum: float = 0.0, num_groups: int | None = None) -> Self:
+    def of(cls, *, bands: int, steps: int, num_groups: int | None = None, momentum: float = 0.0) -> Self:
         """Return the noise of a run with these bands, steps and groups; without them, for one entry of a record."""
         groups = steps if num_groups is None else num_groups
         found = inverse_band_coefficients(bands=bands, steps=steps, num_groups=groups, momentum=momentum)
@@ -324,8 +326,9 @@ class InverseCorrelatedNoise(CorrelatedNoise):
         torch._foreach_mul_(values, self.coefficients[0])
         for back, coefficient in enumerate(self.coefficients[1 : randomness.step + 1], 1):
             if coefficient:
-                earlier = replace(randomness, step=randomness.step - back).normals(purpose, like)
-                torch._foreach_add_(values, list(earlier.values()), alpha=coefficient)
+                earlier = list(replace(randomness, step=randomness.step - back).normals(purpose, like).values())
+                torch._foreach_add_(values, earlier, alpha=coefficient)
+                del earlier  # so that it is not held while the next one is made
         return found
 
     def column(self, steps: int) -> Floats:
@@ -340,34 +343,38 @@ class InverseCorrelatedNoise(CorrelatedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class CyclicPoissonSampling(PoissonSampling):
-    """Poisson sampling from one of ``bands`` groups in turn.
+    """Poisson sampling from one of ``num_groups`` groups in turn, as many as there are bands.
 
     The group of a record is drawn once for the run, from the run's key, independently of all other records.
-    ``expected_batch_size`` is that of a step, so that the records of its group enter with ``bands`` times the
-    probability of ordinary sampling.
+    ``expected_batch_size`` is that of a step, so that the records of its group enter with ``num_groups`` times the
+    probability of ordinary sampling. With ``inverse_bands``, those of the inverse, there is no rule for the number of
+    groups, and the probability counts as one.
     """
 
-    bands: int
+    num_groups: int
     steps: int
+    inverse_bands: int | None = None
 
     def __post_init__(self) -> None:
         PoissonSampling.__post_init__(self)
-        validate.count(bands=self.bands)
+        validate.count(num_groups=self.num_groups)
         validate.count(steps=self.steps)
-        if not self.bands * self.expected_batch_size <= self.records:
+        if not self.num_groups * self.expected_batch_size <= self.records:
             allowed = f"at most {self.records / self.expected_batch_size:g}, the records over the batch size"
-            raise InvalidValue("bands", allowed=allowed, given=self.bands)
+            raise InvalidValue("num_groups", allowed=allowed, given=self.num_groups)
 
     @cached_property
     def within_group(self) -> PoissonSampling:
         """How records are drawn from the group of a step."""
-        return PoissonSampling(expected_batch_size=self.bands * self.expected_batch_size, records=self.records)
+        return PoissonSampling(expected_batch_size=self.num_groups * self.expected_batch_size, records=self.records)
 
-    def event(self, released: Gaussian) -> CorrelatedSteps:  # type: ignore[override]
+    def event(self, released: Gaussian) -> CorrelatedSteps | InverseCorrelatedSteps:  # type: ignore[override]
         """Return the event of all steps: they have no events of their own."""
+        if self.inverse_bands is not None:
+            return InverseCorrelatedSteps(self.steps, self.inverse_bands, self.num_groups, released)
         return CorrelatedSteps(
             steps=self.steps,
-            bands=self.bands,
+            bands=self.num_groups,
             sampling_probability=self.within_group.sampling_probability,
             event=released,
         )
@@ -375,11 +382,11 @@ class CyclicPoissonSampling(PoissonSampling):
     def groups(self, num_records: int, randomness: StepRandomness) -> Tensor:
         """Return the group of each record, the same at every step of an attempt."""
         uniforms = replace(randomness, step=0).uniforms(GROUPS, num_records)
-        return (uniforms * self.bands).long().clamp_max_(self.bands - 1)
+        return (uniforms * self.num_groups).long().clamp_max_(self.num_groups - 1)
 
     def draw(self, num_records: int, randomness: StepRandomness, *, purpose: str = "sampling") -> Tensor:
         """Return the indices of the records of one step, in order. Steps after the last one are refused."""
         if not randomness.step < self.steps:
             raise InvalidValue("step", allowed=f"below {self.steps}, where the run ends", given=randomness.step)
         drawn = self.within_group.draw(num_records, randomness, purpose=purpose)
-        return drawn[self.groups(num_records, randomness)[drawn] == randomness.step % self.bands]
+        return drawn[self.groups(num_records, randomness)[drawn] == randomness.step % self.num_groups]
