@@ -6,16 +6,20 @@ independent: neighbouring steps, steps 65,536 apart, attempts, purposes, runs, a
 A fault planted on purpose (noise cut off at 4.5, half the noise, two steps that share a stream) must be found.
 
 ``--cost NETWORK`` times a private step instead, from a batch to a released sum, with noise in floating point and with
-discrete noise; the networks are those of ``benchmarks.step``.
+discrete noise; the networks are those of ``benchmarks.step``. With ``--bands 16 64 256`` it compares ordinary
+noise with correlated noise of so many bands, of the matrix and of its inverse, as of the middle of a run: milliseconds
+of the sum of gradients and of its noise, in turns, what is held between two steps, and what a release takes on top.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,13 +27,33 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks import parse_options, save
-from benchmarks.step import CLIP_NORM, NETWORKS, NOISE_MULTIPLIER, Case, data, model_for, record_losses
+from benchmarks.step import (
+    CLIP_NORM,
+    GIB,
+    NETWORKS,
+    NOISE_MULTIPLIER,
+    Case,
+    data,
+    gib_of_one_step,
+    model_for,
+    record_losses,
+)
 from lehr.accounting.events import NOISES
 from lehr.gradients.ghost import GhostEngine
+from lehr.interfaces import PrivateSum
 from lehr.privacy.clipping import FlatClip
-from lehr.privacy.noise import isotropic_noise
+from lehr.privacy.correlated import (
+    CorrelatedNoise,
+    InverseCorrelatedNoise,
+    band_coefficients,
+    inverse_coefficients,
+    moved_by_record,
+    square_root_coefficients,
+)
+from lehr.privacy.noise import IsotropicNoise, isotropic_noise
 from lehr.privacy.rng import RunKey, StepRandomness
 
+STEPS = 4096  # of a run with correlated noise
 SAMPLED = 2**20  # for the distribution; the tails are counted in all numbers
 THRESHOLDS = (3.0, 4.0, 4.5, 5.0, 5.5)
 SMALLEST_P_VALUE = 1e-6  # of one test, so that an honest run of all of them fails once in thousands
@@ -140,6 +164,89 @@ def step_costs(case: Case, *, rounds: int = 15) -> Iterator[dict[str, Any]]:
         yield {**asdict(case), **row}
 
 
+def correlated_noises(bands: Iterable[int]) -> Iterator[tuple[str, int, IsotropicNoise]]:
+    """Ordinary noise, and both kinds of correlated noise. None of their coefficients is zero, which would cost less."""
+    yield "independent", 1, IsotropicNoise()
+    for count in bands:
+        yield "banded", count, CorrelatedNoise(band_coefficients(bands=count, steps=STEPS))
+    for count in bands:
+        inverse = inverse_coefficients(square_root_coefficients(count), count)
+        norm = 1.001 * moved_by_record(tuple(inverse.tolist()), steps=STEPS, num_groups=STEPS)
+        yield (
+            "banded-inverse",
+            count,
+            InverseCorrelatedNoise(tuple((norm * inverse).tolist()), num_groups=STEPS, steps=STEPS),
+        )
+
+
+def begin_in_the_middle(noise: IsotropicNoise, randomness: StepRandomness, like: dict[str, Tensor]) -> int:
+    """Fill the memory of correlated noise as all steps before this one would. Return the bytes that it holds."""
+    if not isinstance(noise, CorrelatedNoise) or isinstance(noise, InverseCorrelatedNoise):
+        return 0
+    noise.correlated(replace(randomness, step=0), like)
+    memory = noise._memory
+    memory.steps = randomness.step  # the numbers are others than they would be, which takes as long
+    while len(memory.outputs) < len(noise.coefficients) - 1:
+        memory.outputs.append({name: value.clone() for name, value in memory.outputs[0].items()})
+    return sum(value.nbytes for held in memory.outputs for value in held.values())
+
+
+def correlated_costs(case: Case, bands: list[int], *, rounds: int = 9) -> Iterator[dict[str, Any]]:
+    """Milliseconds and memory of a private step with each noise."""
+    model, (images, labels) = model_for(case), data(case)
+    engine = GhostEngine(model, record_losses, precision="as_model" if case.device == "cpu" else case.precision)
+    mask = torch.ones(case.batch, dtype=torch.bool, device=case.device)
+    clip, key = FlatClip(CLIP_NORM), RunKey.fresh()
+    parameters = sum(value.numel() for value in model.parameters())
+
+    def summed() -> PrivateSum:
+        return engine.private_sum(clip, images.squeeze(1), labels, mask)
+
+    sums = [1e3 * _seconds(summed, device=case.device) for _ in range(rounds + 2)][2:]  # the first ones compile
+    private, sum_ms, usual = summed(), statistics.median(sums), 0.0
+    for kind, count, noise in correlated_noises(bands):
+        # One after the other, because the memory of all of them together may not fit; ordinary noise beside each.
+        held = begin_in_the_middle(noise, key.at(max(bands), 0), private.values)
+        steps, times = itertools.count(max(bands)), dict[IsotropicNoise, list[float]]()
+
+        def release(noise: IsotropicNoise, steps: Iterator[int]) -> object:
+            return noise.release(private, noise_multiplier=NOISE_MULTIPLIER, randomness=key.at(next(steps), 0))
+
+        others = itertools.count()
+        for turn in range(rounds + 2):
+            for each, counter in {IsotropicNoise(): others, noise: steps}.items():
+                seconds = _seconds(partial(release, each, counter), device=case.device)
+                if turn > 1:
+                    times.setdefault(each, []).append(1e3 * seconds)
+        usual, noise_ms = (statistics.median(times[each]) for each in (IsotropicNoise(), noise))
+        gib = gib_of_one_step(partial(release, noise, steps), device=case.device)
+        ratio = (sum_ms + noise_ms) / (sum_ms + usual)
+        print(
+            f"{case.label}, {kind}, {count} bands: sum {sum_ms:.1f} ms, noise {noise_ms:.1f} ms, ordinary {usual:.1f}, "
+            f"step ratio {ratio:.2f}, held {held / GIB:.3f} GiB, on top {gib:.3f} GiB",
+            flush=True,
+        )
+        yield {
+            **asdict(case),
+            "noise": kind,
+            "bands": count,
+            "parameters": parameters,
+            "sum_ms": sum_ms,
+            "noise_ms": noise_ms,
+            "ordinary_noise_ms": usual,
+            "ratio": ratio,
+            "held_gib": held / GIB,
+            "gib": gib,
+        }
+        del noise
+
+
+def _seconds(step: Callable[[], object], *, device: str) -> float:
+    begun = _now(device)
+    step()
+    return _now(device) - begun
+
+
 def _now(device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
@@ -151,12 +258,13 @@ def main() -> None:
         __doc__,
         numbers={"type": int, "default": 2**26, "help": "how many numbers of one step"},
         cost={"choices": sorted(NETWORKS), "help": "time a step of this network instead"},
+        bands={"type": int, "nargs": "*", "help": "with --cost: correlated noise of so many bands, and of its inverse"},
         batch={"type": int, "default": 256, "help": "records of that step"},
     )
     if given.cost is not None:
         precision = "float32" if given.device == "cpu" else "bfloat16"
         case = Case(network=given.cost, batch=given.batch, device=given.device, precision=precision)
-        save(given, rows=list(step_costs(case)))
+        save(given, rows=list(correlated_costs(case, given.bands) if given.bands else step_costs(case)))
         return
     found = []
     for row in rows(given.device, given.numbers):

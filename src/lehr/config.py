@@ -90,6 +90,7 @@ SUGGESTIONS = {
 LEARNING_RATE, CLIP_NORM, MOMENTUM = 0.5, 0.1, 0.9
 DATA_FORMS = ("npz", "folder")
 CLASSIFICATION, REGRESSION, MULTILABEL = TASKS = ("classification", "regression", "multilabel")
+BANDED, BANDED_INVERSE = CORRELATIONS = ("banded", "banded-inverse")  # matrices of correlated noise
 PLAN_FIELDS = (
     "epsilon",
     "delta",
@@ -100,6 +101,7 @@ PLAN_FIELDS = (
     "sampling",
     "largest_batch",
     "bands",
+    "correlation",
     "records_per_user",
     "noise_schedule",
     "simulated_batch_size",
@@ -321,6 +323,11 @@ class PrivacyConfig(Section):
     bands: int = option(
         "More than 1: noise that is correlated over this many steps and cancels in part; for few passes at a large ε.",
         1,
+    )
+    correlation: str = option(
+        "With bands: of what matrix they are. banded-inverse keeps no past noise, but does not amplify by sampling.",
+        BANDED,
+        choices=CORRELATIONS,
     )
     records_per_user: int | None = option(
         "With owners: records of a drawn user in a step, chosen at random and averaged before clipping; 1 by default."

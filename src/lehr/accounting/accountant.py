@@ -47,6 +47,7 @@ from lehr.accounting.events import (
     BallsInBins,
     CorrelatedSteps,
     Event,
+    InverseCorrelatedSteps,
     PoissonSampled,
     RenyiLimit,
     RepeatAndSelect,
@@ -181,6 +182,8 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
         theorem += "; epochs of balls-in-bins sampling (Chua et al. 2024; accounting/balls_in_bins.proof.md)"
     if CorrelatedSteps in kinds:
         theorem += "; banded noise with cyclic sampling (Choquette-Choo et al. 2023; privacy/correlated.proof.md)"
+    if InverseCorrelatedSteps in kinds:
+        theorem += "; noise with a banded inverse matrix (Kalinin et al. 2025; privacy/correlated.proof.md)"
     if RepeatAndSelect in kinds:
         premises.append(SECRET_REPETITIONS)
         theorem += "; repeated selection (Papernot & Steinke 2022, Theorems 2 and 6)"

@@ -178,6 +178,24 @@ class CorrelatedSteps(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class InverseCorrelatedSteps(_Checked):
+    """All ``steps`` of a run whose noise is correlated by a matrix with an inverse of so many ``bands``.
+
+    Each record belongs to one of ``groups`` groups, and can enter at the steps t of group t mod ``groups`` only.
+    ``event`` is the noise relative to all that a record moves that enters at each of these steps. The steps of a run
+    have no costs of their own: only all of them are one event, which is counted as that Gaussian mechanism.
+    """
+
+    steps: int
+    bands: int
+    groups: int
+    event: Gaussian
+
+    def __str__(self) -> str:
+        return f"InverseCorrelatedSteps({self.steps} steps, {self.bands} bands, {self.groups} groups, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
 class RepeatAndSelect(_Checked):
     """``event`` was repeated a secret random number of times and only the best outcome was kept.
 
@@ -242,6 +260,7 @@ Atom = (
     | SampledWithoutReplacement
     | BallsInBins
     | CorrelatedSteps
+    | InverseCorrelatedSteps
     | RepeatAndSelect
     | RenyiLimit
     | NonPrivate
@@ -285,6 +304,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "epsilon": validate.non_negative,
     "event": check_event,
     "events": _check_events,
+    "groups": validate.count,
     "largest_batch": validate.count,
     "mean": partial(validate.at_least, 1),
     "noise_multiplier": validate.non_negative,
@@ -310,11 +330,13 @@ def counted(event: Event) -> dict[Atom, int]:
 
 
 def counted_by_cycles(event: Event) -> dict[Atom, int]:
-    """``counted``, with correlated steps as the sampled Gaussian of each of their cycles: what accountants count."""
+    """``counted``, with correlated steps as the Gaussian of each of their cycles, or of all: what accountants count."""
     totals: dict[Atom, int] = {}
     for atom, count in counted(event).items():
         if isinstance(atom, CorrelatedSteps):
             _add(atom.cycle, count * atom.cycles, totals)
+        elif isinstance(atom, InverseCorrelatedSteps):
+            _add(atom.event, count, totals)
         else:
             _add(atom, count, totals)
     return totals
@@ -334,7 +356,7 @@ def together(*events: Event) -> Event:
 def steps_per_event(atom: Atom) -> int:
     """How many steps of a run have this event together: those of an epoch, all of a run with bands, or one."""
     match atom:
-        case BallsInBins(bins=steps) | CorrelatedSteps(steps=steps):
+        case BallsInBins(bins=steps) | CorrelatedSteps(steps=steps) | InverseCorrelatedSteps(steps=steps):
             return steps
     return 1
 
@@ -362,6 +384,7 @@ _TYPE_OF: Mapping[str, Any] = {
     "sampled-without-replacement": SampledWithoutReplacement,
     "balls-in-bins": BallsInBins,
     "correlated-steps": CorrelatedSteps,
+    "inverse-correlated-steps": InverseCorrelatedSteps,
     "repeat-and-select": RepeatAndSelect,
     "non-private": NonPrivate,
     "repeated": Repeated,

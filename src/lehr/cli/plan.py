@@ -23,7 +23,7 @@ from lehr.accounting.events import (
     to_json,
 )
 from lehr.cli import common
-from lehr.config import CLIP_NORM, MOMENTUM, RunConfig
+from lehr.config import BANDED, CLIP_NORM, MOMENTUM, RunConfig
 from lehr.errors import InvalidValue, StoreError, UnsupportedEvent
 from lehr.files import atomic, strict_json
 from lehr.planning.plan import Plan, delta_for, make_plan
@@ -75,7 +75,7 @@ def refuse_other_adjacency(adjacency: Adjacency, *, expected: Adjacency) -> None
 
 
 @common.config_options(
-    "epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user", "bands"
+    "epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user", "bands", "correlation"
 )
 def plan(
     records: Annotated[int, Option(help=f"{_RECORDS} Of users, with --records-per-user.")],
@@ -147,7 +147,8 @@ def _make(
     numbers: dict[str, Any], *, records: int, delta: float | None, adjacency: Adjacency, bins: int | None
 ) -> tuple[Plan, Recommendation | None]:
     """The plan of these numbers, and the recommendation if more than one of them is missing."""
-    epochs, bands = numbers.pop("epochs"), numbers.pop("bands")
+    epochs = numbers.pop("epochs")
+    bands, correlation = numbers.pop("bands"), numbers.pop("correlation") or BANDED
     bands = 1 if bands is None else bands
     if bins is not None:
         common.refuse("bins", expected_batch_size=numbers["expected_batch_size"])
@@ -169,7 +170,7 @@ def _make(
             raise InvalidValue("bands", allowed=allowed, given=bands)
         recommended = recommend_plan(**rest)
         return recommended.plan, recommended
-    return make_plan(bands=bands, **rest), None
+    return make_plan(bands=bands, correlation=correlation, **rest), None
 
 
 def _print_recommendation(recommended: Recommendation) -> None:

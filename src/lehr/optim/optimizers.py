@@ -178,6 +178,13 @@ class Update:
         return cls(**{**given, "arguments": arguments, "schedule": schedules.from_json(given["schedule"])})
 
 
+def momentum_of(update: BuildsOptimizer) -> float:
+    """Return the momentum of SGD; zero for other optimizers."""
+    if not isinstance(update, Update) or update.optimizer != "sgd":
+        return 0.0
+    return float(update.arguments.get("momentum", 0.0))  # type: ignore[arg-type]
+
+
 def sgd(learning_rate: float, *, schedule: Schedule = CONSTANT, **arguments: object) -> Update:
     """Stochastic gradient descent, with torch's arguments."""
     return Update(optimizer="sgd", learning_rate=learning_rate, arguments=arguments, schedule=schedule)

@@ -34,6 +34,7 @@ from lehr.accounting.events import (
     CorrelatedSteps,
     Event,
     Gaussian,
+    InverseCorrelatedSteps,
     NonPrivate,
     PoissonSampled,
     RenyiLimit,
@@ -48,6 +49,7 @@ from lehr.accounting.events import (
     to_json,
     together,
 )
+from lehr.config import BANDED, BANDED_INVERSE, CORRELATIONS
 from lehr.errors import InvalidValue
 from lehr.files import strict_json
 from lehr.schedules import CONSTANT, Schedule
@@ -81,7 +83,9 @@ class Plan:
     With ``bins``, every record is in exactly one of the ``bins`` steps of each epoch (balls-in-bins sampling). An epoch
     has one event, which its first step costs; an epoch that is not completed costs as much.
     With more than one band the noise is correlated from step to step (``lehr.privacy.correlated``), records are drawn
-    from one of ``bands`` groups in turn, and the whole run is one event, which is charged at its first step.
+    from one of several groups in turn, and the whole run is one event, which is charged at its first step. By
+    ``correlation`` the bands are those of the matrix, with as many groups, or those of its inverse, with as many groups
+    as the batch size allows.
 
     ``simulates`` is the larger plan that this one stands for (``lehr.planning.simulation``): it says how that one would
     train, and protects nobody.
@@ -103,6 +107,7 @@ class Plan:
     bins: int | None = None
     noise: str = FLOAT
     bands: int = 1
+    correlation: str = BANDED
 
     def __post_init__(self) -> None:
         check_event(asked=self.asked)
@@ -121,8 +126,7 @@ class Plan:
             ("expected_batch_size", validate.positive(expected_batch_size=self.expected_batch_size)),
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
-        if validate.count(bands=self.bands) > 1:
-            self._refuse_with_bands()
+        self._check_bands()
         self.gradient_event(0, at=self.noise_multiplier)
         self._check_bins()
         if self.noise_schedule != CONSTANT and self.noise_multiplier:
@@ -139,8 +143,13 @@ class Plan:
             allowed = "omitted for steps that differ in noise, ask the records for more or follow a limit"
             raise InvalidValue("bins", allowed=allowed, given=self.bins)
 
-    def _refuse_with_bands(self) -> None:
+    def _check_bands(self) -> None:
         """Correlated noise is proven for equal steps that do nothing else to the records (correlated.proof.md)."""
+        is_inverse = validate.one_of(CORRELATIONS, correlation=self.correlation) == BANDED_INVERSE
+        if validate.count(bands=self.bands) == 1:
+            if is_inverse:
+                raise InvalidValue("bands", allowed=f"at least 2 with correlation {BANDED_INVERSE}", given=1)
+            return
         others = {
             "under replace-one": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
             "with truncated batches": self.largest_batch is not None,
@@ -156,7 +165,7 @@ class Plan:
         for when, is_so in others.items():
             if is_so:
                 raise InvalidValue("bands", allowed=f"1 {when}", given=self.bands)
-        if not self.bands * self.expected_batch_size <= self.records:
+        if not (1 if is_inverse else self.bands) * self.expected_batch_size <= self.records:
             allowed = f"at most {self.records / self.expected_batch_size:g}, the records over the batch size"
             raise InvalidValue("bands", allowed=allowed, given=self.bands)
 
@@ -205,6 +214,14 @@ class Plan:
         return self.steps if self.bands > 1 else self.bins or 1
 
     @property
+    def num_groups(self) -> int:
+        """How many groups the records are in: one, the number of bands, or as many as the batch size allows."""
+        if self.correlation == BANDED:
+            return self.bands
+        most = math.floor(self.records / self.expected_batch_size)
+        return min(self.steps, most if most * self.expected_batch_size <= self.records else most - 1)
+
+    @property
     def event(self) -> Event:
         """What the whole run does to the records, at its largest number of steps."""
         return self.events(0, self.steps) if self.limit is None else self.limit
@@ -249,19 +266,23 @@ class Plan:
         return claim(self.event, delta=self.delta, adjacency=self.adjacency)
 
     def curve(self) -> EpsilonCurve:
-        """ε after each step of a plan of equal steps; with bands, after each cycle of so many steps."""
-        if self.bands > 1:
-            whole = self._correlated(self.steps, self.noise_multiplier)
-            return EpsilonCurve(whole.cycle, delta=self.delta, adjacency=self.adjacency, largest_steps=whole.cycles)
+        """ε after each step of a plan of equal steps; with bands, of the cycle of steps or of the run that it is in."""
+        event, steps_per_event = self.step_event, self.steps_per_event
+        if isinstance(event, CorrelatedSteps):
+            event, steps_per_event = event.cycle, event.bands
+        elif isinstance(event, InverseCorrelatedSteps):
+            event = event.event
         return EpsilonCurve(
-            self.step_event,
+            event,
             delta=self.delta,
             adjacency=self.adjacency,
             largest_steps=self.steps,
-            steps_per_event=self.steps_per_event,
+            steps_per_event=steps_per_event,
         )
 
-    def _correlated(self, steps: int, sigma: float) -> CorrelatedSteps:
+    def _correlated(self, steps: int, sigma: float) -> CorrelatedSteps | InverseCorrelatedSteps:
+        if self.correlation == BANDED_INVERSE:
+            return InverseCorrelatedSteps(steps, self.bands, self.num_groups, Gaussian(sigma))
         probability = self.bands * self.expected_batch_size / self.records
         return CorrelatedSteps(steps, self.bands, probability, Gaussian(sigma))
 
@@ -281,7 +302,7 @@ class Plan:
         if isinstance(shape, dict):
             # Plans of earlier versions have none of these.
             later = dict.fromkeys(("records_per_user", "largest_batch", "bins"))
-            shape = {**later, "noise": FLOAT, "bands": 1, **shape}
+            shape = {**later, "noise": FLOAT, "bands": 1, "correlation": BANDED, **shape}
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
         read = {
@@ -311,6 +332,7 @@ def make_plan(
     bins: int | None = None,
     noise: str = FLOAT,
     bands: int = 1,
+    correlation: str = BANDED,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -333,6 +355,9 @@ def make_plan(
     delta = delta_for(delta, records=records)
     if steps is None and noise_schedule != CONSTANT:
         raise InvalidValue("steps", allowed="given where the noise follows a schedule", given=None)
+    if correlation == BANDED_INVERSE and None in (steps, expected_batch_size):  # they do not change ε, but the noise
+        allowed = f"given with correlation {BANDED_INVERSE}"
+        raise InvalidValue("steps and expected_batch_size", allowed=allowed, given=(steps, expected_batch_size))
     plan = Plan(
         noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
         expected_batch_size=1 if expected_batch_size is None else expected_batch_size,
@@ -346,6 +371,7 @@ def make_plan(
         bins=bins,
         noise=noise,
         bands=bands,
+        correlation=correlation,
     )
     if epsilon is None:
         return plan

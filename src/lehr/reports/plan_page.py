@@ -13,6 +13,7 @@ from typing import Any
 from lehr.accounting import Bound, version
 from lehr.accounting.claims import Claim, Standing
 from lehr.certificates.guarantee import delta_warning, guarantee_text
+from lehr.config import BANDED_INVERSE
 from lehr.planning.plan import RECORD, Plan
 from lehr.planning.tan import (
     AN_ESTIMATE,
@@ -58,7 +59,7 @@ def epsilon_chart(plan: Plan) -> Chart:
         y_title="ε",
         x_format=",d",
         from_zero=True,
-        lines=(Line(name="ε", x=steps, y=[curve.drawn_at(-(-count // plan.bands)) for count in steps]),),
+        lines=(Line(name="ε", x=steps, y=[curve.drawn_at(count) for count in steps]),),
     )
 
 
@@ -95,12 +96,17 @@ def plan_facts(plan: Plan, bound: Bound) -> dict[str, str]:
         "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} {plan.unit}s",
         **({} if plan.unit == RECORD else {"unit of privacy": plan.unit_text}),
         "sampling probability": f"{plan.sampling_probability:.6g}",
-        **({} if plan.bands == 1 else {"bands": f"{plan.bands:,}: correlated noise, records in as many groups"}),
+        **({} if plan.bands == 1 else {"bands": _bands_text(plan)}),
         "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",
         "counted by": bound.accountant,
         **({} if caution is None else {"caution": caution}),
         **{f"not {other.accountant}": other.reason for other in bound.passed_over},
     }
+
+
+def _bands_text(plan: Plan) -> str:
+    of = "of the inverse matrix: " if plan.correlation == BANDED_INVERSE else ""
+    return f"{plan.bands:,} {of}correlated noise, records in {plan.num_groups:,} groups"
 
 
 def claim_facts(claim: Claim) -> Iterator[tuple[str, str | list[str]]]:

@@ -20,12 +20,13 @@ from lehr.acceptance.proposal import Acceptance
 from lehr.acceptance.rules import Always
 from lehr.accounting.claims import PublishedRule
 from lehr.accounting.events import Adjacency, Event, Gaussian, NonPrivate, together
+from lehr.config import BANDED_INVERSE
 from lehr.errors import InvalidValue
 from lehr.interfaces import Clipping, ComponentState, PrivateSum, ReleasedSum, StepOutcome, Tensors
-from lehr.optim.optimizers import BuildsOptimizer
+from lehr.optim.optimizers import BuildsOptimizer, momentum_of
 from lehr.planning.plan import Plan
 from lehr.privacy.clipping import Unclipped
-from lehr.privacy.correlated import CorrelatedNoise, CyclicPoissonSampling
+from lehr.privacy.correlated import CorrelatedNoise, CyclicPoissonSampling, InverseCorrelatedNoise
 from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.privacy.rng import StepRandomness
 from lehr.privacy.sampling import BallsInBinsSampling, Sampling, counted_under, shuffled
@@ -146,15 +147,22 @@ class Mechanism:
 
     @classmethod
     def _correlated(cls, method: Method, plan: Plan) -> Mechanism:
-        """The mechanism of a plan with bands: the groups of the sampler and the bands of the noise are the plan's."""
+        """The mechanism of a plan with bands: groups and bands are the plan's, and the momentum is the method's."""
         is_plain = type(method.noise) is IsotropicNoise and isinstance(method.acceptance, Always)
         if not is_plain or method.clipping.unproven is not None:
             allowed = "1 for a method with acceptance, with clipping without a proof or with other than isotropic noise"
             raise InvalidValue("bands", allowed=allowed, given=plan.bands)
+        is_inverse = plan.correlation == BANDED_INVERSE
         sampling = CyclicPoissonSampling(
-            expected_batch_size=plan.expected_batch_size, records=plan.records, bands=plan.bands, steps=plan.steps
+            expected_batch_size=plan.expected_batch_size,
+            records=plan.records,
+            num_groups=plan.num_groups,
+            steps=plan.steps,
+            inverse_bands=plan.bands if is_inverse else None,
         )
-        noise = CorrelatedNoise.of(bands=plan.bands, steps=plan.steps)
+        noise = (InverseCorrelatedNoise if is_inverse else CorrelatedNoise).of(
+            bands=plan.bands, steps=plan.steps, num_groups=plan.num_groups, momentum=momentum_of(method.update)
+        )
         return cls(sampling=sampling, clipping=method.clipping, noise=noise, plan=plan)
 
     @property

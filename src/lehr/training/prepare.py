@@ -312,6 +312,7 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         largest_batch=largest_batch,
         bins=bins,
         bands=privacy.bands,
+        correlation=privacy.correlation,
     )
     return plan if evaluation.records.owners is None else replace(plan, records_per_user=privacy.records_per_user or 1)
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from lehr.accounting.accountant import bound
 from lehr.accounting.events import FLOAT, NOTHING, Adjacency, Event, Repeated
 from lehr.accounting.filter import limit_for
+from lehr.config import BANDED
 from lehr.errors import InvalidValue, Unreachable
 from lehr.planning import recommendation
 from lehr.planning.plan import Plan, delta_for, make_plan
@@ -42,6 +43,7 @@ def plan_for(
     largest_batch: int | None = None,
     bins: int | None = None,
     bands: int = 1,
+    correlation: str = BANDED,
 ) -> Plan:
     """The plan. The default batch size is 4·√records; without steps and noise, there are 40 passes.
 
@@ -82,6 +84,7 @@ def plan_for(
             bins=bins,
             noise=FLOAT if method is None else method.noise.kind,
             bands=bands,
+            correlation=correlation,
         )
     if method is not None and method.noise.needs_limit:
         return _with_limit(plan, epsilon, beside)
