@@ -134,13 +134,15 @@ class DiscreteNoise(IsotropicNoise):
     ) -> ReleasedSum:
         """Return the rounded sum with its noise, added once for the whole draw as integers."""
         noise_std = self.noise_std(private, noise_multiplier, state or {})
-        released = randomness.rounded_normals(purpose, private.values)
-        for name, noise in released.items():
-            noise += on_grid(private.values[name], noise_std)
+        values = list(private.values.values())
+        whole = torch.cat([value.double().flatten() for value in values])  # the stream is cut as the sum is
+        released = randomness.rounded_normals(purpose, {"": whole})[""]
+        released += on_grid(whole, noise_std)
+        parts = (released.double() * (noise_std * 2.0**-SCALE_BITS)).split([value.numel() for value in values])
         return ReleasedSum(
             values={
-                name: (value.double() * (noise_std * 2.0**-SCALE_BITS)).to(at_least_float32(private.values[name].dtype))
-                for name, value in released.items()
+                name: part.view(value.shape).to(at_least_float32(value.dtype))
+                for part, (name, value) in zip(parts, private.values.items(), strict=True)
             },
             noise_std=noise_std,
             noise_multiplier=noise_multiplier,
