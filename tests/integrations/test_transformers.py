@@ -269,6 +269,24 @@ def test_a_compiled_step_is_the_step_of_the_trainer(tmp_path: Path, monkeypatch:
     assert len(compiled) == 1
 
 
+def test_checkpoints_do_not_say_how_many_random_numbers_the_records_took(tmp_path: Path) -> None:
+    """Dropout takes more of them the more records are drawn, and checkpoints hold the state of torch's generator."""
+    model, states = a_bert(), []
+    model.bert.embeddings.dropout.p = 0.5
+    trainer = a_trainer(tmp_path, model, arguments={"max_steps": 3})
+    step, before = trainer.training_step, {name: value.clone() for name, value in model.named_parameters()}
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        states.append(torch.get_rng_state())
+        return step(*args, **kwargs)
+
+    trainer.training_step = noting
+    trainer.train()
+    assert len(states) == 3
+    assert all(state.equal(states[0]) for state in states)
+    assert any(not value.equal(before[name]) for name, value in model.named_parameters())
+
+
 class Breaks(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 3:

@@ -18,6 +18,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -35,6 +36,7 @@ from lehr.integrations.external_loop import ExternalRun, ExternalSampler, Privac
 from lehr.integrations.record_independence import RecordLoop, sample_records
 from lehr.interfaces import moved
 from lehr.privacy.clipping import FlatClip
+from lehr.run.distributed import ALONE, Ranks, join_ranks, refuse_wrapped
 from lehr.run.loop import Engine
 from lehr.training.engines import engine_for
 
@@ -69,7 +71,7 @@ _UNSUPPORTED: dict[str, object] = {
 class LehrTrainer(Trainer):
     """Hugging Face's trainer, private. For a trainer of your own use ``class Mine(LehrTrainer, MyTrainer)``.
 
-    The default ``expected_batch_size`` of ``privacy`` is that of the arguments, including accumulation;
+    The default ``expected_batch_size`` of ``privacy`` is that of the arguments, including accumulation and processes;
     ``per_device_train_batch_size`` records are run at once. The plan has ``max_steps``, or ``num_train_epochs`` passes
     over the stated number of records.
 
@@ -81,6 +83,8 @@ class LehrTrainer(Trainer):
     ``record_losses(outputs, inputs)`` returns one loss per record, from the model's outputs and the batch with its
     labels. The default covers classification, regression, multi-label classification, and tokens, where each record has
     the mean over its own tokens. Evaluation is refused unless ``eval_dataset_is_public``.
+
+    Under ``torchrun`` every process has the whole weights and takes its share of each draw; rank 0 writes the files.
 
     After ``train``: ``epsilon_spent``, ``certificate`` if ``privacy`` says how the settings were chosen, and the run's
     folder, ``privacy.directory``. By default it is ``{output_dir}-privacy``; each further training gets a new folder,
@@ -112,7 +116,8 @@ class LehrTrainer(Trainer):
         self.privacy = replace(
             privacy,
             treated_as_public=(*privacy.treated_as_public, *public),
-            expected_batch_size=privacy.expected_batch_size or batch * args.gradient_accumulation_steps,
+            expected_batch_size=privacy.expected_batch_size
+            or batch * args.gradient_accumulation_steps * args.world_size,
             physical_batch=privacy.physical_batch or batch,
             directory=directory,
         )
@@ -121,6 +126,7 @@ class LehrTrainer(Trainer):
         self.epsilon_spent = 0.0
         self._record_losses = record_losses
         self._private_run: ExternalRun | None = None
+        self._ranks: Ranks = ALONE
         self._is_bf16, self._is_compiled = args.bf16, args.torch_compile
         # Accumulation, clipping, precision, compilation, and skipping batches after a resume are done here.
         args = copy.copy(args)
@@ -129,18 +135,34 @@ class LehrTrainer(Trainer):
         args.logging_nan_inf_filter = False  # it would wait for the GPU in every step, for a loss that is always zero
         if args.max_steps <= 0:
             args.max_steps = max(1, math.ceil(args.num_train_epochs * self.privacy.steps_per_epoch))
+        args.average_tokens_across_devices = False  # would exchange the number of tokens in each draw, to no use
         super().__init__(args=args, **others)
         if self.accelerator.mixed_precision != "no":
             given = self.accelerator.mixed_precision
             raise InvalidValue("mixed_precision", allowed="set by bf16=True of the training arguments", given=given)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Never wrap the model for several processes: gradients are already summed over them when they are written."""
+        super().create_accelerator_and_postprocess()
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            allowed = "torchrun, with the whole weights on every process; lehr.fit(sharded=True) shards them"
+            raise InvalidValue("launcher", allowed=allowed, given="accelerate's FSDP or DeepSpeed")
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train, and leave a folder with ledger, report, and a certificate if there is one.
 
         ``training_loss`` of the output is None: the loss of private records is not released.
         """
+        self._ranks = join_ranks()
+        with self._ranks.session():
+            return self._train(resume_from_checkpoint, *args, **kwargs)
+
+    def _train(self, resume_from_checkpoint: str | bool | None, *args: Any, **kwargs: Any) -> Any:
         try:
-            resumed = self._last_checkpoint() if resume_from_checkpoint is True else resume_from_checkpoint
+            resumed = resume_from_checkpoint
+            if resumed is True:
+                resumed = self._ranks.from_rank_0(self._last_checkpoint)
             output = super().train(resumed, *args, **kwargs)
             if self._private_run is not None:
                 weights = {name: value.detach() for name, value in trainable(self._private_run.model).items()}
@@ -172,9 +194,10 @@ class LehrTrainer(Trainer):
         if not all(isinstance(value, Tensor) and value.shape[:1] == (sum(sizes),) for value in inputs.values()):
             allowed = "tensors with one row for each record that was drawn"
             raise InvalidValue("batch", allowed=allowed, given=sorted(inputs))
-        for rows in zip(*(value.split(sizes) for value in inputs.values()), strict=True):
-            batch = dict(zip(inputs, rows, strict=True))
-            run.add(_without_labels(batch), batch)
+        with run.seeded(self.args.device):
+            for rows in zip(*(value.split(sizes) for value in inputs.values()), strict=True):
+                batch = dict(zip(inputs, rows, strict=True))
+                run.add(_without_labels(batch), batch)
         run.release()
         saved = cast(dict[str, Any], self.state.stateful_callbacks)
         saved[_SAVED]["attributes"] = dict(run.clip_state)
@@ -237,7 +260,12 @@ class LehrTrainer(Trainer):
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
             resumed_at = self.state.global_step or None
             saved = cast(dict[str, Any], self.state.stateful_callbacks).get(_SAVED, {}) if resumed_at else {}
-            self.privacy = replace(self.privacy, directory=self._run_directory(is_resumed=resumed_at is not None))
+            found = self._ranks.from_rank_0(lambda: str(self._run_directory(is_resumed=resumed_at is not None)))
+            cast(dict[str, Any], self.state.stateful_callbacks)[_SAVED] = {
+                "args": {"directory": Path(found).name},
+                "attributes": {},
+            }
+            self.privacy = replace(self.privacy, directory=Path(found))
             loop = RecordLoop(
                 model=model,
                 batch_of=lambda records: self._prepare_inputs(collate(records)),
@@ -254,6 +282,7 @@ class LehrTrainer(Trainer):
                 resumed_at=resumed_at,
                 clip_state=saved.get("attributes"),
                 engine=self._engine(loop),
+                ranks=self._ranks,
             )
         return self._private_run
 
@@ -316,7 +345,6 @@ class LehrTrainer(Trainer):
                 directory,
                 self._directory,
             )
-        saved[_SAVED] = {"args": {"directory": directory.name}, "attributes": {}}
         return directory
 
 
@@ -388,5 +416,7 @@ def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, e
         given = getattr(args, name, unused)
         if given != unused and given:
             raise InvalidValue(name, allowed=f"{unused!r} for private training", given=given)
-    if args.world_size != 1 or args.n_gpu > 1:
-        raise InvalidValue("world_size", allowed="one process with one device", given=(args.world_size, args.n_gpu))
+    if isinstance(others.get("model"), nn.Module):
+        refuse_wrapped(others["model"])
+    if args.n_gpu > 1:
+        raise InvalidValue("n_gpu", allowed="one device for each process: start them with torchrun", given=args.n_gpu)

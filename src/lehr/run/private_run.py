@@ -203,7 +203,7 @@ class PrivateStep:
         if self._num_batches is not None and self._num_added != self._num_batches:
             allowed = "one to which each physical batch of its draw was added once"
             raise InvalidValue("step", allowed=allowed, given="more or fewer batches")
-        if self._counts_records and self._num_records != len(self.indices):
+        if self._counts_records and self._num_records != len(self._run.ranks.share_of(self.indices)):
             allowed = "one to which each record of its draw was added once"
             raise InvalidValue("step", allowed=allowed, given="more or fewer records")
         if not self._is_reduced:
