@@ -208,7 +208,9 @@ class ExternalRun:
         check_record_independence(loop, sampled)
         described = self._describe(method, library, is_rank_0=ranks.is_rank_0)
         if ranks.total > 1:
-            found = self._identity(described, loop, sampled, num_records=num_records, key=ranks.comparison_key())
+            settings = {name: described[name] for name in described.keys() - {"budget", "claims", "created_on"}}
+            key = ranks.comparison_key()
+            found = identity(settings, model, loop, sampled, num_records=num_records, key=key)
             ranks.check_equal(found, allowed="the same on every rank, in the same order")
         spec = RunSpec(
             name=config.name,
@@ -353,16 +355,6 @@ class ExternalRun:
             self._current = self._run.step(self.step)
         return self._current
 
-    def _identity(
-        self, described: dict[str, Any], loop: RecordLoop, sampled: Sequence[Any], *, num_records: int, key: RunKey
-    ) -> dict[str, str]:
-        """Keyed hashes of what must be the same on every rank. Of the records, only a few are compared."""
-        settings = {name: value for name, value in described.items() if name not in ("budget", "claims", "created_on")}
-        compared = {"settings": settings, "model": layout_of(self.model), "records": num_records}
-        hashed = {name: key.fingerprint(json.dumps(value, sort_keys=True).encode()) for name, value in compared.items()}
-        leaves = [as_bytes(leaf).cpu() for record in sampled for leaf in loop.leaves([record])]
-        return {**hashed, "a record": key.fingerprint(leaf.numpy().data for leaf in leaves)}
-
     def _describe(self, method: Method, library: str, *, is_rank_0: bool = True) -> dict[str, Any]:
         """config.json of the run. Only rank 0 reads the budget."""
         config, stated = self.config, self.config.statements()
@@ -410,6 +402,22 @@ class ExternalSampler(Sampler[list[int]]):
         for step in range(run.step, min(run.step + self._steps, run.end_step)):
             batches = [batch.indices_P for batch in run.batches(step)]
             yield from (indices.tolist() for indices in ([torch.cat(batches)] if self._is_whole else batches))
+
+
+def identity(
+    settings: Mapping[str, Any],
+    model: nn.Module,
+    loop: RecordLoop,
+    sampled: Sequence[Any],
+    *,
+    num_records: int,
+    key: RunKey,
+) -> dict[str, str]:
+    """Keyed hashes of what must be the same on every rank. Of the records, only a few are compared."""
+    compared = {"settings": settings, "model": layout_of(model), "records": num_records}
+    hashed = {name: key.fingerprint(json.dumps(value, sort_keys=True).encode()) for name, value in compared.items()}
+    leaves = [as_bytes(leaf).cpu() for record in sampled for leaf in loop.leaves([record])]
+    return {**hashed, "a record": key.fingerprint(leaf.numpy().data for leaf in leaves)}
 
 
 def count_records(dataset: Any) -> int:

@@ -212,12 +212,17 @@ class Ranks:
             with self._network_errors():
                 yield
         except BaseException as error:
-            if self.total > 1 and not isinstance(error, RankLost):
-                with suppress(Exception):  # the store's process may be gone
-                    _store().set(self._failure, f"rank {self.number} stopped by {type(error).__name__}")
+            self.announce(error)
             raise
         finally:
             self._leave()
+
+    def announce(self, error: BaseException) -> None:
+        """Leave the others because of an error, whose type they raise."""
+        if self.total > 1 and not isinstance(error, RankLost):
+            with suppress(Exception):  # the store's process may be gone
+                _store().set(self._failure, f"rank {self.number} stopped by {type(error).__name__}")
+        self._leave()
 
     @contextmanager
     def _network_errors(self) -> Iterator[None]:
