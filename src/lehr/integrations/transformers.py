@@ -31,6 +31,8 @@ from torch.utils.data import DataLoader
 from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra
 from lehr.gradients.batches import each, one_each, trainable
+from lehr.gradients.execution import is_out_of_memory
+from lehr.gradients.language_heads import IGNORED, losses_of_tiled, mean_over_tokens, with_tiled_head
 from lehr.gradients.precision import HALF, widen
 from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records
 from lehr.integrations.record_independence import RecordLoop, sample_records
@@ -38,6 +40,7 @@ from lehr.interfaces import moved
 from lehr.privacy.clipping import FlatClip
 from lehr.run.distributed import ALONE, Ranks, join_ranks, refuse_wrapped
 from lehr.run.loop import Engine
+from lehr.run.train_state import evaluating
 from lehr.training.engines import engine_for
 
 try:
@@ -51,8 +54,9 @@ __all__ = ["LehrTrainer", "PrivacyConfig"]
 
 RecordLosses: TypeAlias = Callable[[Any, Mapping[str, Tensor]], Tensor]
 LOG = logging.getLogger("lehr")
-IGNORED = -100  # the label of tokens without a loss
+LARGE_LOGITS = 2**31  # bytes of a physical batch's logits in float32, from which on a head is run in tiles
 PRIVATE_LOGS = ("loss", "train_loss", "total_flos")  # computed from private records without noise
+_FINE, _ROUGH = 1e-3, 2e-2  # differences between losses that are the same: in float32, in bfloat16
 _SAVED = "LehrTrainer"  # what trainer_state.json calls the run's folder
 # Training arguments that private training does not support, and their values when unused.
 _UNSUPPORTED: dict[str, object] = {
@@ -84,6 +88,9 @@ class LehrTrainer(Trainer):
     labels. The default covers classification, regression, multi-label classification, and tokens, where each record has
     the mean over its own tokens. Evaluation is refused unless ``eval_dataset_is_public``.
 
+    ``tiled_head`` runs the head of a causal language model and its loss in tiles of the vocabulary, so that logits are
+    never held whole; by default, where those of a physical batch take more than 2 GiB in float32.
+
     Under ``torchrun`` every process has the whole weights and takes its share of each draw; rank 0 writes the files.
 
     After ``train``: ``epsilon_spent``, ``certificate`` if ``privacy`` says how the settings were chosen, and the run's
@@ -99,6 +106,7 @@ class LehrTrainer(Trainer):
         args: TrainingArguments,
         record_losses: RecordLosses | None = None,
         eval_dataset_is_public: bool = False,
+        tiled_head: bool | None = None,
         **others: Any,
     ) -> None:
         _refuse_unsupported(args, others, eval_dataset_is_public=eval_dataset_is_public)
@@ -125,6 +133,8 @@ class LehrTrainer(Trainer):
         self.certificate: Certificate | None = None
         self.epsilon_spent = 0.0
         self._record_losses = record_losses
+        self._tiled_head = tiled_head
+        self._drops_labels = True  # a model whose head is in tiles is given them
         self._private_run: ExternalRun | None = None
         self._ranks: Ranks = ALONE
         self._is_bf16, self._is_compiled = args.bf16, args.torch_compile
@@ -197,7 +207,7 @@ class LehrTrainer(Trainer):
         with run.seeded(self.args.device):
             for rows in zip(*(value.split(sizes) for value in inputs.values()), strict=True):
                 batch = dict(zip(inputs, rows, strict=True))
-                run.add(_without_labels(batch), batch)
+                run.add(self._model_inputs(batch), batch)
         run.release()
         saved = cast(dict[str, Any], self.state.stateful_callbacks)
         saved[_SAVED]["attributes"] = dict(run.clip_state)
@@ -221,7 +231,7 @@ class LehrTrainer(Trainer):
         if "logits" not in outputs:
             raise InvalidValue("record_losses", allowed="given for a model without logits", given=sorted(outputs))
         model = cast(nn.Module, self.model)
-        is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        is_causal = _is_causal(model)
         logits = outputs["logits"]
         if logits.dim() == 3:
             logits = logits[:, _virtual_tokens(model) :]
@@ -294,20 +304,56 @@ class LehrTrainer(Trainer):
         records = sample_records(self.train_dataset, count_records(self.train_dataset))
         batches = [loop.batch_of([record]) for record in records]
         zeros = {name: value.new_zeros(size, *value.shape[1:]) for name, value in batches[0].items()}
+        tiled = self._with_tiled_head(batches, size)
+        self._drops_labels = tiled is None
         has_one_length = len({tuple(value.shape for value in batch.values()) for batch in batches}) == 1
         engine, how = engine_for(
-            model,
-            self._losses_of,
+            tiled or model,
+            self._losses_of if tiled is None else losses_of_tiled,
             views=1,
             precision="bfloat16" if self._is_bf16 else "as_model",
             compiled=self._is_compiled or (self.args.device.type == "cuda" and has_one_length),
             clipping=self.privacy.clipping or FlatClip(self.privacy.clip_norm),
-            padding=(_without_labels(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
+            padding=(self._model_inputs(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
         )
         if self.args.device.type == "cuda" and not has_one_length:
             how = f"{how}; records that are all padded to one length get a compiled step"
         LOG.info("gradients are computed %s", how)
         return engine
+
+    def _model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return _without_labels(batch) if self._drops_labels else dict(batch)
+
+    def _with_tiled_head(self, batches: list[dict[str, Tensor]], size: int) -> nn.Module | None:
+        """The model with its head in tiles, if it is a causal language model with large logits and the same losses."""
+        model = cast(nn.Module, self.model)
+        inner, labels = _base_model(model), batches[0].get("labels")
+        head = getattr(inner, "get_output_embeddings", lambda: None)()
+        is_tried = self._record_losses is None and _is_causal(model) and not _virtual_tokens(model)
+        tiled = None
+        if is_tried and head is not None and labels is not None and labels.dim() == 2:
+            is_large = 4 * size * max(batch["labels"].shape[1] for batch in batches) * len(head.weight) > LARGE_LOGITS
+            if is_large if self._tiled_head is None else self._tiled_head:
+                tiled = with_tiled_head(model, inner)
+        if tiled is not None and not all(self._has_same_loss(tiled, batch) for batch in batches):
+            tiled = None
+        if self._tiled_head and tiled is None:
+            allowed = "None for a model that is not a causal language model with a plain linear head and loss"
+            raise InvalidValue("tiled_head", allowed=allowed, given=True)
+        return tiled
+
+    def _has_same_loss(self, tiled: nn.Module, batch: dict[str, Tensor]) -> bool:
+        """Whether the losses are those of the model, which may do something to its logits."""
+        model = cast(nn.Module, self.model)
+        try:
+            with torch.no_grad(), evaluating(model), evaluating(tiled), self.compute_loss_context_manager():
+                expected, found = self.losses(model, batch), losses_of_tiled(tiled(**batch), batch)
+        except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+        tolerance = _ROUGH if self._is_bf16 else _FINE
+        return torch.allclose(expected, found, rtol=tolerance, atol=tolerance)
 
     def _last_checkpoint(self) -> str | bool:
         """The last checkpoint of the newest run. An older run in the same ``output_dir`` may have later steps."""
@@ -362,7 +408,7 @@ def record_losses(logits: Tensor, labels: Tensor | None, *, is_causal: bool) -> 
     if logits.dim() == 3 and labels.dim() == 2 and not is_number:
         logits, labels = (logits[:, :-1], labels[:, 1:]) if is_causal else (logits, labels)
         losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
-        return losses.sum(1) / (labels != IGNORED).sum(1).clamp_min(1)
+        return mean_over_tokens(losses, labels)
     if logits.dim() == 2 and labels.dim() == 1 and not is_number:
         return cross_entropy(logits, labels, reduction="none")
     if is_number and labels.dim() == 1 and logits.shape == (len(labels), 1):
@@ -395,6 +441,10 @@ def _virtual_tokens(model: nn.Module) -> int:
     )
     is_before = is_prompt and "PREFIX" not in str(config.peft_type) and config.task_type == "CAUSAL_LM"  # type: ignore[union-attr]
     return int(config.num_virtual_tokens) if is_before else 0  # type: ignore[union-attr]
+
+
+def _is_causal(model: nn.Module) -> bool:
+    return type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 
 def _base_model(model: nn.Module) -> nn.Module:
