@@ -1,4 +1,4 @@
-"""Memory of one private step with the head of a language model whole and in tiles: ``python -m benchmarks.head_memory``.
+"""Memory of a private step with a language model's head whole and in tiles: ``python -m benchmarks.head_memory``.
 
 Each side runs in a process of its own, on one thread of a CPU and not compiled: the highest resident memory during a
 step, above what was resident before it. Linux only.

@@ -42,7 +42,7 @@ def _fix_key() -> None:
     def fixed(**settings: Any) -> RunKey:
         return RunKey(bytes(range(32)), **settings)
 
-    RunKey.fresh = fixed  # type: ignore[method-assign, assignment]
+    RunKey.fresh = fixed  # type: ignore[method-assign]
 
 
 def _rank(rank: int, total: int, meeting: Path, pipe: Any, folder: Path, loop: Loop, jobs: list[Any]) -> None:

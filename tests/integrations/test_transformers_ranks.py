@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from tests.integrations.ranks import alone, in_turn
 
@@ -38,6 +40,7 @@ class Turned(Sentences):
 REFUSED: dict[str, dict[str, Any]] = {
     "a record": {"dataset_of_rank": {1: Turned()}},
     "settings": {"clip_norm_of_rank": {1: 2.0}},
+    "model": {"is_sharded": True},
 }
 
 
@@ -55,7 +58,9 @@ def train(folder: Path, rank: int, **job: Any) -> dict[str, Any]:
     job = {**job}
     make = {"bert": a_bert, "gpt2": a_gpt2, "lora": a_lora}[job.pop("model", "bert")]
     model = make()
-    if rank:
+    if job.pop("is_sharded", False):
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    elif rank:
         with torch.no_grad():  # the first weights are those of rank 0, whatever the others have
             for value in model.parameters():
                 value.add_(0.1)

@@ -134,7 +134,11 @@ def with_tiled_head(model: nn.Module, inner: nn.Module) -> nn.Module | None:
     but what is done here has to be tried: losses must be those of the model.
     """
     head = getattr(inner, "get_output_embeddings", lambda: None)()
-    if type(head) is not nn.Linear or head.bias is not None or getattr(inner, "base_model", inner) is inner:
+    if (
+        type(head) is not nn.Linear
+        or getattr(head, "bias", None) is not None
+        or getattr(inner, "base_model", inner) is inner
+    ):
         return None
     paths = {id(layer): path for path, layer in model.named_modules()}
     if id(inner) not in paths or id(head) not in paths:

@@ -58,6 +58,7 @@ LARGE_LOGITS = 2**31  # bytes of a physical batch's logits in float32, from whic
 PRIVATE_LOGS = ("loss", "train_loss", "total_flos")  # computed from private records without noise
 _FINE, _ROUGH = 1e-3, 2e-2  # differences between losses that are the same: in float32, in bfloat16
 _SAVED = "LehrTrainer"  # what trainer_state.json calls the run's folder
+_WHOLE_WEIGHTS = "omitted: torchrun, with the whole weights on every process; lehr.fit(sharded=True) shards them"
 # Training arguments that private training does not support, and their values when unused.
 _UNSUPPORTED: dict[str, object] = {
     "auto_find_batch_size": False,
@@ -155,8 +156,7 @@ class LehrTrainer(Trainer):
         """Never wrap the model for several processes: gradients are already summed over them when they are written."""
         super().create_accelerator_and_postprocess()
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            allowed = "torchrun, with the whole weights on every process; lehr.fit(sharded=True) shards them"
-            raise InvalidValue("launcher", allowed=allowed, given="accelerate's FSDP or DeepSpeed")
+            raise InvalidValue("launcher", allowed=_WHOLE_WEIGHTS, given="accelerate's FSDP or DeepSpeed")
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -465,7 +465,8 @@ def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, e
     for name, unused in _UNSUPPORTED.items():
         given = getattr(args, name, unused)
         if given != unused and given:
-            raise InvalidValue(name, allowed=f"{unused!r} for private training", given=given)
+            allowed = _WHOLE_WEIGHTS if name in ("fsdp", "deepspeed") else f"{unused!r} for private training"
+            raise InvalidValue(name, allowed=allowed, given=given)
     if isinstance(others.get("model"), nn.Module):
         refuse_wrapped(others["model"])
     if args.n_gpu > 1:

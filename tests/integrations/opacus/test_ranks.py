@@ -54,7 +54,7 @@ def train(folder: Path, rank: int, **job: Any) -> dict[str, Any]:
             for inputs, targets in batches:
                 private.noise_multiplier = of_rank.get("noise", private.noise_multiplier)
                 private.zero_grad()
-                nn.functional.cross_entropy(model(inputs), targets).backward()
+                nn.functional.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
                 private.step()
                 steps += 1
     certificate = engine.finish()

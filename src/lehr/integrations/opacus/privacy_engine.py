@@ -333,7 +333,7 @@ class PrivacyEngine:
                 raise InvalidValue("wrap_model", allowed=allowed, given=False)
             options = replace(options, module=DifferentiallyPrivateDistributedDataParallel(options.module.module))
         module = options.module
-        inner = module._module if isinstance(module, GradSampleModule) else module
+        inner: Any = module._module if isinstance(module, GradSampleModule) else module
         is_distributed = isinstance(inner, DifferentiallyPrivateDistributedDataParallel)
         refuse_wrapped(inner.module if is_distributed else inner)
         self._ranks = join_ranks() if is_distributed else ALONE
@@ -346,7 +346,7 @@ class PrivacyEngine:
         """What was done to the records before. Only rank 0 reads the directory."""
         if self._ranks.total == 1:
             return
-        known = [sorted(self._checkpointed | {self._id}), self._id, self.accountant.history, self.unproven]
+        known: list[Any] = [sorted(self._checkpointed | {self._id}), self._id, self.accountant.history, self.unproven]
         ids, self._id, history, self.unproven = self._ranks.from_rank_0(lambda: known)
         self._checkpointed = set(ids)
         self.accountant.history = [(noise, rate, steps) for noise, rate, steps in history]
