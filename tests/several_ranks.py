@@ -154,10 +154,11 @@ def copied(prepared_run: Path, name: str) -> Path:
 def together(total: int, jobs: Sequence[tuple[Path, Job]], *, timeout: float = 60) -> list[list[Any]]:
     """What each rank says of each job: what it got, or the error in words; nothing from one that is killed."""
     meeting = jobs[0][0].with_name(f"meeting-{total}-{jobs[0][0].name}")
-    return _met(total, meeting, _rank, list(jobs), timeout)
+    return met(total, meeting, _rank, list(jobs), timeout)
 
 
-def _met(total: int, meeting: Path, does: Callable[..., None], *given: Any) -> list[list[Any]]:
+def met(total: int, meeting: Path, does: Callable[..., None], *given: Any) -> list[list[Any]]:
+    """What each rank sends through its pipe: ``does(rank, total, meeting, pipe, *given)`` in a process of its own."""
     meeting.unlink(missing_ok=True)
     pipes = [PROCESSES.Pipe(duplex=False) for _ in range(total)]
     ranks = [
@@ -181,7 +182,8 @@ def _all_of(reading: Any) -> list[Any]:
         return found
 
 
-def _meet(rank: int, total: int, meeting: Path, timeout: float) -> None:
+def meet(rank: int, total: int, meeting: Path, timeout: float) -> None:
+    """Join the other ranks."""
     dist.init_process_group(
         "gloo",
         init_method=f"file://{meeting}",
@@ -192,7 +194,7 @@ def _meet(rank: int, total: int, meeting: Path, timeout: float) -> None:
 
 
 def _rank(rank: int, total: int, meeting: Path, writing: Any, jobs: Sequence[tuple[Path, Job]], timeout: float) -> None:
-    _meet(rank, total, meeting, timeout)
+    meet(rank, total, meeting, timeout)
     for directory, job in jobs:
         try:
             writing.send(train(directory, rank=rank, **job))
@@ -207,11 +209,11 @@ def _rank(rank: int, total: int, meeting: Path, writing: Any, jobs: Sequence[tup
 
 def interrupted_while_others_work(meeting: Path, who: int) -> list[list[Any]]:
     """What an interrupt of one rank does to the other, which waits in a collective; and after how many seconds."""
-    return _met(2, meeting, _interrupted_alone, who)
+    return met(2, meeting, _interrupted_alone, who)
 
 
 def _interrupted_alone(rank: int, total: int, meeting: Path, writing: Any, who: int) -> None:
-    _meet(rank, total, meeting, timeout=30)
+    meet(rank, total, meeting, timeout=30)
     waits: list[Callable[[Ranks], object]] = [
         lambda ranks: ranks.reduce(PrivateSum(values={"weight": torch.ones(3)}, sensitivity=1.0)),
         lambda ranks: ranks.from_rank_0(lambda: 1),
@@ -236,11 +238,11 @@ def _interrupted_alone(rank: int, total: int, meeting: Path, writing: Any, who: 
 
 def collectives(meeting: Path, total: int) -> list[list[Any]]:
     """What every rank gets from each collective."""
-    return _met(total, meeting, _collect)
+    return met(total, meeting, _collect)
 
 
 def _collect(rank: int, total: int, meeting: Path, writing: Any) -> None:
-    _meet(rank, total, meeting, timeout=30)
+    meet(rank, total, meeting, timeout=30)
     ranks = join_ranks()
     values = {"a": torch.arange(5.0).double() * (rank + 1) / 3, "b": torch.full((2, 2), 0.1 * (rank + 1)).double()}
     mine = torch.full((3,), float(rank))

@@ -59,7 +59,7 @@ def test_only_the_run_charges_a_step() -> None:
     charging = {place for place in calls("charge") if place.startswith(("run/", "training/", "integrations/"))}
     assert charging == {
         "run/private_run.py:PrivateRun.charge.pay",  # a step of the plan
-        "run/private_run.py:PrivateRun._charge_unplanned",  # a step without a plan
+        "run/private_run.py:PrivateRun._charge_unplanned.pay",  # a step without a plan
         "run/private_run.py:PrivateRun.steps",  # before the draw
         "run/private_run.py:PrivateStep.release",  # before the noise
     }

@@ -19,6 +19,7 @@ from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.precision import margin
 from lehr.integrations.external_loop import ExternalRun, PrivacyConfig
 from lehr.privacy.clipping import QuantileClip
+from tests.integrations.ranks import alone
 from tests.integrations.refusals import invalid
 
 transformers = pytest.importorskip("transformers")
@@ -212,6 +213,10 @@ def a_vit() -> Any:
     return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes))
 
 
+def a_lora() -> Any:
+    return adapted(a_llama(), "LoraConfig", r=2, target_modules=["q_proj", "v_proj"])
+
+
 def adapted(model: Any, kind: str, **settings: Any) -> Any:
     peft = pytest.importorskip("peft")
     return peft.get_peft_model(model, getattr(peft, kind)(task_type="CAUSAL_LM", **settings))
@@ -267,6 +272,78 @@ def test_a_compiled_step_is_the_step_of_the_trainer(tmp_path: Path, monkeypatch:
     trainer = a_trainer(tmp_path, a_gpt2(), Sentences(is_causal=True), arguments={"torch_compile": True})
     assert changed_by_training(trainer) == {name for name, _ in trainer.model.named_parameters()}
     assert len(compiled) == 1
+
+
+def test_checkpoints_do_not_say_how_many_random_numbers_the_records_took(tmp_path: Path) -> None:
+    """Dropout takes more of them the more records are drawn, and checkpoints hold the state of torch's generator."""
+    model, states = a_bert(), []
+    model.bert.embeddings.dropout.p = 0.5
+    trainer = a_trainer(tmp_path, model, arguments={"max_steps": 3})
+    step, before = trainer.training_step, {name: value.clone() for name, value in model.named_parameters()}
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        states.append(torch.get_rng_state())
+        return step(*args, **kwargs)
+
+    trainer.training_step = noting
+    trainer.train()
+    assert len(states) == 3
+    assert all(state.equal(states[0]) for state in states)
+    assert any(not value.equal(before[name]) for name, value in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "make, is_bf16",
+    [(lambda: a_gpt2(), True), (lambda: a_llama(), False), (lambda: a_lora(), True)],
+    ids=["gpt2", "llama", "lora"],
+)
+def test_a_head_in_tiles_trains_the_same_weights(tmp_path: Path, make: Any, is_bf16: bool) -> None:
+    def trained(folder: Path, _: int, **job: Any) -> dict[str, Any]:
+        arguments = {"bf16": is_bf16, "optim": "sgd", "learning_rate": 0.1}
+        trainer = a_trainer(folder, make(), Sentences(is_causal=True), arguments=arguments, **job)
+        trainer.train()
+        return {"weights": dict(trainer.model.named_parameters()), "has_labels": not trainer._drops_labels}
+
+    expected, found = (alone(tmp_path / str(is_tiled), trained, tiled_head=is_tiled) for is_tiled in (False, True))
+    assert (expected["has_labels"], found["has_labels"]) == (False, True)
+    before = dict(make().named_parameters())
+    changed = {name for name, value in before.items() if not value.equal(expected["weights"][name].to(value.dtype))}
+    assert changed == {name for name, value in before.items() if value.requires_grad}
+    for name in changed:
+        steps = [(said["weights"][name] - before[name]).detach() for said in (expected, found)]
+        assert (steps[0] - steps[1]).norm() <= (2e-2 if is_bf16 else 1e-4) * steps[0].norm(), name
+
+
+def test_a_head_is_in_tiles_where_logits_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, (largest, is_tiled) in enumerate(((4 * 4 * 6 * 20, False), (4 * 4 * 6 * 20 - 1, True))):
+        monkeypatch.setattr("lehr.integrations.transformers.LARGE_LOGITS", largest)
+        trainer = a_trainer(tmp_path / str(place), a_gpt2(), Sentences(is_causal=True), arguments={"max_steps": 1})
+        trainer.train()
+        assert trainer._drops_labels != is_tiled
+
+
+def scaled(model: Any) -> Any:
+    """A model that does something to its logits."""
+    forward = type(model).forward
+
+    class Scaled(type(model)):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            outputs = forward(self, *args, **kwargs)
+            outputs["logits"] = outputs["logits"] * 0.1
+            return outputs
+
+    Scaled.__name__ = type(model).__name__
+    model.__class__ = Scaled
+    return model
+
+
+@pytest.mark.parametrize("make", [a_bert, lambda: scaled(a_gpt2()), a_soft_prompt], ids=["bert", "scaled", "prompt"])
+def test_other_heads_cannot_be_in_tiles(tmp_path: Path, make: Any) -> None:
+    model = make()
+    with invalid("tiled_head"):
+        kept = {"remove_unused_columns": False}
+        a_trainer(tmp_path, model, Sentences(is_causal=make is not a_bert), tiled_head=True, arguments=kept).train()
+    assert not (tmp_path / "out-privacy").exists()
 
 
 class Breaks(TrainerCallback):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lehr.accounting import bound
-from lehr.accounting.events import Gaussian, NonPrivate, PoissonSampled, Repeated, counted
+from lehr.accounting.events import NOTHING, Gaussian, NonPrivate, PoissonSampled, Repeated, counted
 from lehr.accounting.ledger import Ledger
 from lehr.errors import BudgetExceeded, InvalidValue
 from lehr.interfaces import PrivateSum
 from lehr.planning.budget import Budget
 from lehr.privacy.sampling import PoissonSampling
+from lehr.run.distributed import Ranks
 from lehr.run.private_run import PrivateRun, UnplannedRunSpec
 from lehr.run.replay import OPEN_BLOCK, UnplannedCharger
 
@@ -100,3 +103,37 @@ def test_two_runs_of_one_charger() -> None:
             )
         )
     assert counted(charger.charged()) == {STEP: 2}
+
+
+class TwoRanks(Ranks):
+    """The first of two ranks; the other one has the same values, but for ``others``."""
+
+    def __init__(self, **others: Any) -> None:
+        super().__init__(number=0, total=2)
+        self.others = others
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, {name: self.others.get(name, own) for name, own in value.items()}]
+
+    def from_rank_0(self, make: Callable[[], Any]) -> Any:
+        return make()
+
+    def reduce(self, private: PrivateSum) -> PrivateSum:
+        return private
+
+
+@pytest.mark.parametrize("others", [{"step": 2}, {"noise_multiplier": 2.0}, {"noise_multiplier": math.nan}])
+def test_ranks_whose_loops_differ_release_nothing(others: dict[str, float]) -> None:
+    def release_on(ranks: Ranks, charger: UnplannedCharger) -> None:
+        spec = UnplannedRunSpec(sampling=SAMPLING, num_records=10, physical_batch=10, charger=charger, ranks=ranks)
+        step = PrivateRun.open(spec).draw()
+        own = len(ranks.share_of(step.indices))
+        step.add(PrivateSum(values={"w": torch.zeros(2)}, sensitivity=1.0), num_records=own)
+        step.release(noise_multiplier=1.0)
+
+    charger = UnplannedCharger()
+    with pytest.raises(InvalidValue, match=next(iter(others))):
+        release_on(TwoRanks(**others), charger)
+    assert charger.charged() == NOTHING
+    release_on(TwoRanks(), charger)
+    assert counted(charger.charged()) == {STEP: 1}

@@ -4,6 +4,7 @@
     Outer          a sum of outer products over positions: linear layers
     Lookup         rows of an embedding table
     Convolved      the weight of a convolution (``convolutions``)
+    TiledHead      the head of a language model under its cross entropy, computed again in tiles of the vocabulary
     Stacked        blocks of rows of one parameter that are used separately
     Through        a weight that is computed from parameters, such as a normalised one
     Unused         zeros
@@ -19,7 +20,7 @@ Axes: B records, T positions (views and sequence together), O outputs, I inputs,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -28,6 +29,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Size, Tensor
+from torch.nn.functional import linear
 
 from lehr.gradients.batches import check_groups, weight_of_each
 from lehr.gradients.convolutions import (
@@ -62,6 +64,7 @@ FORMED_BYTES = 64 * 2**20
 # A compiled step has every chunk written out, so there may not be many of them; then each may be larger.
 MOST_COMPILED_CHUNKS = 16
 KEPT_BYTES = 64 * 2**20
+TILE_ROWS = 8192  # of a head over a large vocabulary
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,67 @@ class Outer:
         return (left * right).sum(1)
 
 
+def head_tiles(vocabulary: int) -> list[tuple[int, int]]:
+    """First and last rows of a head's tiles. Of how many records there are they know nothing.
+
+    >>> head_tiles(20_000)
+    [(0, 8192), (8192, 16384), (16384, 20000)]
+    """
+    width = max(TILE_ROWS, ceil(vocabulary / MOST_COMPILED_CHUNKS))
+    return [(first, min(first + width, vocabulary)) for first in range(0, vocabulary, width)]
+
+
+@dataclass(frozen=True)
+class TiledHead:
+    """``Outer`` for a head under softmax cross entropy, with output gradients that are computed again tile by tile.
+
+    ``output_grads[b, t]`` is ``scales[b, t]`` times the softmax of the logits less the one-hot label, of which only
+    ``normalisers``, the logarithm of the sum of exponentials, is kept.
+    """
+
+    weight_VI: Tensor  # noqa: N815
+    inputs_BTI: Tensor  # noqa: N815
+    labels_BT: Tensor  # noqa: N815
+    scales_BT: Tensor  # noqa: N815
+    normalisers_BT: Tensor  # noqa: N815
+
+    @property
+    def records(self) -> int:
+        return self.inputs_BTI.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight_VI.shape)
+
+    def tiles(self) -> Iterator[tuple[int, Outer]]:
+        """The first row of each tile, and its rows' part of the gradient."""
+        for first, last in head_tiles(self.shape[0]):
+            logits = linear(self.inputs_BTI, self.weight_VI[first:last].to(self.inputs_BTI.dtype))
+            logits = logits.to(at_least_float32(logits.dtype))
+            shares = (logits - self.normalisers_BT.unsqueeze(2)).exp()
+            rows_V = torch.arange(first, last, device=logits.device)
+            is_label = self.labels_BT.unsqueeze(2) == rows_V
+            grads = (shares - is_label.to(shares.dtype)) * self.scales_BT.unsqueeze(2)
+            yield first, Outer(grads.to(self.inputs_BTI.dtype), self.inputs_BTI)
+
+    def squared_norms(self) -> Tensor:
+        return torch.stack([tile.squared_norms() for _, tile in self.tiles()]).sum(0)
+
+    def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
+        return torch.cat([tile.weighted_sum(weights_B, counted_B) for _, tile in self.tiles()])
+
+    def materialised(self) -> Tensor:
+        return torch.cat([tile.materialised() for _, tile in self.tiles()], dim=1)
+
+    def taken(self, first: int, last: int) -> TiledHead:
+        others = (self.inputs_BTI, self.labels_BT, self.scales_BT, self.normalisers_BT)
+        return TiledHead(self.weight_VI, *(other[first:last] for other in others))
+
+    def squares_apart(self) -> Tensor:
+        """What the squared norm would be if no two positions met."""
+        return torch.stack([tile.squares_apart() for _, tile in self.tiles()]).sum(0)
+
+
 def _gram(one_BTD: Tensor, other_BTD: Tensor | None = None) -> Tensor:
     """The products between all positions of two tensors, or of one, for each record."""
     return batched_product(one_BTD, (one_BTD if other_BTD is None else other_BTD).transpose(1, 2))
@@ -382,7 +446,7 @@ class Shared:
     uses: tuple[Contribution, ...]
 
     def squared_norms(self) -> Tensor:
-        factored = [use for use in self.uses if isinstance(use, Outer | Lookup)]
+        factored = [use for use in self.uses if isinstance(use, Outer | Lookup | TiledHead)]
         if len(factored) < len(self.uses):
             return squared_norms_by_forming(self.uses, sum_of)
         own = torch.stack([use.squared_norms() for use in factored]).sum(0)
@@ -407,8 +471,13 @@ def sum_of(uses: Sequence[Contribution]) -> Tensor:
     return torch.stack([use.materialised() for use in uses]).sum(0)
 
 
-def _inner(one: Outer | Lookup, other: Outer | Lookup) -> Tensor:
+def _inner(one: Outer | Lookup | TiledHead, other: Outer | Lookup | TiledHead) -> Tensor:
     """The inner product of two uses, per record, without forming either."""
+    if isinstance(one, TiledHead):
+        one, other = other, one
+    if isinstance(other, TiledHead):
+        return torch.stack([_inner(_rows_of(one, first, tile), tile) for first, tile in other.tiles()]).sum(0)
+    assert not isinstance(one, TiledHead)
     if isinstance(one, Outer) and isinstance(other, Outer):
         grams = _gram(one.output_grads_BTO, other.output_grads_BTO), _gram(one.inputs_BTI, other.inputs_BTI)
         return (grams[0] * grams[1]).sum((1, 2))
@@ -423,6 +492,19 @@ def _inner(one: Outer | Lookup, other: Outer | Lookup) -> Tensor:
     met = other.output_grads_BTO.gather(2, rows_BTT)  # the output gradient of each looked-up row, at each position
     products = _gram(other.inputs_BTI, one.output_grads_BTD)
     return (met.to(products.dtype) * products).sum((1, 2))
+
+
+def _rows_of(use: Outer | Lookup | TiledHead, first: int, tile: Outer) -> Outer | Lookup:
+    """A use's part of the rows that a tile has, counted from its first row."""
+    rows = tile.shape[0]
+    if isinstance(use, Outer):
+        return Outer(use.output_grads_BTO[..., first : first + rows], use.inputs_BTI)
+    if isinstance(use, TiledHead):  # two heads with one table: the tiles are the same
+        return next(own for start, own in use.tiles() if start == first)
+    rows_BT = use.rows_BT - first
+    is_inside = (rows_BT >= 0) & (rows_BT < rows)
+    grads = torch.where(is_inside.unsqueeze(2), use.output_grads_BTD, 0)
+    return Lookup(rows_BT.clamp(0, rows - 1), grads, rows)
 
 
 def together(uses: Sequence[Contribution]) -> Contribution:

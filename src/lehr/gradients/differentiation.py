@@ -40,7 +40,7 @@ import lehr.gradients.rules  # noqa: F401  (registers the rules)
 from lehr.errors import NotPrivate
 from lehr.gradients import batches
 from lehr.gradients.batches import LossFn, check_groups, weight_of_each
-from lehr.gradients.contributions import ContributedGradients, Materialised, Through, Unused, together
+from lehr.gradients.contributions import ContributedGradients, Materialised, Through, TiledHead, Unused, together
 from lehr.gradients.execution import FunctionalModel, random_numbers_apart, restore_rng, rng_states, under_vmap, unfuse
 from lehr.gradients.precision import margin, narrow, uncast, widen
 from lehr.gradients.record_axis import References, Trace, as_traced, why_not_apart
@@ -308,6 +308,8 @@ class Layers:
         layer = self._ruled[name]
         for tensor_name, found in self.rules[name].contributions(layer, sites).items():
             part = Materialised(found) if isinstance(found, Tensor) else found
+            if isinstance(part, TiledHead):  # it reads the weight that this batch is computed with
+                part = replace(part, weight_VI=parameters[self._canonical[_joined(name, tensor_name)]])
             if parametrize.is_parametrized(layer, tensor_name):
                 yield from self._through(name, layer, tensor_name, part, parameters)
             else:

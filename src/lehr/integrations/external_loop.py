@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,12 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 import lehr
 from lehr import accounting, validate
-from lehr.certificates.certificate import Certificate, Statements
+from lehr.certificates.certificate import (
+    Certificate,
+    Statements,
+    certificate_from_json,
+    certificate_to_json,
+)
 from lehr.certificates.guarantee import check_delta, claim_to_json
 from lehr.config import CLIP_NORM
 from lehr.data.records import check_count
@@ -48,7 +54,9 @@ from lehr.interfaces import Clipping, ComponentState, Inputs, ReleasedSum, StepO
 from lehr.planning.plan import PRIVATE, Plan, delta_for
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PhysicalBatch
+from lehr.run.distributed import ALONE, Ranks, as_bytes, layout_of, refuse_wrapped
 from lehr.run.folder import default_directory
 from lehr.run.loop import Engine
 from lehr.run.mechanism import Mechanism, Method
@@ -155,6 +163,9 @@ class ExternalRun:
     refused if it mixes them. ``resumed_at`` is the step of the checkpoint to resume from, and ``clip_state`` what the
     clip rule had learnt by then. After a resume every further step is charged: another library's loop never repeats a
     step bit by bit.
+
+    With several ``ranks``, every rank makes the same run and takes its share of each draw; only rank 0 writes. The
+    weights of rank 0 are sent to the others once, when the run is opened.
     """
 
     def __init__(
@@ -171,7 +182,9 @@ class ExternalRun:
         clip_state: ComponentState | None = None,
         num_passes: int = 1,
         engine: Engine | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        refuse_wrapped(model)
         num_records = count_records(dataset)
         check_count(stated=config.records, held=num_records)
         check_optimizer(model, optimizer)
@@ -191,23 +204,32 @@ class ExternalRun:
         self._hooks: HookedEngine | None = None
         if engine is None:
             self._hooks = HookedEngine(model, loss_reduction=loop.loss_reduction, num_passes=num_passes)
-        check_record_independence(loop, sample_records(dataset, num_records))
+        sampled = sample_records(dataset, num_records)
+        check_record_independence(loop, sampled)
+        described = self._describe(method, library, is_rank_0=ranks.is_rank_0)
+        if ranks.total > 1:
+            settings = {name: described[name] for name in described.keys() - {"budget", "claims", "created_on"}}
+            key = ranks.comparison_key()
+            found = identity(settings, model, loop, sampled, num_records=num_records, key=key)
+            ranks.check_equal(found, allowed="the same on every rank, in the same order")
         spec = RunSpec(
             name=config.name,
             run_plan=self._plan,
             mechanism=self.mechanism,
             directory=self.directory,
-            config=self._describe(method, library),
+            config=described,
             # Of their number alone: a run that is resumed draws anew, whatever the records are.
             fingerprint=lambda key: key.fingerprint(str(num_records).encode()),
             physical_batch=config.physical_batch or max(1, math.ceil(config.batch_size)),
             epsilon_of=epsilon_of_charges(plan, self.proven_claim.epsilon),
-            budget=None if config.budget is None else Path(config.budget),
+            budget=Path(config.budget) if config.budget is not None and ranks.is_rank_0 else None,
             pads_batches=False,
             removes_untouched=True,
+            ranks=ranks,
         )
         self._run = PrivateRun.open(spec, resume=resumed_at is not None)
         try:
+            ranks.broadcast([*model.parameters(), *model.buffers()])
             self._run.begin(num_records=num_records, first_step=self.step)
             if self._hooks is not None:
                 self._hooks.attach()
@@ -252,6 +274,16 @@ class ExternalRun:
         """Whether the next physical batch is the last of its draw."""
         return self._step().num_added + 1 >= len(self.current_batches)
 
+    @contextmanager
+    def seeded(self, device: torch.device) -> Iterator[None]:
+        """Dropout from the run's key, with other numbers on every rank. torch's generators are then restored.
+
+        Otherwise their state, which is part of the library's checkpoints, would say how many records were drawn.
+        """
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self._step().seed_layers(device)
+            yield
+
     def add(self, inputs: Inputs | None = None, targets: Any = None) -> None:
         """Clip and add a physical batch: the one that ``backward()`` was called for, or this one for the engine."""
         step, batches = self._step(), self.current_batches
@@ -293,16 +325,21 @@ class ExternalRun:
     def finish(self, weights: Mapping[str, Tensor]) -> Certificate | None:
         """End the run: settle the budget, and write weights, report, and a certificate if there are statements."""
         self._detach()
-        config, stated, folder = self.config, self.config.statements(), self._run.folder
-        assert folder is not None
-        self._run.finish(weights, accepted=self.step)
-        certificate = None
-        if stated is not None:
-            shared = None if config.budget is None else ending.shared_budget(Path(config.budget), config.name)
-            charged = folder.ledger.charged()
-            certificate = ending.certificate_for(self._plan, self._plan.plan, stated, charged=charged, shared=shared)
-        ending.write(folder, certificate)
-        return certificate
+        config, stated, run = self.config, self.config.statements(), self._run
+        run.finish(weights, accepted=self.step)
+
+        def write() -> dict[str, Any] | None:
+            assert run.folder is not None
+            certificate = None
+            if stated is not None:
+                shared = None if config.budget is None else ending.shared_budget(Path(config.budget), config.name)
+                plan, charged = self._plan, run.folder.ledger.charged()
+                certificate = ending.certificate_for(plan, plan.plan, stated, charged=charged, shared=shared)
+            ending.write(run.folder, certificate)
+            return None if certificate is None else certificate_to_json(certificate)
+
+        shape = run.ranks.from_rank_0(write)
+        return None if shape is None else certificate_from_json(shape)
 
     def close(self) -> None:
         """Close the folder. Without ``finish`` the run can be resumed; a new run without a charged step is removed."""
@@ -318,8 +355,8 @@ class ExternalRun:
             self._current = self._run.step(self.step)
         return self._current
 
-    def _describe(self, method: Method, library: str) -> dict[str, Any]:
-        """config.json of the run."""
+    def _describe(self, method: Method, library: str, *, is_rank_0: bool = True) -> dict[str, Any]:
+        """config.json of the run. Only rank 0 reads the budget."""
         config, stated = self.config, self.config.statements()
         described = {
             "format": FORMAT,
@@ -340,7 +377,7 @@ class ExternalRun:
             "model": {**describing.model_words(self.model, nn.Identity(), None, {}), "loss": "the loop's own"},
             "training": {"integration": library},
             "stated": None if stated is None else asdict(stated),
-            "budget": None if config.budget is None else ending.dataset_of(Path(config.budget)),
+            "budget": ending.dataset_of(Path(config.budget)) if config.budget is not None and is_rank_0 else None,
             "trial_of": None,
         }
         as_written: dict[str, Any] = json.loads(json.dumps(described))
@@ -365,6 +402,22 @@ class ExternalSampler(Sampler[list[int]]):
         for step in range(run.step, min(run.step + self._steps, run.end_step)):
             batches = [batch.indices_P for batch in run.batches(step)]
             yield from (indices.tolist() for indices in ([torch.cat(batches)] if self._is_whole else batches))
+
+
+def identity(
+    settings: Mapping[str, Any],
+    model: nn.Module,
+    loop: RecordLoop,
+    sampled: Sequence[Any],
+    *,
+    num_records: int,
+    key: RunKey,
+) -> dict[str, str]:
+    """Keyed hashes of what must be the same on every rank. Of the records, only a few are compared."""
+    compared = {"settings": settings, "model": layout_of(model), "records": num_records}
+    hashed = {name: key.fingerprint(json.dumps(value, sort_keys=True).encode()) for name, value in compared.items()}
+    leaves = [as_bytes(leaf).cpu() for record in sampled for leaf in loop.leaves([record])]
+    return {**hashed, "a record": key.fingerprint(leaf.numpy().data for leaf in leaves)}
 
 
 def count_records(dataset: Any) -> int:

@@ -61,8 +61,12 @@ class RecordLoop:
 
     def shapes(self, records: Sequence[Any]) -> list[torch.Size]:
         """The shapes of the tensors of a batch."""
+        return [leaf.shape for leaf in self.leaves(records)]
+
+    def leaves(self, records: Sequence[Any]) -> list[Tensor]:
+        """The tensors of a batch, collated under a fixed torch seed."""
         with _seeded(self.model, 0):
-            return [leaf.shape for leaf in _tensors(self.batch_of(list(records)))]
+            return _tensors(self.batch_of(list(records)))
 
 
 def sample_records(dataset: Any, num_records: int) -> list[Any]:

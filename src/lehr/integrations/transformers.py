@@ -18,6 +18,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -30,12 +31,16 @@ from torch.utils.data import DataLoader
 from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra
 from lehr.gradients.batches import each, one_each, trainable
+from lehr.gradients.execution import is_out_of_memory
+from lehr.gradients.language_heads import IGNORED, losses_of_tiled, mean_over_tokens, with_tiled_head
 from lehr.gradients.precision import HALF, widen
 from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records
 from lehr.integrations.record_independence import RecordLoop, sample_records
 from lehr.interfaces import moved
 from lehr.privacy.clipping import FlatClip
+from lehr.run.distributed import ALONE, Ranks, join_ranks, refuse_wrapped
 from lehr.run.loop import Engine
+from lehr.run.train_state import evaluating
 from lehr.training.engines import engine_for
 
 try:
@@ -49,9 +54,11 @@ __all__ = ["LehrTrainer", "PrivacyConfig"]
 
 RecordLosses: TypeAlias = Callable[[Any, Mapping[str, Tensor]], Tensor]
 LOG = logging.getLogger("lehr")
-IGNORED = -100  # the label of tokens without a loss
+LARGE_LOGITS = 2**31  # bytes of a physical batch's logits in float32, from which on a head is run in tiles
 PRIVATE_LOGS = ("loss", "train_loss", "total_flos")  # computed from private records without noise
+_FINE, _ROUGH = 1e-3, 2e-2  # differences between losses that are the same: in float32, in bfloat16
 _SAVED = "LehrTrainer"  # what trainer_state.json calls the run's folder
+_WHOLE_WEIGHTS = "omitted: torchrun, with the whole weights on every process; lehr.fit(sharded=True) shards them"
 # Training arguments that private training does not support, and their values when unused.
 _UNSUPPORTED: dict[str, object] = {
     "auto_find_batch_size": False,
@@ -69,7 +76,7 @@ _UNSUPPORTED: dict[str, object] = {
 class LehrTrainer(Trainer):
     """Hugging Face's trainer, private. For a trainer of your own use ``class Mine(LehrTrainer, MyTrainer)``.
 
-    The default ``expected_batch_size`` of ``privacy`` is that of the arguments, including accumulation;
+    The default ``expected_batch_size`` of ``privacy`` is that of the arguments, including accumulation and processes;
     ``per_device_train_batch_size`` records are run at once. The plan has ``max_steps``, or ``num_train_epochs`` passes
     over the stated number of records.
 
@@ -81,6 +88,11 @@ class LehrTrainer(Trainer):
     ``record_losses(outputs, inputs)`` returns one loss per record, from the model's outputs and the batch with its
     labels. The default covers classification, regression, multi-label classification, and tokens, where each record has
     the mean over its own tokens. Evaluation is refused unless ``eval_dataset_is_public``.
+
+    ``tiled_head`` runs the head of a causal language model and its loss in tiles of the vocabulary, so that logits are
+    never held whole; by default, where those of a physical batch take more than 2 GiB in float32.
+
+    Under ``torchrun`` every process has the whole weights and takes its share of each draw; rank 0 writes the files.
 
     After ``train``: ``epsilon_spent``, ``certificate`` if ``privacy`` says how the settings were chosen, and the run's
     folder, ``privacy.directory``. By default it is ``{output_dir}-privacy``; each further training gets a new folder,
@@ -95,6 +107,7 @@ class LehrTrainer(Trainer):
         args: TrainingArguments,
         record_losses: RecordLosses | None = None,
         eval_dataset_is_public: bool = False,
+        tiled_head: bool | None = None,
         **others: Any,
     ) -> None:
         _refuse_unsupported(args, others, eval_dataset_is_public=eval_dataset_is_public)
@@ -112,7 +125,8 @@ class LehrTrainer(Trainer):
         self.privacy = replace(
             privacy,
             treated_as_public=(*privacy.treated_as_public, *public),
-            expected_batch_size=privacy.expected_batch_size or batch * args.gradient_accumulation_steps,
+            expected_batch_size=privacy.expected_batch_size
+            or batch * args.gradient_accumulation_steps * args.world_size,
             physical_batch=privacy.physical_batch or batch,
             directory=directory,
         )
@@ -120,7 +134,10 @@ class LehrTrainer(Trainer):
         self.certificate: Certificate | None = None
         self.epsilon_spent = 0.0
         self._record_losses = record_losses
+        self._tiled_head = tiled_head
+        self._drops_labels = True  # a model whose head is in tiles is given them
         self._private_run: ExternalRun | None = None
+        self._ranks: Ranks = ALONE
         self._is_bf16, self._is_compiled = args.bf16, args.torch_compile
         # Accumulation, clipping, precision, compilation, and skipping batches after a resume are done here.
         args = copy.copy(args)
@@ -129,18 +146,33 @@ class LehrTrainer(Trainer):
         args.logging_nan_inf_filter = False  # it would wait for the GPU in every step, for a loss that is always zero
         if args.max_steps <= 0:
             args.max_steps = max(1, math.ceil(args.num_train_epochs * self.privacy.steps_per_epoch))
+        args.average_tokens_across_devices = False  # would exchange the number of tokens in each draw, to no use
         super().__init__(args=args, **others)
         if self.accelerator.mixed_precision != "no":
             given = self.accelerator.mixed_precision
             raise InvalidValue("mixed_precision", allowed="set by bf16=True of the training arguments", given=given)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Never wrap the model for several processes: gradients are already summed over them when they are written."""
+        super().create_accelerator_and_postprocess()
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise InvalidValue("launcher", allowed=_WHOLE_WEIGHTS, given="accelerate's FSDP or DeepSpeed")
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train, and leave a folder with ledger, report, and a certificate if there is one.
 
         ``training_loss`` of the output is None: the loss of private records is not released.
         """
+        self._ranks = join_ranks()
+        with self._ranks.session():
+            return self._train(resume_from_checkpoint, *args, **kwargs)
+
+    def _train(self, resume_from_checkpoint: str | bool | None, *args: Any, **kwargs: Any) -> Any:
         try:
-            resumed = self._last_checkpoint() if resume_from_checkpoint is True else resume_from_checkpoint
+            resumed = resume_from_checkpoint
+            if resumed is True:
+                resumed = self._ranks.from_rank_0(self._last_checkpoint)
             output = super().train(resumed, *args, **kwargs)
             if self._private_run is not None:
                 weights = {name: value.detach() for name, value in trainable(self._private_run.model).items()}
@@ -172,9 +204,10 @@ class LehrTrainer(Trainer):
         if not all(isinstance(value, Tensor) and value.shape[:1] == (sum(sizes),) for value in inputs.values()):
             allowed = "tensors with one row for each record that was drawn"
             raise InvalidValue("batch", allowed=allowed, given=sorted(inputs))
-        for rows in zip(*(value.split(sizes) for value in inputs.values()), strict=True):
-            batch = dict(zip(inputs, rows, strict=True))
-            run.add(_without_labels(batch), batch)
+        with run.seeded(self.args.device):
+            for rows in zip(*(value.split(sizes) for value in inputs.values()), strict=True):
+                batch = dict(zip(inputs, rows, strict=True))
+                run.add(self._model_inputs(batch), batch)
         run.release()
         saved = cast(dict[str, Any], self.state.stateful_callbacks)
         saved[_SAVED]["attributes"] = dict(run.clip_state)
@@ -198,7 +231,7 @@ class LehrTrainer(Trainer):
         if "logits" not in outputs:
             raise InvalidValue("record_losses", allowed="given for a model without logits", given=sorted(outputs))
         model = cast(nn.Module, self.model)
-        is_causal = type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        is_causal = _is_causal(model)
         logits = outputs["logits"]
         if logits.dim() == 3:
             logits = logits[:, _virtual_tokens(model) :]
@@ -237,7 +270,12 @@ class LehrTrainer(Trainer):
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
             resumed_at = self.state.global_step or None
             saved = cast(dict[str, Any], self.state.stateful_callbacks).get(_SAVED, {}) if resumed_at else {}
-            self.privacy = replace(self.privacy, directory=self._run_directory(is_resumed=resumed_at is not None))
+            found = self._ranks.from_rank_0(lambda: str(self._run_directory(is_resumed=resumed_at is not None)))
+            cast(dict[str, Any], self.state.stateful_callbacks)[_SAVED] = {
+                "args": {"directory": Path(found).name},
+                "attributes": {},
+            }
+            self.privacy = replace(self.privacy, directory=Path(found))
             loop = RecordLoop(
                 model=model,
                 batch_of=lambda records: self._prepare_inputs(collate(records)),
@@ -254,6 +292,7 @@ class LehrTrainer(Trainer):
                 resumed_at=resumed_at,
                 clip_state=saved.get("attributes"),
                 engine=self._engine(loop),
+                ranks=self._ranks,
             )
         return self._private_run
 
@@ -265,20 +304,56 @@ class LehrTrainer(Trainer):
         records = sample_records(self.train_dataset, count_records(self.train_dataset))
         batches = [loop.batch_of([record]) for record in records]
         zeros = {name: value.new_zeros(size, *value.shape[1:]) for name, value in batches[0].items()}
+        tiled = self._with_tiled_head(batches, size)
+        self._drops_labels = tiled is None
         has_one_length = len({tuple(value.shape for value in batch.values()) for batch in batches}) == 1
         engine, how = engine_for(
-            model,
-            self._losses_of,
+            tiled or model,
+            self._losses_of if tiled is None else losses_of_tiled,
             views=1,
             precision="bfloat16" if self._is_bf16 else "as_model",
             compiled=self._is_compiled or (self.args.device.type == "cuda" and has_one_length),
             clipping=self.privacy.clipping or FlatClip(self.privacy.clip_norm),
-            padding=(_without_labels(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
+            padding=(self._model_inputs(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
         )
         if self.args.device.type == "cuda" and not has_one_length:
             how = f"{how}; records that are all padded to one length get a compiled step"
         LOG.info("gradients are computed %s", how)
         return engine
+
+    def _model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return _without_labels(batch) if self._drops_labels else dict(batch)
+
+    def _with_tiled_head(self, batches: list[dict[str, Tensor]], size: int) -> nn.Module | None:
+        """The model with its head in tiles, if it is a causal language model with large logits and the same losses."""
+        model = cast(nn.Module, self.model)
+        inner, labels = _base_model(model), batches[0].get("labels")
+        head = getattr(inner, "get_output_embeddings", lambda: None)()
+        is_tried = self._record_losses is None and _is_causal(model) and not _virtual_tokens(model)
+        tiled = None
+        if is_tried and head is not None and labels is not None and labels.dim() == 2:
+            is_large = 4 * size * max(batch["labels"].shape[1] for batch in batches) * len(head.weight) > LARGE_LOGITS
+            if is_large if self._tiled_head is None else self._tiled_head:
+                tiled = with_tiled_head(model, inner)
+        if tiled is not None and not all(self._has_same_loss(tiled, batch) for batch in batches):
+            tiled = None
+        if self._tiled_head and tiled is None:
+            allowed = "None for a model that is not a causal language model with a plain linear head and loss"
+            raise InvalidValue("tiled_head", allowed=allowed, given=True)
+        return tiled
+
+    def _has_same_loss(self, tiled: nn.Module, batch: dict[str, Tensor]) -> bool:
+        """Whether the losses are those of the model, which may do something to its logits."""
+        model = cast(nn.Module, self.model)
+        try:
+            with torch.no_grad(), evaluating(model), evaluating(tiled), self.compute_loss_context_manager():
+                expected, found = self.losses(model, batch), losses_of_tiled(tiled(**batch), batch)
+        except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+        tolerance = _ROUGH if self._is_bf16 else _FINE
+        return torch.allclose(expected, found, rtol=tolerance, atol=tolerance)
 
     def _last_checkpoint(self) -> str | bool:
         """The last checkpoint of the newest run. An older run in the same ``output_dir`` may have later steps."""
@@ -316,7 +391,6 @@ class LehrTrainer(Trainer):
                 directory,
                 self._directory,
             )
-        saved[_SAVED] = {"args": {"directory": directory.name}, "attributes": {}}
         return directory
 
 
@@ -334,7 +408,7 @@ def record_losses(logits: Tensor, labels: Tensor | None, *, is_causal: bool) -> 
     if logits.dim() == 3 and labels.dim() == 2 and not is_number:
         logits, labels = (logits[:, :-1], labels[:, 1:]) if is_causal else (logits, labels)
         losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
-        return losses.sum(1) / (labels != IGNORED).sum(1).clamp_min(1)
+        return mean_over_tokens(losses, labels)
     if logits.dim() == 2 and labels.dim() == 1 and not is_number:
         return cross_entropy(logits, labels, reduction="none")
     if is_number and labels.dim() == 1 and logits.shape == (len(labels), 1):
@@ -369,6 +443,10 @@ def _virtual_tokens(model: nn.Module) -> int:
     return int(config.num_virtual_tokens) if is_before else 0  # type: ignore[union-attr]
 
 
+def _is_causal(model: nn.Module) -> bool:
+    return type(_base_model(model)).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+
+
 def _base_model(model: nn.Module) -> nn.Module:
     """The model inside PEFT's wrapper, or the model itself."""
     inner = getattr(model, "get_base_model", None)
@@ -387,6 +465,9 @@ def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, e
     for name, unused in _UNSUPPORTED.items():
         given = getattr(args, name, unused)
         if given != unused and given:
-            raise InvalidValue(name, allowed=f"{unused!r} for private training", given=given)
-    if args.world_size != 1 or args.n_gpu > 1:
-        raise InvalidValue("world_size", allowed="one process with one device", given=(args.world_size, args.n_gpu))
+            allowed = _WHOLE_WEIGHTS if name in ("fsdp", "deepspeed") else f"{unused!r} for private training"
+            raise InvalidValue(name, allowed=allowed, given=given)
+    if isinstance(others.get("model"), nn.Module):
+        refuse_wrapped(others["model"])
+    if args.n_gpu > 1:
+        raise InvalidValue("n_gpu", allowed="one device for each process: start them with torchrun", given=args.n_gpu)

@@ -111,6 +111,10 @@ class Ranks:
             dist.all_gather(found, padded, group=self._group)
         return [json.loads(bytes(row[: int(size)].numpy())) for row, size in zip(found, sizes, strict=True)]
 
+    def comparison_key(self) -> RunKey:
+        """A fresh key that all ranks share, for hashes by which they compare settings and records."""
+        return RunKey(bytes.fromhex(self.from_rank_0(lambda: RunKey.fresh().secret.hex())))
+
     def check_equal(self, values: Mapping[str, Any], *, allowed: str = "the same on every rank") -> None:
         """Raise ``InvalidValue`` on every rank if a value differs between ranks."""
         everyone = self.gather(dict(values))
@@ -208,12 +212,17 @@ class Ranks:
             with self._network_errors():
                 yield
         except BaseException as error:
-            if self.total > 1 and not isinstance(error, RankLost):
-                with suppress(Exception):  # the store's process may be gone
-                    _store().set(self._failure, f"rank {self.number} stopped by {type(error).__name__}")
+            self.announce(error)
             raise
         finally:
             self._leave()
+
+    def announce(self, error: BaseException) -> None:
+        """Leave the others because of an error, whose type they raise."""
+        if self.total > 1 and not isinstance(error, RankLost):
+            with suppress(Exception):  # the store's process may be gone
+                _store().set(self._failure, f"rank {self.number} stopped by {type(error).__name__}")
+        self._leave()
 
     @contextmanager
     def _network_errors(self) -> Iterator[None]:
@@ -306,6 +315,15 @@ def refuse_wrapped(model: nn.Module) -> None:
     if sharded:
         allowed = "one with whole parameters; sharded=True shards them"
         raise InvalidValue("model", allowed=allowed, given=f"a sharded {sharded[0]}")
+
+
+def layout_of(model: nn.Module) -> dict[str, object]:
+    """Everything about a model, but its weights, that must be the same on every rank."""
+    # Tensors are sent without names, and noise follows their order.
+    layers = [[name, type(layer).__name__, layer.training] for name, layer in model.named_modules()]
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    shapes = [[name, type_name(value), list(value.shape), value.requires_grad] for name, value in tensors]
+    return {"layers": layers, "shapes": shapes}
 
 
 def fingerprint_of(tensors: Iterable[Tensor], key: RunKey) -> str:

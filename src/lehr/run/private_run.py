@@ -111,9 +111,9 @@ class UnplannedRunSpec:
     budget: Path | None = None
     unproven: str | None = None
     on_charge: Callable[[Event], None] = lambda event: None
+    ranks: Ranks = ALONE
     pads_batches: ClassVar[bool] = False
     is_sharded: ClassVar[bool] = False
-    ranks: ClassVar[Ranks] = ALONE
 
 
 class PrivateStep:
@@ -203,7 +203,7 @@ class PrivateStep:
         if self._num_batches is not None and self._num_added != self._num_batches:
             allowed = "one to which each physical batch of its draw was added once"
             raise InvalidValue("step", allowed=allowed, given="more or fewer batches")
-        if self._counts_records and self._num_records != len(self.indices):
+        if self._counts_records and self._num_records != len(self._run.ranks.share_of(self.indices)):
             allowed = "one to which each record of its draw was added once"
             raise InvalidValue("step", allowed=allowed, given="more or fewer records")
         if not self._is_reduced:
@@ -249,7 +249,7 @@ class PrivateRun:
         if spec.ranks.is_rank_0:
             folder = _resumed_folder(spec) if resume else _new_folder(spec)
         try:
-            run = cls(spec, key=_shared_key(spec.ranks, folder), folder=folder)
+            run = cls(spec, key=_shared_key(spec.ranks, None if folder is None else folder.key), folder=folder)
         except BaseException:
             if folder is not None:
                 folder.close()
@@ -259,9 +259,9 @@ class PrivateRun:
 
     @classmethod
     def _open_without_plan(cls, spec: UnplannedRunSpec) -> Self:
-        run = cls(spec, key=spec.key)
+        run = cls(spec, key=_shared_key(spec.ranks, spec.key if spec.ranks.is_rank_0 else None))
         run.num_records = validate.count(num_records=spec.num_records)
-        if spec.budget is not None:
+        if spec.budget is not None and spec.ranks.is_rank_0:
             if spec.reserved_steps is None or spec.charger.charged() != NOTHING:
                 allowed = "omitted for a loop without a plan, or if earlier steps are already charged"
                 raise InvalidValue("budget", allowed=allowed, given=str(spec.budget))
@@ -394,7 +394,8 @@ class PrivateRun:
         no folder.
         """
         if self._unplanned is not None:
-            return self._charge_unplanned(self._unplanned, validate.non_negative(noise_multiplier=noise_multiplier))
+            multiplier = validate.non_negative(noise_multiplier=noise_multiplier)
+            return self._charge_unplanned(self._unplanned, index, multiplier)
         mechanism, charger = self.mechanism, self.charger
         planned, limit = charger.paying_step(index), mechanism.plan.limit
         if not charger.covers(index):
@@ -408,7 +409,9 @@ class PrivateRun:
                 raise LimitReached(f"step {index} would exceed the plan's limit")
         return mechanism.step_noise(noise, planned_step=planned)
 
-    def _charge_unplanned(self, spec: UnplannedRunSpec, noise_multiplier: float) -> float:
+    def _charge_unplanned(self, spec: UnplannedRunSpec, index: int, noise_multiplier: float) -> float:
+        # The loop decides both on every rank. One noise, scaled in two ways, would cancel out.
+        self.ranks.check_equal({"step": index, "noise_multiplier": noise_multiplier})
         event: Atom = spec.sampling.event(self.noise_with(noise_multiplier).event(noise_multiplier))
         if spec.reserved_steps is not None:
             if event != spec.reserved_steps.event:
@@ -416,7 +419,11 @@ class PrivateRun:
                 raise InvalidValue("step", allowed=allowed, given=str(event))
             if self.num_taken >= spec.reserved_steps.count:
                 raise BudgetExceeded(f"all {spec.reserved_steps.count} steps are taken; another would exceed ε")
-        spec.charger.charge(event if spec.unproven is None else NonPrivate(spec.unproven))
+
+        def pay() -> None:
+            spec.charger.charge(event if spec.unproven is None else NonPrivate(spec.unproven))
+
+        self.ranks.from_rank_0(pay)
         self.num_taken += 1
         spec.on_charge(event)
         return noise_multiplier
@@ -496,7 +503,7 @@ class PrivateRun:
         self._may_be_removed = False
         if self._unplanned is not None:
             self._unplanned.charger.close()
-            if self._unplanned.budget is not None:
+            if self._unplanned.budget is not None and self.ranks.is_rank_0:
                 assert self._unplanned.reserved_steps is not None
                 used = Repeated(self._unplanned.reserved_steps.event, self.num_taken) if self.num_taken else NOTHING
                 return_unused(self._unplanned.budget, run=self._unplanned.name, used=used)
@@ -619,17 +626,17 @@ def _resumed_folder(spec: RunSpec) -> RunFolder:
     return folder
 
 
-def _shared_key(ranks: Ranks, folder: RunFolder | None) -> RunKey:
-    """The key of the run. Ranks other than 0 keep it in memory only."""
-    if folder is not None and ranks.total == 1:
-        return folder.key
+def _shared_key(ranks: Ranks, key: RunKey | None) -> RunKey:
+    """The key of the run, which rank 0 gives. The other ranks keep it in memory only."""
+    if key is not None and ranks.total == 1:
+        return key
 
     def message() -> dict[str, Any]:
-        assert folder is not None
-        return {"secret": folder.key.secret.hex()}
+        assert key is not None
+        return {"secret": key.secret.hex()}
 
     found = ranks.from_rank_0(message)
-    return folder.key if folder else RunKey(bytes.fromhex(found["secret"]))
+    return key or RunKey(bytes.fromhex(found["secret"]))
 
 
 def _header(found: Checkpoint) -> dict[str, Any]:

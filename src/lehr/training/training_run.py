@@ -57,7 +57,7 @@ from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.privacy.rng import RunKey, StepRandomness
 from lehr.privacy.users import UserRecords
 from lehr.run import replay
-from lehr.run.distributed import ALONE, Ranks, type_name
+from lehr.run.distributed import ALONE, Ranks, layout_of
 from lehr.run.loop import Engine, Loop, Training, TrainingPhase
 from lehr.run.mechanism import Mechanism, Method
 from lehr.run.phases import Phase, check_phases, first_steps, phases_from_json, training_only
@@ -690,9 +690,8 @@ def train_run(run: TrainingRun, where: Path, *, resume: bool, callbacks: Sequenc
     """Train to the end, in a new folder or in the folder to resume. Every rank calls this."""
     with run.ranks.session():
         if run.ranks.total > 1:
-            # This key is for comparing settings and records between ranks: its hashes reveal neither.
-            key = RunKey(bytes.fromhex(run.ranks.from_rank_0(lambda: RunKey.fresh().secret.hex())))
-            run.ranks.check_equal(identity(run, key), allowed="the same on every rank, in the same order")
+            found = identity(run, run.ranks.comparison_key())
+            run.ranks.check_equal(found, allowed="the same on every rank, in the same order")
         _ = run.shards
         with run.open(where, resume=resume) as private:
             return run.train(private, callbacks)
@@ -702,11 +701,7 @@ def identity(run: TrainingRun, key: RunKey) -> dict[str, str]:
     """Keyed hashes of everything that must be the same on every rank."""
     # Rank 0 alone has the budget, claims follow from the rest, and the date follows each rank's clock.
     settings = {name: value for name, value in run.recorded.items() if name not in ("budget", "claims", "created_on")}
-    # Tensors are sent without names, and noise follows their order.
-    layers = [[name, type(layer).__name__, layer.training] for name, layer in run.model.named_modules()]
-    tensors = [*run.model.named_parameters(), *run.model.named_buffers()]
-    shapes = [[name, type_name(value), list(value.shape), value.requires_grad] for name, value in tensors]
-    compared: dict[str, object] = {"settings": [settings, run.is_sharded], "model": [layers, shapes]}
+    compared: dict[str, object] = {"settings": [settings, run.is_sharded], "model": layout_of(run.model)}
     if run.is_sharded:  # ranks with another number of batches would wait for each other forever
         compared["physical_batch"] = run.physical_batch
     hashed = {name: key.fingerprint(json.dumps(value, sort_keys=True).encode()) for name, value in compared.items()}

@@ -48,7 +48,7 @@ DELIBERATE = {
     ),
     "a step is one draw": ("gradient_accumulation_test.*.test_privacy_engine_no_poisson_accumulation",),
     "noise is never calibrated by an estimate": ("accountants_test.*.test_get_noise_multiplier_gdp",),
-    "several processes and GPUs need lehr.fit under torchrun": (
+    "several GPUs, and a sampler that divides draws without make_private": (
         "distributed_poisson_test.*",
         "multi*_test.*",
         "grad_sample_module_fast_gradient_clipping_test.*.test_multidevice_*",

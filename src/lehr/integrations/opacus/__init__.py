@@ -46,10 +46,11 @@ _PATHS = {
     accountants: "accountants.accountant accountants.gdp accountants.prv accountants.rdp accountants.registry "
     "accountants.utils",
     data_loader: "utils utils.batch_memory_manager utils.fast_gradient_clipping_utils utils.uniform_sampler",
-    grad_sample: "grad_sample.grad_sample_hooks grad_sample.grad_sample_module grad_sample.gsm_base grad_sample.utils",
+    grad_sample: "distributed grad_sample.grad_sample_hooks grad_sample.grad_sample_module grad_sample.gsm_base "
+    "grad_sample.utils",
     layers: "layers.dp_multihead_attention layers.dp_rnn",
     optimizers: "optimizers.optimizer schedulers schedulers.grad_clip_scheduler schedulers.noise_scheduler",
     validators: "validators.errors validators.module_validator",
 }
 sys.modules.update({f"{__name__}.{path}": module for module, paths in _PATHS.items() for path in paths.split()})
-utils, schedulers = data_loader, optimizers
+utils, schedulers, distributed = data_loader, optimizers, grad_sample

@@ -29,7 +29,7 @@ from lehr.integrations.external_loop import batch_size_of, check_sampler, count_
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.private_run import PrivateRun, PrivateStep, UnplannedRunSpec
 
-USE_TORCHRUN = "lehr.fit under torchrun, which trains on several processes"
+DIVIDES_DRAWS = "make_private divides the draws of a model in DifferentiallyPrivateDistributedDataParallel"
 
 
 class TrackedBatch(NamedTuple):
@@ -155,7 +155,7 @@ class DPDataLoader(PrivateLoader):
     ) -> None:
         _refuse_generator(generator)
         if distributed:
-            raise InvalidValue("distributed", allowed=f"False: use {USE_TORCHRUN}", given=True)
+            raise InvalidValue("distributed", allowed=f"False: {DIVIDES_DRAWS}", given=True)
         records, self.sample_rate = count_records(dataset), validate.probability(sample_rate=sample_rate)
         expected = self.sample_rate * records if expected_batch_size is None else expected_batch_size
         batches = PhysicalBatchSampler(

@@ -305,6 +305,17 @@ class GradSampleModule(nn.Module):
         return f"{type(self).__name__}({self._module!r})"
 
 
+class DifferentiallyPrivateDistributedDataParallel(nn.Module):
+    """Marks a model that several processes train together. ``make_private`` does the rest."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.module = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
 GradSampler: TypeAlias = Callable[[Any, list[Tensor], Tensor], Mapping[nn.Parameter, Tensor]]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _KINDS: set[type[nn.Module]] = set()

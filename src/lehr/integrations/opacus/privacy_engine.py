@@ -29,20 +29,25 @@ from lehr.certificates.certificate import Certificate, SharedBudget, Statements,
 from lehr.certificates.guarantee import check_delta
 from lehr.errors import DamagedFile, InvalidValue, NotPrivate
 from lehr.files.append_only import check_name
-from lehr.integrations.external_loop import check_optimizer, make_statements
+from lehr.integrations.external_loop import check_optimizer, identity, make_statements
 from lehr.integrations.opacus.accountants import BUILT_IN, calibrate, create_accountant, warn, warn_unproven
 from lehr.integrations.opacus.data_loader import (
-    USE_TORCHRUN,
     DPDataLoader,
     DPLossFastGradientClipping,
     PrivateLoader,
     shuffled_loader,
 )
-from lehr.integrations.opacus.grad_sample import GradSampleHooks, GradSampleModule, records_first
+from lehr.integrations.opacus.grad_sample import (
+    DifferentiallyPrivateDistributedDataParallel,
+    GradSampleHooks,
+    GradSampleModule,
+    records_first,
+)
 from lehr.integrations.opacus.optimizers import AdaptiveClipping, DPOptimizer, make_run_key
 from lehr.integrations.opacus.validators import ModuleValidator
-from lehr.integrations.record_independence import CollationResult, check_collation, sample_records
+from lehr.integrations.record_independence import CollationResult, RecordLoop, check_collation, sample_records
 from lehr.privacy.rng import RunKey
+from lehr.run.distributed import ALONE, Ranks, is_rank_0, join_ranks, refuse_wrapped
 from lehr.run.private_run import PrivateRun, UnplannedRunSpec
 from lehr.run.replay import UnplannedCharger
 from lehr.training import ending
@@ -159,7 +164,8 @@ class PrivacyEngine:
         self.accountant = create_accountant(accountant)
         self.secure_mode = validate.true_or_false(secure_mode=secure_mode)
         self.unproven: list[str] = []
-        self.charger = UnplannedCharger(folder=self._directory, delta=delta)
+        self._ranks: Ranks = ALONE
+        self.charger = UnplannedCharger(folder=self._directory if is_rank_0() else None, delta=delta)
         for atom, count in counted(self.charger.before).items():
             if isinstance(atom, PoissonSampled) and isinstance(atom.event, Gaussian):
                 self.accountant.history.append((atom.event.noise_multiplier, atom.sampling_probability, count))
@@ -203,13 +209,14 @@ class PrivacyEngine:
         """End the training: close the ledgers, settle the budget, and return a certificate if there is one.
 
         The certificate covers all planned steps, however many were taken; there is none without a statement on how the
-        settings were chosen, or without a step. No step can be taken afterwards. ``finish`` can be repeated.
+        settings were chosen, or without a step. Of several processes, only rank 0 has it. No step can be taken
+        afterwards. ``finish`` can be repeated.
         """
         self.charger.close()
         if self._training is not None and self.certificate is None:
             run, planned, before = self._training
             run.finish()
-            if self._charged() != NOTHING:
+            if self._ranks.is_rank_0 and self._charged() != NOTHING:
                 shared = None if self._budget is None else ending.shared_budget(self._budget, self._name)
                 records = run.num_records
                 self.certificate = self._issue(planned, before, self._charged(), records=records, shared=shared)
@@ -310,17 +317,64 @@ class PrivacyEngine:
 
     def _make_private(self, options: Options, noise_for: Callable[[float, int], float]) -> Any:
         """``noise_for`` returns the noise multiplier for a sampling probability and a number of steps."""
+        options = self._join(options)
+        try:
+            self._take_over_from_rank_0()
+            return self._build(options, noise_for)
+        except BaseException as error:
+            self._ranks.announce(error)
+            raise
+
+    def _join(self, options: Options) -> Options:
+        """Join the other processes, if the model is one of several processes."""
+        if isinstance(options.module, DistributedDataParallel):
+            if not options.wrap_model:
+                allowed = "True for DistributedDataParallel, which would average gradients when it is called"
+                raise InvalidValue("wrap_model", allowed=allowed, given=False)
+            options = replace(options, module=DifferentiallyPrivateDistributedDataParallel(options.module.module))
+        module = options.module
+        inner: Any = module._module if isinstance(module, GradSampleModule) else module
+        is_distributed = isinstance(inner, DifferentiallyPrivateDistributedDataParallel)
+        refuse_wrapped(inner.module if is_distributed else inner)
+        self._ranks = join_ranks() if is_distributed else ALONE
+        if self._ranks.total > 1 and not options.poisson_sampling:
+            allowed = "True on several processes: every process makes the same draw, and takes its share"
+            raise InvalidValue("poisson_sampling", allowed=allowed, given=False)
+        return options
+
+    def _take_over_from_rank_0(self) -> None:
+        """What was done to the records before. Only rank 0 reads the directory."""
+        if self._ranks.total == 1:
+            return
+        known: list[Any] = [sorted(self._checkpointed | {self._id}), self._id, self.accountant.history, self.unproven]
+        ids, self._id, history, self.unproven = self._ranks.from_rank_0(lambda: known)
+        self._checkpointed = set(ids)
+        self.accountant.history = [(noise, rate, steps) for noise, rate, steps in history]
+
+    def _check_ranks(self, options: Options, loader: PrivateLoader, noise_multiplier: float) -> None:
+        """Refuse ranks that differ, and give all of them the weights of rank 0."""
+        if self._ranks.total == 1:
+            return
+        others = ("module", "optimizer", "data_loader", "criterion", "noise_generator")
+        settings = {each.name: getattr(options, each.name) for each in fields(options) if each.name not in others}
+        settings |= {"noise_multiplier": noise_multiplier, "sampling": str(loader.sampling), "delta": self._delta}
+        loop = RecordLoop(model=nn.Identity(), batch_of=loader.collate_fn, loss_of=lambda _: torch.zeros(()))
+        sampled = sample_records(loader.dataset, loader.sampling.records)
+        key, records = self._ranks.comparison_key(), loader.sampling.records
+        found = identity(settings, options.module, loop, sampled, num_records=records, key=key)
+        self._ranks.check_equal(found, allowed="the same on every rank, in the same order")
+        self._ranks.broadcast([*options.module.parameters(), *options.module.buffers()])
+
+    def _build(self, options: Options, noise_for: Callable[[float, int], float]) -> Any:
         module, optimizer, loader = options.module, options.optimizer, _private_loader(options)
         steps = 0 if options.epochs is None else validate.count(epochs=options.epochs) * loader.batch_sampler.steps
         noise_multiplier = noise_for(loader.sampling.sampling_probability, steps)
         for reason in options.unproven:
             self._mark_unproven(reason)
-        if isinstance(module, DistributedDataParallel):
-            allowed = f"the model itself; for several processes use {USE_TORCHRUN}"
-            raise InvalidValue("module", allowed=allowed, given="DistributedDataParallel")
         check_optimizer(module, optimizer)
         self.validate(module=module, optimizer=optimizer, data_loader=loader)
         _check_collation(loader, batch_first=options.batch_first)
+        self._check_ranks(options, loader, noise_multiplier)
         model = _hooked_model(options)
         hooks = model.hooks if isinstance(model, GradSampleModule) else model
         try:
@@ -379,6 +433,7 @@ class PrivacyEngine:
                 budget=self._budget,
                 unproven="; ".join(options.unproven) or None,
                 on_charge=self._count,
+                ranks=self._ranks,
             )
         )
         if needs_plan and planned is not None:
