@@ -41,15 +41,14 @@ from benchmarks.step import (
 from lehr.accounting.events import NOISES
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import PrivateSum
-from lehr.privacy.clipping import FlatClip
-from lehr.privacy.correlated import (
-    CorrelatedNoise,
-    InverseCorrelatedNoise,
+from lehr.privacy.bands import (
     band_coefficients,
     inverse_coefficients,
     moved_by_record,
     square_root_coefficients,
 )
+from lehr.privacy.clipping import FlatClip
+from lehr.privacy.correlated import CorrelatedNoise, InverseCorrelatedNoise
 from lehr.privacy.noise import IsotropicNoise, isotropic_noise
 from lehr.privacy.rng import RunKey, StepRandomness
 

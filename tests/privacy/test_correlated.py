@@ -39,10 +39,7 @@ from lehr.methods.by_name import named
 from lehr.methods.dpsgd import dpsgd
 from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan, make_plan
-from lehr.privacy.correlated import (
-    CorrelatedNoise,
-    CyclicPoissonSampling,
-    InverseCorrelatedNoise,
+from lehr.privacy.bands import (
     band_coefficients,
     inverse_band_coefficients,
     inverse_coefficients,
@@ -51,6 +48,7 @@ from lehr.privacy.correlated import (
     square_root_coefficients,
     workload_column,
 )
+from lehr.privacy.correlated import CorrelatedNoise, CyclicPoissonSampling, InverseCorrelatedNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.mechanism import Mechanism
 from lehr.run.shape import RunFiles
