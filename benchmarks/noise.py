@@ -9,6 +9,9 @@ A fault planted on purpose (noise cut off at 4.5, half the noise, two steps that
 discrete noise; the networks are those of ``benchmarks.step``. With ``--bands 16 64 256`` it compares ordinary
 noise with correlated noise of so many bands, of the matrix and of its inverse, as of the middle of a run: milliseconds
 of the sum of gradients and of its noise, in turns, what is held between two steps, and what a release takes on top.
+
+``--errors`` prints the noise of the weights with each number of bands, with bands of the inverse and with tree
+aggregation, at the same proven ε and relative to independent noise, for SGD with the default momentum.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from scipy import stats
+from scipy import signal, stats
 from torch import Tensor
 
 from benchmarks import parse_options, save
@@ -39,17 +43,20 @@ from benchmarks.step import (
     record_losses,
 )
 from lehr.accounting.events import NOISES
+from lehr.config import BANDED_INVERSE, MOMENTUM
 from lehr.gradients.ghost import GhostEngine
 from lehr.interfaces import PrivateSum
-from lehr.privacy.clipping import FlatClip
-from lehr.privacy.correlated import (
-    CorrelatedNoise,
-    InverseCorrelatedNoise,
+from lehr.planning.plan import make_plan
+from lehr.privacy.bands import (
     band_coefficients,
     inverse_coefficients,
     moved_by_record,
+    relative_error,
     square_root_coefficients,
+    workload_column,
 )
+from lehr.privacy.clipping import FlatClip
+from lehr.privacy.correlated import CorrelatedNoise, InverseCorrelatedNoise
 from lehr.privacy.noise import IsotropicNoise, isotropic_noise
 from lehr.privacy.rng import RunKey, StepRandomness
 
@@ -164,6 +171,54 @@ def step_costs(case: Case, *, rounds: int = 15) -> Iterator[dict[str, Any]]:
         yield {**asdict(case), **row}
 
 
+def errors() -> Iterator[dict[str, Any]]:
+    """One row for each setting and kind of noise."""
+    for batch, steps in ((512, 117), (512, 468), (4096, 147), (8192, 500)):
+        for epsilon in (1.0, 3.0, 8.0):
+            shape: dict[str, Any] = {"epsilon": epsilon, "records": 60_000, "delta": 1e-5, "steps": steps}
+            shape["expected_batch_size"] = batch
+            sigma = make_plan(**shape).noise_multiplier
+            found: dict[str, float] = {}
+            for bands in (2, 4, 8, 16, 32, 64):
+                if bands * batch <= shape["records"]:
+                    column = inverse_coefficients(band_coefficients(bands=bands, steps=steps, momentum=MOMENTUM), steps)
+                    made = make_plan(**shape, bands=bands)
+                    found[f"{bands} bands"] = made.noise_multiplier * relative_error(column, momentum=MOMENTUM) / sigma
+            for bands in (2, 8):
+                made = make_plan(**shape, bands=bands, correlation=BANDED_INVERSE)
+                noise = InverseCorrelatedNoise.of(
+                    bands=bands, steps=steps, num_groups=made.num_groups, momentum=MOMENTUM
+                )
+                error = relative_error(noise.column(steps), momentum=MOMENTUM)
+                found[f"{bands} of the inverse"] = made.noise_multiplier * error / sigma
+            tree = tree_aggregation_error(steps=steps, num_groups=made.num_groups)
+            found["tree"] = made.noise_multiplier * tree / sigma
+            print(f"{batch}, {steps}, {epsilon:g}:", " | ".join(f"{name} {each:.3f}" for name, each in found.items()))
+            yield {**shape, "errors": found}
+
+
+def tree_aggregation_error(*, steps: int, num_groups: int) -> float:
+    """The error of weights with a binary tree over the steps (Kairouz et al. 2021), over that of independent noise.
+
+    The noise of a sum is that of the nodes that make it up. A record that enters every ``num_groups`` steps moves each
+    node by the number of its entries below it; noise is relative to the most that any group moves.
+    """
+    height = (steps - 1).bit_length()
+    nodes = [(level, first) for level in range(height + 1) for first in range(0, steps, 2**level)]
+    sums = np.zeros((steps, len(nodes)))
+    moved = np.zeros(num_groups)
+    for index, (level, first) in enumerate(nodes):
+        last = first + 2**level
+        if last <= steps:
+            for end in range(last, min(last + 2**level, steps + 1)):  # sums of so many steps that have this node
+                sums[end - 1, index] = (end >> level) << level == last and (end >> level) & 1
+            if sums[:, index].any():  # the other nodes are part of no sum, and need not be released
+                moved += np.bincount(np.arange(first, last) % num_groups, minlength=num_groups) ** 2
+    weights = signal.lfilter([1.0], [1.0, -MOMENTUM], sums, axis=0)
+    independent = np.cumsum(workload_column(steps, momentum=MOMENTUM) ** 2)
+    return math.sqrt(float(moved.max() * np.mean((weights**2).sum(axis=1)) / np.mean(independent)))
+
+
 def correlated_noises(bands: Iterable[int]) -> Iterator[tuple[str, int, IsotropicNoise]]:
     """Ordinary noise, and both kinds of correlated noise. None of their coefficients is zero, which would cost less."""
     yield "independent", 1, IsotropicNoise()
@@ -258,9 +313,13 @@ def main() -> None:
         __doc__,
         numbers={"type": int, "default": 2**26, "help": "how many numbers of one step"},
         cost={"choices": sorted(NETWORKS), "help": "time a step of this network instead"},
+        errors={"action": "store_true", "help": "print the noise of the weights instead"},
         bands={"type": int, "nargs": "*", "help": "with --cost: correlated noise of so many bands, and of its inverse"},
         batch={"type": int, "default": 256, "help": "records of that step"},
     )
+    if given.errors:
+        save(given, rows=list(errors()))
+        return
     if given.cost is not None:
         precision = "float32" if given.device == "cpu" else "bfloat16"
         case = Case(network=given.cost, batch=given.batch, device=given.device, precision=precision)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,6 +16,7 @@ from lehr.cli.main import app
 from lehr.config import CLIP_NORM, LEARNING_RATE, MOMENTUM, RunConfig
 from lehr.integrations.external_loop import PrivacyConfig
 from lehr.methods.dpsgd import dpsgd
+from lehr.privacy.bands import inverse_band_coefficients, relative_error
 from lehr.recipes import RECIPES, Task
 from tests.training.tiny import PRIVATE, linear
 
@@ -38,7 +40,9 @@ def test_epsilon_and_records_are_enough() -> None:
         tables["privacy"]["steps"],
     )
     assert recommended["learning_rate"] == tables["method"]["learning_rate"]
-    assert {"batch", "steps", "noise"} == recommended["reasons"].keys()
+    assert {"batch", "steps", "noise", "bands"} == recommended["reasons"].keys()
+    assert made["bands"] == 1
+    assert recommended["reasons"]["bands"].startswith("none")
     first, *others = recommended["alternatives"]
     assert (first["name"], first["signal"], first["compute"]) == ("recommended", 1, 1)
     assert {other["compute"] < 1 for other in others} == {True, False}
@@ -50,6 +54,22 @@ def test_the_terminal_shows_reasons_alternatives_and_the_command(monkeypatch: py
     for words in ("Recommended plan", "Why", "Alternatives", "twice the batch", "lehr train --epsilon 3 --delta 1e-05"):
         assert words in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_correlated_noise_is_recommended_where_it_clearly_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (plan("--epsilon", "8", "--records", "60000", "--steps", steps) for steps in ("50", "500"))
+    assert (few["plan"]["bands"], few["plan"]["correlation"]) == (2, "banded-inverse")
+    assert few["epsilon"] <= 8
+    first, second, *_ = few["recommendation"]["alternatives"]
+    assert (first["name"], first["signal"], second["name"]) == ("recommended", 1, "independent noise")
+    column = inverse_band_coefficients(bands=2, steps=50, num_groups=7, momentum=MOMENTUM)
+    noise = first["noise_multiplier"] * relative_error(np.array([*column, *[0.0] * 48]), momentum=MOMENTUM)
+    assert second["signal"] == pytest.approx(noise / second["noise_multiplier"])
+    assert second["signal"] <= 0.9
+    assert many["plan"]["bands"] == 1
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = CliRunner().invoke(app, ["plan", "--epsilon", "8", "--records", "60000", "--steps", "50"]).stdout
+    assert "--bands 2 --correlation banded-inverse" in shown
 
 
 @pytest.mark.parametrize(

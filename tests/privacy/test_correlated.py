@@ -7,16 +7,15 @@ The reference coefficients are those of jax_privacy 2.0.0, normalised, with 64-b
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import dp_accounting
 import numpy as np
 import pytest
 import torch
-from dp_accounting import pld
 from scipy import linalg, signal
 from torch import Tensor
 
@@ -39,10 +38,7 @@ from lehr.methods.by_name import named
 from lehr.methods.dpsgd import dpsgd
 from lehr.planning.budget import Budget
 from lehr.planning.plan import Plan, make_plan
-from lehr.privacy.correlated import (
-    CorrelatedNoise,
-    CyclicPoissonSampling,
-    InverseCorrelatedNoise,
+from lehr.privacy.bands import (
     band_coefficients,
     inverse_band_coefficients,
     inverse_coefficients,
@@ -51,6 +47,7 @@ from lehr.privacy.correlated import (
     square_root_coefficients,
     workload_column,
 )
+from lehr.privacy.correlated import CorrelatedNoise, CyclicPoissonSampling, InverseCorrelatedNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.mechanism import Mechanism
 from lehr.run.shape import RunFiles
@@ -62,6 +59,7 @@ from tests.run.test_loop import StopAt, charged, run, training, weights
 KEY = RunKey(bytes(range(32)))
 LIKE = {"weight": torch.zeros(3, 2), "bias": torch.zeros(2)}
 PLAN = Plan(noise_multiplier=1.0, expected_batch_size=4, records=40, steps=10, delta=1e-3, bands=3)
+JAX_PRIVACY = json.loads(Path(__file__).with_name("jax_privacy_reference.json").read_text(encoding="utf-8"))
 REFERENCE = {  # (steps, bands): the first coefficients, and the error relative to independent noise
     (20, 2): ([0.8478255, 0.5302753], 0.7727029),
     (100, 3): ([0.7191240, 0.5317590, 0.4473176], 0.6155067),
@@ -115,6 +113,24 @@ def test_matrix_is_as_it_is_said_to_be_at_random_settings() -> None:
             relative_error(inverse_coefficients(found, steps))
             <= relative_error(inverse_coefficients(first / np.linalg.norm(first), steps)) + 1e-12
         )
+
+
+@pytest.mark.parametrize("row", JAX_PRIVACY["strategies"], ids=lambda row: f"{row['steps']}-{row['bands']}")
+def test_matrices_agree_with_jax_privacy_at_random_settings(row: dict[str, Any]) -> None:
+    steps, bands = row["steps"], row["bands"]
+    found = band_coefficients(bands=bands, steps=steps)
+    independent = math.sqrt((steps + 1) / 2)
+    assert relative_error(inverse_coefficients(found, steps)) <= row["error"] / independent * (1 + 1e-6)
+    assert relative_error(inverse_coefficients(found, steps)) == pytest.approx(row["error"] / independent, rel=1e-4)
+    np.testing.assert_allclose(found[:4], row["coefficients"], atol=2e-3)
+    cut_off = inverse_coefficients(square_root_coefficients(bands), bands)
+    moved = moved_by_record(tuple(cut_off.tolist()), steps=steps, num_groups=row["groups"])
+    assert moved == pytest.approx(row["moved"], rel=1e-9)
+    momentum, column = row["momentum"], np.zeros(steps)
+    column[:bands] = cut_off
+    workload = workload_column(steps, momentum=momentum)
+    error = relative_error(column, momentum=momentum) * math.sqrt(np.mean(np.cumsum(workload**2)))
+    assert error == pytest.approx(row["inverse_error"], rel=1e-9)
 
 
 def test_one_band_is_independent_noise() -> None:
@@ -307,17 +323,11 @@ def test_steps_after_the_last_and_too_many_bands_are_refused() -> None:
 # The event, and its ε.
 
 
-def test_event_costs_what_dp_accounting_says_at_random_settings() -> None:
-    drawn = np.random.default_rng(8)
-    for _ in range(50):
-        bands, steps = int(drawn.integers(2, 40)), int(drawn.integers(2, 120))
-        probability, sigma = float(drawn.uniform(0.02, 1)), float(drawn.uniform(0.8, 6))
-        event = CorrelatedSteps(steps, bands, probability, Gaussian(sigma))
-        reference = pld.PLDAccountant(value_discretization_interval=2e-3)
-        inner = dp_accounting.GaussianDpEvent(sigma)
-        reference.compose(dp_accounting.PoissonSampledDpEvent(probability, inner), math.ceil(steps / bands))
-        found = PLD.epsilon(event, delta=1e-5, adjacency=PLAN.adjacency)
-        assert found == pytest.approx(reference.get_epsilon(1e-5), rel=5e-3, abs=2e-3)
+@pytest.mark.parametrize("row", JAX_PRIVACY["events"], ids=lambda row: f"{row['steps']}-{row['bands']}")
+def test_event_costs_what_jax_privacy_says_at_random_settings(row: dict[str, Any]) -> None:
+    event = CorrelatedSteps(row["steps"], row["bands"], row["probability"], Gaussian(row["noise_multiplier"]))
+    found = PLD.epsilon(event, delta=JAX_PRIVACY["delta"], adjacency=PLAN.adjacency)
+    assert found == pytest.approx(row["epsilon"], rel=5e-3, abs=1e-3)
 
 
 def test_event_is_one_of_cycles_for_every_accountant_and_the_claim_names_its_proof() -> None:

@@ -196,8 +196,14 @@ def _print_recommendation(recommended: Recommendation) -> None:
         f"with clip norm {CLIP_NORM:g} and momentum {MOMENTUM:g}.\n\n"
         f"  lehr train --epsilon {exactly(recommended.epsilon)} --delta {exactly(plan.delta)} "
         f"--batch-size {plan.expected_batch_size:.10g} --steps {plan.steps} \\\n"
-        f"      --learning-rate {recommended.learning_rate:g} --records {plan.records} ..."
+        f"      --learning-rate {recommended.learning_rate:g} --records {plan.records}{_bands_options(plan)} ..."
     )
+
+
+def _bands_options(plan: Plan) -> str:
+    if plan.bands == 1:
+        return ""
+    return f" --bands {plan.bands}" + (f" --correlation {plan.correlation}" if plan.correlation != BANDED else "")
 
 
 def _print_outlook(outlook: TanOutlook, *, draws: bool) -> None:

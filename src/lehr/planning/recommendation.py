@@ -8,20 +8,31 @@
 
 The rules for batch, steps and learning rate are those of the recipes, which were measured on hold-outs of image data.
 Alternatives at the same ε are compared by their signal q·√steps/σ (``lehr.planning.tan``) and by their compute.
+Correlated noise is recommended where it clearly pays: at the same ε, SGD with momentum then collects less noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from lehr import validate
 from lehr.accounting.events import Adjacency
-from lehr.config import CLIP_NORM, MOMENTUM
+from lehr.config import BANDED_INVERSE, CLIP_NORM, MOMENTUM
 from lehr.errors import AccountantFailed, InvalidValue, Unreachable
 from lehr.planning.plan import Plan, make_plan
 from lehr.planning.tan import TIGHT
+from lehr.privacy.bands import (
+    Floats,
+    band_coefficients,
+    inverse_band_coefficients,
+    inverse_coefficients,
+    relative_error,
+)
 
 SHARE = 8192 / 60_000  # of the records, in a batch
 STEPS = 500
@@ -31,6 +42,10 @@ PASSES = 40  # of a run without a recipe
 # the root of the number of steps, so that this product alone decides how much noise the weights collect. The best one
 # grows with a power of the signal, ε times the number of records (hold-outs of FashionMNIST and CIFAR-10).
 TRAVEL, TRAVEL_POWER = 2200.0, 0.75
+
+LEAST_GAIN = 0.1  # the share of noise that correlated noise must save: such a run is harder to resume and to check
+BANDS_TRIED = (2, 4, 8, 16, 32, 64)
+INVERSE_BANDS = 2  # with momentum, more are hardly better (docs/methods.md)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,11 +118,20 @@ def recommend_plan(
         steps=recommended_steps(records, batch) if steps is None and noise_multiplier is None else steps,
     )
     alternatives = tuple(_alternatives(plan, epsilon))
+    learning_rate = recommended_learning_rate(epsilon=epsilon, records=records, steps=plan.steps)
+    reasons = dict(_reasons(plan, fixed, alternatives))
+    if adjacency is Adjacency.ADD_OR_REMOVE_ONE and noise_multiplier is None:
+        banded, noise = _with_bands(plan, epsilon)
+        reasons["bands"] = _bands_reason(banded, noise)
+        if 1 - noise >= LEAST_GAIN:
+            first, *others = (replace(each, signal=each.signal * noise) for each in alternatives)
+            best = Alternative(name=first.name, plan=banded, signal=1.0, compute=1.0, learning_rate=learning_rate)
+            plan, alternatives = banded, (best, replace(first, name="independent noise"), *others)
     return Recommendation(
         plan=plan,
         epsilon=epsilon,
-        learning_rate=recommended_learning_rate(epsilon=epsilon, records=records, steps=plan.steps),
-        reasons=dict(_reasons(plan, fixed, alternatives)),
+        learning_rate=learning_rate,
+        reasons=reasons,
         alternatives=alternatives,
     )
 
@@ -143,6 +167,55 @@ def usual_steps(records: int, expected_batch_size: float) -> int:
     return max(1, round(PASSES * records / validate.positive(expected_batch_size=expected_batch_size)))
 
 
+def _with_bands(plan: Plan, epsilon: float) -> tuple[Plan, float]:
+    """The best of some plans with correlated noise at the same ε, and the noise of its weights over the plan's own.
+
+    Which number of bands is best is estimated by the central limit of the cost of cycles (Dong et al. 2019), and
+    counted exactly for that one.
+    """
+    inverse = _calibrate(plan, epsilon, bands=INVERSE_BANDS, correlation=BANDED_INVERSE)
+    column = _inverse_column(inverse)
+    found = [(inverse, inverse.noise_multiplier * relative_error(column, momentum=MOMENTUM))]
+    estimates = {
+        bands: relative_error(_column(bands, plan.steps), momentum=MOMENTUM) * _sigma(plan, bands, inverse)
+        for bands in BANDS_TRIED
+        if bands <= plan.steps and bands * plan.expected_batch_size <= plan.records
+    }
+    if estimates:
+        bands = min(estimates, key=lambda each: estimates[each])
+        banded = _calibrate(plan, epsilon, bands=bands)
+        error = relative_error(_column(bands, plan.steps), momentum=MOMENTUM)
+        found.append((banded, banded.noise_multiplier * error))
+    best, noise = min(found, key=lambda each: each[1])
+    return best, noise / plan.noise_multiplier
+
+
+def _column(bands: int, steps: int) -> Floats:
+    return inverse_coefficients(band_coefficients(bands=bands, steps=steps, momentum=MOMENTUM), steps)
+
+
+def _inverse_column(plan: Plan) -> Floats:
+    column = np.zeros(plan.steps)
+    found = inverse_band_coefficients(bands=plan.bands, steps=plan.steps, num_groups=plan.num_groups, momentum=MOMENTUM)
+    column[: len(found)] = found
+    return column
+
+
+def _sigma(plan: Plan, bands: int, single: Plan) -> float:
+    """About the noise multiplier of so many bands, from that of a plan with a single Gaussian mechanism."""
+    rate = bands * plan.sampling_probability
+    cycles = math.ceil(plan.steps / bands)
+    return 1 / math.sqrt(math.log1p(1 / (single.noise_multiplier * rate) ** 2 / cycles))
+
+
+def _bands_reason(banded: Plan, noise: float) -> str:
+    which = f"{banded.bands} bands{' of the inverse matrix' if banded.correlation == BANDED_INVERSE else ''}"
+    share = f"{abs(1 - noise):.0%} {'less' if noise < 1 else 'more'} noise in the weights at the same ε"
+    if 1 - noise >= LEAST_GAIN:
+        return f"{which}: {share} (momentum {MOMENTUM:g}); the run is charged as a whole and resumed only bit for bit"
+    return f"none: {which}, the best tried, have {share} (momentum {MOMENTUM:g})"
+
+
 def _alternatives(plan: Plan, epsilon: float) -> Iterator[Alternative]:
     """The plan itself, other batches and steps, and what a run without a recipe does; those out of reach are absent."""
     batch, steps, records = plan.expected_batch_size, plan.steps, plan.records
@@ -163,7 +236,7 @@ def _alternatives(plan: Plan, epsilon: float) -> Iterator[Alternative]:
             continue
         seen.add(pair)
         try:
-            each = plan if pair == (batch, steps) else _calibrate(plan, epsilon, *pair)
+            each = plan if pair == (batch, steps) else _calibrate(plan, epsilon, batch=pair[0], steps=pair[1])
         except (Unreachable, AccountantFailed):
             continue
         yield Alternative(
@@ -175,15 +248,18 @@ def _alternatives(plan: Plan, epsilon: float) -> Iterator[Alternative]:
         )
 
 
-def _calibrate(plan: Plan, epsilon: float, batch: float, steps: int) -> Plan:
+def _calibrate(
+    plan: Plan, epsilon: float, *, batch: float | None = None, steps: int | None = None, **bands: Any
+) -> Plan:
     return make_plan(
         epsilon=epsilon,
         records=plan.records,
         delta=plan.delta,
         adjacency=plan.adjacency,
-        expected_batch_size=batch,
-        steps=steps,
+        expected_batch_size=plan.expected_batch_size if batch is None else batch,
+        steps=plan.steps if steps is None else steps,
         accountant=TIGHT if plan.adjacency is Adjacency.ADD_OR_REMOVE_ONE else None,  # faster than all of them
+        **bands,
     )
 
 
