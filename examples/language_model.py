@@ -217,7 +217,7 @@ def fine_tune(model: Any, records: list[Record], given: argparse.Namespace, *, l
                 use_cpu=True,
                 disable_tqdm=True,
             ),
-            train_dataset=records,  # type: ignore[arg-type]
+            train_dataset=records,
             privacy=PrivacyConfig(
                 epsilon=given.epsilon,
                 delta=1e-5,
@@ -239,7 +239,7 @@ def train_publicly(model: Any, records: list[Record], steps: int, *, batch: int,
     for _ in range(steps):
         drawn = torch.randint(len(records), (batch,)).tolist()
         optimizer.zero_grad()
-        token_losses(model, [records[place] for place in drawn]).nanmean(1).mean().backward()
+        token_losses(model, [records[place] for place in drawn]).nanmean(1).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
 

@@ -77,8 +77,8 @@ def _row(
     cells: list[Any] = []
     for data in every:
         arguments = {"data": data, **plan}
-        rate = _best_rate(outcomes, arguments | tuned, size)
-        jobs = [] if rate is None else [_job(arguments | options, rate, seed) for seed in size.seed_range(SEEDS)]
+        rate = _best_rate(outcomes, {**arguments, **tuned}, size)
+        jobs = [] if rate is None else [_job({**arguments, **options}, rate, seed) for seed in size.seed_range(SEEDS)]
         found = outcomes.get_all(jobs)
         noise = found[0]["noise_multiplier"] if found else None
         cells += [statistic(each["accuracy"] for each in found), None if rate is None else f"{rate:g} ×", noise]

@@ -138,7 +138,7 @@ class DiscreteNoise(IsotropicNoise):
         whole = torch.cat([value.double().flatten() for value in values])  # the stream is cut as the sum is
         released = randomness.rounded_normals(purpose, {"": whole})[""]
         released += on_grid(whole, noise_std)
-        parts = (released.double() * (noise_std * 2.0**-SCALE_BITS)).split([value.numel() for value in values])
+        parts = torch.split(released.double() * (noise_std * 2.0**-SCALE_BITS), [value.numel() for value in values])
         return ReleasedSum(
             values={
                 name: part.view(value.shape).to(at_least_float32(value.dtype))
