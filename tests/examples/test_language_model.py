@@ -13,8 +13,8 @@ from tests.examples.loading import example, run_main
 pytest.importorskip("transformers")
 language_model = example("language_model", needs="peft")
 
-TINY = ["--steps", "3", "--batch-size", "16", "--length", "12", "--width", "8", "--layers", "1", "--rank", "2", "--canaries", "16"]
-TINY += ["--public-steps", "2", "--public-records", "50"]
+TINY = ["--steps", "3", "--batch-size", "16", "--length", "12", "--width", "8", "--layers", "1", "--rank", "2"]
+TINY += ["--canaries", "16", "--public-steps", "2", "--public-records", "50"]
 ROW = re.compile(r"^(.+?) {2,}([\d,]+) +(\d+\.\d\d) +(none|\d+\.\d\d)(?: +at least (\d+\.\d\d))? +\d+$", re.MULTILINE)
 
 
