@@ -137,6 +137,27 @@ def test_balls_in_bins_come_close_to_their_claim_and_not_with_half_the_noise(
         assert 4.0 < audit.decisive.epsilon < 8.0
 
 
+@pytest.mark.parametrize("largest_batch, share", [(None, 0.6), (1090, 0.6)])
+def test_records_that_are_zeroed_out_show_most_of_the_claim_and_refute_half_the_noise(
+    largest_batch: int | None, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(
+        epsilon=3.0,
+        delta=1e-5,
+        records=2048,
+        expected_batch_size=1024,
+        steps=100,
+        largest_batch=largest_batch,
+        adjacency=Adjacency.ZERO_OUT,
+    )
+    audit = attack(named("dpsgd"), plan, num_canaries=4096, keys=keys_of("zeroed out"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert all(check.passed for check in audit.checks)
+    assert audit.decisive.epsilon > share * audit.claimed_epsilon
+    scale_noise(monkeypatch, 0.5)
+    assert attack(named("dpsgd"), plan, num_canaries=4096, keys=keys_of("zeroed out")).verdict is Verdict.REFUTED
+
+
 def test_without_sampling_the_score_is_linear() -> None:
     plan = make_plan(epsilon=4.0, delta=1e-5, records=600, expected_batch_size=600, steps=10)
     found = scores_of("dpsgd", plan)

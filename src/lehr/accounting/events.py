@@ -32,6 +32,7 @@ class Adjacency(Enum):
 
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
     REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"  # a record keeps its place in every draw, and adds nothing to any sum
 
 
 class _Checked:
@@ -58,7 +59,7 @@ class Gaussian(_Checked):
     """Gaussian noise on a value of known L2 sensitivity.
 
     ``noise_multiplier`` is the noise's standard deviation over the L2 sensitivity *under the adjacency in use*
-    (a sum of records clipped to C has sensitivity C under add-or-remove-one and 2·C under replace-one).
+    (a sum of records clipped to C has sensitivity 2·C under replace-one, and C under the other two).
     Zero means that the value was released as it is: every accountant answers infinity.
     """
 
