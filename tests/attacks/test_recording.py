@@ -193,8 +193,8 @@ def draw_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records were drawn, of every draw from here on."""
     draw, sizes = Mechanism.draw, [0]
 
-    def counting(self: Mechanism, num_records: int, randomness: Any) -> Tensor:
-        indices = draw(self, num_records, randomness)
+    def counting(self: Mechanism, num_records: int, randomness: Any, **given: Any) -> Tensor:
+        indices = draw(self, num_records, randomness, **given)
         sizes.append(len(indices))
         return indices
 
@@ -291,7 +291,7 @@ def error_follows_the_draws(monkeypatch: pytest.MonkeyPatch) -> Method:
 
 
 def probability_follows_the_records_held(monkeypatch: pytest.MonkeyPatch) -> Method:
-    def draw(self: Mechanism, num_records: int, randomness: Any) -> Tensor:
+    def draw(self: Mechanism, num_records: int, randomness: Any, **_: Any) -> Tensor:
         uniforms: Tensor = randomness.uniforms("sampling", num_records)
         return (uniforms < 14 / num_records).nonzero().squeeze(1)
 
@@ -300,7 +300,7 @@ def probability_follows_the_records_held(monkeypatch: pytest.MonkeyPatch) -> Met
 
 
 def shuffled_with_all_records(monkeypatch: pytest.MonkeyPatch) -> Method:
-    def draw(self: Mechanism, num_records: int, randomness: Any) -> Tensor:
+    def draw(self: Mechanism, num_records: int, randomness: Any, **_: Any) -> Tensor:
         uniforms: Tensor = randomness.uniforms("sampling", num_records)
         return uniforms.argsort()[:8]
 
