@@ -32,6 +32,7 @@ CHOICES = {
     "accounting": ["proven", "published"],
     "settings_chosen_on": ["fixed", "public", "private"],
     "noise": ["float", "discrete"],
+    "adjacency": ["add-or-remove-one", "replace-one", "zero-out"],
     "precision": ["as_model", "bfloat16"],
 }
 

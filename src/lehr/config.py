@@ -99,6 +99,7 @@ PLAN_FIELDS = (
     "steps",
     "epochs",
     "sampling",
+    "adjacency",
     "largest_batch",
     "bands",
     "correlation",
@@ -317,6 +318,10 @@ class PrivacyConfig(Section):
     steps: int | None = option("Number of steps.")
     epochs: float | None = option("Passes over the data, instead of steps.", check=validate.positive)
     sampling: str = option("poisson, balls-in-bins, truncated-poisson or without-replacement.", "poisson")
+    adjacency: str | None = option(
+        "zero-out: with truncated-poisson or without-replacement, neighbours have a record that adds nothing.",
+        choices=("add-or-remove-one", "replace-one", "zero-out"),
+    )
     largest_batch: int | None = option(
         "With truncated-poisson: larger batches are cut to this at random; by default a size hardly ever exceeded."
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting import pld
+from dp_accounting import NeighboringRelation, pld
 from scipy import stats
 
 from lehr.accounting.closed_forms import GDP, TAN, GaussianStep, cut_probability, gaussian_epsilon, gaussian_steps
@@ -44,7 +44,7 @@ from tests.accounting.settings import (
     TAN as TAN_REFERENCES,
 )
 
-ADD_OR_REMOVE = Adjacency.ADD_OR_REMOVE_ONE
+ADD_OR_REMOVE, ZERO_OUT = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.ZERO_OUT
 DELTA = 1e-5
 RUN = Repeated(PoissonSampled(0.02, Gaussian(1.1)), 300)
 
@@ -352,3 +352,103 @@ def test_truncated_steps_are_refused_by_name_where_they_cannot_be_counted(accoun
     adjacency = Adjacency.ADD_OR_REMOVE_ONE if accountant in (GDP, TAN) else Adjacency.REPLACE_ONE
     with pytest.raises(UnsupportedEvent):
         accountant.epsilon(step, delta=1e-5, adjacency=adjacency)
+
+
+# Zero-out: a record keeps its place in every draw, and adds nothing.
+
+
+def fixed_size(q: float, sigma: float) -> SampledWithoutReplacement:
+    return SampledWithoutReplacement(10_000, round(q * 10_000), Gaussian(sigma))
+
+
+def zero_out_epsilon(event: Event, *, delta: float = DELTA) -> float:
+    return PLD.epsilon(event, delta=delta, adjacency=ZERO_OUT)
+
+
+class Neighbours:
+    """What a step of fixed size releases on a line: with the record, which adds g, and with it zeroed out.
+
+    Where the record is not drawn, another has its place, which adds y.
+    """
+
+    def __init__(self, q: float, sigma: float, *, g: float = 1.0, y: float) -> None:
+        outcomes = np.linspace(-1 - 12 * sigma, 1 + 12 * sigma, 40_001)
+        self.width = float(outcomes[1] - outcomes[0])
+        other, present, absent = (stats.norm.pdf(outcomes, mean, sigma) for mean in (y, g, 0.0))
+        self.with_it, self.zeroed = (1 - q) * other + q * present, (1 - q) * other + q * absent
+
+    def delta(self, epsilon: float) -> float:
+        """The δ at which this ε holds for them, in the worse direction."""
+        pairs = ((self.with_it, self.zeroed), (self.zeroed, self.with_it))
+        return max(float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) * self.width for p, q in pairs)
+
+
+SETTINGS_OF_A_STEP = [(0.1, 1.0, 1e-5), (0.01, 2.0, 1e-6), (0.5, 0.8, 1e-3), (0.3, 5.0, 1e-4), (0.9, 0.5, 1e-5)]
+
+
+@pytest.mark.parametrize("q, sigma, delta", SETTINGS_OF_A_STEP)
+def test_a_step_of_fixed_size_costs_what_its_worst_neighbours_show_if_one_is_zeroed_out(
+    q: float, sigma: float, delta: float
+) -> None:
+    epsilon = zero_out_epsilon(fixed_size(q, sigma), delta=delta)
+    worst = max(Neighbours(q, sigma, y=y).delta(epsilon) for y in (-1.0, 1.0))
+    assert math.isclose(worst, delta, rel_tol=1e-3)
+    generator = np.random.default_rng(0)
+    for g, y in generator.uniform(-1, 1, (20, 2)):
+        assert Neighbours(q, sigma, g=g, y=y).delta(epsilon) <= delta * (1 + 1e-3)
+    as_poisson = zero_out_epsilon(PoissonSampled(q, Gaussian(sigma)), delta=delta)  # a common mistake
+    assert Neighbours(q, sigma, y=-1.0).delta(as_poisson) > 1.01 * delta
+
+
+@pytest.mark.parametrize("q, sigma, delta", SETTINGS_OF_A_STEP[:3])
+def test_two_steps_of_fixed_size_cover_neighbours_that_differ_from_step_to_step(
+    q: float, sigma: float, delta: float
+) -> None:
+    epsilon = zero_out_epsilon(Repeated(fixed_size(q, sigma), 2), delta=delta)
+    for places in ((-1.0, -1.0), (-1.0, 1.0), (1.0, 1.0), (-1.0, 0.0)):
+        first, second = (Neighbours(q, sigma, y=y) for y in places)
+        every = slice(None, None, 25)  # both steps on a coarser line
+        for one, other in (("with_it", "zeroed"), ("zeroed", "with_it")):
+            p, below = (np.outer(getattr(first, side)[every], getattr(second, side)[every]) for side in (one, other))
+            found = float(np.maximum(p - math.exp(epsilon) * below, 0).sum()) * (25 * first.width) ** 2
+            assert found <= delta * (1 + 1e-2)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_under_zero_out_a_truncated_step_costs_no_more_than_dp_accounting_says(seed: int) -> None:
+    """Theirs counts a record in a full batch as replaced."""
+    step, _ = truncated(seed)
+    reference = pld.privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
+        dataset_size=step.records,
+        sampling_probability=step.sampling_probability,
+        truncated_batch_size=step.largest_batch,
+        noise_multiplier=step.event.noise_multiplier,
+        value_discretization_interval=1e-3,
+        neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
+    )
+    theirs, ours = reference.get_epsilon_for_delta(1e-5), zero_out_epsilon(step)
+    plain = poisson(step)
+    assert zero_out_epsilon(plain) == pld_epsilon(plain) <= ours * (1 + 1e-3)
+    assert ours <= min(theirs + 2e-3, pld_epsilon(step) * (1 + 1e-4))
+    if cut_probability(step) < 1e-9:
+        assert math.isclose(ours, theirs, rel_tol=2e-3, abs_tol=2e-3)
+
+
+def test_zeroing_out_costs_less_than_replacing_and_more_than_it_does_in_poisson_samples() -> None:
+    event = Repeated(fixed_size(0.02, 2.0), 500)
+    as_poisson = Repeated(PoissonSampled(0.02, Gaussian(2.0)), 500)
+    replaced = Repeated(fixed_size(0.02, 1.0), 500)  # the same noise, which is half of the sensitivity there
+    renyi = RDP_BALLE20.epsilon(event, delta=DELTA, adjacency=ZERO_OUT)
+    assert 1.1 * zero_out_epsilon(as_poisson) < zero_out_epsilon(event) < renyi
+    assert renyi == RDP_BALLE20.epsilon(replaced, delta=DELTA, adjacency=Adjacency.REPLACE_ONE)
+    everybody = SampledWithoutReplacement(100, 100, Gaussian(2.0))
+    assert math.isclose(zero_out_epsilon(everybody), zero_out_epsilon(Gaussian(2.0)), rel_tol=1e-4)
+
+
+def test_what_is_not_proven_under_zero_out_is_refused() -> None:
+    step = TruncatedPoissonSampled(0.1, 1000, 110, Gaussian(1.0))
+    with pytest.raises(UnsupportedEvent):
+        RDP_BALLE20.epsilon(step, delta=DELTA, adjacency=ZERO_OUT)
+    with pytest.raises(UnsupportedEvent):
+        PLD.epsilon(fixed_size(0.1, 1.0), delta=DELTA, adjacency=ADD_OR_REMOVE)
+    assert zero_out_epsilon(fixed_size(0.1, 0.0)) == math.inf

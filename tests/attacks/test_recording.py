@@ -18,7 +18,7 @@ from lehr.acceptance.rules import Always
 from lehr.accounting.events import Adjacency
 from lehr.accounting.ledger import Ledger
 from lehr.attacks import canaries as planting
-from lehr.attacks.canaries import NUM_CLASSES, PRESENT, REPLACED
+from lehr.attacks.canaries import NUM_CLASSES, PRESENT, REPLACED, ZEROED
 from lehr.attacks.harness import observed
 from lehr.attacks.recording import (
     DRAWS,
@@ -70,10 +70,11 @@ def replayed(method: Method, *, plan: Plan | None = None, held: int = HELD) -> C
     """With canaries that saturate the clip, one of which is the record in question."""
     plan = plan or plan_of(method)
     canaries = canaries_for(method, plan, num_canaries=64)
-    is_replacing, index = plan.adjacency is Adjacency.REPLACE_ONE, 1
+    is_replacing, index = plan.adjacency is not Adjacency.ADD_OR_REMOVE_ONE, 1
     num_records = plan.records if is_replacing else held
+    instead = ZEROED if plan.adjacency is Adjacency.ZERO_OUT else REPLACED
     rows = torch.arange(min(num_records, canaries.num_canaries))
-    opposite = canaries.records(torch.tensor([index]), torch.tensor([REPLACED])).at(torch.tensor([0]))
+    opposite = canaries.records(torch.tensor([index]), torch.tensor([instead])).at(torch.tensor([0]))
     return compare(
         canaries.network(),
         canaries.records(rows, torch.full_like(rows, PRESENT)).at(torch.arange(num_records)),
@@ -105,6 +106,13 @@ def test_a_record_replaced_by_its_opposite_moves_the_sum_by_twice_its_own(name: 
     method = named(name, **SETTINGS.get(name, {}))
     plan = plan_of(method, adjacency=Adjacency.REPLACE_ONE, records=64, expected_batch_size=32)
     assert_only_the_sum_moves(replayed(method, plan=plan))
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "adan"])
+def test_a_record_that_is_zeroed_out_moves_the_sum_by_its_own(name: str) -> None:
+    given = {"records": 64, "expected_batch_size": 32}
+    method = named(name, **SETTINGS.get(name, {}))
+    assert_only_the_sum_moves(replayed(method, plan=plan_of(method, adjacency=Adjacency.ZERO_OUT, **given)))
 
 
 def test_bounds_of_coordinates_are_compared_as_well() -> None:

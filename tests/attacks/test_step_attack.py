@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,6 +136,48 @@ def test_balls_in_bins_come_close_to_their_claim_and_not_with_half_the_noise(
     if not is_halved:
         assert all(check.passed for check in audit.checks)
         assert 4.0 < audit.decisive.epsilon < 8.0
+
+
+AT_THREE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings of the method, and of the plan
+    "quantile": ({"clip": "quantile"}, {"records": 60_000, "expected_batch_size": 6_000}),
+    "discrete": ({"noise": "discrete"}, {"records": 60_000, "expected_batch_size": 6_000, "noise": "discrete"}),
+    "balls-in-bins": ({}, {"records": 60_000, "bins": 10}),
+    "truncated": ({}, {"records": 2200, "expected_batch_size": 220, "largest_batch": 262}),
+}
+
+
+@pytest.mark.parametrize("name", AT_THREE)
+def test_at_epsilon_three_most_of_the_claim_is_certified_and_half_the_noise_refuted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_method, of_plan = AT_THREE[name]
+    method, plan = named("dpsgd", **of_method), make_plan(epsilon=3.0, delta=1e-5, steps=400, **of_plan)
+    audit = attack(method, plan, num_canaries=4096, keys=keys_of("table a"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert 0.7 * audit.claimed_epsilon <= audit.decisive.epsilon <= audit.claimed_epsilon
+    scale_noise(monkeypatch, 0.5)
+    assert attack(method, plan, num_canaries=4096, keys=keys_of("half")).verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("largest_batch", [None, 1090])
+def test_records_that_are_zeroed_out_show_most_of_the_claim_and_refute_half_the_noise(
+    largest_batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(
+        epsilon=3.0,
+        delta=1e-5,
+        records=2048,
+        expected_batch_size=1024,
+        steps=100,
+        largest_batch=largest_batch,
+        adjacency=Adjacency.ZERO_OUT,
+    )
+    audit = attack(named("dpsgd"), plan, num_canaries=4096, keys=keys_of("zeroed out"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert all(check.passed for check in audit.checks)
+    assert audit.decisive.epsilon > 0.6 * audit.claimed_epsilon  # the worst other record is not there
+    scale_noise(monkeypatch, 0.5)
+    assert attack(named("dpsgd"), plan, num_canaries=4096, keys=keys_of("zeroed out")).verdict is Verdict.REFUTED
 
 
 def test_without_sampling_the_score_is_linear() -> None:

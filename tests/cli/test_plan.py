@@ -55,6 +55,8 @@ def test_noise_and_delta_are_shown_with_all_digits(lehr: Run, lehr_json: RunJson
     assert "noise multiplier       1.1\n" in "\n".join(map(str.rstrip, shown.splitlines()))
     replaced = lehr_json(*MNIST, "--noise-multiplier", "2", "--steps", "50", "--adjacency", "replace-one")
     assert replaced["plan"]["adjacency"] == "replace-one"
+    zeroed = lehr_json(*MNIST, "--noise-multiplier", "2", "--steps", "50", "--adjacency", "zero-out")
+    assert (zeroed["plan"]["adjacency"], zeroed["accountant"]) == ("zero-out", "pld")
 
 
 def test_total_amount_of_noise_is_shown(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_sampler_is_counted_by_an_accountant_under_its_own_adjacency(sampling:
 
 @pytest.mark.parametrize("sampling", SAMPLERS)
 def test_the_noise_of_the_event_is_measured_under_its_adjacency(sampling: Sampling) -> None:
-    factor = {Adjacency.ADD_OR_REMOVE_ONE: 1, Adjacency.REPLACE_ONE: 2}[sampling.adjacency]
+    factor = 2 if sampling.adjacency is Adjacency.REPLACE_ONE else 1
     assert sampling.sensitivity_factor == factor
     event: Any = sampling.event(Gaussian(3.0 * factor))
     assert event.event == Gaussian(3.0)

@@ -20,8 +20,17 @@ from scipy import linalg, signal
 from torch import Tensor
 
 from lehr import fit
-from lehr.accounting.accountant import bound, claim
-from lehr.accounting.events import CorrelatedSteps, Gaussian, InverseCorrelatedSteps, PoissonSampled, Repeated, counted
+from lehr.accounting.accountant import answers, bound, claim
+from lehr.accounting.events import (
+    Adjacency,
+    CorrelatedSteps,
+    Event,
+    Gaussian,
+    InverseCorrelatedSteps,
+    PoissonSampled,
+    Repeated,
+    counted,
+)
 from lehr.accounting.ledger import Ledger
 from lehr.accounting.pld import PLD
 from lehr.attacks import canaries as planting
@@ -344,6 +353,15 @@ def test_inverse_event_is_one_gaussian_for_every_accountant_and_the_claim_names_
     assert bound(event, delta=1e-5).epsilon == bound(Gaussian(1.5), delta=1e-5).epsilon
     assert bound(Repeated(event, 2), delta=1e-5).epsilon == bound(Repeated(Gaussian(1.5), 2), delta=1e-5).epsilon
     assert "correlated.proof.md" in claim(event, delta=1e-5).theorem
+
+
+@pytest.mark.parametrize(
+    "event", [CorrelatedSteps(48, 3, 0.3, Gaussian(1.5)), InverseCorrelatedSteps(48, 3, 4, Gaussian(1.5))]
+)
+def test_no_accountant_counts_correlated_noise_where_records_are_replaced(event: Event) -> None:
+    """A record that takes the place of another moves the steps of both."""
+    assert all(each.epsilon is None for each in answers(event, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
+    assert all(each.epsilon for each in answers(event, delta=1e-5, adjacency=Adjacency.ZERO_OUT))
 
 
 def test_event_is_not_divided_by_a_ledger(tmp_path: Path) -> None:

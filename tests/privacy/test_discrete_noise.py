@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from pathlib import Path
 
@@ -330,20 +331,37 @@ def bit_scores(noise: IsotropicNoise, *, value: float, step: int) -> np.ndarray:
     return (is_near & is_multiple).double().numpy()
 
 
-def attacked(noise: IsotropicNoise) -> tuple[float, float, float]:
+def grid_scores(noise: IsotropicNoise, *, value: float, step: int) -> np.ndarray:
+    """Whether each release between -1 and 0 is an odd multiple of 2⁻⁵¹, of a sum that is quantised to integers.
+
+    Noise between -4 and -3 is any multiple of 2⁻⁵¹, and stays one when 3 is added; noise between -5 and -4 is a
+    multiple of 2⁻⁵⁰. So the grid of a release tells the size of the sum below it (Haney et al. 2022).
+    """
+    private = PrivateSum(values={"w": torch.full((RELEASES,), value, dtype=torch.float64)}, sensitivity=1.0)
+    released = noise.release(private, noise_multiplier=MULTIPLIER, randomness=KEY.at(step=step, attempt=0)).values["w"]
+    return ((released > -1) & (released < 0) & (torch.fmod(released, 2.0**-50) != 0)).double().numpy()
+
+
+Attack = tuple[Callable[..., np.ndarray], float, float]  # scores, and the sums with and without a record
+
+
+def attacked(noise: IsotropicNoise, by: Attack) -> tuple[float, float, float]:
     """How often the attack says "member" of a member and of another, and the ε that this certifies."""
-    members, others = (bit_scores(noise, value=value, step=step) for step, value in enumerate((1.0, 0.0)))
+    scores, *sums = by
+    members, others = (scores(noise, value=value, step=step) for step, value in enumerate(sums))
     found = clopper_pearson(Scores(members, others), delta=1e-9, threshold=0.5)
     return float(members.mean()), float(others.mean()), found.epsilon
 
 
-def test_the_last_bits_of_ordinary_noise_refute_its_claim_and_those_of_discrete_noise_do_not() -> None:
+@pytest.mark.parametrize("by", [(bit_scores, 1.0, 0.0), (grid_scores, 3.0, 4.0)], ids=["last bits", "quantised sums"])
+def test_the_bits_of_ordinary_noise_refute_its_claim_and_those_of_discrete_noise_do_not(by: Attack) -> None:
     claimed = bound(Gaussian(MULTIPLIER), delta=1e-9).epsilon
-    members, others, epsilon = attacked(IsotropicNoise())
+    members, others, epsilon = attacked(IsotropicNoise(), by)
     assert members > 50 * others
     assert epsilon > 1.5 * claimed
-    members, others, epsilon = attacked(DiscreteNoise())
+    members, others, epsilon = attacked(DiscreteNoise(), by)
     assert epsilon <= claimed
+    assert by[0] is bit_scores or min(members, others) > 0.01  # the grid is there whatever the sum
 
 
 def last_bits(*, value: float, step: int) -> Tensor:

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from lehr.accounting.events import Adjacency, BallsInBins, Gaussian, PoissonSampled, SampledWithoutReplacement
+from lehr.accounting.events import (
+    Adjacency,
+    BallsInBins,
+    Gaussian,
+    PoissonSampled,
+    RoundedGaussian,
+    SampledWithoutReplacement,
+)
 from lehr.errors import InvalidValue
 from lehr.privacy import sampling
 from lehr.privacy.rng import RunKey, StepRandomness
@@ -242,6 +249,10 @@ def test_impossible_samples_are_refused(sample_size: int, records: int) -> None:
 def test_each_sampling_has_its_adjacency() -> None:
     assert adjacency_of("poisson") is PoissonSampling.adjacency is Adjacency.ADD_OR_REMOVE_ONE
     assert adjacency_of("without-replacement") is WithoutReplacement.adjacency is Adjacency.REPLACE_ONE
+    assert adjacency_of("truncated-poisson", "zero-out") is Adjacency.ZERO_OUT
+    for name, wrong in (("poisson", "zero-out"), ("without-replacement", "add-or-remove-one")):
+        with pytest.raises(InvalidValue, match=r"^adjacency"):
+            adjacency_of(name, wrong)
     add, replace = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE
     assert counted_under(add, expected_batch_size=2.5, records=10) == PoissonSampling(2.5, 10)
     assert counted_under(replace, expected_batch_size=2.0, records=10) == WithoutReplacement(2, 10)
@@ -438,3 +449,16 @@ def test_shuffled_epochs_are_refused_with_a_replacement() -> None:
     assert made == BallsInBinsSampling(bins=4, records=100)
     with pytest.raises(InvalidValue, match=r"^bins must be"):
         counted_under(Adjacency.REPLACE_ONE, expected_batch_size=25, records=100, bins=4)
+
+
+def test_a_record_that_is_zeroed_out_has_the_noise_of_its_own_contribution() -> None:
+    zeroed = counted_under(Adjacency.ZERO_OUT, expected_batch_size=10, records=100)
+    assert zeroed.sensitivity_factor == 1
+    for noise in (Gaussian(3.0), RoundedGaussian(3.0)):
+        assert zeroed.event(noise) == SampledWithoutReplacement(records=100, sample_size=10, event=noise)
+    cut = counted_under(Adjacency.ZERO_OUT, expected_batch_size=10, records=100, largest_batch=20)
+    assert isinstance(cut, TruncatedPoissonSampling)
+    with pytest.raises(InvalidValue, match=r"^adjacency"):
+        WithoutReplacement(sample_size=10, records=100, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    with pytest.raises(InvalidValue, match=r"^bins"):
+        counted_under(Adjacency.ZERO_OUT, expected_batch_size=25, records=100, bins=4)

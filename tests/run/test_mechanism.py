@@ -111,7 +111,7 @@ def test_noise_under_a_schedule(adjacency: Adjacency, planned_step: int) -> None
     plan = replace(PLAN, adjacency=adjacency, noise_schedule=LinearDecay(steps=9, first=2.0, last=1.0))
     charged = plan.gradient_event(planned_step)
     assert isinstance(charged, PoissonSampled | SampledWithoutReplacement)
-    moved = 0.5 if adjacency is Adjacency.ADD_OR_REMOVE_ONE else 1.0
+    moved = 1.0 if adjacency is Adjacency.REPLACE_ONE else 0.5
     std = float(released(plan, a_sum(), planned_step=planned_step).values["weight"].std())
     assert std == pytest.approx(charged.event.noise_multiplier * moved, rel=0.01)
     assert charged.event.noise_multiplier == pytest.approx(1.5 * (2 - planned_step / 9))

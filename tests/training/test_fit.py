@@ -16,9 +16,18 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, TensorDataset
 
 from lehr import fit
-from lehr.accounting.events import BallsInBins, Gaussian, PoissonSampled, TruncatedPoissonSampled, counted
+from lehr.accounting.events import (
+    Adjacency,
+    BallsInBins,
+    Gaussian,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    TruncatedPoissonSampled,
+    counted,
+)
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.certificate import Statements, read_certificate
+from lehr.certificates.checking import mismatches
 from lehr.data import DataSet, InMemory, Preparation
 from lehr.errors import BadRecord, CertificateMismatch, InvalidValue, LehrError, NotPrivate, StoreError, Unreachable
 from lehr.methods.dpsgd import dpsgd
@@ -86,6 +95,30 @@ def test_truncated_batches_are_planned_charged_and_never_larger(tmp_path: Path) 
             fit_tiny(tmp_path / "wrong", **wrong)
     with pytest.raises(InvalidValue, match=r"^records must be"):  # there are more than stated
         fit_tiny(tmp_path / "wrong", sampling="truncated-poisson", records=40)
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "truncated-poisson"])
+def test_under_zero_out_a_run_is_charged_for_a_record_that_adds_nothing(sampling: str, tmp_path: Path) -> None:
+    named = {"sampling": sampling, "adjacency": "zero-out", "records": HELD, "settings_chosen_on": "fixed"}
+    run = fit_tiny(tmp_path / "run", noise_multiplier=4.0, **named)
+    noise = Gaussian(4.0)
+    expected = {
+        "without-replacement": SampledWithoutReplacement(HELD, 8, noise),
+        "truncated-poisson": TruncatedPoissonSampled(8 / HELD, HELD, usual_largest_batch(8, HELD), noise),
+    }[sampling]
+    with Ledger.open(tmp_path / "run/ledger.db") as ledger:
+        assert counted(ledger.charged()) == {expected: 5}
+        assert ledger.adjacency is Adjacency.ZERO_OUT
+    certificate = run.certificate
+    assert certificate is not None
+    assert mismatches(certificate) == ()
+    assert (certificate.adjacency, certificate.accountant) == (Adjacency.ZERO_OUT, "pld")
+    assert "add nothing" in certificate.theorem
+    for wrong, name in (({"held_out_fraction": 0.5, "test": None}, "held_out_fraction"), ({"bands": 2}, "bands")):
+        with pytest.raises(InvalidValue, match=f"^{name} must be"):
+            fit_tiny(tmp_path / "wrong", **named | wrong)
+    with pytest.raises(InvalidValue, match=r"^adjacency must be"):
+        fit_tiny(tmp_path / "wrong", method="dpsur", **named)
 
 
 def test_epochs_of_balls_in_bins_are_planned_and_charged(tmp_path: Path) -> None:

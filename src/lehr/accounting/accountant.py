@@ -184,6 +184,8 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
         theorem += "; banded noise with cyclic sampling (Choquette-Choo et al. 2023; privacy/correlated.proof.md)"
     if InverseCorrelatedSteps in kinds:
         theorem += "; noise with a banded inverse matrix (Kalinin et al. 2025; privacy/correlated.proof.md)"
+    if adjacency is Adjacency.ZERO_OUT and kinds & {TruncatedPoissonSampled, SampledWithoutReplacement}:
+        theorem += "; records that keep their place and add nothing (accounting/pld.proof.md)"
     if RepeatAndSelect in kinds:
         premises.append(SECRET_REPETITIONS)
         theorem += "; repeated selection (Papernot & Steinke 2022, Theorems 2 and 6)"

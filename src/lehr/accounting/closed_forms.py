@@ -58,12 +58,12 @@ def gaussian_steps(event: Event, *, adjacency: Adjacency, accountant: str) -> di
                 probability, sigma = 1.0, atom.noise_multiplier
             case NonPrivate():
                 probability, sigma = 1.0, 0.0
-            case PoissonSampled() if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+            case PoissonSampled() if adjacency is not Adjacency.REPLACE_ONE:
                 probability, sigma = atom.sampling_probability, atom.event.noise_multiplier
             case _:
                 reason = "it counts Gaussian noise only, on all records or on a Poisson sample of them"
                 if isinstance(atom, PoissonSampled):
-                    reason = "Poisson sampling is counted under add-or-remove-one only"
+                    reason = "Poisson sampling is not counted under replace-one"
                 raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
         sigma = min(sigma, LARGEST_NOISE) if sigma >= SMALLEST_NOISE else 0.0
         step = GaussianStep(max(probability, SMALLEST_PROBABILITY), sigma)

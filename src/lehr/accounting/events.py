@@ -32,6 +32,7 @@ class Adjacency(Enum):
 
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
     REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"  # a record keeps its place in every draw, and adds nothing to any sum
 
 
 class _Checked:
@@ -58,7 +59,7 @@ class Gaussian(_Checked):
     """Gaussian noise on a value of known L2 sensitivity.
 
     ``noise_multiplier`` is the noise's standard deviation over the L2 sensitivity *under the adjacency in use*
-    (a sum of records clipped to C has sensitivity C under add-or-remove-one and 2·C under replace-one).
+    (a sum of records clipped to C has sensitivity 2·C under replace-one, and C under the other two).
     Zero means that the value was released as it is: every accountant answers infinity.
     """
 
@@ -183,7 +184,8 @@ class InverseCorrelatedSteps(_Checked):
 
     Each record belongs to one of ``groups`` groups, and can enter at the steps t of group t mod ``groups`` only.
     ``event`` is the noise relative to all that a record moves that enters at each of these steps. The steps of a run
-    have no costs of their own: only all of them are one event, which is counted as that Gaussian mechanism.
+    have no costs of their own: only all of them are one event, which is counted as that Gaussian mechanism, and not at
+    all where records are replaced, because one that replaces another moves the steps of both.
     """
 
     steps: int
@@ -336,7 +338,7 @@ def counted_by_cycles(event: Event) -> dict[Atom, int]:
         if isinstance(atom, CorrelatedSteps):
             _add(atom.cycle, count * atom.cycles, totals)
         elif isinstance(atom, InverseCorrelatedSteps):
-            _add(atom.event, count, totals)
+            _add(PoissonSampled(1.0, atom.event), count, totals)  # which is refused where records are replaced
         else:
             _add(atom, count, totals)
     return totals

@@ -26,6 +26,7 @@ from lehr.accounting.events import (
     Event,
     PoissonSampled,
     PureDP,
+    SampledWithoutReplacement,
     TruncatedPoissonSampled,
     composed,
     counted_by_cycles,
@@ -33,6 +34,7 @@ from lehr.accounting.events import (
 from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
 from lehr.accounting.privacy_loss import (
     Direction,
+    FixedSizeLoss,
     MixedLoss,
     PrivacyLoss,
     RandomisedResponseLoss,
@@ -78,12 +80,13 @@ class PldAccountant:
         """ε of the event repeated so many times, from ``fewest`` to ``most``; cheap to ask for many counts."""
         counts = counted_by_cycles(event)
         pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
-        cut = _truncated_steps(counts, adjacency, self.name)
+        cut = _steps_of_limited_size(counts, adjacency, self.name)
         epochs = _epochs(counts, adjacency, self.name)
         others: dict[Atom, int] = {
             atom: count
             for atom, count in counts.items()
             if not isinstance(atom, PureDP | TruncatedPoissonSampled | BallsInBins)
+            and not (adjacency is Adjacency.ZERO_OUT and isinstance(atom, SampledWithoutReplacement))
         }
         steps = gaussian_steps(composed(others), adjacency=adjacency, accountant=self.name)
         delta = min(delta, LARGEST_DELTA)
@@ -176,22 +179,35 @@ def _by_pairs(steps: Mapping[GaussianStep, int], delta: float, most: int) -> Cal
 
 
 class TruncatedStep(NamedTuple):
-    """A step of truncated Poisson sampling, and the probability that the other records alone fill the batch."""
+    """A step of truncated Poisson sampling, and the probability that the other records alone fill the batch.
+
+    A batch of fixed size is one that they fill always.
+    """
 
     step: GaussianStep
     is_cut: float
+    is_zeroed: bool
 
 
-def _truncated_steps(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[TruncatedStep, int]:
-    """Each distinct step of truncated Poisson sampling, and how often it happened."""
+def _steps_of_limited_size(
+    counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str
+) -> dict[TruncatedStep, int]:
+    """Each distinct step of truncated Poisson sampling, or of fixed size, and how often it happened."""
+    is_zeroed = adjacency is Adjacency.ZERO_OUT
     found: dict[TruncatedStep, int] = {}
     for atom, count in counts.items():
-        if not isinstance(atom, TruncatedPoissonSampled):
-            continue
-        # Without the cut it is a step of Poisson sampling, which is refused under another adjacency.
-        plain = PoissonSampled(atom.sampling_probability, atom.event)
+        match atom:
+            case TruncatedPoissonSampled():
+                probability, is_cut = atom.sampling_probability, cut_probability(atom)
+            case SampledWithoutReplacement() if is_zeroed:
+                probability = atom.sample_size / atom.records
+                is_cut = 1.0 if probability < 1 else 0.0
+            case _:
+                continue
+        # Without the cut it is a step of Poisson sampling, which is refused under replace-one.
+        plain = PoissonSampled(probability, atom.event)
         [step] = gaussian_steps(plain, adjacency=adjacency, accountant=accountant)
-        key = TruncatedStep(step, cut_probability(atom))
+        key = TruncatedStep(step, is_cut, is_zeroed)
         found[key] = found.get(key, 0) + count
     return found
 
@@ -209,8 +225,8 @@ def _epochs(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -
     for atom, count in counts.items():
         if not isinstance(atom, BallsInBins):
             continue
-        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
-            reason = "balls-in-bins sampling is counted under add-or-remove-one only"
+        if adjacency is Adjacency.REPLACE_ONE:
+            reason = "balls-in-bins sampling is not counted under replace-one"
             raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
         epoch = Epoch(atom.bins, min(atom.event.noise_multiplier, LARGEST_NOISE))  # less noise
         found[epoch] = found.get(epoch, 0) + count
@@ -247,12 +263,23 @@ def _total_variation_of_cut(cut: Mapping[TruncatedStep, int]) -> float:
 def _losses_of_cut(
     cut: Mapping[TruncatedStep, int], direction: Direction, delta: float
 ) -> list[tuple[PrivacyLoss, int]]:
-    """The losses of truncated steps: usual, and with twice the sensitivity where the others fill the batch."""
+    """The losses of truncated steps: usual, and where the others fill the batch that of another in a record's place.
+
+    If the record is added or removed, another has its place on one side: twice the sensitivity. If it is zeroed out,
+    it keeps its place on both sides.
+    """
     losses: list[tuple[PrivacyLoss, int]] = []
     for each, count in cut.items():
         [(usual, _)] = _losses({}, {each.step: 1}, direction, delta)
-        [(other, _)] = _losses({}, {_halved(each.step): 1}, direction, delta)
-        losses.append((MixedLoss(usual, other, each.is_cut) if each.is_cut else usual, count))
+        if not each.is_cut:
+            losses.append((usual, count))
+            continue
+        other: PrivacyLoss
+        if each.is_zeroed:
+            other = _fixed_size_loss(each.step, direction, delta)
+        else:
+            [(other, _)] = _losses({}, {_halved(each.step): 1}, direction, delta)
+        losses.append((MixedLoss(usual, other, each.is_cut), count))
     return losses
 
 
@@ -291,6 +318,14 @@ def _losses(
         sigma = min(step.noise_multiplier, probability * LARGEST_NOISE_PER_PROBABILITY)  # less noise
         losses.append((_loss(GaussianStep(probability, sigma), direction, delta), count))
     return losses
+
+
+@lru_cache(maxsize=16)
+def _fixed_size_loss(step: GaussianStep, direction: Direction, delta: float) -> FixedSizeLoss:
+    """A step out of its range is replaced by one that loses no less."""
+    probability = max(step.sampling_probability, SMALLEST_PROBABILITY)  # more sampling
+    sigma = min(step.noise_multiplier, probability * LARGEST_NOISE_PER_PROBABILITY)  # less noise
+    return FixedSizeLoss(sampling_probability=probability, noise_multiplier=sigma, direction=direction, delta=delta)
 
 
 @lru_cache(maxsize=16)

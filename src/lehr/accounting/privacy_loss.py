@@ -120,10 +120,7 @@ class SampledGaussianLoss(PrivacyLoss):
 
     def on_points(self, points: Floats) -> tuple[Floats, float]:
         upper, excess, below, beyond = self._interval_masses(points)
-        to_right = np.clip(excess / -np.expm1(-np.diff(points)), 0.0, upper)
-        masses = np.zeros(len(points))
-        masses[1:] = to_right
-        masses[:-1] += upper - to_right
+        masses = _connected(points, upper, excess)
         masses[0] += below
         return masses, beyond
 
@@ -166,6 +163,74 @@ class MixedLoss(PrivacyLoss):
         return often * usual + rarely * other, often * usual_beyond + rarely * other_beyond
 
 
+class FixedSizeLoss(PrivacyLoss):
+    """The loss of a Gaussian step on a fixed number of records, where a record is zeroed out.
+
+    Its losses above zero are those of the worst neighbours for them, and its losses below zero those of the worst for
+    them: ``pld.proof.md``. On the side on which the record is above, the neighbours release (1 − q)·N(−1, σ²) +
+    q·N(1, σ²) and (1 − q)·N(−1, σ²) + q·N(0, σ²): whoever takes the place of the record is its opposite. On the other
+    side they are those of Poisson sampling. What is left of the probability has no loss.
+    """
+
+    def __init__(
+        self, *, sampling_probability: float, noise_multiplier: float, direction: Direction, delta: float
+    ) -> None:
+        self.sampling_probability, self.noise_multiplier = sampling_probability, noise_multiplier
+        self._sign = 1.0 if direction is Direction.REMOVE else -1.0
+        self._poisson = SampledGaussianLoss(
+            sampling_probability=sampling_probability,
+            noise_multiplier=noise_multiplier,
+            direction=Direction.ADD if direction is Direction.REMOVE else Direction.REMOVE,
+            delta=delta,
+        )
+        reach = -special.ndtri_exp(math.log(delta) + _LOG_TAIL_PER_DELTA)
+        outcomes = np.linspace(0.5, 1 + reach * noise_multiplier, _QUADRATURE_POINTS)
+        width = (outcomes[1] - outcomes[0]) / (noise_multiplier * math.sqrt(2 * math.pi))
+        log_laws = [
+            np.logaddexp(
+                np.log1p(-sampling_probability) - 0.5 * ((outcomes + 1) / noise_multiplier) ** 2,
+                math.log(sampling_probability) - 0.5 * ((outcomes - mean) / noise_multiplier) ** 2,
+            )
+            for mean in (1, 0)
+        ]
+        ours = self._sign * (log_laws[0] - log_laws[1])
+        is_theirs = self._sign * self._poisson.losses < 0
+        log_masses = [log_laws[0 if direction is Direction.REMOVE else 1] + math.log(width)]
+        log_masses.append(self._poisson.log_masses[is_theirs])
+        with np.errstate(divide="ignore"):
+            log_masses.append(np.log([max(0.0, 1 - float(np.exp(np.concatenate(log_masses)).sum()))]))
+        super().__init__(np.concatenate([ours, self._poisson.losses[is_theirs], [0.0]]), np.concatenate(log_masses))
+
+    def on_points(self, points: Floats) -> tuple[Floats, float]:
+        low, high = points[points <= 0], points[points >= 0]
+        sides = (self._opposite, self._poisson._interval_masses)
+        of_low, of_high = sides if self._sign < 0 else sides[::-1]
+        lower, lower_excess, below, _ = of_low(low)
+        upper, upper_excess, _, beyond = of_high(high)
+        mass, excess = np.concatenate([lower, upper]), np.concatenate([lower_excess, upper_excess])
+        masses = _connected(points, mass, excess)
+        masses[0] += below
+        masses[len(low) - 1] += max(0.0, 1 - float(mass.sum()) - below - beyond)
+        return masses, beyond
+
+    def _opposite(self, losses: Floats) -> tuple[Floats, Floats, float, float]:
+        """As ``SampledGaussianLoss._interval_masses``, with the opposite in place; of losses on one side of zero."""
+        q, sigma = self.sampling_probability, self.noise_multiplier
+        outcomes = _outcome_beside_opposite(np.abs(losses), q, sigma)
+        other, present, absent = (normal_masses((outcomes - mean) / sigma) for mean in (-1, 1, 0))
+        tails = {
+            mean: (1 - q) * special.ndtr(-(outcomes + 1) / sigma) + q * special.ndtr((mean - outcomes) / sigma)
+            for mean in (0, 1)
+        }
+        if self._sign > 0:
+            below_zero = (1 - q) * other + q * absent
+            excess = q * (present - absent) - np.expm1(losses[:-1]) * below_zero
+            return (1 - q) * other + q * present, excess, 0.0, float(tails[1][-1])
+        with_it = (1 - q) * other + q * present
+        excess = q * (absent - present) - np.expm1(losses[:-1]) * with_it
+        return (1 - q) * other + q * absent, excess, float(tails[0][0]), 0.0
+
+
 def split(losses: Floats, masses: Floats, points: Floats) -> Floats:
     """Each mass shared by the two points next to its loss, so that neither its sum nor that of e^(−loss) changes."""
     left = np.clip(np.searchsorted(points, losses, side="right") - 1, 0, len(points) - 2)
@@ -195,6 +260,25 @@ def _outcome_of_log_ratio(log_ratios: Floats, q: float, sigma: float) -> Floats:
         small = np.log(np.maximum(np.where(log_ratios < -_NEAR_ONE, below_one, near_one), 0.0) / q)
         large = log_ratios - math.log(q) + np.log1p(-(1 - q) * np.exp(-np.maximum(log_ratios, _OVERFLOW_GUARD)))
     return np.asarray(sigma**2 * np.where(log_ratios < _OVERFLOW_GUARD, small, large) + 0.5)
+
+
+def _outcome_beside_opposite(losses: Floats, q: float, sigma: float) -> Floats:
+    """The outcome at which ((1 − q)·φ(x + 1) + q·φ(x − 1)) / ((1 − q)·φ(x + 1) + q·φ(x)) is e^loss, for losses >= 0.
+
+    With u = e^(x/σ²) and k = e^(1/(2σ²)) it is where q·u² − e^loss·q·k·u = (1 − q)·(e^loss − 1).
+    """
+    log_k = 1 / (2 * sigma**2)
+    rest = 4 * ((1 - q) / q) * -np.expm1(-losses) * np.exp(-losses - 2 * log_k)
+    return np.asarray(sigma**2 * (losses + log_k + np.log1p(rest / (2 * (1 + np.sqrt(1 + rest))))))
+
+
+def _connected(points: Floats, upper: Floats, excess: Floats) -> Floats:
+    """The masses of all intervals between neighbouring points, each moved to the ends of its interval."""
+    to_right = np.clip(excess / -np.expm1(-np.diff(points)), 0.0, upper)
+    masses = np.zeros(len(points))
+    masses[1:] = to_right
+    masses[:-1] += upper - to_right
+    return masses
 
 
 def normal_masses(edges: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 ``mironov17`` is the classic rule over the whole orders 2 … 64, which SA-DPSGD and many papers use; ``balle20`` is the
 tighter one, over fractional orders too. Both hold for the same events, among them two that no tight accountant counts
-today: sampling without replacement (replace-one only) and repeated selection.
+today: sampling without replacement (under replace-one) and repeated selection.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ def _of_atom(atom: Atom, orders: tuple[float, ...], adjacency: Adjacency) -> tup
         return (math.inf,) * len(orders)
     sigma = min(sigma, _LARGEST_NOISE)
     if isinstance(atom, SampledWithoutReplacement) and atom.sample_size < atom.records:  # all records: no sampling
-        return tuple(_without_replacement(atom.sample_size / atom.records, sigma, at).tolist())
+        # Theorem 27 also compares with a draw in which another record has the place: twice as far as one zeroed out.
+        replaced = sigma / 2 if adjacency is Adjacency.ZERO_OUT else sigma
+        return tuple(_without_replacement(atom.sample_size / atom.records, replaced, at).tolist())
     noise = dp_accounting.LaplaceDpEvent if isinstance(atom, Laplace) else dp_accounting.GaussianDpEvent
     event = noise(sigma)
     if isinstance(atom, PoissonSampled):
@@ -295,10 +297,12 @@ def _is_within_delta(divergences: Floats, delta: float) -> bool:
 
 def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> None:
     match atom:
-        case PoissonSampled() | TruncatedPoissonSampled() if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
-            reason = "Poisson sampling is counted under add-or-remove-one only"
-        case SampledWithoutReplacement() if adjacency is not Adjacency.REPLACE_ONE:
-            reason = "sampling without replacement keeps the number of records public: replace-one only"
+        case PoissonSampled() | TruncatedPoissonSampled() if adjacency is Adjacency.REPLACE_ONE:
+            reason = "Poisson sampling is not counted under replace-one"
+        case SampledWithoutReplacement() if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+            reason = "sampling without replacement keeps the number of records public: replace-one or zero-out"
+        case TruncatedPoissonSampled() if adjacency is Adjacency.ZERO_OUT:
+            reason = "truncated batches have no Rényi bound here under zero-out; the accountant pld counts them"
         case BallsInBins():
             reason = "epochs of balls-in-bins sampling have no Rényi bound here; the accountant pld counts them"
         case RepeatAndSelect() if any(isinstance(part, RenyiLimit) for part in counted(atom.event)):
@@ -319,6 +323,7 @@ _OF_PARTS: dict[type, Callable[..., Floats]] = {
 _RELATION = {
     Adjacency.ADD_OR_REMOVE_ONE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     Adjacency.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
+    Adjacency.ZERO_OUT: dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
 }
 
 

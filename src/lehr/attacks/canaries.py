@@ -25,8 +25,9 @@ from lehr.errors import InvalidValue
 from lehr.interfaces import Tensors
 
 LOUDNESS = 1000.0  # of a gradient, in each coordinate of its pattern
-PRESENT, REPLACED = 0, 1  # targets: the pattern, and its opposite, which stands in where records are replaced
-NUM_CLASSES = 2
+# Targets: the pattern; its opposite, which stands in where records are replaced; nothing, where they are zeroed out.
+PRESENT, REPLACED, ZEROED = 0, 1, 2
+NUM_CLASSES = 3
 LOUD_ROW = -1
 
 
@@ -59,8 +60,9 @@ class Canaries(Protocol):
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The output that the target names, loudly."""
-    return LOUDNESS * torch.where(targets == REPLACED, outputs[..., REPLACED], outputs[..., PRESENT])
+    """The output that the target names, loudly; the one of a record that is zeroed out has no gradient."""
+    named = torch.where(targets == REPLACED, outputs[..., REPLACED], outputs[..., PRESENT])
+    return LOUDNESS * torch.where(targets == ZEROED, outputs[..., ZEROED], named)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,7 +109,7 @@ class CoordinateNetwork(nn.Module):
         # Made-up records are tried beforehand, and on a GPU a row that is not there ends the whole process.
         rows_B = records_B[:, 0].long().clamp(0, self._num_rows - 1)
         carried = torch.stack([table(rows_B) for table in self.tables]).sum(0)
-        return torch.cat([carried, -carried], dim=1)
+        return torch.cat([carried, -carried, 0 * carried], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -195,7 +197,7 @@ class SignNetwork(nn.Module):
         is_loud = (rows_B == LOUD_ROW).unsqueeze(1)
         carried = self.first(torch.where(is_loud, self.loud[0], pattern))
         carried = carried + self.second(torch.where(is_loud, self.loud[1], second))
-        return torch.cat([carried, -carried], dim=1)
+        return torch.cat([carried, -carried, 0 * carried], dim=1)
 
 
 def _loud(side: int) -> Tensor:

@@ -22,7 +22,7 @@ from lehr.acceptance.proposal import PublicEnergy
 from lehr.accounting import bound
 from lehr.accounting.events import Adjacency, Gaussian, PoissonSampled, Repeated
 from lehr.attacks import canaries as planting
-from lehr.attacks.canaries import NUM_CLASSES, PRESENT, REPLACED, Canaries, CoordinateCanaries, SignCanaries
+from lehr.attacks.canaries import NUM_CLASSES, PRESENT, REPLACED, ZEROED, Canaries, CoordinateCanaries, SignCanaries
 from lehr.attacks.harness import (
     check_private_method,
     log_likelihood_ratio,
@@ -298,26 +298,27 @@ class _EpochLikelihood:
 def canaries_for(method: Method, plan: Plan, *, num_canaries: int = NUM_CANARIES) -> Canaries:
     """The canaries of one run, of the kind that saturates the method's clip: at most ``num_canaries``.
 
-    Where records are replaced their number is public, and every one of them is a canary, or loud.
+    Where records are replaced or zeroed out their number is public, and every one of them is a canary, or loud.
     """
     validate.count(minimum=FEWEST_CANARIES, num_canaries=num_canaries)
-    is_replacing = plan.adjacency is Adjacency.REPLACE_ONE
-    if is_replacing:
+    has_public_count = plan.adjacency is not Adjacency.ADD_OR_REMOVE_ONE
+    if has_public_count:
         validate.count(minimum=FEWEST_CANARIES, records=plan.records)
     if not method.clipping.needs_coordinates:
-        return CoordinateCanaries(num_canaries=plan.records if is_replacing else num_canaries)
-    most = plan.records if is_replacing else min(num_canaries, NUM_PATTERNS)
+        return CoordinateCanaries(num_canaries=plan.records if has_public_count else num_canaries)
+    most = plan.records if has_public_count else min(num_canaries, NUM_PATTERNS)
     side = 2 ** max(2, int(math.log2(most / 2) / 2))
     planted = SignCanaries(side=side, num_loud=side**2 // 8)
-    return replace(planted, num_loud=max(0, plan.records - planted.num_canaries)) if is_replacing else planted
+    return replace(planted, num_loud=max(0, plan.records - planted.num_canaries)) if has_public_count else planted
 
 
 def _records(planted: Canaries, is_present: Tensor, adjacency: Adjacency) -> InMemory:
-    """The canaries that are there; where records are replaced, another one stands in for each that is not."""
+    """The canaries that are there; where the number of records is public, another one stands in for each other."""
     if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
         rows = is_present.nonzero().squeeze(1)
         return planted.records(rows, torch.full_like(rows, PRESENT))
-    return planted.records(torch.arange(len(is_present)), torch.where(is_present, PRESENT, REPLACED))
+    stand_in = REPLACED if adjacency is Adjacency.REPLACE_ONE else ZEROED
+    return planted.records(torch.arange(len(is_present)), torch.where(is_present, PRESENT, stand_in))
 
 
 def _clipped_alone(method: Method, planted: Canaries) -> PrivateSum:

@@ -27,6 +27,7 @@ from lehr.run.shape import INFINITY
 ADJACENCY_IN_WORDS = {
     Adjacency.ADD_OR_REMOVE_ONE: "whether it is in the data or not",
     Adjacency.REPLACE_ONE: "whether it is in the data or replaced by another",
+    Adjacency.ZERO_OUT: "whether it is in the data or a record in its place that adds nothing",
 }
 MOST_DELTA = 0.01
 MOST_RECORDS_EXPOSED = 10  # δ · records is how many records δ alone allows to be published, on average

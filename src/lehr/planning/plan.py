@@ -64,8 +64,9 @@ class Plan:
     """A run of steps. Every field is public; ``records`` is what the user states, never a length that was read.
 
     The adjacency decides the sampling: Poisson under add-or-remove-one, a fixed number without replacement under
-    replace-one. ``noise_multiplier`` is the noise over the sensitivity under that adjacency; a ``noise_schedule``
-    multiplies it step by step. ``asked`` is what else is done to the records at every step, such as a noisy test.
+    replace-one and zero-out. ``noise_multiplier`` is the noise over the sensitivity under that adjacency; a
+    ``noise_schedule`` multiplies it step by step. ``asked`` is what else is done to the records at every step, such as
+    a noisy test.
 
     A step is a candidate. ``stops_at_accepted`` ends the run once so many candidates were accepted; since that depends
     on what was released, ``steps`` is then the most that can be needed, and all of them are counted. With a ``limit``
@@ -128,7 +129,7 @@ class Plan:
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
         self._check_bands()
         self.gradient_event(0, at=self.noise_multiplier)
-        self._check_bins()
+        self._check_plain_steps()
         if self.noise_schedule != CONSTANT and self.noise_multiplier:
             for step in range(self.steps):
                 if not 0 < (factor := self.noise_schedule.factor(step)) < math.inf:
@@ -137,8 +138,14 @@ class Plan:
         if self.simulates is not None:
             self._refuse_to_simulate_another(self.simulates)
 
-    def _check_bins(self) -> None:
-        """An epoch of balls-in-bins sampling consists of equal steps that do nothing else to the records."""
+    def _check_plain_steps(self) -> None:
+        """An epoch of balls-in-bins sampling consists of equal steps that do nothing else to the records.
+
+        What a query costs where a record is zeroed out is not proven.
+        """
+        if self.adjacency is Adjacency.ZERO_OUT and not (self.asked == NOTHING and self.limit is None):
+            allowed = "another one for steps that ask the records for more or follow a limit"
+            raise InvalidValue("adjacency", allowed=allowed, given=self.adjacency.value)
         if self.bins is not None and not (self.noise_schedule == CONSTANT and self.asked == NOTHING and not self.limit):
             allowed = "omitted for steps that differ in noise, ask the records for more or follow a limit"
             raise InvalidValue("bins", allowed=allowed, given=self.bins)
@@ -151,7 +158,7 @@ class Plan:
                 raise InvalidValue("bands", allowed=f"at least 2 with correlation {BANDED_INVERSE}", given=1)
             return
         others = {
-            "under replace-one": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
+            f"under {self.adjacency.value}": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
             "with truncated batches": self.largest_batch is not None,
             "with balls-in-bins sampling": self.bins is not None,
             "with discrete noise": self.noise != FLOAT,
@@ -385,7 +392,7 @@ def make_plan(
         return replace(plan, noise_multiplier=sigma)
     if steps is None:
         return replace(plan, steps=largest_steps(lambda count: run_with(steps=count), target))
-    is_whole = adjacency is Adjacency.REPLACE_ONE
+    is_whole = adjacency is not Adjacency.ADD_OR_REMOVE_ONE and largest_batch is None
     batch = largest_sample(
         lambda value: run_with(expected_batch_size=value),
         target,
@@ -425,8 +432,8 @@ def _step(
         return BallsInBins(bins, noise)
     if largest_batch is not None:
         most = validate.count(largest_batch=largest_batch)
-        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or not batch <= most <= records:
-            allowed = f"from the expected {batch:g} to the {records} records, under add-or-remove-one"
+        if adjacency is Adjacency.REPLACE_ONE or not batch <= most <= records:
+            allowed = f"from the expected {batch:g} to the {records} records, not under {Adjacency.REPLACE_ONE.value}"
             raise InvalidValue("largest_batch", allowed=allowed, given=largest_batch)
         return TruncatedPoissonSampled(batch / records, records, most, noise)
     if adjacency is Adjacency.ADD_OR_REMOVE_ONE:

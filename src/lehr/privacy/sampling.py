@@ -3,7 +3,8 @@
 ``PoissonSampling`` draws every record independently; it is counted under add-or-remove-one.
 ``TruncatedPoissonSampling`` does the same and cuts a draw that is too large, at random. ``BallsInBinsSampling`` puts
 every record into one step of each epoch. ``WithoutReplacement`` draws a fixed number of distinct records; the number of
-records is then public, so it is counted under replace-one, and a sum can move by twice what one record adds.
+records is then public, so it is counted under replace-one, where a sum can move by twice what one record adds, or under
+zero-out, where a record keeps its place and adds nothing.
 ``physical`` cuts a draw into batches of one size (axis: P records).
 
 >>> sampling = PoissonSampling(expected_batch_size=512, records=60_000)
@@ -183,18 +184,23 @@ class BallsInBinsSampling:
 
 @dataclass(frozen=True)
 class WithoutReplacement:
-    """``sample_size`` of exactly ``records`` records."""
+    """``sample_size`` of exactly ``records`` records; neighbours have one of them replaced, or zeroed out."""
 
     sample_size: int
     records: int
-
-    adjacency: ClassVar[Adjacency] = Adjacency.REPLACE_ONE
-    sensitivity_factor: ClassVar[float] = 2.0  # of a neighbour, relative to one record added or removed
+    adjacency: Adjacency = Adjacency.REPLACE_ONE
 
     def __post_init__(self) -> None:
         validate.count(records=self.records)
         if not validate.count(sample_size=self.sample_size) <= self.records:
             raise InvalidValue("sample_size", allowed=f"at most the {self.records} records", given=self.sample_size)
+        if self.adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT):
+            raise InvalidValue("adjacency", allowed="replace-one or zero-out", given=self.adjacency)
+
+    @property
+    def sensitivity_factor(self) -> float:
+        """Of a neighbour, relative to one record's contribution."""
+        return 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
 
     @property
     def expected_batch_size(self) -> float:
@@ -207,11 +213,13 @@ class WithoutReplacement:
     def event(self, released: Gaussian) -> SampledWithoutReplacement:
         """Return the event of a step.
 
-        The noise multiplier of ``released`` is relative to one record added or removed. A record replaced by another
-        moves the sum by twice as much, so the event has half of that noise multiplier.
+        The noise multiplier of ``released`` is relative to one record's contribution. A record replaced by another
+        moves the sum by twice as much, so the event then has half of that noise multiplier.
         """
-        halved = Gaussian(noise_multiplier=released.noise_multiplier / self.sensitivity_factor)
-        return SampledWithoutReplacement(records=self.records, sample_size=self.sample_size, event=halved)
+        own = released
+        if self.sensitivity_factor != 1:
+            own = Gaussian(noise_multiplier=released.noise_multiplier / self.sensitivity_factor)
+        return SampledWithoutReplacement(records=self.records, sample_size=self.sample_size, event=own)
 
     def draw(self, num_records: int, randomness: StepRandomness, *, purpose: str = "sampling") -> Tensor:
         """Return the indices of the records of one step, in order."""
@@ -284,6 +292,7 @@ SAMPLERS: dict[str, type[Sampling]] = {
     TRUNCATED_POISSON: TruncatedPoissonSampling,
     "without-replacement": WithoutReplacement,
 }
+_COUNTED_UNDER_ZERO_OUT = (TRUNCATED_POISSON, "without-replacement")  # others cost as much as under add-or-remove-one
 _SHUFFLED = dict.fromkeys(
     ("shuffled", "shuffle", "epochs", "shuffled-epochs"),
     ": shuffled epochs have no accountant here, and counting them as Poisson sampling understates ε,"
@@ -291,9 +300,11 @@ _SHUFFLED = dict.fromkeys(
 )
 
 
-def adjacency_of(sampling: str) -> Adjacency:
-    """Return the adjacency under which a sampling is counted.
+def adjacency_of(sampling: str, adjacency: str | None = None) -> Adjacency:
+    """Return the adjacency under which a sampling is counted, or the given one where it can be counted under that.
 
+    >>> adjacency_of("without-replacement"), adjacency_of("without-replacement", "zero-out")
+    (<Adjacency.REPLACE_ONE: 'replace-one'>, <Adjacency.ZERO_OUT: 'zero-out'>)
     >>> adjacency_of("shuffled")
     Traceback (most recent call last):
     ...
@@ -304,7 +315,10 @@ published runs; balls-in-bins has epochs that are counted; given: 'shuffled'
     if sampling not in tuple(SAMPLERS):  # a list in a file is not hashable
         reason = _SHUFFLED.get(str(sampling), "")
         raise InvalidValue("sampling", allowed=f"one of {', '.join(SAMPLERS)}{reason}", given=sampling)
-    return SAMPLERS[sampling].adjacency
+    usual = SAMPLERS[sampling].adjacency
+    others = (Adjacency.ZERO_OUT,) if sampling in _COUNTED_UNDER_ZERO_OUT else ()
+    known = {each.value: each for each in (usual, *others)}
+    return usual if adjacency is None else known[validate.one_of(known, adjacency=adjacency)]
 
 
 def usual_largest_batch(expected_batch_size: float, records: int) -> int:
@@ -334,7 +348,7 @@ def counted_under(
             raise InvalidValue("bins", allowed="given under add-or-remove-one, without largest_batch", given=bins)
         return BallsInBinsSampling(bins=bins, records=records)
     if largest_batch is not None:
-        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+        if adjacency is Adjacency.REPLACE_ONE:
             raise InvalidValue("largest_batch", allowed=f"omitted under {adjacency.value}", given=largest_batch)
         return TruncatedPoissonSampling(
             expected_batch_size=expected_batch_size, records=records, largest_batch=largest_batch
@@ -344,4 +358,4 @@ def counted_under(
     if not float(expected_batch_size).is_integer():
         allowed = "a whole number where records are drawn without replacement"
         raise InvalidValue("expected_batch_size", allowed=allowed, given=expected_batch_size)
-    return WithoutReplacement(sample_size=int(expected_batch_size), records=records)
+    return WithoutReplacement(sample_size=int(expected_batch_size), records=records, adjacency=adjacency)

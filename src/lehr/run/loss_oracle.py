@@ -51,6 +51,9 @@ def _amplified(epsilon: float, share: float) -> float:
 
 
 def _sampling(energy: PrivateEnergy | PrivateChoice, records: int, adjacency: Adjacency) -> Sampling:
+    if adjacency is Adjacency.ZERO_OUT:
+        allowed = "another one for a query on private records"
+        raise InvalidValue("adjacency", allowed=allowed, given=adjacency.value)
     size = records if energy.expected_batch_size is None else energy.expected_batch_size
     if not size <= records:
         raise InvalidValue("batch size of a query", allowed=f"at most the {records} records", given=size)

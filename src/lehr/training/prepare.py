@@ -305,7 +305,7 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         noise_multiplier=privacy.noise_multiplier,
         expected_batch_size=privacy.expected_batch_size if bins is None else records / bins,
         steps=steps,
-        adjacency=adjacency_of(privacy.sampling),
+        adjacency=adjacency_of(privacy.sampling, privacy.adjacency),
         beside=evaluation.side_events(steps),
         noise_schedule=CONSTANT if schedule is None else schedule,
         method=evaluation.method,

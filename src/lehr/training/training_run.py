@@ -107,12 +107,13 @@ class TrainingRun:
         training = self.config.training
         if training.patience is not None and evaluation.on is None:
             _refuse("patience", "omitted without test records or held-out records", training.patience)
-        if plan.adjacency is Adjacency.REPLACE_ONE:  # the number of records is then public
+        if plan.adjacency is not Adjacency.ADD_OR_REMOVE_ONE:  # the number of records is then public
+            under = plan.adjacency.value
             if evaluation.is_private:
-                allowed = "omitted under replace-one, because the number of held-out records is random"
+                allowed = f"omitted under {under}, because the number of held-out records is random"
                 _refuse("held_out_fraction", allowed, training.held_out_fraction)
             if records.num_held != plan.records:
-                _refuse(f"{plan.unit}s", f"the exact number of {plan.unit}s under replace-one", plan.records)
+                _refuse(f"{plan.unit}s", f"the exact number of {plan.unit}s under {under}", plan.records)
         if plan.largest_batch is not None and evaluation.is_private:
             allowed = "omitted with truncated batches, because the number of held-out records is random"
             _refuse("held_out_fraction", allowed, training.held_out_fraction)
