@@ -135,9 +135,9 @@ class DiscreteNoise(IsotropicNoise):
         """Return the rounded sum with its noise, added once for the whole draw as integers."""
         noise_std = self.noise_std(private, noise_multiplier, state or {})
         values = list(private.values.values())
-        whole = torch.cat([value.double().flatten() for value in values])  # the stream is cut as the sum is
-        released = randomness.rounded_normals(purpose, {"": whole})[""]
-        released += on_grid(whole, noise_std)
+        noise = randomness.rounded_normals(purpose, private.values)
+        released = torch.cat([noise[name].flatten() for name in private.values])  # one vector, so few operations
+        released += on_grid(torch.cat([value.double().flatten() for value in values]), noise_std)
         parts = torch.split(released.double() * (noise_std * 2.0**-SCALE_BITS), [value.numel() for value in values])
         return ReleasedSum(
             values={

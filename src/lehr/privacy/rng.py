@@ -190,7 +190,7 @@ class StepRandomness:
     ) -> list[Tensor]:
         """Return those of ``count`` standard normal numbers in each span, from its first index to before its last.
 
-        If the spans are in rising order, no number is made twice.
+        If the spans are in rising order, no number is made twice. Spans that overlap may share memory.
 
         >>> step = RunKey(bytes(32)).at(step=0, attempt=0)
         >>> whole = step.normals("noise", {"all": torch.empty(9)})["all"]
@@ -210,7 +210,7 @@ class StepRandomness:
                 raise InvalidValue("first, last", allowed=f"0 <= first <= last <= {count}", given=(first, last))
             parts = range(first // size, math.ceil(last / size))
             pieces = [made(part)[max(0, first - size * part) : last - size * part] for part in parts]
-            return torch.cat([torch.empty(0, dtype=dtype, device=device), *pieces])
+            return pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0, dtype=dtype, device=device), *pieces])
 
         return [between(first, last) for first, last in spans]
 
