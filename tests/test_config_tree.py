@@ -32,6 +32,7 @@ CHOICES = {
     "accounting": ["proven", "published"],
     "settings_chosen_on": ["fixed", "public", "private"],
     "noise": ["float", "discrete"],
+    "correlation": ["banded", "banded-inverse"],
     "precision": ["as_model", "bfloat16"],
 }
 
