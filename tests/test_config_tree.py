@@ -33,6 +33,7 @@ CHOICES = {
     "settings_chosen_on": ["fixed", "public", "private"],
     "noise": ["float", "discrete"],
     "adjacency": ["add-or-remove-one", "replace-one", "zero-out"],
+    "correlation": ["banded", "banded-inverse"],
     "precision": ["as_model", "bfloat16"],
 }
 

@@ -402,8 +402,8 @@ def test_plan_with_bands_of_the_inverse_has_as_many_groups_as_the_batch_allows()
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.curve().at(1) == pytest.approx(plan.bound().epsilon)
     assert make_plan(epsilon=3.0, steps=9, expected_batch_size=70, **common).num_groups == 9
-    partial: tuple[dict[str, Any], ...] = ({"steps": 100}, {"expected_batch_size": 70})
-    for given in partial:
+    alone: list[dict[str, Any]] = [{"steps": 100}, {"expected_batch_size": 70}]
+    for given in alone:
         with pytest.raises(InvalidValue, match="steps and expected_batch_size"):
             make_plan(epsilon=3.0, noise_multiplier=2.0, **given, **common)
     for changed in ({"bands": 1}, {"correlation": "inverse"}):

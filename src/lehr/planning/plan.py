@@ -276,7 +276,8 @@ class Plan:
         """ε after each step of a plan of equal steps; with bands, of the cycle of steps or of the run that it is in."""
         event, steps_per_event = self.step_event, self.steps_per_event
         if isinstance(event, CorrelatedSteps):
-            steps_per_event, event = event.bands, event.cycle
+            steps_per_event = event.bands
+            event = event.cycle
         elif isinstance(event, InverseCorrelatedSteps):
             event = event.event
         return EpsilonCurve(
