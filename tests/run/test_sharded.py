@@ -15,7 +15,7 @@ from lehr.interfaces import PrivateSum
 from lehr.optim.averaging import ExponentialAverage
 from lehr.optim.optimizers import adam
 from lehr.privacy.clipping import FlatClip
-from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.noise import DiscreteNoise, IsotropicNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.distributed import Ranks
 from lehr.run.sharded import Layout, ShardRandomness, Shards, _units, rows_of
@@ -63,13 +63,14 @@ def test_no_two_ranks_use_the_same_noise() -> None:
     assert len(set(numbers.tolist())) == len(numbers) == layout(0, 4).count
 
 
-def test_rows_are_released_with_the_noise_of_the_whole() -> None:
+@pytest.mark.parametrize("noise", [IsotropicNoise(), DiscreteNoise()], ids=["float", "discrete"])
+def test_rows_are_released_with_the_noise_of_the_whole(noise: IsotropicNoise) -> None:
     whole = PrivateSum(values={name: torch.ones(SHAPES[name]) for name in TRAINED}, sensitivity=2.0)
-    expected = IsotropicNoise().release(whole, noise_multiplier=1.5, randomness=KEY.at(3, 1))
+    expected = noise.release(whole, noise_multiplier=1.5, randomness=KEY.at(3, 1))
     for number in range(3):
         held = {name: torch.ones(layout(number, 3).shape(name)) for name in TRAINED}
         share = PrivateSum(values=held, sensitivity=2.0)
-        found = IsotropicNoise().release(share, noise_multiplier=1.5, randomness=randomness(number, 3))
+        found = noise.release(share, noise_multiplier=1.5, randomness=randomness(number, 3))
         for name in TRAINED:
             rows = layout(number, 3).rows(name)
             assert found.values[name].equal(expected.values[name][rows.start : rows.stop])
