@@ -415,11 +415,13 @@ def lever(
 
 
 @cache
-def scattering_features(data: str, kind: str, data_dir: str | None, device: str = "cpu") -> tuple[Tensor, Tensor]:
+def scattering_features(
+    data: str, kind: str, data_dir: str | None, *, device: str = "cpu", pool: int = 1
+) -> tuple[Tensor, Tensor]:
     """Scattering features of the training records, normalised in one of several ways."""
     known = load_data(data, data_dir)
     channels, side, _ = CATALOGUE[data].shape
-    layer = Scattering(image_side=side, in_channels=channels)
+    layer = Scattering(image_side=side, in_channels=channels, pool=pool)
     if kind == "pink-noise":
         images = pink_noise(1_000, side, channels, torch.Generator().manual_seed(0))
         layer.means, layer.whitening = (torch.tensor(each, dtype=torch.float32) for each in whitening_of(images))
