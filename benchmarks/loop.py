@@ -1,8 +1,8 @@
 """What the loop costs beside the engine's step: ``python -m benchmarks.loop [--device cuda]`` prints one table.
 
 The first steps of a run of ``lehr.fit`` over forty passes, on synthetic images: draws, preparation, noise, optimizer,
-ledger and checkpoints included, scores left out. ``--network`` is the papers' small CNN on grey images, or WRN-16-4 in
-bfloat16 on colour images. After every step the engine alone takes the same number of physical
+ledger and checkpoints included, scores left out. ``--network`` is the papers' small CNN on grey images, WRN-16-4 in
+bfloat16 on colour images, or ResNet-9 with eight augmented views of each. After every step the engine alone takes the same number of physical
 batches, of the same size, from tensors that lie ready, so that both are timed in turns in one process. Padding is what
 the physical batches have beyond the records that were drawn; both sides pay for it, so it is told apart. The overhead
 is the median over the steps of one to the other.
@@ -89,6 +89,7 @@ class Timed(Callback):
 NETWORKS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "paper_cnn": ("paper CNN", (1, 28, 28), {}),
     "wide_resnet": ("WRN-16-4", (3, 32, 32), {"precision": "bfloat16"}),
+    "resnet9": ("ResNet-9", (3, 32, 32), {"precision": "bfloat16", "augmentation": "flip_crop", "views": 8}),
 }
 
 
