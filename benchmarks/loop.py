@@ -2,10 +2,10 @@
 
 The first steps of a run of ``lehr.fit`` over forty passes, on synthetic images: draws, preparation, noise, optimizer,
 ledger and checkpoints included, scores left out. ``--network`` is the papers' small CNN on grey images, WRN-16-4 in
-bfloat16 on colour images, or ResNet-9 with eight augmented views of each. After every step the engine alone takes the same number of physical
-batches, of the same size, from tensors that lie ready, so that both are timed in turns in one process. Padding is what
-the physical batches have beyond the records that were drawn; both sides pay for it, so it is told apart. The overhead
-is the median over the steps of one to the other.
+bfloat16 on colour images, or ResNet-9 with eight augmented views of each. After every step the engine alone takes the
+same number of physical batches, of the same size, from tensors that lie ready, so that both are timed in turns in one
+process. Padding is what the physical batches have beyond the records that were drawn; both sides pay for it, so it is
+told apart. The overhead is the median over the steps of one to the other.
 """
 
 from __future__ import annotations

@@ -146,9 +146,9 @@ def _residual(task: Task) -> Tables:
     steps = 250 if task.signal < 0.5 else 500 if task.signal < 1.5 else 1000
     travel = PRIOR_TRAVEL * task.signal**0.375 if task.has_prior else RESIDUAL_TRAVEL
     tables = _tables(task, steps=steps, travel=travel, network="resnet9", in_channels=task.shape[0], mirrored=True)
-    tables["privacy"]["expected_batch_size"] = max(1.0, round(4096 / 50_000 * task.records))
-    views = 8 if steps <= 500 else 4  # so that no run takes more views than another
-    tables["training"] |= {"augmentation": "flip_crop", "views": views, "precision": "bfloat16"}
+    batch = 4096 if steps < 1000 else 8192  # of 50,000 records
+    tables["privacy"]["expected_batch_size"] = max(1.0, round(batch / 50_000 * task.records))
+    tables["training"] |= {"augmentation": "flip_crop", "views": 8, "precision": "bfloat16"}
     head_first = (task.steps or steps) // 10
     if task.has_prior and head_first:
         tables["training"]["phases"] = [{"steps": head_first, "trained": ["head"], "learning_rate": 10.0}, {}]

@@ -250,7 +250,7 @@ class Layers:
                 self.rules[name], self.owned[name], self._ruled[name] = rule, owned, layer
                 layer.forward = self.tape.tapped_forward(name, layer, rule)
             elif rule is not None and isinstance(layer, nn.GroupNorm):
-                # Compiled for a GPU, torch's own moves the channels of images outermost, and all later layers copy them.
+                # Compiled for a GPU, torch's own moves the channels of images outermost, and later layers copy them.
                 layer.forward = partial(run_by_rule, layer, rule, lambda site, inputs, output: output)
 
     @property
