@@ -76,15 +76,16 @@ def draw_accuracies(outcomes: Outcomes) -> Figure:
             shown.setdefault(setting.data, []).append((setting, found))
     figure = Figure(figsize=(7.2, 2.8), layout="constrained")
     for panel, lines in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.values(), strict=True):
+        reported = others(lines[0][0])
         for (setting, found), style in zip(lines, ("o-", "s-", "^-"), strict=False):
             recipe = "recipe" if setting is lines[0][0] else setting.recipes[0]
             recipe += " from a prior" if setting.prior else ""
             panel.plot(list(found), list(found.values()), style, color="#1f6f8b", label=f"Lehr, {recipe}")
             for epsilon, accuracy in found.items():
-                panel.annotate(
-                    f"{accuracy:.1f}", (epsilon, accuracy), xytext=(0, 6), textcoords="offset points", ha="center"
-                )
-        if reported := others(lines[0][0]):
+                highest = max(each[epsilon] for each in (reported, *(own for _, own in lines)) if epsilon in each)
+                place: dict[str, Any] = {"xytext": (0, -15 if accuracy < highest else 6), "ha": "center"}
+                panel.annotate(f"{accuracy:.1f}", (epsilon, accuracy), textcoords="offset points", **place)
+        if reported:
             panel.plot(list(reported), list(reported.values()), "x", color="#8a8a8a", label="best reported elsewhere")
         panel.set_xscale("log")
         panel.set_xticks(EPSILONS, [str(epsilon) for epsilon in EPSILONS])
