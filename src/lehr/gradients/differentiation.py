@@ -246,10 +246,11 @@ class Layers:
         for name, layer in self.model.named_modules():
             rule = layer_rule(layer)
             owned = set() if rule is None else self._owned(name, layer, rule)
+            is_group_norm = isinstance(layer, nn.GroupNorm)
             if rule is not None and owned:
                 self.rules[name], self.owned[name], self._ruled[name] = rule, owned, layer
                 layer.forward = self.tape.tapped_forward(name, layer, rule)
-            elif rule is not None and isinstance(layer, nn.GroupNorm):
+            elif rule is not None and is_group_norm:
                 # Compiled for a GPU, torch's own moves the channels of images outermost, and later layers copy them.
                 layer.forward = partial(run_by_rule, layer, rule, lambda site, inputs, output: output)
 
