@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -33,7 +34,7 @@ def kept(name: str) -> Outcomes:
 
 
 def draw_law(outcomes: Outcomes) -> Figure:
-    """Accuracy over the batch, every run a cross; the line of the small batches goes on to 4096."""
+    """Accuracy over the batch, every run a cross, and the law of the small batches up to 4096."""
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     for line, colour in ((tan_runs.SHORT, FIRST), (tan_runs.LONG, SECOND)):
         points = [
@@ -56,8 +57,8 @@ def _draw_prediction(axes: Axes, line: LawLine, outcomes: Outcomes, colour: str)
         return
     reached = line.reached(outcomes, WHOLE, tan_runs.REFERENCE_BATCH)
     interval = prediction.interval(num_runs=max(1, len(reached.values)))
-    predicted, ends = 100 * prediction.accuracy, (64, tan_runs.REFERENCE_BATCH)
-    axes.plot(ends, [100 * prediction.law.at(batch) for batch in ends], "--", color=colour, lw=1)
+    predicted, along = 100 * prediction.accuracy, np.geomspace(64, tan_runs.REFERENCE_BATCH)
+    axes.plot(along, [100 * prediction.law.at(batch) for batch in along], "--", color=colour, lw=1)
     axes.errorbar(
         [4096 * 1.08],
         [predicted],

@@ -8,15 +8,27 @@ public.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
-from experiments.experiment import Outcome, Outcomes, Row, Size, Statistic, Table, Training, chart, table, training
+from experiments.experiment import (
+    Cell,
+    Outcome,
+    Outcomes,
+    Row,
+    Size,
+    Statistic,
+    Table,
+    Training,
+    chart,
+    table,
+    training,
+)
 from lehr.planning import tan
 from lehr.planning.plan import Plan
-from lehr.planning.simulation import Prediction, SimulatedRun
+from lehr.planning.simulation import Prediction, SimulatedRun, fit_law
 from lehr.reports.chart import Chart, Line
 
 Network: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -25,6 +37,7 @@ REFERENCE_BATCH, REFERENCE_NOISE, RECORDS = 4096, 3.0, 50_000
 RATE, CLIP_NORM, DECAY = 4.0, 1.0, 0.999
 PAPER_STEPS, SHORT_STEPS = 2500, 600
 LAW_BATCHES, LARGEST_FITTED = (64, 128, 256, 512, 1024, REFERENCE_BATCH), 512
+CHEAP_BATCHES, CHEAP_STEPS = (32, *LAW_BATCHES), 300
 HEADLINE_NOISE = 2.73  # the least, in two digits, whose ε by rdp-balle20 is at most 8 after 2500 steps
 SEEDS = 3
 RATE_SEED = 100  # none of the other runs has it
@@ -183,33 +196,30 @@ PAPER_REFERENCE = "74.0 ± 0.5"  # Table 5, for batches of 4096 over 2500 steps
 
 @dataclass(frozen=True, kw_only=True)
 class LawLine:
-    """Runs that differ in their batch only."""
+    """Runs that differ in their batch only. The largest batch is the reference, which the others simulate."""
 
     name: str
+    make: Callable[[Size, int], list[Training]]  # the runs of one batch
     steps: int
+    records: int = RECORDS
     batches: tuple[int, ...] = LAW_BATCHES
-    is_augmented: bool = False
-
-    def runs(self, size: Size, batch: int) -> list[Training]:
-        """The runs of one batch."""
-        return augmented_runs(size, batch=batch) if self.is_augmented else runs(size, batch=batch, steps=self.steps)
 
     def reached(self, outcomes: Outcomes, size: Size, batch: int) -> Statistic:
         """The accuracies at a batch."""
-        return outcomes.statistic(self.runs(size, batch))
+        return outcomes.statistic(self.make(size, batch))
+
+    def pairs(self, outcomes: Outcomes, size: Size, batches: Iterable[int]) -> list[tuple[int, float]]:
+        """The batch and the accuracy of every run with one of these batches."""
+        return [(batch, accuracy) for batch in batches for accuracy in self.reached(outcomes, size, batch).values]
 
     def prediction(self, outcomes: Outcomes, size: Size) -> Prediction | None:
-        """What the batches up to 512 predict for the reference; None if there are too few of them."""
-        small = [batch for batch in self.batches if batch <= LARGEST_FITTED]
-        found = {batch: self.reached(outcomes, size, batch).values for batch in small}
-        if sum(map(bool, found.values())) < FEWEST_BATCHES:
+        """What the batches up to 512 predict for the reference; None if runs of fewer than three are kept."""
+        pairs = self.pairs(outcomes, size, [batch for batch in self.batches if batch <= LARGEST_FITTED])
+        if len({batch for batch, _ in pairs}) < FEWEST_BATCHES:
             return None
-        simulated = (
-            SimulatedRun(expected_batch_size=batch, accuracy=accuracy, seed=seed)
-            for batch, accuracies in found.items()
-            for seed, accuracy in enumerate(accuracies)
-        )
-        return Prediction(reference=setting_of(REFERENCE_BATCH, self.steps).plan(), runs=tuple(simulated))
+        plan = setting_of(REFERENCE_BATCH, self.steps, records=self.records).plan()
+        runs = (SimulatedRun(expected_batch_size=batch, accuracy=accuracy) for batch, accuracy in pairs)
+        return Prediction(reference=plan, runs=tuple(runs))
 
 
 def setting_of(batch: int, steps: int, *, records: int = RECORDS) -> Setting:
@@ -218,13 +228,54 @@ def setting_of(batch: int, steps: int, *, records: int = RECORDS) -> Setting:
     return Setting(batch=batch, records=records, steps=steps, noise_multiplier=noise, delta=delta_of(records))
 
 
-SHORT = LawLine(name="600 steps", steps=SHORT_STEPS)
-LONG = LawLine(name="2500 steps", steps=PAPER_STEPS)
+SHORT = LawLine(name="600 steps", make=lambda size, batch: runs(size, batch=batch), steps=SHORT_STEPS)
+LONG = LawLine(
+    name="2500 steps", make=lambda size, batch: runs(size, batch=batch, steps=PAPER_STEPS), steps=PAPER_STEPS
+)
 AUGMENTED = LawLine(
     name="600 steps, 4 views shifted and mirrored",
+    make=lambda size, batch: augmented_runs(size, batch=batch),
     steps=SHORT_STEPS,
     batches=(128, 256, 512, REFERENCE_BATCH),
-    is_augmented=True,
+)
+
+
+def cheap_runs(size: Size, batch: int, *, data: str, network: Network, rate: float) -> list[Training]:
+    """Runs of a small network that a CPU can make: 300 steps, clip norm 0.1, momentum 0.9."""
+    smaller, quick = (_SMALLER, size.is_quick) if size.is_quick else (1, False)
+    return [
+        training(
+            data="digits" if quick else data,
+            network=("small_cnn", {}) if quick else network,
+            method="dpsgd",
+            settings={"learning_rate": rate, "clip_norm": 0.1, "momentum": 0.9},
+            seed=seed,
+            noise_multiplier=REFERENCE_NOISE,
+            expected_batch_size=REFERENCE_BATCH / smaller,
+            simulated_batch_size=None if batch == REFERENCE_BATCH else batch / smaller,
+            steps=CHEAP_STEPS // (_SHORTER if quick else 1),
+        )
+        for seed in size.seed_range(SEEDS)
+    ]
+
+
+def _cheap_line(name: str, data: str, network: Network, *, rate: float, records: int) -> LawLine:
+    return LawLine(
+        name=name,
+        make=lambda size, batch: cheap_runs(size, batch, data=data, network=network, rate=rate),
+        steps=CHEAP_STEPS,
+        records=records,
+        batches=CHEAP_BATCHES,
+    )
+
+
+_PAPER_CNN: Network = ("paper_cnn", {"activation": "tanh"})
+_LINEAR: Network = ("scattering_linear", {"in_channels": 3, "image_side": 32, "pool": 2})
+LAW_LINES = (
+    replace(SHORT, name="CIFAR-10, WRN-16-4"),
+    _cheap_line("MNIST, paper CNN", "mnist", _PAPER_CNN, rate=4.0, records=60_000),
+    _cheap_line("FashionMNIST, paper CNN", "fashion-mnist", _PAPER_CNN, rate=4.0, records=60_000),
+    _cheap_line("CIFAR-10, scattering, linear", "cifar-10", _LINEAR, rate=2.0, records=50_000),
 )
 
 
@@ -248,7 +299,7 @@ def accuracies(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Tabl
 
 def _own_epsilon(line: LawLine, batch: int, outcomes: Outcomes, size: Size) -> float | None:
     """The ε of a run itself; before there is one, only that of the reference matters."""
-    if found := outcomes.get_all(line.runs(size, batch)):
+    if found := outcomes.get_all(line.make(size, batch)):
         return own_epsilon(found[0])
     is_reference = batch == REFERENCE_BATCH and not size.is_quick
     return epsilons(setting_of(batch, line.steps))[2] if is_reference else None
@@ -260,37 +311,66 @@ def own_epsilon(outcome: Outcome) -> float | None:
     return epsilon
 
 
+# Accuracy is a straight line in each of these by the law and by the paper.
+_IN_INVERSE, _IN_LOG2 = (lambda batch: 1 / batch), math.log2
+_BY_BOTH = " | ".join(f"{law}: predicted [percent 1] | 95 % interval | inside" for law in ("a − b/B", "line in log2 B"))
+
+
 def predictions(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Table:
-    """What the small batches predict for the reference, beside its outcome."""
+    """The reference predicted from the small batches, beside its outcome."""
     return table(
-        titled("The batch of 4096 predicted from batches up to 512, CIFAR-10", size),
-        "runs | runs up to 512 [count] | a doubling changes | predicted at 4096 [percent 1] | 95 % interval | "
-        "p of no bend [number 3] | outcome [percent 1] | inside",
+        titled("The batch of 4096 predicted from batches up to 512", size),
+        f"runs | runs up to 512 [count] | fitted law, % | p of the law [number 3] | outcome [percent 1] | {_BY_BOTH}",
         (_prediction_row(line, outcomes, size) for line in lines),
-        "The interval covers chance only and assumes that the line goes on. A small p means that the small batches "
-        "themselves already bend away from a line.",
+        "The interval covers chance only and assumes that the law holds. A small p means that the small batches "
+        "themselves do not follow it.",
     )
 
 
 def _prediction_row(line: LawLine, outcomes: Outcomes, size: Size) -> Row:
     reached = line.reached(outcomes, size, REFERENCE_BATCH)
     if (prediction := line.prediction(outcomes, size)) is None:
-        return (line.name, None, None, None, None, None, reached, None)
-    interval = prediction.interval(num_runs=max(1, len(reached.values)))
-    return (
-        line.name,
-        len(prediction.runs),
-        f"{100 * prediction.law.slope:+.2f} points",
-        prediction.accuracy,
-        f"{100 * interval.lowest:.1f} to {100 * interval.highest:.1f}",
-        prediction.law.bend_p_value,
-        reached,
-        None if reached.mean is None else "yes" if interval.has(reached.mean) else "no",
+        return (line.name, None, None, None, reached, *[None] * 6)
+    law, pairs = prediction.law, [(run.expected_batch_size, run.accuracy) for run in prediction.runs]
+    sign = "−" if law.coefficient < 0 else "+"
+    fitted = f"{100 * law.limit:.1f} {sign} {100 * abs(law.coefficient):,.0f}/B"
+    return (line.name, len(pairs), fitted, law.bend_p_value, reached, *_by_both(pairs, REFERENCE_BATCH, reached))
+
+
+def left_out(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Table:
+    """Every batch predicted from all others of its line."""
+    rows: list[Row] = []
+    for line in lines:
+        for batch in line.batches:
+            reached = line.reached(outcomes, size, batch)
+            others = line.pairs(outcomes, size, [other for other in line.batches if other != batch])
+            rows.append((line.name, line.steps, batch, reached, *_by_both(others, batch, reached)))
+    return table(
+        titled("Each batch predicted from all others", size),
+        f"runs | steps [count] | batch [count] | outcome [percent 1] | {_BY_BOTH}",
+        rows,
+        "The interval is that of the mean of as many runs as the outcome has.",
     )
 
 
+def _by_both(runs: Sequence[tuple[float, float]], batch: int, reached: Statistic) -> Row:
+    """What runs predict for a batch by both laws: the accuracy, the interval, and whether the outcome is inside."""
+    cells: list[Cell] = []
+    for x in (_IN_INVERSE, _IN_LOG2):
+        if len({other for other, _ in runs}) < FEWEST_BATCHES:
+            cells += (None, None, None)
+            continue
+        # ``fit_law`` is linear in the inverse of what it is given, so 1 / x makes it linear in x.
+        law = fit_law([(1 / x(other), accuracy) for other, accuracy in runs])
+        interval = law.interval(1 / x(batch), confidence=0.95, num_runs=max(1, len(reached.values)))
+        ends = f"{100 * interval.lowest:.1f} to {100 * interval.highest:.1f}"
+        is_inside = None if reached.mean is None else "yes" if interval.has(reached.mean) else "no"
+        cells += (law.at(1 / x(batch)), ends, is_inside)
+    return tuple(cells)
+
+
 def law_chart(lines: Sequence[LawLine], outcomes: Outcomes, size: Size) -> Chart:
-    """Every run a point, the line of the small batches going on to 4096."""
+    """Every run a point, and the law of the small batches up to 4096."""
     return chart(
         x_title="expected batch size, at one ratio of noise to batch",
         y_title="test accuracy, %",
@@ -309,8 +389,9 @@ def _drawn(line: LawLine, outcomes: Outcomes, size: Size) -> Iterable[Line]:
     if points:
         yield Line(name=line.name, x=[x for x, _ in points], y=[y for _, y in points], is_scattered=True)
     if prediction := line.prediction(outcomes, size):
-        ends, interval = [float(line.batches[0]), float(REFERENCE_BATCH)], prediction.interval()
-        fitted = [100 * prediction.law.at(batch) for batch in ends]
-        yield Line(name=f"{line.name}: the line through batches up to 512", x=ends, y=fitted, dash="dash")
+        interval, along = prediction.interval(), [float(batch) for batch in line.batches]
+        fitted = [100 * prediction.law.at(batch) for batch in along]
+        yield Line(name=f"{line.name}: the law of batches up to 512", x=along, y=fitted, dash="dash")
         name = f"{line.name}: where one run of 4096 was predicted with 95 %"
-        yield Line(name=name, x=[ends[1]] * 2, y=[100 * interval.lowest, 100 * interval.highest], dash="dot")
+        ends = [100 * interval.lowest, 100 * interval.highest]
+        yield Line(name=name, x=[float(REFERENCE_BATCH)] * 2, y=ends, dash="dot")

@@ -24,5 +24,4 @@ PREDICTION = Prediction(
     library_version="0.1.0",
 )
 BENT = replace(PREDICTION, runs=simulated(b2=0.80, b2_=0.801, b4=0.90, b4_=0.901, b8=0.91, b8_=0.911))
-BEYOND = replace(PREDICTION, runs=simulated(b2=0.80, b4=0.90, b8=0.99))
-FAR = replace(PREDICTION, runs=simulated(b1=0.9, b1_=0.91, b2=0.9, b2_=0.91))
+BEYOND = replace(PREDICTION, runs=simulated(b2=0.50, b4=0.80, b8=0.97))

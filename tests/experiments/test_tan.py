@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from experiments import tan, tan_figures, tan_runs
 from experiments.experiment import Outcome, Outcomes, Size, Statistic, key_of
@@ -76,20 +77,37 @@ def short_line(by_batch: dict[int, tuple[float, ...]]) -> Outcomes:
     """A line of 600 steps with these accuracies."""
     found: dict[str, Outcome] = {}
     for batch, accuracies in by_batch.items():
-        for job, accuracy in zip(tan_runs.SHORT.runs(WHOLE, batch), accuracies, strict=False):
+        for job, accuracy in zip(tan_runs.SHORT.make(WHOLE, batch), accuracies, strict=False):
             found[key_of(job)] = {"accuracy": accuracy, "epsilon_proven": 1.0}
     return Outcomes(found)
 
 
-def test_the_line_through_small_batches_predicts_the_reference() -> None:
-    rising = {batch: (0.40 + 0.01 * n, 0.41 + 0.01 * n) for n, batch in enumerate((64, 128, 256, 512))}
-    outcomes = short_line({**rising, 1024: (0.0,), 4096: (0.475, 0.465)})
+def by_law(batch: int) -> tuple[float, ...]:
+    """Two accuracies around 50 % − 640 points / batch."""
+    return (0.495 - 6.4 / batch, 0.505 - 6.4 / batch)
+
+
+def test_the_law_of_small_batches_predicts_the_reference() -> None:
+    small = {batch: by_law(batch) for batch in (64, 128, 256, 512)}
+    outcomes = short_line({**small, 1024: (0.0,), 4096: (0.50, 0.49)})
     [row] = tan_runs.predictions([tan_runs.SHORT], outcomes, WHOLE).rows
-    assert row[1:3] == (8, "+1.00 points")
-    assert (row[3], row[5]) == pytest.approx((0.465, 1.0))
-    assert row[6:] == (Statistic((0.475, 0.465)), "yes")
-    [row] = tan_runs.predictions([tan_runs.SHORT], short_line({**rising, 4096: (0.3,)}), WHOLE).rows
+    assert row[1:3] == (8, "50.0 − 640/B")
+    assert (row[3], row[5]) == pytest.approx((1.0, 0.5 - 6.4 / 4096))
+    assert (row[4], row[7], row[10]) == (Statistic((0.50, 0.49)), "yes", "no")
+    [row] = tan_runs.predictions([tan_runs.SHORT], short_line({**small, 4096: (0.3,)}), WHOLE).rows
     assert row[7] == "no"
+
+
+def test_every_batch_is_predicted_from_the_others_by_both_laws() -> None:
+    outcomes = short_line({batch: by_law(batch) for batch in (64, 128, 256, 512, 4096)})
+    rows = {row[2]: row for row in tan_runs.left_out([tan_runs.SHORT], outcomes, WHOLE).rows}
+    assert all(row[4] == pytest.approx(0.5 - 6.4 / batch) for batch, row in rows.items())
+    assert [rows[batch][6] for batch in (64, 512, 4096)] == ["yes"] * 3
+    assert (rows[64][9], rows[4096][9]) == ("no", "no")
+    assert (rows[1024][4], rows[1024][6]) == (pytest.approx(0.5 - 6.4 / 1024), None)
+    others = [(batch, value) for batch in (64, 128, 256, 512) for value in by_law(batch)]
+    fitted = stats.linregress([math.log2(batch) for batch, _ in others], [value for _, value in others])
+    assert rows[4096][7] == pytest.approx(fitted.intercept + 12 * fitted.slope)
 
 
 def test_a_simulation_shows_the_epsilon_of_its_own_noise() -> None:

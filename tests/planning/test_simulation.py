@@ -1,4 +1,4 @@
-"""Simulated plans, the line through accuracies, and the prediction from it."""
+"""Simulated plans, the law of their accuracies, and the prediction from it."""
 
 from __future__ import annotations
 
@@ -84,37 +84,39 @@ def test_no_plan_can_say_that_it_simulates_another_one_than_it_does(change: dict
         replace(CHEAP, **change)
 
 
-# The line.
+# The law.
 
 BATCHES = (64.0, 128.0, 256.0, 512.0)
 DRAWS = 3000
 
 
-def _bent(batch: float) -> float:
-    return 0.7 - 0.004 * math.log2(batch / 64) ** 2
+def _in_log2(batch: float) -> float:
+    return 0.6 + 0.02 * math.log2(batch / 64)
 
 
-def _straight(batch: float) -> float:
-    return 0.7 - 0.01 * math.log2(batch / 64)
+def _by_law(batch: float) -> float:
+    return 0.7 - 4 / batch
 
 
-def test_the_line_is_that_of_another_library() -> None:
-    accuracies = [0.71, 0.70, 0.66, 0.67]
-    law, other = fit_law([*zip(BATCHES, accuracies, strict=True)]), stats.linregress(np.log2(BATCHES), accuracies)
-    assert law.slope == pytest.approx(other.slope)
-    assert law.at(1.0) == pytest.approx(other.intercept)
-    reach = other.stderr * stats.t.ppf(0.975, 2)
-    assert law.slope_interval(confidence=0.95) == pytest.approx((other.slope - reach, other.slope + reach))
+def test_the_law_is_the_regression_of_another_library() -> None:
+    accuracies, inverses = [0.60, 0.65, 0.69, 0.68], [1 / batch for batch in BATCHES]
+    law, other = fit_law([*zip(BATCHES, accuracies, strict=True)]), stats.linregress(inverses, accuracies)
+    assert law.coefficient == pytest.approx(other.slope)
+    assert law.limit == pytest.approx(other.intercept)
+    assert law.at(100) == pytest.approx(other.intercept + other.slope / 100)
+    # The intercept's interval is that of the mean of very many runs of a very large batch.
+    interval = law.interval(1e12, confidence=0.95, num_runs=10**12)
+    assert interval.highest - law.limit == pytest.approx(other.intercept_stderr * stats.t.ppf(0.975, 2), rel=1e-4)
 
 
 @pytest.fixture(scope="module")
 def experiments() -> list[tuple[Law, dict[int, float]]]:
-    """Lines through made-up runs, and the means of one and of three further runs at 4096."""
+    """Laws of made-up runs, and the means of one and of three further runs at 4096."""
     draws = np.random.default_rng(7)
     found = []
     for _ in range(DRAWS):
-        seen = [(batch, _straight(batch) + draws.normal(0, 0.01)) for batch in BATCHES for _ in range(2)]
-        means = {count: _straight(4096) + draws.normal(0, 0.01 / math.sqrt(count)) for count in (1, 3)}
+        seen = [(batch, _by_law(batch) + draws.normal(0, 0.01)) for batch in BATCHES for _ in range(2)]
+        means = {count: _by_law(4096) + draws.normal(0, 0.01 / math.sqrt(count)) for count in (1, 3)}
         found.append((fit_law(seen), means))
     return found
 
@@ -128,45 +130,44 @@ def test_the_interval_holds_as_often_as_it_says(
     assert abs(sum(inside) / DRAWS - confidence) < 4 * math.sqrt(confidence * (1 - confidence) / DRAWS)
 
 
-def test_an_interval_that_forgets_that_the_line_is_uncertain_is_found_out(
+def test_an_interval_without_the_error_of_the_fitted_law_is_found_out(
     experiments: list[tuple[Law, dict[int, float]]],
 ) -> None:
     inside = [abs(means[1] - law.at(4096)) <= 1.96 * law.residual_std for law, means in experiments]
-    assert sum(inside) / DRAWS < 0.8
+    assert sum(inside) / DRAWS < 0.9
 
 
-def _repeated(line: Callable[[float], float], *, apart: float) -> Law:
-    return fit_law([(batch, line(batch) + sign * apart) for batch in BATCHES for sign in (-1, 0, 1)])
+def _repeated(accuracy: Callable[[float], float], *, apart: float) -> Law:
+    return fit_law([(batch, accuracy(batch) + sign * apart) for batch in BATCHES for sign in (-1, 0, 1)])
 
 
-LINES = ((_bent, 0.001), (_bent, 0.05), (_straight, 0.01))
-
-
-def test_a_bend_is_told_from_chance_by_runs_of_one_batch() -> None:
-    bent, chance, straight = (_repeated(line, apart=apart).bend_p_value for line, apart in LINES)
-    assert bent is not None
-    assert bent < 0.001
+def test_runs_that_do_not_follow_the_law_are_told_from_chance_by_runs_of_one_batch() -> None:
+    cases = ((_in_log2, 0.001), (_in_log2, 0.05), (_by_law, 0.01))
+    other, chance, same = (_repeated(accuracy, apart=apart).bend_p_value for accuracy, apart in cases)
+    assert other is not None
+    assert other < 0.001
     assert chance is not None
     assert chance > 0.5
-    assert straight == pytest.approx(1.0)
+    assert same == pytest.approx(1.0)
 
 
-def test_runs_around_a_straight_line_seem_bent_as_often_as_the_p_value_says() -> None:
+def test_runs_around_the_law_seem_bent_as_often_as_the_p_value_says() -> None:
     chance = np.random.default_rng(0)
     runs = [
-        [(batch, _straight(batch) + chance.normal(0, 0.01)) for batch in BATCHES for _ in range(3)] for _ in range(800)
+        [(batch, _by_law(batch) + chance.normal(0, 0.01)) for batch in BATCHES for _ in range(3)] for _ in range(800)
     ]
     p_values = np.array([fit_law(each).bend_p_value for each in runs], dtype=float)
     assert np.mean(p_values < 0.05) == pytest.approx(0.05, abs=0.025)
     assert np.mean(p_values < 0.5) == pytest.approx(0.5, abs=0.06)
 
 
-def test_accuracies_that_level_off_are_told_before_they_mislead() -> None:
-    """As measured on CIFAR-10 over 600 steps: the line from these to 4096 is four points too high."""
+def test_accuracies_that_level_off_are_predicted() -> None:
+    """As measured on CIFAR-10 over 600 steps: 63.4 % at 4096. A line in log2 of the batch predicts 67.4 %."""
     levelling_off = {64: 0.579, 128: 0.606, 256: 0.622, 512: 0.623}
     law = fit_law([(batch, mean + away) for batch, mean in levelling_off.items() for away in (-0.008, 0, 0.008)])
     assert law.bend_p_value is not None
-    assert law.bend_p_value < 0.05
+    assert law.bend_p_value > 0.05
+    assert law.interval(4096, confidence=0.95, num_runs=3).has(0.634)
 
 
 @pytest.mark.parametrize(
@@ -217,17 +218,17 @@ def runs(*accuracies: float, batches: tuple[float, ...] = (64, 128, 256, 512)) -
     return tuple(SimulatedRun(expected_batch_size=batch, accuracy=accuracy) for batch, accuracy in pairs)
 
 
-PREDICTION = Prediction(reference=REFERENCE, runs=runs(0.70, 0.69, 0.67, 0.66), setting=setting_of(CONFIG))
+PREDICTION = Prediction(reference=REFERENCE, runs=runs(0.60, 0.64, 0.67, 0.675), setting=setting_of(CONFIG))
 
 
 def test_outcomes_are_inside_or_outside_and_several_have_a_narrower_interval() -> None:
-    inside, below = PREDICTION.compared_with([0.62]), PREDICTION.compared_with([0.5])
+    inside, below = PREDICTION.compared_with([0.685]), PREDICTION.compared_with([0.5])
     assert inside.is_inside
-    assert inside.difference == pytest.approx(0.62 - PREDICTION.accuracy)
+    assert inside.difference == pytest.approx(0.685 - PREDICTION.accuracy)
     assert not below.is_inside
     assert below.difference < -0.1
-    several = PREDICTION.compared_with([0.61, 0.62, 0.63])
-    assert several.outcome == pytest.approx(0.62)
+    several = PREDICTION.compared_with([0.675, 0.685, 0.695])
+    assert several.outcome == pytest.approx(0.685)
     assert several.num_runs == 3
     assert inside.interval.lowest < several.interval.lowest < several.interval.highest < inside.interval.highest
     for outcomes in ([], [math.nan], [62.0]):
@@ -236,7 +237,7 @@ def test_outcomes_are_inside_or_outside_and_several_have_a_narrower_interval() -
 
 
 def test_a_prediction_is_clipped_to_shares_of_records() -> None:
-    rising = Prediction(reference=REFERENCE, runs=runs(0.90, 0.95, 0.93, 0.97))
+    rising = Prediction(reference=REFERENCE, runs=runs(0.80, 0.91, 0.95, 0.99))
     assert rising.accuracy == 1.0
     assert rising.interval().highest == 1.0
     assert 0.8 < rising.interval().lowest < 1
@@ -272,7 +273,7 @@ def _changed(path: str, value: object) -> dict[str, Any]:
         ("confidence", 1),
         ("evaluated_on", ""),
         ("predicted_on", "yesterday"),
-        ("format_version", 2),
+        ("format_version", 1),
         ("format", "lehr audit"),
         ("setting", {"method": {}}),
         ("setting", []),

@@ -19,7 +19,7 @@ from lehr.reports.prediction_page import (
     prediction_text,
     render,
 )
-from tests.predictions import BENT, BEYOND, FAR, PREDICTION
+from tests.predictions import BENT, BEYOND, PREDICTION
 from tests.reports.pages import Page, chart_lines, charts
 from tests.written_runs import PLAN, configuration, evaluations, write_run
 
@@ -39,12 +39,12 @@ def test_page_has_the_prediction_and_what_it_rests_on() -> None:
     assert "Network" not in Page(render(replace(PREDICTION, setting={}))).words
 
 
-def test_chart_has_points_line_band_and_reference() -> None:
+def test_chart_has_points_law_band_and_reference() -> None:
     text = render(PREDICTION)
     found = chart_lines(text, "prediction")
     lowest, highest = PREDICTION.interval()
     assert found["simulated runs, which protect nobody"]["x"] == [2, 2, 4, 4, 8, 8]
-    assert found["the line"]["y"][-1] == pytest.approx(PREDICTION.accuracy)
+    assert found["the fitted law"]["y"][-1] == pytest.approx(PREDICTION.accuracy)
     band = found["95 % of single runs"]
     at_reference = [y for x, y in zip(band["x"], band["y"], strict=True) if x == pytest.approx(16)]
     assert at_reference == pytest.approx([highest, lowest])
@@ -71,7 +71,7 @@ def test_differences_are_warned_of(record: RunRecord) -> None:
     assert "views" in warning
     private = {**record.config, "data": {**record.config["data"], "declared": "private"}}
     assert REVEALED in compare_with_run(PREDICTION, replace(record, config=private)).warnings
-    assert any("bend" in warning for warning in compare_with_run(BENT, record).warnings)
+    assert any("do not follow" in warning for warning in compare_with_run(BENT, record).warnings)
 
 
 def test_unfinished_or_otherwise_evaluated_run_is_not_compared(tmp_path: Path, record: RunRecord) -> None:
@@ -97,12 +97,11 @@ def test_interval_is_rounded_outwards() -> None:
 @pytest.mark.parametrize(
     "prediction, word",
     [
-        (BENT, "bend"),
+        (BENT, "do not follow"),
         (BEYOND, "[0, 1]"),
-        (FAR, "3 doublings beyond"),
         (replace(PREDICTION, runs=tuple(replace(r, accuracy=n % 2) for n, r in enumerate(PREDICTION.runs))), "wide"),
     ],
-    ids=["bent", "beyond", "far", "wide"],
+    ids=["bent", "beyond", "wide"],
 )
 def test_objections_are_among_the_sentences(prediction: Prediction, word: str) -> None:
     assert word in " ".join(prediction_sentences(prediction))

@@ -351,7 +351,7 @@ def simulate(
         common.print_line(sentence)
     if scaling.left_out:
         common.print_line(f"Left out, because they were not asked for: {', '.join(scaling.left_out)}.")
-    common.print_line(f"{where / 'prediction.html'}: the same, with the line through the runs")
+    common.print_line(f"{where / 'prediction.html'}: the same, with a chart of the runs and the law")
 
 
 plan_command = common.command_app(

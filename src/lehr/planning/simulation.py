@@ -9,16 +9,18 @@ cost. The privacy is lost: the noise no longer hides anybody, and ε says so.
 >>> cheap.noise_multiplier, cheap.steps, cheap.simulates == reference
 (0.09375, 2500, True)
 
-At a constant ratio of noise to batch and a constant number of steps, accuracies lie near a straight line in log2 of the
-batch (Figure 4 of the paper), fitted by least squares. The interval covers chance alone: it assumes that the line goes
-on as it began, and that the run is made as the simulations were.
+At a constant ratio of noise to batch, the noise of a step is the same for every batch size B. What differs is the
+sampling error of the mean gradient, whose variance is proportional to 1/B. To first order the accuracy is therefore
+a − b/B, fitted by least squares. (The paper draws a line in the logarithm of B. It keeps rising, while accuracies level
+off: docs/tan.md compares both.) The interval covers chance alone: it assumes that the law holds, and that the run is
+made as the simulations were.
 
->>> reached = {64: (0.70, 0.71), 128: (0.70, 0.69), 256: (0.68, 0.69)}
+>>> reached = {64: (0.65, 0.66), 128: (0.67, 0.68), 256: (0.68, 0.69)}
 >>> runs = [SimulatedRun(expected_batch_size=batch, accuracy=accuracy, seed=seed)
 ...     for batch, accuracies in reached.items() for seed, accuracy in enumerate(accuracies)]
 >>> prediction = Prediction(reference=reference, runs=tuple(runs))
->>> round(prediction.accuracy, 3), prediction.doublings_beyond, prediction.compared_with([0.65]).is_inside
-(0.645, 4.0, True)
+>>> round(prediction.accuracy, 3), prediction.compared_with([0.70]).is_inside
+(0.694, True)
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def simulation_words(plan: Plan) -> str:
     )
 
 
-# The line through accuracies.
+# The law.
 
 FEWEST_RUNS, FEWEST_BATCHES = 3, 2
 LARGEST_CONFIDENCE = 0.999_999  # beyond it, quantiles are far out in tails that no handful of runs knows
@@ -97,74 +99,67 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Law:
-    """accuracy = level + slope · (log2 of the batch − center).
+    """accuracy = limit + coefficient / batch.
 
-    ``residual_std`` is how far single runs lie from it. ``bend_p_value`` is the chance that runs around a straight line
-    bend away from it as these do, judged by how much runs of one batch differ; None where that cannot be told.
+    ``residual_std`` is the standard deviation of single runs around it. ``bend_p_value`` is the p-value of a test for a
+    parabola in 1 / batch against this law, by the differences among runs of one batch; None without such runs.
     """
 
-    center: float
-    level: float
-    slope: float
+    limit: float
+    coefficient: float
     residual_std: float
-    spread: float  # of log2 of the batches around the center, as a sum of squares
+    mean_inverse: float  # of 1 / batch over the runs
+    spread: float  # of 1 / batch around its mean, as a sum of squares
     num_runs: int
     bend_p_value: float | None
 
     def at(self, batch: float) -> float:
-        """What the line says."""
-        return self.level + self.slope * (_log2(batch) - self.center)
+        """The accuracy by the law."""
+        return self.limit + self.coefficient * _inverse(batch)
 
     def interval(self, batch: float, *, confidence: float, num_runs: int = 1) -> Interval:
-        """Where the mean of so many further runs of that batch falls with that confidence.
+        """Where the mean of ``num_runs`` further runs of that batch falls with that confidence.
 
-        Both are in it: that the line itself is known from a few runs only, and that a further run strays from it.
+        It covers the errors of the fitted law and of the further runs, by Student's distribution: the standard
+        deviation is itself estimated from few runs.
         """
         share = 1 / validate.count(num_runs=num_runs) + 1 / self.num_runs
-        share += (_log2(batch) - self.center) ** 2 / self.spread
-        return self._around(self.at(batch), math.sqrt(share), confidence)
-
-    def slope_interval(self, *, confidence: float) -> Interval:
-        """Where the true slope lies with that confidence."""
-        return self._around(self.slope, 1 / math.sqrt(self.spread), confidence)
-
-    def _around(self, value: float, scale: float, confidence: float) -> Interval:
-        """By Student's distribution: the spread of the residuals is itself known from a few runs only."""
+        share += (_inverse(batch) - self.mean_inverse) ** 2 / self.spread
         quantile = float(special.stdtrit(self.num_runs - 2, (1 + check_confidence(confidence=confidence)) / 2))
-        reach = quantile * self.residual_std * scale
-        return Interval(value - reach, value + reach)
+        reach = quantile * self.residual_std * math.sqrt(share)
+        return Interval(self.at(batch) - reach, self.at(batch) + reach)
 
 
 def fit_law(runs: Sequence[tuple[float, float]]) -> Law:
-    """The line through runs, each a batch and an accuracy."""
-    batches = np.array([_log2(batch) for batch, _ in runs])
+    """The law of runs, each a batch and an accuracy, by least squares."""
+    inverses = np.array([_inverse(batch) for batch, _ in runs])
     accuracies = np.array([check_accuracy(accuracy=accuracy) for _, accuracy in runs])
-    groups = [accuracies[batches == batch] for batch in np.unique(batches)]
-    if len(batches) < FEWEST_RUNS or len(groups) < FEWEST_BATCHES:
-        allowed = f"{FEWEST_RUNS} or more, of {FEWEST_BATCHES} or more batches: through fewer, any line goes"
-        raise InvalidValue("runs", allowed=allowed, given=f"{len(batches)} of {len(groups)}")
-    center, level = float(batches.mean()), float(accuracies.mean())
-    away = batches - center
+    groups = [accuracies[inverses == inverse] for inverse in np.unique(inverses)]
+    if len(inverses) < FEWEST_RUNS or len(groups) < FEWEST_BATCHES:
+        allowed = f"{FEWEST_RUNS} or more, of {FEWEST_BATCHES} or more batches: fewer fit any law"
+        raise InvalidValue("runs", allowed=allowed, given=f"{len(inverses)} of {len(groups)}")
+    mean_inverse, level = float(inverses.mean()), float(accuracies.mean())
+    away = inverses - mean_inverse
     spread = float(away @ away)
-    slope = float(away @ (accuracies - level)) / spread
-    residuals = accuracies - level - slope * away
-    # A parabola is tested against the line, judged by how much runs of one batch differ among themselves. What
-    # extrapolation suffers from is a steady bend, since accuracies cannot rise for ever: one number, and not every way
-    # in which the means of the batches may miss a line, which few runs could tell from chance.
-    bend_p_value, within = None, len(batches) - len(groups)
+    coefficient = float(away @ (accuracies - level)) / spread
+    residuals = accuracies - level - coefficient * away
+    # The test is for a parabola and not for every way in which the means of the batches may miss the law: few runs
+    # could not tell the others from chance.
+    bend_p_value, within = None, len(inverses) - len(groups)
     inside = sum(float(np.square(group - group.mean()).sum()) for group in groups)
     if len(groups) >= 3 and within >= 1 and inside > 0:
-        straight = np.vander(away, 2)
-        bend = away**2 - straight @ np.linalg.lstsq(straight, away**2, rcond=None)[0]
+        scaled = away / np.abs(away).max()
+        straight = np.vander(scaled, 2)
+        bend = scaled**2 - straight @ np.linalg.lstsq(straight, scaled**2, rcond=None)[0]
         explained = float(bend @ residuals) ** 2 / float(bend @ bend)
         bend_p_value = float(special.fdtrc(1, within, explained / (inside / within)))
     return Law(
-        center=center,
-        level=level,
-        slope=slope,
-        residual_std=math.sqrt(float(residuals @ residuals) / (len(batches) - 2)),
+        limit=level - coefficient * mean_inverse,
+        coefficient=coefficient,
+        residual_std=math.sqrt(float(residuals @ residuals) / (len(inverses) - 2)),
+        mean_inverse=mean_inverse,
         spread=spread,
-        num_runs=len(batches),
+        num_runs=len(inverses),
         bend_p_value=bend_p_value,
     )
 
@@ -185,13 +180,13 @@ def check_accuracy(**named: object) -> float:
     return accuracy
 
 
-def _log2(batch: float) -> float:
-    return math.log2(validate.positive(batch=batch))
+def _inverse(batch: float) -> float:
+    return 1 / validate.positive(batch=batch)
 
 
 # The prediction, and its file.
 
-FORMAT, FORMAT_VERSION = "lehr prediction", 1
+FORMAT, FORMAT_VERSION = "lehr prediction", 2  # version 1 had a line in log2 of the batch
 # What a run is like does not depend on these, or says it at length.
 _LEFT_OUT = {
     "data": ("is_known",),
@@ -272,7 +267,7 @@ class Prediction:
 
     @cached_property
     def law(self) -> Law:
-        """The line through the runs."""
+        """The law that the runs follow."""
         return fit_law([(run.expected_batch_size, run.accuracy) for run in self.runs])
 
     @property
@@ -282,18 +277,8 @@ class Prediction:
 
     @property
     def is_beyond_all_or_nothing(self) -> bool:
-        """Whether the line leaves [0, 1] on its way: then it does not hold there."""
+        """Whether the law gives an accuracy outside [0, 1]: then it does not hold there."""
         return self.law.at(self.reference.expected_batch_size) != self.accuracy
-
-    @property
-    def slope_interval(self) -> Interval:
-        """What a doubling of the batch changes."""
-        return self.law.slope_interval(confidence=self.confidence)
-
-    @property
-    def doublings_beyond(self) -> float:
-        """How many times the largest batch that was seen must be doubled to get to the reference."""
-        return _log2(self.reference.expected_batch_size) - _log2(max(run.expected_batch_size for run in self.runs))
 
     @property
     def cost(self) -> float:
@@ -335,7 +320,7 @@ class Prediction:
 
     def to_json(self) -> dict[str, object]:
         """As a file has it: what was seen, and what follows from it."""
-        interval, slopes = self.interval(), self.slope_interval
+        interval = self.interval()
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -347,12 +332,10 @@ class Prediction:
                 "accuracy": self.accuracy,
                 "lowest": interval.lowest,
                 "highest": interval.highest,
-                "slope_per_doubling": self.law.slope,
-                "slope_lowest": slopes.lowest,
-                "slope_highest": slopes.highest,
+                "limit": self.law.limit,
+                "coefficient": self.law.coefficient,
                 "residual_std": self.law.residual_std,
                 "bend_p_value": self.law.bend_p_value,
-                "doublings_beyond": self.doublings_beyond,
             },
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lehr.certificates.run_reading import RunRecord, State
-from lehr.planning.simulation import Comparison, Interval, Prediction, plan_words
+from lehr.planning.simulation import Comparison, Interval, Law, Prediction, plan_words
 from lehr.reports.chart import Chart, Line
 from lehr.reports.page import Facts, Page, Paragraph, Section, note, render_page, warning
 from lehr.rounding import at_most, exactly
@@ -16,7 +16,7 @@ POINTS = 40
 BENDS_BELOW = 0.05
 SAYS_LITTLE_ABOVE = 0.5
 CAVEAT = (
-    "The interval covers chance alone: it assumes that the line continues, and that the run is made as the simulated "
+    "The interval covers chance alone: it assumes that the law holds, and that the run is made as the simulated "
     "ones were, on similar records."
 )
 REVEALED = (
@@ -119,13 +119,7 @@ def prediction_text(prediction: Prediction) -> str:
 
 def prediction_sentences(prediction: Prediction) -> Iterator[str]:
     """What the prediction rests on, and what speaks against it."""
-    law = prediction.law
-    lowest, highest = (f"{100 * end:+.2f}" for end in prediction.slope_interval)
-    yield (
-        f"Each doubling of the batch changes the accuracy by {100 * law.slope:+.2f} points "
-        f"({_confidence(prediction)}: {lowest} to {highest}); single runs deviate from the line by "
-        f"{100 * law.residual_std:.2f} points."
-    )
+    yield f"{law_text(prediction.law)}. Single runs deviate from it by {100 * prediction.law.residual_std:.2f} points."
     if (interval := prediction.interval()).highest - interval.lowest > SAYS_LITTLE_ABOVE:
         yield "So wide an interval says next to nothing: more seeds or more batches narrow it."
     yield from _objections(prediction)
@@ -134,20 +128,20 @@ def prediction_sentences(prediction: Prediction) -> Iterator[str]:
 
 def _objections(prediction: Prediction) -> Iterator[str]:
     """Why the interval is too narrow, where that is known."""
-    law, batches = prediction.law, _batches(prediction)
+    p_value = prediction.law.bend_p_value
     if prediction.is_beyond_all_or_nothing:
-        yield "The line leaves [0, 1]: it does not hold there, and predicts nothing."
-    if law.bend_p_value is not None and law.bend_p_value < BENDS_BELOW:
+        yield "The law gives an accuracy outside [0, 1]: it does not hold there, and predicts nothing."
+    if p_value is not None and p_value < BENDS_BELOW:
         yield (
-            f"The simulated runs bend away from a line (p = {law.bend_p_value:.2g}): the prediction is likely off by "
-            "more than the interval."
+            f"The simulated runs do not follow the law (p = {p_value:.2g}): the prediction is likely off by more than "
+            "the interval."
         )
-    seen = math.log2(batches[-1] / batches[0])
-    if prediction.doublings_beyond > seen:
-        yield (
-            f"The prediction reaches {prediction.doublings_beyond:.3g} doublings beyond the largest simulated batch, "
-            f"farther than the {seen:.3g} that were simulated."
-        )
+
+
+def law_text(law: Law) -> str:
+    """The law in percent, as a formula."""
+    sign = "−" if law.coefficient < 0 else "+"
+    return f"Fitted law: accuracy = {_percent(law.limit)} {sign} {100 * abs(law.coefficient):,.3g} points / batch size"
 
 
 def prediction_facts(prediction: Prediction) -> dict[str, str]:
@@ -160,7 +154,8 @@ def prediction_facts(prediction: Prediction) -> dict[str, str]:
         "its ε on private records": f"{promised}, with {reference.records:,} records",
         "simulated runs": f"{len(prediction.runs)}, evaluated on {prediction.evaluated_on}",
         "their cost": f"{prediction.cost:.2g} times the records of one run of the reference",
-        "extrapolated to": f"{2**prediction.doublings_beyond:.4g} times the largest simulated batch",
+        "extrapolated to": f"{reference.expected_batch_size / _batches(prediction)[-1]:.4g} times the largest "
+        "simulated batch",
     }
     if prediction.setting:
         data, model, method = (prediction.setting[name] for name in ("data", "model", "method"))
@@ -196,7 +191,7 @@ def _chart(prediction: Prediction, reached: float | None = None) -> Chart:
     sizes, accuracies = zip(*((run.expected_batch_size, run.accuracy) for run in prediction.runs), strict=True)
     lines = [
         Line(name=f"{_confidence(prediction)} of single runs", is_area=True, x=[*along, *reversed(along)], y=band),
-        Line(name="the line", x=along, y=[prediction.law.at(batch) for batch in along]),
+        Line(name="the fitted law", x=along, y=[prediction.law.at(batch) for batch in along]),
         Line(name="simulated runs, which protect nobody", is_scattered=True, x=sizes, y=accuracies),
         Line(name="predicted", is_mark=reached is None, is_scattered=True, x=[reference], y=[prediction.accuracy]),
     ]
