@@ -310,6 +310,29 @@ def test_truncated_steps_cost_between_those_that_are_never_cut_and_those_that_al
 
 
 @pytest.mark.parametrize("seed", range(50))
+def test_truncated_steps_lie_between_the_optimistic_and_the_pessimistic_grid_of_dp_accounting(seed: int) -> None:
+    """The pair of the proof, on dp-accounting's grids: a coin decides between the noise and half of it."""
+    step, count = truncated(seed)
+
+    def theirs(*, is_pessimistic: bool) -> float:
+        usual, cut = (
+            pld.privacy_loss_distribution.from_gaussian_mechanism(
+                noise * step.event.noise_multiplier,
+                value_discretization_interval=5e-4,
+                sampling_prob=step.sampling_probability,
+                pessimistic_estimate=is_pessimistic,
+                use_connect_dots=is_pessimistic,
+            )
+            for noise in (1.0, 0.5)
+        )
+        mixed = usual.compute_mixture(cut, 1 - cut_probability(step))
+        return float(mixed.self_compose(count).get_epsilon_for_delta(1e-5))
+
+    found = pld_epsilon(Repeated(step, count))
+    assert theirs(is_pessimistic=False) <= found <= theirs(is_pessimistic=True) * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("seed", range(50))
 def test_a_truncated_step_agrees_with_dp_accounting(seed: int) -> None:
     """Theirs bounds a cut batch more loosely, under replace-one, with the probability for exactly all records."""
     step, _ = truncated(seed)

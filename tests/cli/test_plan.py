@@ -59,6 +59,19 @@ def test_noise_and_delta_are_shown_with_all_digits(lehr: Run, lehr_json: RunJson
     assert (zeroed["plan"]["adjacency"], zeroed["accountant"]) == ("zero-out", "pld")
 
 
+def test_truncated_batches_are_planned_and_counted(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
+    numbers = ("--noise-multiplier", "1.1", "--steps", "1000")
+    truncated = (*MNIST, *numbers, "--largest-batch", "600")
+    answer = lehr_json(*truncated, "--save", "plan.json")
+    assert answer["plan"]["largest_batch"] == 600
+    assert answer["epsilon"] == pytest.approx(1.324, abs=1e-3)
+    assert answer["epsilon"] > lehr_json(*MNIST, *numbers)["epsilon"]
+    counted = lehr_json("account", *MNIST[1:], *numbers, "--largest-batch", "600")
+    assert counted == lehr_json("account", "--plan", "plan.json")
+    assert counted["epsilon"] == answer["epsilon"]
+    assert "at most 600 in a batch" in lehr(*truncated, "--no-chart").stdout
+
+
 def test_total_amount_of_noise_is_shown(lehr: Run, lehr_json: RunJson, tmp_path: Path) -> None:
     shown = lehr(*SMALL, "--noise-multiplier", "3", "--tan").stdout
     for words in ("an estimate, not a guarantee", "privacy wall", "Other batches", "your plan", "ε against the noise"):

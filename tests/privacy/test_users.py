@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr import make_plan
+from lehr.accounting.pld import PLD
 from lehr.attacks.harness import observed, plan_run, train_in_temporary_folder
 from lehr.attacks.step_attack import attack
 from lehr.auditing import Verdict
@@ -31,6 +34,7 @@ from lehr.planning.budget import Budget
 from lehr.planning.plan import USER, Plan
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.rng import RunKey
+from lehr.privacy.sampling import PoissonSampling
 from lehr.privacy.users import UserRecords, user_indices
 from tests.attacks.sabotage import keys_of, scale_noise
 from tests.training.tiny import HELD, PRIVATE, fit_tiny, linear
@@ -41,6 +45,7 @@ OWNERS = torch.arange(len(COUNTS)).repeat_interleave(torch.tensor(COUNTS))[
     torch.randperm(sum(COUNTS), generator=torch.Generator().manual_seed(3))
 ]
 EVERYBODY = torch.arange(len(COUNTS))
+JAX_PRIVACY = json.loads(Path(__file__).with_name("jax_privacy_reference.json").read_text(encoding="utf-8"))
 LOSS: LossFn = partial(cross_entropy, reduction="none")
 
 
@@ -104,6 +109,49 @@ def test_a_user_that_was_not_drawn_is_padding() -> None:
         [(_, targets, is_drawn)] = drawn.batches([EVERYBODY])
         assert is_drawn.tolist() == [user in users.tolist() for user in range(len(COUNTS))]
         assert not targets.weights_BK[~is_drawn].any()
+
+
+def drawn_beside(row: dict[str, Any], *, first_step: int) -> tuple[int, float]:
+    """How many users our draws have beyond those of jax_privacy, at all steps, and the variance of that by chance.
+
+    Checks on the way that as many different records of each user enter.
+    """
+    held, most = row["users"], row["most"]
+    counts = 1 + torch.arange(held) % most
+    owners = torch.arange(held).repeat_interleave(counts)
+    numbers = torch.arange(len(owners))
+    records = UserRecords(InMemory(numbers.view(-1, 1).float(), numbers), owners, row["records_per_user"])
+    sampling, excess = PoissonSampling(expected_batch_size=row["batch"], records=held), -row["drawn"]
+    for step in range(first_step, first_step + row["steps"]):
+        users = sampling.draw(held, KEY.at(step, 0))
+        _, (targets, weights) = records.of_draw(users, KEY.at(step, 0)).batch(users)
+        for user, chosen, weight in zip(users, targets, weights, strict=True):
+            expected = row["different"][int(counts[user]) - 1]
+            assert expected in (0, len(set(chosen[weight > 0].tolist())))  # 0 where theirs never drew such a user
+        excess += len(users)
+    probability = row["batch"] / held
+    return excess, 2 * row["steps"] * held * probability * (1 - probability)
+
+
+def test_users_are_drawn_and_counted_as_by_jax_privacy_at_random_settings() -> None:
+    """Theirs takes the records of a user in turns and ours at random, so that the records themselves differ."""
+    rows = JAX_PRIVACY["users"]
+    compared = [drawn_beside(row, first_step=1000 * number) for number, row in enumerate(rows)]
+    excesses, variances = zip(*compared, strict=True)
+    assert (np.abs(excesses) < 4.5 * np.sqrt(variances)).all()
+    # All together notice a sampling probability that is a fiftieth off.
+    assert abs(sum(excesses)) < 4 * math.sqrt(sum(variances)) < 0.02 * sum(row["drawn"] for row in rows)
+    for row in rows:
+        plan = make_plan(
+            records=row["users"],
+            expected_batch_size=row["batch"],
+            steps=row["steps"],
+            noise_multiplier=row["noise_multiplier"],
+            delta=JAX_PRIVACY["delta"],
+        )
+        plan = replace(plan, records_per_user=row["records_per_user"])
+        epsilon = PLD.epsilon(plan.event, delta=plan.delta, adjacency=plan.adjacency)
+        assert epsilon == pytest.approx(row["epsilon"], rel=5e-3, abs=1e-3)
 
 
 def mean_gradient(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

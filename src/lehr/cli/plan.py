@@ -43,6 +43,10 @@ AdjacencyOption = Annotated[Adjacency, Option(help="Which data sets count as nei
 BinsOption = Annotated[
     int | None, Option(help="Steps of an epoch of balls-in-bins sampling, in place of a batch size.")
 ]
+LargestBatchOption = Annotated[
+    int | None,
+    Option(help="Truncated Poisson sampling: larger batches are cut to this at random."),
+]
 _RECORDS = "Number of records. You state it, and it is public."
 
 
@@ -82,6 +86,7 @@ def plan(
     delta: DefaultDelta = None,
     adjacency: AdjacencyOption = Adjacency.ADD_OR_REMOVE_ONE,
     bins: BinsOption = None,
+    largest_batch: LargestBatchOption = None,
     html: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as a web page.")] = None,
     save: Annotated[Path | None, Option(metavar="FILE", help="Write the plan as JSON.")] = None,
     overwrite: common.Overwrite = False,
@@ -100,7 +105,8 @@ def plan(
         atomic.refuse_to_replace(file, overwrite=overwrite)
     with common.working("Finding the plan"):
         records_per_user = numbers.pop("records_per_user")
-        made, recommended = _make(numbers, records=records, delta=delta, adjacency=adjacency, bins=bins)
+        sampling = {"adjacency": adjacency, "bins": bins, "largest_batch": largest_batch}
+        made, recommended = _make(numbers, records=records, delta=delta, **sampling)
         made = replace(made, records_per_user=records_per_user)
         bound, claim = made.bound(), made.claim()
     draws = not (json or no_chart) and recommended is None
@@ -144,14 +150,20 @@ def plan(
 
 
 def _make(
-    numbers: dict[str, Any], *, records: int, delta: float | None, adjacency: Adjacency, bins: int | None
+    numbers: dict[str, Any],
+    *,
+    records: int,
+    delta: float | None,
+    adjacency: Adjacency,
+    bins: int | None,
+    largest_batch: int | None,
 ) -> tuple[Plan, Recommendation | None]:
     """The plan of these numbers, and the recommendation if more than one of them is missing."""
     epochs = numbers.pop("epochs")
     bands, correlation = numbers.pop("bands"), numbers.pop("correlation") or BANDED
     bands = 1 if bands is None else bands
     if bins is not None:
-        common.refuse("bins", expected_batch_size=numbers["expected_batch_size"])
+        common.refuse("bins", expected_batch_size=numbers["expected_batch_size"], largest_batch=largest_batch)
     if epochs is not None:
         common.refuse("epochs", steps=numbers["steps"])
         batch = numbers["expected_batch_size"] or recommended_batch_size(records)
@@ -168,9 +180,12 @@ def _make(
         if bands != 1:
             allowed = "1 for a recommended plan; or give three of epsilon, noise_multiplier, steps and batch size"
             raise InvalidValue("bands", allowed=allowed, given=bands)
+        if largest_batch is not None:
+            allowed = "omitted for a recommended plan; or give three of epsilon, noise_multiplier, steps and batch size"
+            raise InvalidValue("largest_batch", allowed=allowed, given=largest_batch)
         recommended = recommend_plan(**rest)
         return recommended.plan, recommended
-    return make_plan(bands=bands, correlation=correlation, **rest), None
+    return make_plan(bands=bands, correlation=correlation, largest_batch=largest_batch, **rest), None
 
 
 def _print_recommendation(recommended: Recommendation) -> None:
@@ -226,6 +241,7 @@ def account(
         Adjacency | None, Option(help="Which data sets count as neighbours; add-or-remove-one by default.")
     ] = None,
     bins: BinsOption = None,
+    largest_batch: LargestBatchOption = None,
     plan: Annotated[Path | None, Option(metavar="FILE", help="A plan written by `lehr plan --save`.")] = None,
     json: common.Json = False,
     **fields: Any,
@@ -235,6 +251,7 @@ def account(
     Describe the run by its options, or by --plan alone.
     """
     described = {**fields, "records": records, "sampling_probability": sampling_probability, "bins": bins}
+    described["largest_batch"] = largest_batch
     from_file = None if plan is None else read_plan(plan)
     if from_file is not None:
         common.refuse("plan", **described, delta=delta, adjacency=adjacency)
@@ -275,21 +292,20 @@ def account(
 
 def _event(described: dict[str, Any], *, delta: float, adjacency: Adjacency) -> Event:
     """The run of these options: its noise and steps, and either batch size and records or the probability."""
-    probability, bins = described.pop("sampling_probability"), described.pop("bins")
+    probability, bins, largest_batch = map(described.pop, ("sampling_probability", "bins", "largest_batch"))
     if bins is not None:
         described.pop("records")  # δ may follow from it, ε does not
-        common.refuse(
-            "bins", sampling_probability=probability, expected_batch_size=described.pop("expected_batch_size")
-        )
+        batch = {"expected_batch_size": described.pop("expected_batch_size"), "largest_batch": largest_batch}
+        common.refuse("bins", sampling_probability=probability, **batch)
         numbers = {name: common.required(**{name: value}) for name, value in described.items()}
         epoch = BallsInBins(bins, Gaussian(numbers["noise_multiplier"]))
         return Repeated(epoch, math.ceil(validate.count(steps=numbers["steps"]) / epoch.bins))
     if probability is not None:
         batch = {name: described.pop(name) for name in ("expected_batch_size", "records")}
-        common.refuse("sampling_probability", **batch)
+        common.refuse("sampling_probability", **batch, largest_batch=largest_batch)
     numbers = {name: common.required(**{name: value}) for name, value in described.items()}
     if probability is None:
-        return Plan(delta=delta, adjacency=adjacency, **numbers).event
+        return Plan(delta=delta, adjacency=adjacency, largest_batch=largest_batch, **numbers).event
     step = PoissonSampled(probability, Gaussian(numbers["noise_multiplier"]))
     return Repeated(step, validate.count(steps=numbers["steps"]))
 

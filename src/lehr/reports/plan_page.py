@@ -12,6 +12,7 @@ from typing import Any
 
 from lehr.accounting import Bound, version
 from lehr.accounting.claims import Claim, Standing
+from lehr.accounting.events import Adjacency
 from lehr.certificates.guarantee import delta_warning, guarantee_text
 from lehr.config import BANDED_INVERSE
 from lehr.planning.plan import RECORD, Plan
@@ -95,6 +96,7 @@ def plan_facts(plan: Plan, bound: Bound) -> dict[str, str]:
         "noise multiplier": exactly(plan.noise_multiplier),
         "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} {plan.unit}s",
         **({} if plan.unit == RECORD else {"unit of privacy": plan.unit_text}),
+        **_sampling_facts(plan),
         "sampling probability": f"{plan.sampling_probability:.6g}",
         **({} if plan.bands == 1 else {"bands": _bands_text(plan)}),
         "steps": f"{plan.steps:,}  ({plan.steps * plan.sampling_probability:.4g} passes over the data)",
@@ -102,6 +104,14 @@ def plan_facts(plan: Plan, bound: Bound) -> dict[str, str]:
         **({} if caution is None else {"caution": caution}),
         **{f"not {other.accountant}": other.reason for other in bound.passed_over},
     }
+
+
+def _sampling_facts(plan: Plan) -> dict[str, str]:
+    if plan.bins is not None:
+        return {"sampling": f"balls-in-bins, {plan.bins:,} steps in an epoch"}
+    if plan.largest_batch is not None:
+        return {"sampling": f"truncated-poisson, at most {plan.largest_batch:,} in a batch"}
+    return {} if plan.adjacency is Adjacency.ADD_OR_REMOVE_ONE else {"sampling": "without-replacement"}
 
 
 def _bands_text(plan: Plan) -> str:
