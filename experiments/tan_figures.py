@@ -186,7 +186,7 @@ def law(outcomes: Outcomes, size: Size) -> Report:
     """Not in the paper. At a constant ratio of noise to batch, a step's mean gradient differs from that of all records
     by a variance in proportion to 1/B, and the noise on it does not change. To first order the accuracy is then
     a − b/B. Each batch is predicted from all others by this law and by the paper's line in the logarithm of B, on the
-    runs of Figure 4 with a WRN-16-4 and on three cheaper lines of runs.
+    runs of Figure 4 with a WRN-16-4 and on two cheaper lines of runs.
     """
     return report(
         tan_runs.left_out(tan_runs.LAW_LINES, outcomes, size), tan_runs.predictions(tan_runs.LAW_LINES, outcomes, size)
