@@ -360,10 +360,8 @@ def test_a_run_is_resumed_from_a_checkpoint_without_the_sizes_of_draws(tmp_path:
 
 
 def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "clipping": QuantileClip(100.0),
-        "noise_multiplier": 0.1,
-    }  # little noise, for the clip norm to fall
+    # Little noise, so that the clip norm falls.
+    settings: dict[str, Any] = {"clipping": QuantileClip(100.0), "noise_multiplier": 0.1}
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         a_trainer(tmp_path, a_callback(tmp_path, **settings), SavesAndBreaks()).fit(Module(), a_loader())
     learnt = torch.load(tmp_path / "at3.ckpt", weights_only=False)["callbacks"]["LehrCallback"]["clipping"]["clip_norm"]

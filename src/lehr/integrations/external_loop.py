@@ -92,10 +92,9 @@ class PrivacyConfig:
     """The privacy settings of a run. All of them are public.
 
     ``records`` is the number of records as you state it; the length of a data set is private. Give ``epsilon``, and the
-    noise is calibrated, or ``noise_multiplier``. The default ``delta`` is the largest power of ten below 1/records. The
-    run's folder is ``directory``, by default a new one in ``runs``.
+    noise is calibrated, or ``noise_multiplier``. ``noise`` is "float" or "discrete". The default ``delta`` is the
+    largest power of ten below 1/records. The run's folder is ``directory``, by default a new one in ``runs``.
     A certificate is issued if ``settings_chosen_on`` says how the settings were chosen: "fixed", "public" or "private".
-    ``noise`` is "float" or "discrete", as that of ``lehr.fit``.
     """
 
     records: int
