@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset, default_collate
 
+from lehr.accounting.claims import IDEAL_ARITHMETIC
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.release import release
 from lehr.certificates.run_reading import State, read_run
 from lehr.errors import BudgetExceeded, InvalidValue, NotPrivate, StoreError
 from lehr.integrations.external_loop import ExternalRun, PrivacyConfig, check_optimizer, write_gradients
 from lehr.integrations.record_independence import RecordLoop
-from lehr.interfaces import ReleasedSum
+from lehr.interfaces import PrivateSum, ReleasedSum
 from lehr.planning.budget import Budget
 from lehr.privacy.clipping import AutomaticClip, PerCoordinateClip
+from lehr.privacy.noise import DiscreteNoise
 from tests.integrations.refusals import invalid
 
 HELD = 20
@@ -194,6 +196,45 @@ def test_a_budget_pays_for_the_plan_and_gets_back_what_was_not_used(tmp_path: Pa
     with pytest.raises(BudgetExceeded):
         open_run(tmp_path / "second", budget=where, name="second", noise_multiplier=0.1)
     assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize("kind", ["float", "discrete"])
+def test_discrete_noise_is_that_of_lehr_fit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[float | dict[str, Tensor]] = []
+    release = DiscreteNoise.release
+
+    def noting(self: DiscreteNoise, private: PrivateSum, **given: Any) -> ReleasedSum:
+        found = release(self, private, **given)
+        added.append(found.noise_std)
+        return found
+
+    monkeypatch.setattr(DiscreteNoise, "release", noting)
+    run = open_run(tmp_path, noise=kind, settings_chosen_on="fixed")
+    take(run, 6)
+    certificate = run.finish(run.model.state_dict())
+    run.close()
+    assert certificate is not None
+    assert len(added) == (6 if kind == "discrete" else 0)
+    assert (IDEAL_ARITHMETIC.statement in certificate.assumptions) == (kind == "float")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"bands": 4},
+        {"correlation": "banded-inverse"},
+        {"sampling": "balls-in-bins"},
+        {"largest_batch": 9},
+        {"adjacency": "zero-out"},
+        {"clip": "quantile"},
+        {"noise": "integers"},
+    ],
+    ids=str,
+)
+def test_options_of_fit_that_this_loop_has_not_are_refused_by_name(tmp_path: Path, changed: dict[str, Any]) -> None:
+    [name] = changed
+    with invalid(name):
+        config(tmp_path, **changed)
 
 
 @pytest.mark.parametrize(

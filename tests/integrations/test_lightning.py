@@ -360,9 +360,10 @@ def test_a_run_is_resumed_from_a_checkpoint_without_the_sizes_of_draws(tmp_path:
 
 
 def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_path: Path) -> None:
-    clipping = QuantileClip(100.0)
+    # Little noise, so that the clip norm falls.
+    settings: dict[str, Any] = {"clipping": QuantileClip(100.0), "noise_multiplier": 0.1}
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        a_trainer(tmp_path, a_callback(tmp_path, clipping=clipping), SavesAndBreaks()).fit(Module(), a_loader())
+        a_trainer(tmp_path, a_callback(tmp_path, **settings), SavesAndBreaks()).fit(Module(), a_loader())
     learnt = torch.load(tmp_path / "at3.ckpt", weights_only=False)["callbacks"]["LehrCallback"]["clipping"]["clip_norm"]
     assert learnt < 100.0 * math.exp(-0.1)
     started: list[float] = []
@@ -371,7 +372,7 @@ def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_pa
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             started.append(float(callback.run.clip_state["clip_norm"]))
 
-    callback = a_callback(tmp_path, clipping=clipping)
+    callback = a_callback(tmp_path, **settings)
     trainer = a_trainer(tmp_path, callback, Notes())
     trainer.fit(Module(), a_loader(), ckpt_path=tmp_path / "at3.ckpt", weights_only=False)
     assert started == [learnt]

@@ -105,8 +105,9 @@ def plan(
         atomic.refuse_to_replace(file, overwrite=overwrite)
     with common.working("Finding the plan"):
         records_per_user = numbers.pop("records_per_user")
-        sampling = {"adjacency": adjacency, "bins": bins, "largest_batch": largest_batch}
-        made, recommended = _make(numbers, records=records, delta=delta, **sampling)
+        made, recommended = _make(
+            numbers, records=records, delta=delta, adjacency=adjacency, bins=bins, largest_batch=largest_batch
+        )
         made = replace(made, records_per_user=records_per_user)
         bound, claim = made.bound(), made.claim()
     draws = not (json or no_chart) and recommended is None

@@ -24,7 +24,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,6 +35,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 import lehr
 from lehr import accounting, validate
+from lehr.accounting.events import FLOAT
 from lehr.certificates.certificate import (
     Certificate,
     Statements,
@@ -53,7 +54,7 @@ from lehr.integrations.record_independence import RecordLoop, check_record_indep
 from lehr.interfaces import Clipping, ComponentState, Inputs, ReleasedSum, StepOutcome
 from lehr.planning.plan import PRIVATE, Plan, delta_for
 from lehr.privacy.clipping import FlatClip
-from lehr.privacy.noise import IsotropicNoise
+from lehr.privacy.noise import isotropic_noise
 from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PhysicalBatch
 from lehr.run.distributed import ALONE, Ranks, as_bytes, layout_of, refuse_wrapped
@@ -67,14 +68,32 @@ from lehr.schedules import CONSTANT, Schedule
 from lehr.training import describing, ending
 from lehr.training.public_plan import plan_for, usual_batch_size
 
+# Options of ``lehr.fit`` that steps in the loop of another library do not keep to.
+_ONLY_FIT = {
+    **dict.fromkeys(
+        ("sampling", "adjacency", "largest_batch"),
+        "this loop draws Poisson samples, which are counted under add-or-remove-one",
+    ),
+    **dict.fromkeys(
+        ("bands", "correlation"), "this loop does not repeat a step bit by bit, as correlated noise needs after a crash"
+    ),
+    **dict.fromkeys(("clip", "target_quantile"), "give clipping an object, such as QuantileClip of lehr.extend"),
+}
+
+
+def refuse_options_of_fit(given: Mapping[str, Any]) -> None:
+    """Raise an error for an option of ``lehr.fit`` that the loops of other libraries have not."""
+    for name in given.keys() & _ONLY_FIT.keys():
+        raise InvalidValue(name, allowed=f"omitted: {_ONLY_FIT[name]}", given=given[name])
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyConfig:
     """The privacy settings of a run. All of them are public.
 
     ``records`` is the number of records as you state it; the length of a data set is private. Give ``epsilon``, and the
-    noise is calibrated, or ``noise_multiplier``. The default ``delta`` is the largest power of ten below 1/records. The
-    run's folder is ``directory``, by default a new one in ``runs``.
+    noise is calibrated, or ``noise_multiplier``. ``noise`` is "float" or "discrete". The default ``delta`` is the
+    largest power of ten below 1/records. The run's folder is ``directory``, by default a new one in ``runs``.
     A certificate is issued if ``settings_chosen_on`` says how the settings were chosen: "fixed", "public" or "private".
     """
 
@@ -85,6 +104,7 @@ class PrivacyConfig:
     expected_batch_size: float | None = None
     clip_norm: float = CLIP_NORM
     clipping: Clipping | None = None
+    noise: str = FLOAT
     physical_batch: int | None = None
     directory: str | Path | None = None
     name: str = "private run"
@@ -94,9 +114,14 @@ class PrivacyConfig:
     budget: str | Path | None = None
     treated_as_public: tuple[str, ...] = ()  # in addition to the number of records
 
+    def __new__(cls, **given: Any) -> PrivacyConfig:
+        refuse_options_of_fit(given)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         validate.count(records=self.records)
         check_name(name=self.name)
+        isotropic_noise(self.noise)  # raises now if there is none of this kind
         if (self.epsilon is None) == (self.noise_multiplier is None):
             given = f"epsilon={self.epsilon}, noise_multiplier={self.noise_multiplier}"
             raise InvalidValue("epsilon", allowed="given, or noise_multiplier, and not both", given=given)
@@ -194,11 +219,12 @@ class ExternalRun:
         if clipping.needs_coordinates or clipping.unproven is not None:
             allowed = "one that needs gradient norms only: per-record gradients are not stored here"
             raise InvalidValue("clipping", allowed=allowed, given=type(clipping).__name__)
-        plan = config.plan(steps=steps)
+        noise = isotropic_noise(config.noise)
+        plan = replace(config.plan(steps=steps), noise=noise.kind)
         self._plan = RunPlan(plan=plan)
         self.proven_claim = accounting.claim(plan.event, delta=plan.delta, adjacency=plan.adjacency)
         update = ExternalOptimizer(f"{type(optimizer).__module__}.{type(optimizer).__qualname__}")
-        method = Method(name="dpsgd", clipping=clipping, noise=IsotropicNoise(), update=update)
+        method = Method(name="dpsgd", clipping=clipping, noise=noise, update=update)
         self.mechanism = Mechanism.of(method, plan)
         self.engine = engine
         self._hooks: HookedEngine | None = None

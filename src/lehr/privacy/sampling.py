@@ -318,7 +318,11 @@ published runs; balls-in-bins has epochs that are counted; given: 'shuffled'
     usual = SAMPLERS[sampling].adjacency
     others = (Adjacency.ZERO_OUT,) if sampling in _COUNTED_UNDER_ZERO_OUT else ()
     known = {each.value: each for each in (usual, *others)}
-    return usual if adjacency is None else known[validate.one_of(known, adjacency=adjacency)]
+    if adjacency is None:
+        return usual
+    if adjacency not in tuple(known):  # a list in a file is not hashable
+        raise InvalidValue("adjacency", allowed=f"{' or '.join(known)} with sampling {sampling}", given=adjacency)
+    return Adjacency(adjacency)
 
 
 def usual_largest_batch(expected_batch_size: float, records: int) -> int:
