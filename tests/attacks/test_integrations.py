@@ -6,6 +6,7 @@ The adversary sees what the optimizer of the loop is given at every step, which 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -89,7 +90,8 @@ class CanaryDataset(Dataset[dict[str, Tensor]]):
         return {"records_B": self.records.inputs[index], "labels": self.records.targets[index]}
 
 
-def through_transformers(rows: Tensor, folder: Path, *, steps: int) -> Observed:
+def through_transformers(rows: Tensor, folder: Path, *, steps: int, records_of_each: int | None = None) -> Observed:
+    """With ``records_of_each``, a canary is a user with so many records, one of which too many for a step."""
     pytest.importorskip("transformers")
     from transformers import TrainingArguments
 
@@ -99,10 +101,16 @@ def through_transformers(rows: Tensor, folder: Path, *, steps: int) -> Observed:
     optimizer = RecordingSGD(model)
     quiet: dict[str, Any] = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     settings: dict[str, Any] = {"max_steps": steps, "remove_unused_columns": False, "use_cpu": True}
+    privacy, owners = {**CERTIFIED}, None
+    if records_of_each is not None:
+        privacy |= {"users": privacy.pop("records"), "records_per_user": records_of_each - 1}
+        owners = torch.arange(len(rows)).repeat(records_of_each)
+        rows = rows.repeat(records_of_each)
     trainer = LehrTrainer(
         model=model,
+        owners=owners,
         args=TrainingArguments(output_dir=str(folder / "out"), **settings, **quiet),
-        privacy=PrivacyConfig(**CERTIFIED, directory=folder / "transformers"),
+        privacy=PrivacyConfig(**privacy, directory=folder / "transformers"),
         train_dataset=CanaryDataset(rows),
         record_losses=lambda outputs, inputs: planting.loss(outputs, inputs["labels"]),
         optimizers=(optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer)),
@@ -115,6 +123,7 @@ def through_transformers(rows: Tensor, folder: Path, *, steps: int) -> Observed:
 INTEGRATIONS: dict[str, Callable[..., Observed]] = {
     "lightning": through_lightning,
     "transformers": through_transformers,
+    "transformers, users": partial(through_transformers, records_of_each=3),
 }
 
 
@@ -149,13 +158,15 @@ def _scores(scores: Tensor, is_present: Tensor) -> Scores:
     return Scores(values[present], values[~present])
 
 
-def test_both_integrations_release_the_same_with_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_integrations_release_the_same_with_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users whose records are all the same too."""
     rows = present_canaries("both integrations", monkeypatch).nonzero().squeeze(1)
-    (first, claimed), (second, also_claimed) = (through(rows, tmp_path, steps=8) for through in INTEGRATIONS.values())
-    assert len(first) == len(second) == 8
-    assert claimed == also_claimed
-    for one, other in zip(first, second, strict=True):
-        torch.testing.assert_close(one, other)
+    (first, claimed), *others = (through(rows, tmp_path / name, steps=8) for name, through in INTEGRATIONS.items())
+    assert len(first) == 8
+    for other, also_claimed in others:
+        assert claimed == also_claimed
+        for one, also_one in zip(first, other, strict=True):
+            torch.testing.assert_close(one, also_one)
 
 
 @pytest.mark.parametrize("integration", INTEGRATIONS)

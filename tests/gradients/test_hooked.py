@@ -86,6 +86,23 @@ def test_a_loop_over_records_agrees_and_the_model_is_left_as_it_was(
     assert untouched(model) == before
 
 
+@every_case
+def test_weights_of_views_are_factors_of_their_losses(case: Any) -> None:
+    model, weights_BK = case.model(), torch.tensor([[2.0, 0.0], [1.0, 1.0], [0.5, 1.5]]).double()
+    images, labels = images_of(*case.batch(3, views=2), views=2)
+    found = []
+    for is_in_loss in (True, False):
+        with HookedEngine(model, views=2, loss_reduction="sum") as engine:
+            losses = functional.cross_entropy(model(images), labels, reduction="none")
+            differentiate((losses * weights_BK.flatten() if is_in_loss else losses).sum())
+            found.append(engine.gradients(weights_BK=None if is_in_loss else weights_BK))
+    assert_same_gradients(found[1], found[0], records=3)
+    with HookedEngine(model, views=2, loss_reduction="sum") as engine:
+        differentiate(functional.cross_entropy(model(images), labels, reduction="sum"))
+        with pytest.raises(InvalidValue, match=r"^weights_BK must be"):
+            engine.gradients(weights_BK=weights_BK[:2])
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_case
 def test_a_gpu_agrees_with_a_loop_on_a_cpu(case: Any) -> None:

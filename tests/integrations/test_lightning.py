@@ -190,6 +190,65 @@ def test_a_step_is_the_clipped_sum_over_the_draw(tmp_path: Path, physical_batch:
         torch.testing.assert_close(value.detach(), before.detach() - 0.5 * mean, rtol=1e-4, atol=1e-5)
 
 
+OWNERS = torch.arange(40).square() % 7  # four users, of 6, 12, 11 and 11 records
+USERS: dict[str, Any] = {"records": None, "users": 4, "records_per_user": 8, "owners": OWNERS, "delta": 1e-2}
+
+
+@pytest.mark.parametrize("loss, reduction", [(cross_entropy, "mean"), (SUMMED, "sum")])
+@pytest.mark.parametrize("physical_batch, records_per_user", [(3, 8), (None, 1)])
+def test_a_step_of_users_averages_each_before_the_clip(
+    tmp_path: Path, loss: Any, reduction: str, physical_batch: int | None, records_per_user: int
+) -> None:
+    module, drawn = Module(loss), list[list[int]]()
+    net = Module().net
+    net.load_state_dict(module.net.state_dict())
+    given = {"noise_multiplier": 1e-8, "clip_norm": 0.05, "physical_batch": physical_batch, "expected_batch_size": 4}
+    callback = a_callback(tmp_path, loss_reduction=reduction, **USERS | given | {"records_per_user": records_per_user})
+
+    def note_and_add(trainer: Any, pl_module: Any) -> None:
+        indices = callback.run.record_indices(0)[callback.run._step().num_added]
+        drawn.extend([*dict.fromkeys(user)] for user in indices.view(-1, records_per_user).tolist())
+        callback.run.add()
+
+    callback.on_after_backward = note_and_add  # type: ignore[method-assign]
+    a_trainer(tmp_path, callback, max_steps=1).fit(module, a_loader())
+    assert sorted({int(OWNERS[record]) for record in records} == {0} for records in drawn) == [False] * 3 + [True]
+    assert sorted(map(len, drawn)) == ([6, 8, 8, 8] if records_per_user == 8 else [1] * 4)
+    sums = [torch.zeros_like(value) for value in net.parameters()]
+    for records in drawn:
+        assert len({int(OWNERS[record]) for record in records}) == 1
+        inputs, targets = a_loader().dataset[records]
+        grads = torch.autograd.grad(cross_entropy(net(inputs), targets), list(net.parameters()))
+        norm = float(torch.cat([grad.flatten() for grad in grads]).norm()) * (1 + margin(torch.float32))
+        sums = [total + grad * min(1.0, 0.05 / norm) for total, grad in zip(sums, grads, strict=True)]
+    for value, before, total in zip(module.net.parameters(), net.parameters(), sums, strict=True):
+        torch.testing.assert_close(value.detach(), before.detach() - 0.5 * total / 4, rtol=1e-4, atol=1e-5)
+
+
+def test_the_certificate_of_users_says_so(tmp_path: Path) -> None:
+    callback = a_callback(tmp_path, **USERS, settings_chosen_on="fixed", expected_batch_size=2)
+    a_trainer(tmp_path, callback, max_steps=2).fit(Module(), a_loader())
+    assert callback.certificate is not None
+    stated = callback.certificate.stated
+    assert stated.unit_of_privacy == "one user with all their records, at most 8 of them in a step"
+    assert stated.treated_as_public == ("the number of users",)
+
+
+@pytest.mark.parametrize(
+    "name, changed",
+    [
+        ("owners", {"owners": None}),
+        ("owners", {"owners": OWNERS[1:]}),
+        ("users", {"users": 40}),
+        ("users", {"users": None, "records_per_user": None, "records": 40}),
+    ],
+)
+def test_owners_and_users_that_do_not_fit_are_refused(tmp_path: Path, name: str, changed: dict[str, Any]) -> None:
+    with invalid(name):
+        a_trainer(tmp_path, a_callback(tmp_path, **USERS | changed, expected_batch_size=2)).fit(Module(), a_loader())
+    assert not (tmp_path / "run").exists()
+
+
 def test_values_of_private_records_are_logged_only_on_request(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path / "dropped", a_callback(tmp_path / "dropped"), max_steps=2)
     with pytest.warns(UserWarning, match="'train_loss' is not logged"):

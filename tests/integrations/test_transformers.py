@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from lehr.certificates.run_reading import read_run
 from lehr.errors import InvalidValue, NotPrivate
 from lehr.gradients.precision import margin
 from lehr.integrations.external_loop import ExternalRun, PrivacyConfig
+from lehr.planning.budget import Budget
+from lehr.planning.plan import USER
 from lehr.privacy.clipping import QuantileClip
 from tests.integrations.ranks import alone
 from tests.integrations.refusals import invalid
@@ -157,20 +160,154 @@ def test_a_step_is_the_clipped_sum_over_the_draw(tmp_path: Path, make: Any, is_c
         torch.testing.assert_close(before[name] - value.detach(), expected[name], rtol=1e-3, atol=2e-6)
 
 
-def by_hand(model: nn.Module, dataset: Sentences, drawn: list[int], *, clip_norm: float, divisor: float) -> Any:
-    """Each sentence alone and without its padding; positions and losses are the model's own."""
+def by_hand(model: nn.Module, dataset: Sentences, drawn: list[Any], *, clip_norm: float, divisor: float) -> Any:
+    """Each sentence alone and without its padding; positions and losses are the model's own.
+
+    Of a user, ``drawn`` has a list of sentences, whose gradients are averaged.
+    """
     sums = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    for index in drawn:
-        record = dataset[index]
-        length = int(record["attention_mask"].sum())
-        labels = record["labels"][:length] if dataset.is_causal else record["labels"]
+    for unit in drawn:
+        records = unit if isinstance(unit, list) else [unit]
         model.zero_grad()
-        model(input_ids=record["input_ids"][:length][None], labels=labels[None]).loss.backward()
+        for index in records:
+            record = dataset[index]
+            length = int(record["attention_mask"].sum())
+            labels = record["labels"][:length] if dataset.is_causal else record["labels"]
+            loss = model(input_ids=record["input_ids"][:length][None], labels=labels[None]).loss
+            (loss / len(records)).backward()
         grads = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
         norm = float(torch.stack([grad.norm() for grad in grads.values()]).norm())
         for name, grad in grads.items():
             sums[name] += grad * min(1.0, clip_norm / (norm * (1 + margin(torch.float32)))) / divisor
     return sums
+
+
+OWNERS = [f"user {index * index % 7}" for index in range(RECORDS)]  # four users, of 4, 7, 7 and 6 records
+USERS: dict[str, Any] = {"records": None, "users": 4, "records_per_user": 5, "expected_batch_size": 2}
+
+
+@pytest.mark.parametrize(
+    "make, records_per_user, changed",
+    [
+        (a_bert, 5, {}),
+        (a_bert, 1, {}),
+        (a_gpt2, 5, {"arguments": {"gradient_checkpointing": True, "dataloader_num_workers": 2}}),
+        (a_gpt2, 5, {"tiled_head": True}),
+    ],
+    ids=["bert", "one each", "checkpointed", "tiled"],
+)
+def test_a_step_of_users_averages_each_before_the_clip(
+    tmp_path: Path, make: Any, records_per_user: int, changed: dict[str, Any]
+) -> None:
+    trained, dataset = make(), Sentences(is_causal=make is a_gpt2)
+    before = {name: value.detach().clone() for name, value in trained.named_parameters()}
+    arguments = {"max_steps": 1, "optim": "sgd", "learning_rate": 1.0, "per_device_train_batch_size": 2}
+    trainer = a_trainer(
+        tmp_path,
+        trained,
+        dataset,
+        owners=OWNERS,
+        **{**changed, "arguments": {**arguments, **changed.get("arguments", {})}},
+        privacy={
+            **USERS,
+            "records_per_user": records_per_user,
+            "expected_batch_size": 4,
+            "noise_multiplier": 1e-6,
+            "clip_norm": 0.3,
+        },
+    )
+    drawn: list[list[int]] = []
+    step = trainer.training_step
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        for indices in trainer._open_run().record_indices(0):
+            drawn.extend([*dict.fromkeys(user)] for user in indices.view(-1, records_per_user).tolist())
+        return step(*args, **kwargs)
+
+    trainer.training_step = noting
+    trainer.train()
+    # Everybody is drawn, and enters with as many different records of their own as the bound allows.
+    of_each = [{OWNERS[index] for index in records} for records in drawn]
+    assert sorted(of_each, key=str) == [{owner} for owner in sorted({*OWNERS})]
+    assert sorted(map(len, drawn)) == sorted(min(records_per_user, OWNERS.count(owner)) for owner in {*OWNERS})
+    expected = by_hand(make(), dataset, drawn, clip_norm=0.3, divisor=4)
+    for name, value in trained.named_parameters():
+        torch.testing.assert_close(before[name] - value.detach(), expected[name], rtol=1e-3, atol=2e-6)
+
+
+class Owned(Sentences):
+    """With a column of owners, as a data set of Hugging Face has it."""
+
+    column_names = ("input_ids", "attention_mask", "labels", "user")
+
+    def __getitem__(self, index: Any) -> Any:
+        return OWNERS if index == "user" else super().__getitem__(index)
+
+    def remove_columns(self, names: list[str]) -> Sentences:
+        assert names == ["user"]
+        return Sentences()
+
+
+def test_certificate_report_and_budget_state_users_and_the_bound(tmp_path: Path) -> None:
+    Budget.create(tmp_path / "budget", dataset="texts", epsilon=20.0, delta=1e-3, unit=USER).close()
+    privacy = {**USERS, "settings_chosen_on": "fixed", "budget": tmp_path / "budget"}
+    privacy |= {"noise_multiplier": 4.0}
+    trainer = a_trainer(tmp_path, dataset=Owned(), owners="user", privacy=privacy)
+    trainer.train()
+    stated = trainer.certificate.stated
+    assert stated.unit_of_privacy == "one user with all their records, at most 5 of them in a step"
+    assert (stated.records, stated.treated_as_public) == (4, ("the number of users",))
+    plan = read_run(tmp_path / "out-privacy").plan
+    assert plan is not None
+    assert (plan.unit, plan.records_per_user, plan.sampling_probability) == (USER, 5, 0.5)
+    assert stated.unit_of_privacy in (tmp_path / "out-privacy" / "report.html").read_text(encoding="utf-8")
+    assert trainer.num_examples(trainer.get_train_dataloader()) == 4
+    with Budget.open(tmp_path / "budget") as budget:
+        assert [paid.is_settled for paid in budget.status().runs] == [True]
+    with invalid("unit"):
+        a_trainer(tmp_path / "records", privacy={"budget": tmp_path / "budget", "name": "records"}).train()
+
+
+@pytest.mark.parametrize(
+    "name, owners, privacy",
+    [
+        ("owners", OWNERS[1:], USERS),
+        ("owners", [*OWNERS[1:], None], USERS),
+        ("owners", [float("nan"), *range(1, RECORDS)], USERS),
+        ("owners", "user", USERS),  # these records have no columns
+        ("owners", None, USERS),
+        ("users", OWNERS, {}),
+        ("users", OWNERS, {**USERS, "users": 0}),
+        ("records", OWNERS, {**USERS, "records": RECORDS}),
+        ("records", OWNERS, {"records": None}),
+        ("records_per_user", OWNERS, {**USERS, "records_per_user": 0}),
+        ("records_per_user", None, {"records_per_user": 2}),
+    ],
+)
+def test_owners_and_users_that_do_not_fit_are_refused(
+    tmp_path: Path, name: str, owners: Any, privacy: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidValue) as error:
+        a_trainer(tmp_path, owners=owners, privacy=privacy)
+    assert error.value.name == name
+    assert "user 1" not in str(error.value)
+
+
+def test_a_number_of_users_that_is_far_off_is_refused(tmp_path: Path) -> None:
+    with invalid("users"):
+        a_trainer(tmp_path, owners=OWNERS, privacy={**USERS, "users": RECORDS}).train()
+    assert not (tmp_path / "out-privacy").exists()
+
+
+def test_a_resumed_run_has_the_same_owners(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"arguments": {"save_strategy": "steps", "save_steps": 2, "max_steps": 5}, "privacy": USERS}
+    with pytest.raises(KeyboardInterrupt):
+        a_trainer(tmp_path, owners=OWNERS, callbacks=[Breaks()], **given).train()
+    for others in ([*OWNERS[:-1], OWNERS[1]], OWNERS):
+        trainer = a_trainer(tmp_path, owners=others, **given)
+        with nullcontext() if others is OWNERS else invalid("data"):
+            trainer.train(resume_from_checkpoint=True)
+    assert (trainer.state.global_step, steps_charged(tmp_path)) == (4, 5)
 
 
 def test_only_a_peft_adapter_is_trained(tmp_path: Path) -> None:

@@ -15,7 +15,17 @@ from tests.integrations.ranks import alone, in_turn
 pytest.importorskip("transformers")
 from transformers import TrainerCallback
 
-from tests.integrations.test_transformers import RECORDS, Sentences, a_bert, a_gpt2, a_trainer, adapted, steps_charged
+from tests.integrations.test_transformers import (
+    OWNERS,
+    RECORDS,
+    USERS,
+    Sentences,
+    a_bert,
+    a_gpt2,
+    a_trainer,
+    adapted,
+    steps_charged,
+)
 
 pytestmark = pytest.mark.slow
 STEPS = 4
@@ -26,6 +36,7 @@ EQUAL: dict[str, dict[str, Any]] = {
     "bert": PUBLIC,
     "gpt2": {"model": "gpt2", "arguments": {"gradient_checkpointing": True}},
     "lora": {"model": "lora", "privacy": {"expected_batch_size": 1}},  # most shares are empty
+    "users": {"owners": OWNERS, "privacy": USERS},
 }
 STOPPED = {"stopped": {"stop": 3}, "stopped once": {"stop": 3}}
 
@@ -41,6 +52,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a record": {"dataset_of_rank": {1: Turned()}},
     "settings": {"clip_norm_of_rank": {1: 2.0}},
     "model": {"is_sharded": True},
+    "owners": {"owners": OWNERS, "owners_of_rank": {1: OWNERS[::-1]}, "privacy": USERS},
 }
 
 
@@ -64,6 +76,8 @@ def train(folder: Path, rank: int, **job: Any) -> dict[str, Any]:
         with torch.no_grad():  # the first weights are those of rank 0, whatever the others have
             for value in model.parameters():
                 value.add_(0.1)
+    if (others := job.pop("owners_of_rank", {}).get(rank)) is not None:
+        job["owners"] = others
     resume, stop, dataset = job.pop("resume", None), job.pop("stop", None), job.pop("dataset_of_rank", {}).get(rank)
     arguments = {
         "max_steps": STEPS,

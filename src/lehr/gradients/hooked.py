@@ -134,10 +134,13 @@ class HookedEngine:
         self._captured = CapturedBatch()
 
     @torch.no_grad()
-    def gradients(self, mask_B: Tensor | None = None, kept: Kept | None = None) -> ContributedGradients:
+    def gradients(
+        self, mask_B: Tensor | None = None, kept: Kept | None = None, *, weights_BK: Tensor | None = None
+    ) -> ContributedGradients:
         """The gradients of the batch that ``backward()`` was called for, once.
 
-        Where ``kept`` is given, only what ``kept(name, sum)`` returns is held of a weighted sum.
+        Where ``kept`` is given, only what ``kept(name, sum)`` returns is held of a weighted sum. ``weights_BK`` are
+        factors of the losses of the views.
         """
         self._refuse_another_model()
         captured, self._captured = self._captured, CapturedBatch()
@@ -147,14 +150,21 @@ class HookedEngine:
         num_records = self._num_records(num_images)
         parameters = self._held()
         mask = batches.check_mask(mask_B, num_records=num_records, device=next(iter(parameters.values())).device)
-        grads = captured.output_grads
+        grads, copy_grads = captured.output_grads, captured.copy_grads
+        if weights_BK is not None:
+            if weights_BK.shape != (num_records, self._views):
+                allowed = f"of shape {(num_records, self._views)}, one for each view"
+                raise InvalidValue("weights_BK", allowed=allowed, given=tuple(weights_BK.shape))
+            # The images do not meet, so that a factor of one's loss is a factor of all its gradients.
+            grads = {site: _scaled(values, weights_BK) for site, values in grads.items()}
+            copy_grads = {name: _scaled(values, weights_BK) for name, values in copy_grads.items()}
         contributions = self._layers.contributions(
             {site: self._site(site.layer, own, grads.get(site), num_images) for site, own in captured.sites.items()},
             {**parameters, **dict(self._model.named_buffers())},
-            copied={name: self._by_record(own).sum(1) for name, own in captured.copy_grads.items()},
+            copied={name: self._by_record(own).sum(1) for name, own in copy_grads.items()},
             num_records=num_records,
         )
-        types = {values.dtype for values in [*grads.values(), *captured.copy_grads.values()]}
+        types = {values.dtype for values in [*grads.values(), *copy_grads.values()]}
         return ContributedGradients(
             contributions,
             mask_B=mask,
@@ -541,6 +551,11 @@ class ShardedEngine(HookedEngine):
             allowed = "of the kind that was tried before the weights were spread out"
             raise InvalidValue("inputs", allowed=allowed, given=str(way[1]))
         return way
+
+
+def _scaled(values: Tensor, weights_BK: Tensor) -> Tensor:
+    """The gradients of all images, each times its weight."""
+    return values * weights_BK.to(values).view(-1, *[1] * (values.dim() - 1))
 
 
 def refuse_what_cannot_be_sharded(model: nn.Module) -> None:

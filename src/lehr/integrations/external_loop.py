@@ -44,6 +44,7 @@ from lehr.certificates.certificate import (
 )
 from lehr.certificates.guarantee import check_delta, claim_to_json
 from lehr.config import CLIP_NORM
+from lehr.data import InMemory
 from lehr.data.records import check_count
 from lehr.errors import InvalidValue
 from lehr.files.append_only import check_name
@@ -51,12 +52,13 @@ from lehr.gradients.batches import each, trainable
 from lehr.gradients.batches import num_records as batch_rows
 from lehr.gradients.hooked import HookedEngine
 from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
-from lehr.interfaces import Clipping, ComponentState, Inputs, ReleasedSum, StepOutcome
-from lehr.planning.plan import PRIVATE, Plan, delta_for
+from lehr.interfaces import Clipping, ComponentState, Inputs, ReleasedSum, StepOutcome, ViewTargets
+from lehr.planning.plan import PRIVATE, Plan, delta_for, unit_text
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.noise import isotropic_noise
 from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PhysicalBatch
+from lehr.privacy.users import DrawnUsers, UserRecords, by_user, user_indices
 from lehr.run.distributed import ALONE, Ranks, as_bytes, layout_of, refuse_wrapped
 from lehr.run.folder import default_directory
 from lehr.run.loop import Engine
@@ -95,9 +97,15 @@ class PrivacyConfig:
     noise is calibrated, or ``noise_multiplier``. ``noise`` is "float" or "discrete". The default ``delta`` is the
     largest power of ten below 1/records. The run's folder is ``directory``, by default a new one in ``runs``.
     A certificate is issued if ``settings_chosen_on`` says how the settings were chosen: "fixed", "public" or "private".
+
+    To protect users, state their number as ``users`` in place of ``records``, and give the integration ``owners``.
+    Batches, ``delta`` and epochs then count users. At most ``records_per_user`` records of a drawn user enter a step, 1
+    by default; their gradients are averaged before the clip.
     """
 
-    records: int
+    records: int | None = None
+    users: int | None = None
+    records_per_user: int | None = None
     delta: float | None = None
     epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -119,51 +127,97 @@ class PrivacyConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        validate.count(records=self.records)
+        if (self.records is None) == (self.users is None):
+            given = f"records={self.records}, users={self.users}"
+            raise InvalidValue("records", allowed="stated, or users together with owners, and not both", given=given)
+        if self.users is None and self.records_per_user is not None:
+            raise InvalidValue("records_per_user", allowed="omitted without users", given=self.records_per_user)
+        if self.users is not None:
+            per_user = 1 if self.records_per_user is None else self.records_per_user
+            object.__setattr__(self, "records_per_user", validate.count(records_per_user=per_user))
+        validate.count(**{self.units: self.stated_number})
         check_name(name=self.name)
         isotropic_noise(self.noise)  # raises now if there is none of this kind
         if (self.epsilon is None) == (self.noise_multiplier is None):
             given = f"epsilon={self.epsilon}, noise_multiplier={self.noise_multiplier}"
             raise InvalidValue("epsilon", allowed="given, or noise_multiplier, and not both", given=given)
-        delta = delta_for(self.delta, records=self.records)
-        check_delta(delta, records=self.records, is_certified=self.statements() is not None)
+        delta = delta_for(self.delta, records=self.stated_number)
+        check_delta(delta, records=self.stated_number, is_certified=self.statements() is not None)
+
+    @property
+    def units(self) -> str:
+        """What is protected, counted and drawn: "records" or "users"."""
+        return "records" if self.users is None else "users"
+
+    @property
+    def stated_number(self) -> int:
+        """The stated number of records, or of users where they are the unit of privacy."""
+        stated = self.records if self.users is None else self.users
+        assert stated is not None
+        return stated
 
     @property
     def batch_size(self) -> float:
-        """The expected batch size: by default 4·√records."""
-        return self.expected_batch_size or usual_batch_size(self.records, None)
+        """The expected batch size, of records or of users: by default four times the square root of their number."""
+        return self.expected_batch_size or usual_batch_size(self.stated_number, None)
 
     @property
     def steps_per_epoch(self) -> int:
-        """The steps of one pass over the stated number of records."""
-        return max(1, math.ceil(self.records / validate.positive(expected_batch_size=self.batch_size)))
+        """The steps of one pass over the stated number of records, or of users."""
+        return max(1, math.ceil(self.stated_number / validate.positive(expected_batch_size=self.batch_size)))
 
     def plan(self, *, steps: int) -> Plan:
         """The plan of so many steps."""
-        return plan_for(
-            records=self.records,
+        plan = plan_for(
+            records=self.stated_number,
             delta=self.delta,
             epsilon=self.epsilon,
             noise_multiplier=self.noise_multiplier,
             expected_batch_size=self.batch_size,
             steps=steps,
         )
+        return replace(plan, records_per_user=self.records_per_user)
 
     def statements(self) -> Statements | None:
         """The user's statements for a certificate; None if there are none."""
-        return make_statements(self.settings_chosen_on, self.stated, self.treated_as_public, records=self.records)
+        given = self.settings_chosen_on, self.stated, self.treated_as_public
+        return make_statements(*given, records=self.stated_number, records_per_user=self.records_per_user)
+
+    def user_records(self, owners: Any, *, num_records: int) -> UserRecords | None:
+        """The indices of the records, by the users that own them; None if records are the unit of privacy.
+
+        ``owners`` has an id for each record: a number or text.
+        """
+        if owners is None and self.users is not None:
+            raise InvalidValue("owners", allowed="one id for each record, because users are stated", given=None)
+        if owners is not None and self.users is None:
+            raise InvalidValue("users", allowed="the number of users, which you state in public", given=None)
+        if owners is None:
+            return None
+        assert self.records_per_user is not None
+        indices = torch.arange(num_records)
+        return UserRecords(
+            InMemory(indices, indices), user_indices(owners, num_records=num_records), self.records_per_user
+        )
 
 
 def make_statements(
-    settings_chosen_on: str | None, stated: Statements | None, treated_as_public: tuple[str, ...] = (), *, records: int
+    settings_chosen_on: str | None,
+    stated: Statements | None,
+    treated_as_public: tuple[str, ...] = (),
+    *,
+    records: int,
+    records_per_user: int | None = None,
 ) -> Statements | None:
     """The statements of a certificate, from whichever of the two was given; None if neither was."""
+    unit = unit_text(records_per_user)
     if settings_chosen_on is None:
-        return None if stated is None else stated.of_records(records)
+        return None if stated is None else stated.of_records(records).of_unit(unit)
     if stated is not None:
         raise InvalidValue("settings_chosen_on", allowed="None if stated is given", given=settings_chosen_on)
-    public = ("the number of records", *treated_as_public)
-    return Statements(settings_chosen_on=settings_chosen_on, records=records, treated_as_public=public)
+    public = ("the number of records" if records_per_user is None else "the number of users", *treated_as_public)
+    made = Statements(settings_chosen_on=settings_chosen_on, records=records, treated_as_public=public)
+    return made.of_unit(unit)
 
 
 @dataclass(frozen=True)
@@ -189,6 +243,9 @@ class ExternalRun:
     clip rule had learnt by then. After a resume every further step is charged: another library's loop never repeats a
     step bit by bit.
 
+    ``owners`` has the id of the user of each record, if users are the unit of privacy. A step then draws users, and its
+    physical batches have ``records_per_user`` records of each of them, user by user.
+
     With several ``ranks``, every rank makes the same run and takes its share of each draw; only rank 0 writes. The
     weights of rank 0 are sent to the others once, when the run is opened.
     """
@@ -203,6 +260,7 @@ class ExternalRun:
         loop: RecordLoop,
         library: str,
         steps: int,
+        owners: Any = None,
         resumed_at: int | None = None,
         clip_state: ComponentState | None = None,
         num_passes: int = 1,
@@ -211,7 +269,9 @@ class ExternalRun:
     ) -> None:
         refuse_wrapped(model)
         num_records = count_records(dataset)
-        check_count(stated=config.records, held=num_records)
+        self._users = config.user_records(owners, num_records=num_records)
+        num_units = num_records if self._users is None else len(self._users)
+        check_count(stated=config.stated_number, held=num_units, of=config.units)
         check_optimizer(model, optimizer)
         self.config, self.model, self.optimizer, self.step = config, model, optimizer, resumed_at or 0
         self.directory = Path(config.directory or default_directory(config.name))
@@ -229,7 +289,8 @@ class ExternalRun:
         self.engine = engine
         self._hooks: HookedEngine | None = None
         if engine is None:
-            self._hooks = HookedEngine(model, loss_reduction=loop.loss_reduction, num_passes=num_passes)
+            views = config.records_per_user or 1
+            self._hooks = HookedEngine(model, loss_reduction=loop.loss_reduction, views=views, num_passes=num_passes)
         sampled = sample_records(dataset, num_records)
         check_record_independence(loop, sampled)
         described = self._describe(method, library, is_rank_0=ranks.is_rank_0)
@@ -237,6 +298,7 @@ class ExternalRun:
             settings = {name: described[name] for name in described.keys() - {"budget", "claims", "created_on"}}
             key = ranks.comparison_key()
             found = identity(settings, model, loop, sampled, num_records=num_records, key=key)
+            found["owners"] = key.fingerprint(self._owners())
             ranks.check_equal(found, allowed="the same on every rank, in the same order")
         spec = RunSpec(
             name=config.name,
@@ -244,8 +306,8 @@ class ExternalRun:
             mechanism=self.mechanism,
             directory=self.directory,
             config=described,
-            # Of their number alone: a run that is resumed draws anew, whatever the records are.
-            fingerprint=lambda key: key.fingerprint(str(num_records).encode()),
+            # Of number and owners alone: a run that is resumed draws anew, whatever the records are.
+            fingerprint=lambda key: key.fingerprint(str(num_records).encode(), self._owners()),
             physical_batch=config.physical_batch or max(1, math.ceil(config.batch_size)),
             epsilon_of=epsilon_of_charges(plan, self.proven_claim.epsilon),
             budget=Path(config.budget) if config.budget is not None and ranks.is_rank_0 else None,
@@ -256,7 +318,7 @@ class ExternalRun:
         self._run = PrivateRun.open(spec, resume=resumed_at is not None)
         try:
             ranks.broadcast([*model.parameters(), *model.buffers()])
-            self._run.begin(num_records=num_records, first_step=self.step)
+            self._run.begin(num_records=num_units, first_step=self.step)
             if self._hooks is not None:
                 self._hooks.attach()
         except BaseException:
@@ -266,6 +328,7 @@ class ExternalRun:
         self.clip_state: ComponentState = clip_state or self.mechanism.clipping.start(weights)
         self._noise = self.mechanism.noise.start(weights)
         self._current: PrivateStep | None = None
+        self._drawn: DrawnUsers | None = None  # of the current step
 
     @property
     def end_step(self) -> int:
@@ -289,6 +352,14 @@ class ExternalRun:
     def batches(self, step: int) -> list[PhysicalBatch]:
         """The physical batches of a step. An empty draw is one masked record, run for its shape alone."""
         return self._run.step(step).batches()
+
+    def record_indices(self, step: int) -> list[Tensor]:
+        """The indices of the records of each physical batch of a step: the rows that the loop has to run."""
+        found = self._run.step(step)
+        batches, drawn = found.batches(), self._of_draw(found)
+        if drawn is None:
+            return [batch.indices_P for batch in batches]
+        return [drawn.batch(batch.indices_P)[1].targets.flatten() for batch in batches]
 
     @property
     def current_batches(self) -> list[PhysicalBatch]:
@@ -316,19 +387,22 @@ class ExternalRun:
         if step.num_added >= len(batches):
             allowed = "called once for each physical batch of the draw"
             raise InvalidValue("backward", allowed=allowed, given="another batch")
-        mask = batches[step.num_added].mask_P
+        batch = batches[step.num_added]
+        mask = batch.mask_P
+        weights_BK = None if self._drawn is None else self._drawn.batch(batch.indices_P)[1].weights_BK
         rule = self.mechanism.clipping.rule(self.clip_state, self.step)
         if self._hooks is not None:
-            gradients = self._hooks.gradients(None if mask.all() else mask)
+            gradients = self._hooks.gradients(None if mask.all() else mask, weights_BK=weights_BK)
             step.add(rule(gradients), num_records=int(mask.sum()) if not mask.all() else len(gradients.norms()))
             return
         assert self.engine is not None
         assert inputs is not None
-        rows = batch_rows(inputs, targets)
-        if rows != len(mask):
+        if batch_rows(inputs, targets) != len(mask) * (self.config.records_per_user or 1):
             raise InvalidValue("batch", allowed="the records of the physical batch, one row each", given="others")
+        if weights_BK is not None:
+            inputs, targets = views_of_users(inputs, targets, weights_BK)
         # Batches of one size: a compiled step, and the proof that it keeps records apart, hold for one size.
-        missing = max(0, self._run.physical_batch - rows)
+        missing = max(0, self._run.physical_batch - len(mask))
 
         def fill(leaf: Tensor) -> Tensor:
             return torch.cat([leaf, leaf[-1:].expand(missing, *leaf.shape[1:])])
@@ -379,7 +453,15 @@ class ExternalRun:
     def _step(self) -> PrivateStep:
         if self._current is None:
             self._current = self._run.step(self.step)
+            self._drawn = self._of_draw(self._current)
         return self._current
+
+    def _of_draw(self, step: PrivateStep) -> DrawnUsers | None:
+        return None if self._users is None else self._users.of_draw(step.indices, step.randomness)
+
+    def _owners(self) -> list[memoryview]:
+        """The user of each record, for hashes; nothing where records are the unit."""
+        return [] if self._users is None else [self._users.owners.numpy().data]
 
     def _describe(self, method: Method, library: str, *, is_rank_0: bool = True) -> dict[str, Any]:
         """config.json of the run. Only rank 0 reads the budget."""
@@ -397,7 +479,7 @@ class ExternalRun:
                 "name": config.data_name,
                 "is_known": False,
                 "declared": PRIVATE,
-                "records": config.records,
+                config.units: config.stated_number,
                 "shape": [],
             },
             "model": {**describing.model_words(self.model, nn.Identity(), None, {}), "loss": "the loop's own"},
@@ -426,8 +508,14 @@ class ExternalSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         run = self._open_run()
         for step in range(run.step, min(run.step + self._steps, run.end_step)):
-            batches = [batch.indices_P for batch in run.batches(step)]
+            batches = run.record_indices(step)
             yield from (indices.tolist() for indices in ([torch.cat(batches)] if self._is_whole else batches))
+
+
+def views_of_users(inputs: Inputs, targets: Any, weights_BK: Tensor) -> tuple[Inputs, ViewTargets]:
+    """The records of users, given user by user, as the views of one record each, which an engine averages."""
+    grouped, own = by_user(inputs, targets, weights_BK)
+    return (grouped if weights_BK.shape[1] > 1 else inputs), own  # a single view has no axis
 
 
 def identity(

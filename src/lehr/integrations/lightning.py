@@ -52,6 +52,9 @@ class LehrCallback(Callback):
     ``max_epochs`` epochs, and the run stops there. ``loss_reduction`` says whether the loss of a batch is the mean or
     the sum of the losses of its records.
 
+    ``owners``, an id for each record of the loader's data set, protects users in place of records. State their number
+    as ``users``; batch sizes then count users, each with ``records_per_user`` records.
+
     Values that ``training_step`` logs come from private records without noise: they are dropped, with a warning, unless
     ``logs_private_values`` is set. Validation is refused unless ``validation_is_public``.
 
@@ -62,7 +65,8 @@ class LehrCallback(Callback):
         self,
         *,
         delta: float | None = None,
-        records: int,
+        records: int | None = None,
+        owners: Any = None,
         loss_reduction: str = "mean",
         num_passes: int = 1,
         validation_is_public: bool = False,
@@ -71,6 +75,7 @@ class LehrCallback(Callback):
     ) -> None:
         self.privacy = PrivacyConfig(delta=delta, records=records, **privacy)
         self.certificate: Certificate | None = None
+        self._owners = owners
         self._loss_reduction, self._num_passes = loss_reduction, num_passes
         self._validation_is_public, self._logs_private_values = validation_is_public, logs_private_values
         self._run: ExternalRun | None = None
@@ -118,6 +123,7 @@ class LehrCallback(Callback):
             loop=self._record_loop(trainer, pl_module, loader),
             library=f"lightning {lightning_version}",
             steps=_planned_steps(trainer, config),
+            owners=self._owners,
             resumed_at=self._restored.get("step"),
             clip_state=self._restored.get("clipping"),
             num_passes=self._num_passes,

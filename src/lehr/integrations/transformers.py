@@ -29,14 +29,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader
 
 from lehr.certificates.certificate import Certificate
+from lehr.data.records import take_column
 from lehr.errors import InvalidValue, MissingExtra
-from lehr.gradients.batches import each, one_each, trainable
+from lehr.gradients.batches import LossFn, each, one_each, trainable, weighted
 from lehr.gradients.execution import is_out_of_memory
 from lehr.gradients.language_heads import IGNORED, losses_of_tiled, mean_over_tokens, with_tiled_head
 from lehr.gradients.precision import HALF, widen
-from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records
+from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records, views_of_users
 from lehr.integrations.record_independence import RecordLoop, sample_records
-from lehr.interfaces import moved
+from lehr.interfaces import Inputs, moved
 from lehr.privacy.clipping import FlatClip
 from lehr.run.distributed import ALONE, Ranks, join_ranks, refuse_wrapped
 from lehr.run.loop import Engine
@@ -89,6 +90,10 @@ class LehrTrainer(Trainer):
     labels. The default covers classification, regression, multi-label classification, and tokens, where each record has
     the mean over its own tokens. Evaluation is refused unless ``eval_dataset_is_public``.
 
+    ``owners`` protects users in place of records: an id for each record, or the name of a column of the data set, which
+    the model is not given. ``privacy`` then states ``users``, and ``per_device_train_batch_size`` counts users, each
+    with ``records_per_user`` records that are run at once.
+
     ``tiled_head`` runs the head of a causal language model and its loss in tiles of the vocabulary, so that logits are
     never held whole; by default, where those of a physical batch take more than 2 GiB in float32.
 
@@ -106,6 +111,7 @@ class LehrTrainer(Trainer):
         privacy: PrivacyConfig,
         args: TrainingArguments,
         record_losses: RecordLosses | None = None,
+        owners: Any = None,
         eval_dataset_is_public: bool = False,
         tiled_head: bool | None = None,
         **others: Any,
@@ -115,6 +121,9 @@ class LehrTrainer(Trainer):
             if getattr(type(self), name) is not getattr(kind, name) and (kind is LehrTrainer or record_losses is None):
                 allowed = "not overridden: records are sampled here, and record_losses returns one loss per record"
                 raise InvalidValue(name, allowed=allowed, given=f"overridden in {type(self).__name__}")
+        if isinstance(owners, str):
+            others["train_dataset"], owners = take_column(others["train_dataset"], owners)
+        privacy.user_records(owners, num_records=count_records(others["train_dataset"]))
         output, batch = Path(str(args.output_dir)).absolute(), args.per_device_train_batch_size
         self._is_default_directory = privacy.directory is None
         directory = Path(privacy.directory or output.with_name(f"{output.name}-privacy"))
@@ -133,7 +142,7 @@ class LehrTrainer(Trainer):
         self._directory = directory
         self.certificate: Certificate | None = None
         self.epsilon_spent = 0.0
-        self._record_losses = record_losses
+        self._record_losses, self._owners = record_losses, owners
         self._tiled_head = tiled_head
         self._drops_labels = True  # a model whose head is in tiles is given them
         self._private_run: ExternalRun | None = None
@@ -200,7 +209,7 @@ class LehrTrainer(Trainer):
         run = self._open_run()
         model.train()
         inputs = self._prepare_inputs(each(lambda leaf: moved(leaf, self.args.device), inputs))
-        sizes = [len(batch.indices_P) for batch in run.current_batches]
+        sizes = [len(indices) for indices in run.record_indices(run.step)]
         if not all(isinstance(value, Tensor) and value.shape[:1] == (sum(sizes),) for value in inputs.values()):
             allowed = "tensors with one row for each record that was drawn"
             raise InvalidValue("batch", allowed=allowed, given=sorted(inputs))
@@ -246,12 +255,12 @@ class LehrTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def get_total_train_batch_size(self, args: object) -> int:
-        """The expected batch size, for samples per second: how many records were drawn is private."""
+        """The expected batch size, for samples per second: how many records or users were drawn is private."""
         return round(self.privacy.batch_size)
 
     def num_examples(self, dataloader: object) -> int:
-        """The stated number of records."""
-        return self.privacy.records
+        """The stated number of records, or of users."""
+        return self.privacy.stated_number
 
     def floating_point_ops(self, inputs: object) -> int:
         """Zero: the true number depends on how many records were drawn, and how long they are."""
@@ -289,6 +298,7 @@ class LehrTrainer(Trainer):
                 loop=loop,
                 library=f"transformers {transformers_version}",
                 steps=self.args.max_steps,
+                owners=self._owners,
                 resumed_at=resumed_at,
                 clip_state=saved.get("attributes"),
                 engine=self._engine(loop),
@@ -298,23 +308,28 @@ class LehrTrainer(Trainer):
 
     def _engine(self, loop: RecordLoop) -> Engine:
         """The engine, tried on a batch of zeros before anything is spent."""
-        model, size = loop.model, self.privacy.physical_batch
+        model, size, records_per_user = loop.model, self.privacy.physical_batch, self.privacy.records_per_user
         assert size is not None
+        rows = size * (records_per_user or 1)
         _keep_trained_in_float32(model, is_bf16=self._is_bf16)
         records = sample_records(self.train_dataset, count_records(self.train_dataset))
         batches = [loop.batch_of([record]) for record in records]
-        zeros = {name: value.new_zeros(size, *value.shape[1:]) for name, value in batches[0].items()}
-        tiled = self._with_tiled_head(batches, size)
+        zeros = {name: value.new_zeros(rows, *value.shape[1:]) for name, value in batches[0].items()}
+        tiled = self._with_tiled_head(batches, rows)
         self._drops_labels = tiled is None
         has_one_length = len({tuple(value.shape for value in batch.values()) for batch in batches}) == 1
+        losses_of: LossFn = self._losses_of if tiled is None else losses_of_tiled
+        padding: tuple[Inputs, Any] = self._model_inputs(zeros), zeros
+        if records_per_user is not None:
+            padding = views_of_users(*padding, torch.ones(size, records_per_user))
         engine, how = engine_for(
             tiled or model,
-            self._losses_of if tiled is None else losses_of_tiled,
-            views=1,
+            losses_of if records_per_user is None else weighted(losses_of),
+            views=records_per_user or 1,
             precision="bfloat16" if self._is_bf16 else "as_model",
             compiled=self._is_compiled or (self.args.device.type == "cuda" and has_one_length),
             clipping=self.privacy.clipping or FlatClip(self.privacy.clip_norm),
-            padding=(self._model_inputs(zeros), zeros, torch.zeros(size, dtype=torch.bool)),
+            padding=(*padding, torch.zeros(size, dtype=torch.bool)),
         )
         if self.args.device.type == "cuda" and not has_one_length:
             how = f"{how}; records that are all padded to one length get a compiled step"

@@ -200,9 +200,7 @@ class Plan:
     @property
     def unit_text(self) -> str:
         """The unit of privacy with its bound, in words."""
-        if self.records_per_user is None:
-            return "one record"
-        return f"one user with all their records, at most {self.records_per_user:,} of them in a step"
+        return unit_text(self.records_per_user)
 
     @property
     def step_event(self) -> Event:
@@ -402,6 +400,13 @@ def make_plan(
         whole=is_whole,
     )
     return replace(plan, expected_batch_size=batch)
+
+
+def unit_text(records_per_user: int | None) -> str:
+    """The unit of privacy with its bound, in words; of a run of records there is no bound."""
+    if records_per_user is None:
+        return "one record"
+    return f"one user with all their records, at most {records_per_user:,} of them in a step"
 
 
 def delta_for(delta: float | None, *, records: int) -> float:

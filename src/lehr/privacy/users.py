@@ -129,10 +129,14 @@ class DrawnUsers:
             is_drawn = self.users[rows] == indices_B
             chosen = self.chosen[rows]
             weights = self.weights[rows] * is_drawn.unsqueeze(1)
-        inputs, targets = self.records.batch(chosen.flatten())
+        return *by_user(*self.records.batch(chosen.flatten()), weights), is_drawn
 
-        def by_user(leaf: Tensor) -> Tensor:
-            return leaf.view(len(indices_B), size, *leaf.shape[1:])
 
-        inputs, targets = pytree.tree_map(by_user, (inputs, targets))
-        return inputs, ViewTargets(targets, weights.to(pytree.tree_leaves(targets)[0].device)), is_drawn
+def by_user(inputs: Inputs, targets: Any, weights_BK: Tensor) -> tuple[Inputs, ViewTargets]:
+    """Inputs and targets of users from those of their records, which are given user by user."""
+
+    def grouped(leaf: Tensor) -> Tensor:
+        return leaf.view(*weights_BK.shape, *leaf.shape[1:])
+
+    inputs, targets = pytree.tree_map(grouped, (inputs, targets))
+    return inputs, ViewTargets(targets, weights_BK.to(pytree.tree_leaves(targets)[0].device))

@@ -32,10 +32,11 @@ from lehr.gradients.hooked import ShardedEngine
 from lehr.gradients.materialised import MaterialisedEngine
 from lehr.gradients.precision import PRECISIONS
 from lehr.gradients.synthetic import SyntheticRecords
-from lehr.interfaces import Clipping, ClipRule, Inputs, ReleasedSum, ViewTargets
+from lehr.interfaces import Clipping, ClipRule, Inputs, ReleasedSum
 from lehr.optim.optimizers import Updater
 from lehr.planning.plan import Plan
 from lehr.privacy.clipping import ScheduledClip
+from lehr.privacy.users import by_user
 from lehr.run.evaluation import Metrics, PublicScore
 from lehr.run.loop import Engine
 from lehr.run.loss_oracle import losses_of_each
@@ -232,11 +233,7 @@ def _by_user(inputs: Inputs, targets: Tensor, records_per_user: int | None) -> t
     if records_per_user is None:
         return inputs, targets
 
-    def by_user(leaf: Tensor) -> Tensor:
-        return leaf.view(len(leaf) // records_per_user, records_per_user, *leaf.shape[1:])
-
-    grouped, own = each(by_user, (inputs, targets))
-    return grouped, ViewTargets(own, torch.ones(own.shape[:2], device=own.device))
+    return by_user(inputs, targets, torch.ones(len(targets) // records_per_user, records_per_user))
 
 
 def try_model(
