@@ -9,8 +9,8 @@ import pytest
 from tools.source_scan import NO_CODE_FROM_DATA, NO_LOOSE_RANDOMNESS, NO_TORCHVISION, Rule, findings
 
 ROOT = Path(__file__).parents[2]
-# Random numbers come from lehr.privacy.rng, which needs neither Python's nor numpy's. This file draws none: it restores
-# the state of a model's own.
+# Random numbers come from lehr.privacy.rng, which needs neither Python's nor numpy's. This file draws none: it seeds
+# the generators that a model may use, and restores their states.
 RESTORES_STATE = ROOT / "src" / "lehr" / "gradients" / "execution.py"
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,6 +25,7 @@ from lehr.acceptance.rules import NoisyMax
 from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, counted, together
 from lehr.data import InMemory
 from lehr.errors import Diverged
+from lehr.gradients.execution import rng_states
 from lehr.interfaces import ClipRule, ComponentState, PrivateSum, ReleasedSum, StepOutcome
 from lehr.methods.adadp import adadp
 from lehr.methods.dpopt import dpopt
@@ -318,6 +322,30 @@ def test_resume_in_the_same_environment_is_free(tmp_path: Path) -> None:
     assert metrics[0] == metrics[1]
 
 
+class Tossing(nn.Linear):
+    """A layer that draws one number from each kind of generator for what it is run on."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * (1 + random.random()) * (1 + np.random.random()) * (1 + torch.rand(()))
+
+
+def test_a_replayed_step_draws_the_same_numbers_from_every_generator(tmp_path: Path) -> None:
+    """With the same noise and other numbers, the difference of both releases would be that of two sums."""
+    results = []
+    for name in ("whole", "broken", "broken"):
+        made = Tossing(3, 2, dtype=torch.float64)
+        made.load_state_dict(model().state_dict())
+        given = training(model=made, checkpoint_seconds=0.0)
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        with suppress(KeyboardInterrupt):
+            run(tmp_path / name, given, [StopAt(4)] if name == "broken" and len(results) == 1 else [])
+        results.append(weights(given))
+    assert results[0].equal(results[2])
+    assert not results[0].equal(results[1])
+
+
 @pytest.mark.parametrize("environment", [{"same": "no longer"}, None])
 def test_resume_in_another_environment_is_charged_again(tmp_path: Path, environment: dict[str, str] | None) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -520,12 +548,11 @@ def test_diagnostics_are_opt_in_and_private(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_global_generator_is_restored(tmp_path: Path) -> None:
+def test_global_generators_are_restored(tmp_path: Path) -> None:
     given = training()
-    torch.manual_seed(5)
-    before = torch.random.get_rng_state()
+    before = rng_states(torch.device("cpu"))
     run(tmp_path / "run", given)
-    assert torch.equal(before, torch.random.get_rng_state())
+    assert rng_states(torch.device("cpu")) == before
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ FunctionalModel                    a model with given weights, with or without i
 under_vmap, unfuse, ...            kernels that vmap knows, and layers that do not bypass their own children
 causal_attention                   causal attention without a mask, for fused kernels
 rng_states, random_numbers_apart   the states of all random generators
+seed_python                        seeds of Python's generator and NumPy's
 compile_step, CudaGraphReplay      a step as one graph; recorded once as a CUDA graph
 """
 
@@ -178,6 +179,12 @@ def restore_rng(states: tuple[Any, Any]) -> None:
     torch.set_rng_state(cpu)
     for state in gpu:
         torch.cuda.set_rng_state(state, device)
+
+
+def seed_python(seed: int) -> None:
+    """Seed the global generators of Python and NumPy with 64 bits."""
+    random.seed(seed)
+    np.random.seed([seed % 2**32, seed >> 32])
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from lehr.acceptance.rules import Always
 from lehr.errors import Diverged
+from lehr.gradients.execution import random_numbers_apart
 from lehr.interfaces import ClipRule, Inputs, PrivateSum, Records, ReleasedSum, StepOutcome, batches
 from lehr.optim.averaging import Averaging
 from lehr.privacy.clipping import Unclipped
@@ -132,11 +133,10 @@ class Loop:
         self._attempt_before, self._is_loaded = (None if found is None else found.attempt), True
 
     def train(self) -> End:
-        """Take all remaining steps of the plan. The state of torch's global generators is restored."""
+        """Take all remaining steps of the plan. The states of all global generators are restored."""
         if not self._is_loaded:
             self.load_checkpoint()
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), training_only(self.training.model):
+        with random_numbers_apart(self.device), training_only(self.training.model):
             self._begin()
             with DelayedInterrupt() as interrupt:
                 return self._train(interrupt)

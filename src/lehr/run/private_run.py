@@ -41,6 +41,7 @@ from lehr.accounting.pld import PLD
 from lehr.accounting.rdp import RDP_BALLE20
 from lehr.errors import BudgetExceeded, InvalidValue, LehrError, StoreError
 from lehr.files import atomic, strict_json
+from lehr.gradients.execution import seed_python
 from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum
 from lehr.planning.budget import Budget, RunStatus
 from lehr.planning.plan import RECORD, USER, Plan
@@ -146,9 +147,9 @@ class PrivateStep:
         """A generator for this rank and ``purpose``, for example augmentation."""
         return self.randomness.generator(self._run.ranks.purpose(purpose), device)
 
-    def seed_layers(self, device: torch.device) -> None:
-        """Seed torch's global generators from this step, so that dropout is the same if the step is replayed."""
-        seed_layers(self.randomness, device, purpose=self._run.ranks.purpose("layers"))
+    def seed_layers(self, device: torch.device, purpose: str = "layers") -> None:
+        """Seed all global generators from this step, with other numbers on every rank and for every ``purpose``."""
+        seed_layers(self.randomness, device, purpose=self._run.ranks.purpose(purpose))
 
     @property
     def num_added(self) -> int:
@@ -545,7 +546,11 @@ class PrivateRun:
 
 
 def seed_layers(randomness: StepRandomness, device: torch.device, *, purpose: str = "layers") -> None:
-    """Seed torch's global generators from a step, so that dropout is the same if the step is replayed."""
+    """Seed the global generators of torch, Python and NumPy from a step, which is replayed with the same numbers.
+
+    Other numbers would give a replayed step another sum under the same noise.
+    """
+    seed_python(randomness.seed(purpose))
     # Not torch.manual_seed: it stores a stack trace per call for each device type that is not initialised.
     torch.default_generator.set_state(randomness.generator(purpose, "cpu").get_state())
     if device.type == "cuda":
