@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from lehr.gradients.precision import (
     batched_product,
+    everybody_counts,
     keep,
     records_at_once,
     rounding_of,
@@ -118,7 +119,7 @@ class Convolved:
         elif self.gram_is_cheaper():
             squares_B = self.squares_by_gram()
         else:
-            squares_B = form(*self._arguments(), is_kept=False)[1]
+            squares_B = _operator(form, form_operator)(*self._arguments(), is_kept=False)[1]
         return squares_B + self._lost()
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
@@ -131,11 +132,13 @@ class Convolved:
         is_whole = self.inputs_NCS.is_cuda and self.inputs_NCS.dtype is not torch.float64
         at_once = self.records if is_whole else records_at_once(self.inputs_NCS.dtype, positions=positions)
 
+        marked_B = weights_B if everybody_counts(counted_B) else torch.where(counted_B, weights_B, torch.nan)
+
         def sum_of(some: slice) -> Tensor:
             part = self.taken(some.start, min(some.stop, self.records))
             if not part.inputs_NCS.is_cuda and positions >= _FEW_POSITIONS:
-                marked_B = torch.where(counted_B[some], weights_B[some], torch.nan)
-                summed: Tensor = sum_of_formed(part.inputs_NCS, part.output_grads_NOP, self.geometry.flat(), marked_B)
+                factors = part.inputs_NCS, part.output_grads_NOP, self.geometry.flat()
+                summed: Tensor = _operator(sum_of_formed, sum_operator)(*factors, marked_B[some])
                 return part._channels_first(summed.reshape(self.shape[0], prod(self.geometry.kernel), -1))
             return part.sum_at_once(*(values[some].repeat_interleave(self.views) for values in (weights_B, counted_B)))
 
@@ -210,7 +213,7 @@ class Convolved:
             if self.is_for_triton():
                 grads, norms = triton_formed(*self._arguments())
             else:
-                grads, norms = form(*self._arguments(), is_kept=True)
+                grads, norms = _operator(form, form_operator)(*self._arguments(), is_kept=True)
             outputs = self.output_grads_NOP.shape[1]
             self._kept = grads.reshape(self.records, outputs, prod(self.geometry.kernel), -1), norms
         return self._kept
@@ -239,14 +242,13 @@ class Convolved:
         before_B, after_B = self._squares(self.inputs_NCS), self._squares(self.output_grads_NOP)
         tiny = torch.finfo(before_B.dtype).tiny
         before, after = (tiny * values[0].numel() * self.views for values in (self.inputs_NCS, self.output_grads_NOP))
-        lengths_B = before_B.sqrt() * after_B.sqrt()
-        rounding_B = rounding_of_sum(lengths_B, self.output_grads_NOP.dtype, self.output_grads_NOP.device)
-        return after * before_B + before * after_B + rounding_B
+        rounding_B = rounding_of_sum(before_B.sqrt() * after_B.sqrt(), self.output_grads_NOP.dtype, before_B.device)
+        return rounding_B.add(before_B, alpha=after).add(after_B, alpha=before)
 
     def _squares(self, values_NCS: Tensor) -> Tensor:
         """Of each record. Image by image first, since that leaves the memory format alone."""
         of_images = squares_at_most(values_NCS, range(1, values_NCS.dim()))
-        return of_images.reshape(self.records, self.views).sum(1)
+        return of_images if self.views == 1 else of_images.reshape(self.records, self.views).sum(1)
 
     def _arguments(self) -> tuple[Tensor, Tensor, list[int], int]:
         return self.inputs_NCS, self.output_grads_NOP, self.geometry.flat(), self.records
@@ -293,7 +295,6 @@ def _plain_sum(inputs: Tensor, output_grads: Tensor, geometry: list[int]) -> Ten
     return summed
 
 
-@torch.library.custom_op("lehr::form_convolution", mutates_args=())
 def form(
     inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, is_kept: bool
 ) -> tuple[Tensor, Tensor]:
@@ -305,7 +306,6 @@ def form(
     return grads, squares
 
 
-@form.register_fake
 def _form_result(
     inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, is_kept: bool
 ) -> tuple[Tensor, Tensor]:
@@ -313,24 +313,32 @@ def _form_result(
     return inputs.new_empty(records if is_kept else 0, numbers, dtype=dtype), inputs.new_empty(records, dtype=dtype)
 
 
-@torch.library.custom_op("lehr::sum_of_formed_convolutions", mutates_args=())
 def sum_of_formed(inputs: Tensor, output_grads: Tensor, geometry: list[int], weights: Tensor) -> Tensor:
     """The sum of every record's gradient, formed by itself, times its weight, axes ``OFC``.
 
     A weight that is not a number marks a record that is not counted.
     """
     total = _sum_result(inputs, output_grads, geometry, weights).zero_()
-    exact = weights.to(total.dtype)
+    exact, counted = weights.to(total.dtype), ~weights.isnan()
     for some, own in _formed(inputs, output_grads, geometry, len(weights)):
-        counted = ~exact[some].isnan()
-        total.addmv_(keep(own, counted).T, keep(exact[some], counted))
+        total.addmv_(keep(own, counted[some]).T, keep(exact[some], counted[some]))
     return total
 
 
-@sum_of_formed.register_fake
 def _sum_result(inputs: Tensor, output_grads: Tensor, geometry: list[int], weights: Tensor) -> Tensor:
     numbers = prod(Geometry.of(geometry).weight_shape(inputs, output_grads))
     return inputs.new_empty(numbers, dtype=at_least_float32(inputs.dtype))
+
+
+form_operator = torch.library.custom_op("lehr::form_convolution", form, mutates_args=())
+form_operator.register_fake(_form_result)
+sum_operator = torch.library.custom_op("lehr::sum_of_formed_convolutions", sum_of_formed, mutates_args=())
+sum_operator.register_fake(_sum_result)
+
+
+def _operator(function: Callable[..., Any], operator: Any) -> Any:
+    """The operator for a compiler; otherwise the function, since an operator takes long to begin."""
+    return operator if torch.compiler.is_compiling() else function
 
 
 def _formed(
