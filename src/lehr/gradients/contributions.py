@@ -361,12 +361,17 @@ class Lookup:
 
     def _row_by_row(self) -> tuple[Tensor, Tensor]:
         """What each record adds to each different row that it looks up, in as many slots as there are positions."""
+        rows_BT, slots_BT = self._slots
+        grads = self._exact()
+        return rows_BT, torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
+
+    @cached_property
+    def _slots(self) -> tuple[Tensor, Tensor]:
+        """The row of each slot, and the slot of each position."""
         ordered_BT, order_BT = self.rows_BT.sort(dim=1)
         ordered_slots_BT = (ordered_BT.diff(dim=1, prepend=ordered_BT[:, :1]) != 0).cumsum(1)
         slots_BT = torch.zeros_like(order_BT).scatter(1, order_BT, ordered_slots_BT)
-        grads = self._exact()
-        summed = torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
-        return torch.zeros_like(ordered_BT).scatter(1, ordered_slots_BT, ordered_BT), summed
+        return torch.zeros_like(ordered_BT).scatter(1, ordered_slots_BT, ordered_BT), slots_BT
 
     def _exact(self) -> Tensor:
         return self.output_grads_BTD.to(at_least_float32(self.output_grads_BTD.dtype))
