@@ -262,9 +262,12 @@ def layer_rules() -> Mapping[type[nn.Module], LayerRule]:
     return dict(_LAYER_RULES)
 
 
+_WIDE = (torch.float64, torch.complex64, torch.complex128)
+
+
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """The type in which norms and sums of this type are kept."""
-    return torch.promote_types(dtype, torch.float32)
+    return dtype if dtype in _WIDE else torch.float32
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:

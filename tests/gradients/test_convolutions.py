@@ -43,7 +43,7 @@ def test_geometry_knows_the_shape_of_the_weight_and_survives_a_flat_list(
 @every_shape
 def test_norms_gradients_and_sums_are_those_of_a_loop(shape: Convolution) -> None:
     batch = shape.batch()
-    by_forming = convolutions.form(*batch, shape.geometry.flat(), shape.records, is_kept=False)
+    _, by_forming = convolutions.form(*batch, shape.geometry.flat(), shape.records, is_kept=False)
     for found in (*both_norms(shape, *batch), by_forming, shape.part(*batch).squared_norms()):
         torch.testing.assert_close(found, squares_by_loop(shape, *batch), rtol=1e-10, atol=0)
     by_loop = shape.grads_by_loop(*batch)
@@ -135,8 +135,10 @@ def test_the_number_of_chunks_changes_nothing(records_at_once: int, monkeypatch:
     bytes_of_a_record = HUNDRED.views * 16 * HUNDRED.channels * 9 * inputs.element_size()
     monkeypatch.setattr(convolutions, "_CACHED_BYTES", max(1, records_at_once * bytes_of_a_record))
     arguments = (inputs, output_grads, HUNDRED.geometry.flat(), 100)
-    norms, grads = (convolutions.form(*arguments, is_kept=is_kept) for is_kept in (False, True))
-    torch.testing.assert_close(norms, squares_by_loop(HUNDRED, inputs, output_grads), rtol=1e-10, atol=0)
+    (nothing, norms), (grads, same_norms) = (convolutions.form(*arguments, is_kept=kept) for kept in (False, True))
+    assert not nothing.numel()
+    for found in (norms, same_norms):
+        torch.testing.assert_close(found, squares_by_loop(HUNDRED, inputs, output_grads), rtol=1e-10, atol=0)
     expected = in_order_of_columns(HUNDRED.grads_by_loop(inputs, output_grads))
     torch.testing.assert_close(grads, expected.flatten(1), rtol=0, atol=1e-10)
 

@@ -50,6 +50,7 @@ from lehr.gradients.precision import (
     rounding_of,
     rounding_of_scaling,
     rounding_of_sum,
+    rows,
     squares_at_most,
     sum_of_products,
     sum_of_squares,
@@ -64,6 +65,7 @@ FORMED_BYTES = 64 * 2**20
 # A compiled step has every chunk written out, so there may not be many of them; then each may be larger.
 MOST_COMPILED_CHUNKS = 16
 KEPT_BYTES = 64 * 2**20
+SMALL = 4096  # numbers of one record's gradient
 TILE_ROWS = 8192  # of a head over a large vocabulary
 
 
@@ -168,7 +170,7 @@ class Outer:
         else:
             left_BT, right_BT = squares_at_most(self.output_grads_BTO, [2]), squares_at_most(self.inputs_BTI, [2])
             if positions == 1:
-                return (left_BT * right_BT).sum(1)
+                return (left_BT * right_BT).squeeze(1)
             lengths_B, apart_B = (left_BT.sqrt() * right_BT.sqrt()).sum(1), (left_BT * right_BT).sum(1)
             left_B, right_B = left_BT.sum(1), right_BT.sum(1)
             if not self.is_formed:
@@ -359,12 +361,17 @@ class Lookup:
 
     def _row_by_row(self) -> tuple[Tensor, Tensor]:
         """What each record adds to each different row that it looks up, in as many slots as there are positions."""
+        rows_BT, slots_BT = self._slots
+        grads = self._exact()
+        return rows_BT, torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
+
+    @cached_property
+    def _slots(self) -> tuple[Tensor, Tensor]:
+        """The row of each slot, and the slot of each position."""
         ordered_BT, order_BT = self.rows_BT.sort(dim=1)
         ordered_slots_BT = (ordered_BT.diff(dim=1, prepend=ordered_BT[:, :1]) != 0).cumsum(1)
         slots_BT = torch.zeros_like(order_BT).scatter(1, order_BT, ordered_slots_BT)
-        grads = self._exact()
-        summed = torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
-        return torch.zeros_like(ordered_BT).scatter(1, ordered_slots_BT, ordered_BT), summed
+        return torch.zeros_like(ordered_BT).scatter(1, ordered_slots_BT, ordered_BT), slots_BT
 
     def _exact(self) -> Tensor:
         return self.output_grads_BTD.to(at_least_float32(self.output_grads_BTD.dtype))
@@ -548,12 +555,18 @@ class ContributedGradients:
     ) -> None:
         self._contributions, self._scale = contributions, scale
         self._kept = kept or (lambda _, whole: whole)
+        self._squared, self._margin = dict(squared or {}), margin
+        self._small = _small(contributions)
         with uncast(mask_B.device):
-            self._squared = {name: part.squared_norms() for name, part in contributions.items()}
-        self._squared |= squared or {}
-        self._margin = margin
+            self._squared |= {n: part.squared_norms() for n, part in contributions.items() if n not in self._small}
+            squares = list(self._squared.values())
+            if self._small:
+                stored = [rows(contributions[name].materialised()) for name in self._small]
+                self._joined = Materialised(torch.cat(stored, dim=1))
+                squares.append(self._joined.squared_norms())
+        self._whole_B = torch.stack(squares).sum(0)
         # A record with a gradient that is not finite, in whatever parameter, counts as zero in all of them.
-        self._counted_B = mask_B & torch.stack(tuple(self._squared.values())).sum(0).isfinite()
+        self._counted_B = mask_B & (self._whole_B < torch.inf)  # no NaN is
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -563,19 +576,48 @@ class ContributedGradients:
     def margin(self) -> float:
         return self._margin
 
+    @property
+    def num_records(self) -> int:
+        return len(self._counted_B)
+
     def norms(self, groups: Groups | None = None) -> Tensor:
-        whole = check_groups(groups, names=self.names)
-        squares = [torch.stack([self._squared[name] for name in group]).sum(0) for group in whole]
-        norms = [torch.where(self._counted_B, squared.sqrt() * self._scale, 0) for squared in squares]
+        squares = [self._whole_B] if groups is None else self._squares_of(check_groups(groups, names=self.names))
+        norms = [keep(squared.sqrt() * self._scale, self._counted_B) for squared in squares]
         return norms[0] if groups is None else torch.stack(norms, dim=1)
 
     def weighted_sum(self, weights: Tensor, groups: Groups | None = None) -> dict[str, Tensor]:
         weight_of = weight_of_each(
             weights, groups, names=self.names, num_records=len(self._counted_B), scale=self._scale
         )
+        sums: dict[str, Tensor] = {}
         with uncast(self._counted_B.device):
-            return {
-                # In the parameter's own memory order, so that noise and update can go through all of it at once.
-                name: self._kept(name, part.weighted_sum(weight_of[name], self._counted_B).double().contiguous())
-                for name, part in self._contributions.items()
-            }
+            if self._small and groups is None:
+                shapes = [self._contributions[name].materialised().shape[1:] for name in self._small]
+                whole = self._joined.weighted_sum(weight_of[self._small[0]], self._counted_B).double()
+                parts = zip(self._small, whole.split([shape.numel() for shape in shapes]), shapes, strict=True)
+                sums = {name: self._kept(name, part.view(shape)) for name, part, shape in parts}
+            for name, part in self._contributions.items():
+                if name not in sums:
+                    # In the parameter's own memory order, so that noise and update can go through all of it at once.
+                    whole = part.weighted_sum(weight_of[name], self._counted_B).double().contiguous()
+                    sums[name] = self._kept(name, whole)
+        return {name: sums[name] for name in self._contributions}
+
+    def _squares_of(self, groups: Groups) -> list[Tensor]:
+        with uncast(self._counted_B.device):
+            for name in self._contributions.keys() - self._squared.keys():
+                self._squared[name] = self._contributions[name].squared_norms()
+        return [torch.stack([self._squared[name] for name in group]).sum(0) for group in groups]
+
+
+def _small(contributions: Mapping[str, Contribution]) -> list[str]:
+    """Biases, gains and other small gradients that are stored: one after another in memory, they take few operations.
+
+    Compiled, they do so anyway.
+    """
+    if torch.compiler.is_compiling():
+        return []
+    stored = {name: part for name, part in contributions.items() if isinstance(part, Materialised)}
+    names = [name for name, part in stored.items() if prod(part.shape) <= SMALL]
+    is_one = len(names) > 1 and len({stored[name].grads.dtype for name in names}) == 1
+    return names if is_one else []

@@ -11,7 +11,7 @@ positions before and after, F filter positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import product
@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from lehr.gradients.precision import (
     batched_product,
+    everybody_counts,
     keep,
     records_at_once,
     rounding_of,
@@ -41,8 +42,13 @@ from lehr.interfaces import at_least_float32
 _LITTLE_BYTES = 32 * 2**20
 _MANY_POSITIONS = 512
 _CACHED_BYTES = 2 * 2**20
+_FEW_POSITIONS = 8  # with fewer of them, a sum over records and positions at once takes less than one gradient each
 _FEWEST = 6  # records at once: each round costs a fifth of a millisecond, whatever it forms
 _DEVICE_BYTES = 256 * 2**20
+# torch multiplies matrices of float32 on a CPU by MKL, which is half as fast as oneDNN on some processors. oneDNN takes
+# one product at a time, and so long to begin one that only these many multiplications are worth it.
+_MANY = 2 * 10**6
+_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 HAS_TRITON = find_spec("triton") is not None
 
 
@@ -113,7 +119,7 @@ class Convolved:
         elif self.gram_is_cheaper():
             squares_B = self.squares_by_gram()
         else:
-            squares_B = form(*self._arguments(), is_kept=False)
+            squares_B = _operator(form, form_operator)(*self._arguments(), is_kept=False)[1]
         return squares_B + self._lost()
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
@@ -126,8 +132,14 @@ class Convolved:
         is_whole = self.inputs_NCS.is_cuda and self.inputs_NCS.dtype is not torch.float64
         at_once = self.records if is_whole else records_at_once(self.inputs_NCS.dtype, positions=positions)
 
+        marked_B = weights_B if everybody_counts(counted_B) else torch.where(counted_B, weights_B, torch.nan)
+
         def sum_of(some: slice) -> Tensor:
             part = self.taken(some.start, min(some.stop, self.records))
+            if not part.inputs_NCS.is_cuda and positions >= _FEW_POSITIONS:
+                factors = part.inputs_NCS, part.output_grads_NOP, self.geometry.flat()
+                summed: Tensor = _operator(sum_of_formed, sum_operator)(*factors, marked_B[some])
+                return part._channels_first(summed.reshape(self.shape[0], prod(self.geometry.kernel), -1))
             return part.sum_at_once(*(values[some].repeat_interleave(self.views) for values in (weights_B, counted_B)))
 
         return sum_over_records(self.records, sum_of, at_once=at_once)
@@ -201,8 +213,7 @@ class Convolved:
             if self.is_for_triton():
                 grads, norms = triton_formed(*self._arguments())
             else:
-                grads = form(*self._arguments(), is_kept=True)
-                norms = sum_of_squares(grads)
+                grads, norms = _operator(form, form_operator)(*self._arguments(), is_kept=True)
             outputs = self.output_grads_NOP.shape[1]
             self._kept = grads.reshape(self.records, outputs, prod(self.geometry.kernel), -1), norms
         return self._kept
@@ -231,14 +242,13 @@ class Convolved:
         before_B, after_B = self._squares(self.inputs_NCS), self._squares(self.output_grads_NOP)
         tiny = torch.finfo(before_B.dtype).tiny
         before, after = (tiny * values[0].numel() * self.views for values in (self.inputs_NCS, self.output_grads_NOP))
-        lengths_B = before_B.sqrt() * after_B.sqrt()
-        rounding_B = rounding_of_sum(lengths_B, self.output_grads_NOP.dtype, self.output_grads_NOP.device)
-        return after * before_B + before * after_B + rounding_B
+        rounding_B = rounding_of_sum(before_B.sqrt() * after_B.sqrt(), self.output_grads_NOP.dtype, before_B.device)
+        return rounding_B.add(before_B, alpha=after).add(after_B, alpha=before)
 
     def _squares(self, values_NCS: Tensor) -> Tensor:
         """Of each record. Image by image first, since that leaves the memory format alone."""
         of_images = squares_at_most(values_NCS, range(1, values_NCS.dim()))
-        return of_images.reshape(self.records, self.views).sum(1)
+        return of_images if self.views == 1 else of_images.reshape(self.records, self.views).sum(1)
 
     def _arguments(self) -> tuple[Tensor, Tensor, list[int], int]:
         return self.inputs_NCS, self.output_grads_NOP, self.geometry.flat(), self.records
@@ -285,15 +295,62 @@ def _plain_sum(inputs: Tensor, output_grads: Tensor, geometry: list[int]) -> Ten
     return summed
 
 
-@torch.library.custom_op("lehr::form_convolution", mutates_args=())
-def form(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, is_kept: bool) -> Tensor:
-    """Every record's gradient, one row for each, axes ``OFC`` of all groups; or their squared norms alone."""
-    of = Geometry.of(geometry)
-    found: Tensor = _form_result(inputs, output_grads, geometry, records, is_kept)
-    dtype, views, groups = found.dtype, inputs.shape[0] // records, of.groups
+def form(
+    inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, is_kept: bool
+) -> tuple[Tensor, Tensor]:
+    """Every record's gradient, one row for each, axes ``OFC`` of all groups, and its squared norm; or the norm alone."""
+    grads, squares = _form_result(inputs, output_grads, geometry, records, is_kept)
+    channels = inputs.shape[1] // geometry[0]
+    for some, own in _formed(inputs, output_grads, geometry, records, into=grads if is_kept else None):
+        squares[some] = sum_of_squares(own.view(len(own), -1, channels))
+    return grads, squares
+
+
+def _form_result(
+    inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, is_kept: bool
+) -> tuple[Tensor, Tensor]:
+    numbers, dtype = prod(Geometry.of(geometry).weight_shape(inputs, output_grads)), at_least_float32(inputs.dtype)
+    return inputs.new_empty(records if is_kept else 0, numbers, dtype=dtype), inputs.new_empty(records, dtype=dtype)
+
+
+def sum_of_formed(inputs: Tensor, output_grads: Tensor, geometry: list[int], weights: Tensor) -> Tensor:
+    """The sum of every record's gradient, formed by itself, times its weight, axes ``OFC``.
+
+    A weight that is not a number marks a record that is not counted.
+    """
+    total = _sum_result(inputs, output_grads, geometry, weights).zero_()
+    exact, counted = weights.to(total.dtype), ~weights.isnan()
+    for some, own in _formed(inputs, output_grads, geometry, len(weights)):
+        total.addmv_(keep(own, counted[some]).T, keep(exact[some], counted[some]))
+    return total
+
+
+def _sum_result(inputs: Tensor, output_grads: Tensor, geometry: list[int], weights: Tensor) -> Tensor:
+    numbers = prod(Geometry.of(geometry).weight_shape(inputs, output_grads))
+    return inputs.new_empty(numbers, dtype=at_least_float32(inputs.dtype))
+
+
+form_operator = torch.library.custom_op("lehr::form_convolution", form, mutates_args=())
+form_operator.register_fake(_form_result)
+sum_operator = torch.library.custom_op("lehr::sum_of_formed_convolutions", sum_of_formed, mutates_args=())
+sum_operator.register_fake(_sum_result)
+
+
+def _operator(function: Callable[..., Any], operator: Any) -> Any:
+    """The operator for a compiler; otherwise the function, since an operator takes long to begin."""
+    return operator if torch.compiler.is_compiling() else function
+
+
+def _formed(
+    inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, *, into: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Some records and their gradients, round by round; without a place to put them ``into``, they are overwritten."""
+    of, dtype = Geometry.of(geometry), at_least_float32(inputs.dtype)
+    views, groups = inputs.shape[0] // records, of.groups
     channels, outputs, places = inputs.shape[1] // groups, output_grads.shape[1] // groups, output_grads.shape[2:]
+    columns = channels * prod(of.kernel)
     # As many records as have their unfolded inputs in the cache at once.
-    record_bytes = views * prod(places) * inputs.shape[1] * prod(of.kernel) * dtype.itemsize
+    record_bytes = views * prod(places) * groups * columns * dtype.itemsize
     fitting = max(1, _DEVICE_BYTES // record_bytes) if inputs.is_cuda else max(_FEWEST, _CACHED_BYTES // record_bytes)
     together = min(fitting, records)
     # The margin of zeros is written once; the images are written over one another within it.
@@ -305,8 +362,10 @@ def form(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int
     image, *spatial, channel = padded.stride()
     steps, reach = ([s * by for s, by in zip(spatial, each, strict=True)] for each in (of.stride, of.dilation))
     met = padded.as_strided(unfolded.shape, (image * views, channels * channel, image, *steps, *reach, channel))
-    columns = channels * prod(of.kernel)
-    grads, squares = (found.new_empty(0 if is_kept else together, groups * outputs * columns) for _ in range(2))
+    multiplications = outputs * columns * views * prod(places)
+    is_alone = _LINEAR is not None and inputs.device.type == "cpu" and dtype is torch.float32
+    is_alone = is_alone and groups == 1 and multiplications >= _MANY
+    grads = inputs.new_empty(0 if is_alone or into is not None else together, groups * outputs * columns, dtype=dtype)
     for first in range(0, records, together):
         some = slice(first, min(first + together, records))
         count, images = some.stop - first, slice(first * views, some.stop * views)
@@ -315,17 +374,17 @@ def form(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int
         split = output_grads[images].reshape(count, views, groups, outputs, -1)
         left_GOP = split.permute(0, 2, 3, 1, 4).reshape(count * groups, outputs, -1).to(dtype)
         right_GPW = unfolded[:count].reshape(count * groups, left_GOP.shape[2], columns)
-        own = found[some] if is_kept else grads[:count]
-        torch.bmm(left_GOP, right_GPW, out=own.view(count * groups, outputs, columns))
-        if not is_kept:
-            torch.sum(torch.mul(own, own, out=squares[:count]), 1, out=found[some])
-    return found
-
-
-@form.register_fake
-def _form_result(inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, is_kept: bool) -> Tensor:
-    numbers = prod(Geometry.of(geometry).weight_shape(inputs, output_grads))
-    return inputs.new_empty((records, numbers) if is_kept else (records,), dtype=at_least_float32(inputs.dtype))
+        if not is_alone:
+            own = grads[:count] if into is None else into[some]
+            torch.bmm(left_GOP, right_GPW, out=own.view(count * groups, outputs, columns))
+            yield some, own
+            continue
+        for at in range(count):
+            one = slice(first + at, first + at + 1)
+            product_OW = _LINEAR(left_GOP[at], right_GPW[at].T, None, "none", [], "")
+            if into is not None:
+                into[one] = product_OW.view(1, -1)
+            yield one, product_OW.view(1, -1)  # still in the cache
 
 
 def _triton(name: str, last: str, returns: str) -> Callable[[Callable[..., Any]], Any]:

@@ -184,7 +184,9 @@ class HookedEngine:
             reason, instead = flaw
             raise NotPrivate(layer=described(layer, self._model.get_submodule(layer)), reason=reason, instead=instead)
         inputs = own.inputs
-        output_grads = torch.zeros_like(own.output, device=inputs.device) if grads is None else grads
+        output_grads = grads
+        if output_grads is None:
+            output_grads = torch.zeros(own.output_shape, dtype=own.output_dtype, device=inputs.device)
         if own.is_alone and self._views == 1:
             return Site(inputs, output_grads)
         split = [self._by_record(inputs), self._by_record(output_grads)]

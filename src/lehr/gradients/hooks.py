@@ -37,7 +37,7 @@ _REGISTER_HOOK = Tensor.register_hook
 
 @dataclass(frozen=True)
 class CapturedSite:
-    """The inputs of one site, their version then, and an output without memory that has its shape and type.
+    """The inputs of one site, their version then, and the shape and type of the output.
 
     ``is_alone``: each image was run alone, so that everything that one image had there is behind the image axis.
     ``is_shared``: the layer was run once for all images, as one for positions may be.
@@ -45,13 +45,14 @@ class CapturedSite:
 
     inputs: Tensor
     inputs_version: int
-    output: Tensor
+    output_shape: torch.Size
+    output_dtype: torch.dtype
     is_alone: bool
     is_shared: bool
 
     def flaw(self, num_images: int) -> tuple[str, str] | None:
         """Why no gradients of single records follow from this, and what to do instead; or None."""
-        if self.inputs.shape[:1] != (num_images,) or self.output.shape[:1] != (num_images,):
+        if self.inputs.shape[:1] != (num_images,) or self.output_shape[:1] != (num_images,):
             return f"it was given {tuple(self.inputs.shape)}, which does not begin with the {num_images} records", (
                 "keep the record axis first and apart from others, or train with lehr.fit, which runs each record alone"
             )
@@ -297,8 +298,7 @@ def _hooked_output(
     is_shared: bool = False,
 ) -> Tensor:
     kept = inputs.detach()
-    shape = torch.empty_like(output, device="meta", requires_grad=False)
-    captured.sites[site] = CapturedSite(kept, kept._version, shape, is_alone, is_shared)
+    captured.sites[site] = CapturedSite(kept, kept._version, output.shape, output.dtype, is_alone, is_shared)
     if not output.requires_grad:
         output = _Rooted.apply(output, output.new_zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
     elif output._is_view():

@@ -154,7 +154,12 @@ def everybody_counts(counted_B: Tensor) -> bool:
 
     What is computed is the same to the bit either way.
     """
-    return counted_B.device.type == "cpu" and not torch.compiler.is_compiling() and bool(counted_B.all())
+    if counted_B.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    known = counted_B.__dict__  # asked for every parameter, and answered once
+    if "everybody_counts" not in known:
+        known["everybody_counts"] = bool(counted_B.all())
+    return bool(known["everybody_counts"])
 
 
 def _like(values_B: Tensor, other: Tensor) -> Tensor:

@@ -393,7 +393,7 @@ class ExternalRun:
         rule = self.mechanism.clipping.rule(self.clip_state, self.step)
         if self._hooks is not None:
             gradients = self._hooks.gradients(None if mask.all() else mask, weights_BK=weights_BK)
-            step.add(rule(gradients), num_records=int(mask.sum()) if not mask.all() else len(gradients.norms()))
+            step.add(rule(gradients), num_records=int(mask.sum()) if not mask.all() else gradients.num_records)
             return
         assert self.engine is not None
         assert inputs is not None
@@ -573,8 +573,10 @@ def write_gradients(model: nn.Module, released: ReleasedSum, *, divisor: float) 
     """Write the released sum over a public divisor into ``parameter.grad``."""
     parameters = trainable(model)
     means = torch._foreach_div([released.values[name] for name in parameters], validate.positive(divisor=divisor))
-    for parameter, mean in zip(parameters.values(), means, strict=True):
-        parameter.grad = mean.to(parameter.dtype).view_as(parameter)
+    gradients = [torch.empty_like(parameter) for parameter in parameters.values()]
+    torch._foreach_copy_(gradients, [mean.view_as(one) for mean, one in zip(means, gradients, strict=True)])
+    for parameter, gradient in zip(parameters.values(), gradients, strict=True):
+        parameter.grad = gradient
 
 
 def check_optimizer(model: nn.Module, optimizer: optim.Optimizer) -> None:

@@ -224,7 +224,7 @@ class DPOptimizer(Optimizer):
         """Clip the physical batch and add it to its draw. All batches of a draw are clipped by one rule."""
         self._engine.refuse_parts_of_the_model()
         gradients = self._engine.gradients(torch.zeros(1, dtype=torch.bool) if batch.is_placeholder else None)
-        if len(gradients.norms()) != batch.num_records + batch.is_placeholder:
+        if gradients.num_records != batch.num_records + batch.is_placeholder:
             allowed = (
                 "the one that the private data loader returned, whole and each of its records once: "
                 "BatchMemoryManager splits a batch, and make_private(num_passes=2) runs the model on two inputs per "
