@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
 from math import ceil, prod
 from typing import Any, Protocol, runtime_checkable
@@ -67,6 +66,18 @@ MOST_COMPILED_CHUNKS = 16
 KEPT_BYTES = 64 * 2**20
 SMALL = 4096  # numbers of one record's gradient
 TILE_ROWS = 8192  # of a head over a large vocabulary
+
+
+def _once(compute: Callable[[Any], Any]) -> property:
+    """A property that is computed once. In Python 3.11 ``cached_property`` has a lock, which cannot be compiled."""
+    name = f"{compute.__name__}_computed"
+
+    def get(self: Any) -> Any:
+        if getattr(self, name, None) is None:
+            object.__setattr__(self, name, compute(self))
+        return getattr(self, name)
+
+    return property(get)
 
 
 @dataclass(frozen=True)
@@ -210,7 +221,7 @@ class Outer:
         at_once = records_at_once(torch.bfloat16, positions=self.inputs_BTI.shape[1])
         return sum_over_records(self.records, sum_of, at_once=at_once)
 
-    @cached_property
+    @_once
     def _gram_sums(self) -> tuple[Tensor, ...]:
         return tuple(gram_sums(self.inputs_BTI, self.output_grads_BTO))
 
@@ -241,7 +252,8 @@ class Outer:
     def squares_apart(self) -> Tensor:
         """What the squared norm would be if no two positions met."""
         if self.is_for_triton and not self.is_formed:
-            return self._gram_sums[1]
+            apart_B: Tensor = self._gram_sums[1]
+            return apart_B
         exact = at_least_float32(self.inputs_BTI.dtype)
         left, right = (values.to(exact).square().sum(2) for values in (self.output_grads_BTO, self.inputs_BTI))
         return (left * right).sum(1)
@@ -365,7 +377,7 @@ class Lookup:
         grads = self._exact()
         return rows_BT, torch.zeros_like(grads).scatter_add(1, slots_BT.unsqueeze(2).expand_as(grads), grads)
 
-    @cached_property
+    @_once
     def _slots(self) -> tuple[Tensor, Tensor]:
         """The row of each slot, and the slot of each position."""
         ordered_BT, order_BT = self.rows_BT.sort(dim=1)
@@ -594,7 +606,7 @@ class ContributedGradients:
             if self._small and groups is None:
                 shapes = [self._contributions[name].materialised().shape[1:] for name in self._small]
                 whole = self._joined.weighted_sum(weight_of[self._small[0]], self._counted_B).double()
-                parts = zip(self._small, whole.split([shape.numel() for shape in shapes]), shapes, strict=True)
+                parts = zip(self._small, torch.split(whole, [shape.numel() for shape in shapes]), shapes, strict=True)
                 sums = {name: self._kept(name, part.view(shape)) for name, part, shape in parts}
             for name, part in self._contributions.items():
                 if name not in sums:

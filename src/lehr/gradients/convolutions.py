@@ -298,7 +298,7 @@ def _plain_sum(inputs: Tensor, output_grads: Tensor, geometry: list[int]) -> Ten
 def form(
     inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, is_kept: bool
 ) -> tuple[Tensor, Tensor]:
-    """Every record's gradient, one row for each, axes ``OFC`` of all groups, and its squared norm; or the norm alone."""
+    """Each record's gradient as a row, with axes ``OFC`` of all groups, and its squared norm; or the norm alone."""
     grads, squares = _form_result(inputs, output_grads, geometry, records, is_kept)
     channels = inputs.shape[1] // geometry[0]
     for some, own in _formed(inputs, output_grads, geometry, records, into=grads if is_kept else None):
