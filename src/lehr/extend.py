@@ -10,8 +10,8 @@
 
 Components to combine or to build on:
 
-- draw and clip: ``PoissonSampling``, ``NormClip``, ``FlatClip``, ``QuantileClip``, ``Unclipped``,
-  ``AdaptiveClip`` with a ``Prior``
+- draw and clip: ``PoissonSampling``, ``NormClip``, ``FlatClip``, ``PerLayerClip``, ``QuantileClip``,
+  ``Unclipped``, ``AdaptiveClip`` with a ``Prior``
 - noise and updates: ``IsotropicNoise``, ``ProportionalNoise``, ``Update``, ``Cosine``, ``LinearDecay``, ``StepDecay``
 - accept: ``Annealed``, ``Salvage``
 - gradients by hand: ``GhostEngine``, ``MaterialisedEngine``, ``sum_parts``; random numbers: ``RunKey``
@@ -46,6 +46,7 @@ from lehr.privacy.clipping import (
     AdaptiveClip,
     FlatClip,
     NormClip,
+    PerLayerClip,
     Prior,
     QuantileClip,
     RawPrior,
@@ -82,6 +83,7 @@ __all__ = [
     "Method",
     "Noise",
     "NormClip",
+    "PerLayerClip",
     "PoissonSampling",
     "Prior",
     "PrivateSum",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from lehr.integrations.external_loop import ExternalRun, PrivacyConfig, check_op
 from lehr.integrations.record_independence import RecordLoop
 from lehr.interfaces import PrivateSum, ReleasedSum
 from lehr.planning.budget import Budget
-from lehr.privacy.clipping import AutomaticClip, PerCoordinateClip
+from lehr.privacy.clipping import AutomaticClip, PerCoordinateClip, PerLayerClip
 from lehr.privacy.noise import DiscreteNoise
 from tests.integrations.refusals import invalid
 
@@ -196,6 +197,30 @@ def test_a_budget_pays_for_the_plan_and_gets_back_what_was_not_used(tmp_path: Pa
     with pytest.raises(BudgetExceeded):
         open_run(tmp_path / "second", budget=where, name="second", noise_multiplier=0.1)
     assert not (tmp_path / "second").exists()
+
+
+def test_every_layer_has_a_budget_of_its_own(tmp_path: Path) -> None:
+    norms = {"0": 0.01, "2": 0.02}
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    by_hand = copy.deepcopy(model)
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1e-9,
+        "expected_batch_size": HELD,
+        "clipping": PerLayerClip.with_norms(norms),
+    }
+    run = open_run(tmp_path, model=model, **settings)
+    found = take(run, 1)
+    run.close()
+    expected = {name: torch.zeros_like(value) for name, value in by_hand.named_parameters()}
+    for index in range(HELD):
+        loss = cross_entropy(by_hand(INPUTS[index]), TARGETS[index])
+        grads = dict(zip(expected, torch.autograd.grad(loss, list(by_hand.parameters())), strict=True))
+        for layer, norm in norms.items():
+            total = torch.cat([grads[f"{layer}.weight"].flatten(), grads[f"{layer}.bias"]]).norm()
+            for name in (f"{layer}.weight", f"{layer}.bias"):
+                expected[name] += grads[name] * (norm / total).clamp(max=1)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name].float(), value, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["float", "discrete"])
