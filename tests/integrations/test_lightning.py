@@ -17,9 +17,10 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, def
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.run_reading import read_run
 from lehr.errors import InvalidValue
+from lehr.gradients.execution import rng_states
 from lehr.gradients.precision import margin
 from lehr.privacy.clipping import QuantileClip
-from tests.integrations.opacus.loops import clipped_mean
+from tests.integrations.opacus.loops import clipped_mean, draw_everywhere, seed_everywhere
 from tests.integrations.refusals import invalid, not_private
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -376,6 +377,36 @@ def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_pa
     trainer.fit(Module(), a_loader(), ckpt_path=tmp_path / "at3.ckpt", weights_only=False)
     assert started == [learnt]
     assert steps_charged(tmp_path) == 6
+
+
+def test_a_known_seed_tells_no_random_number_of_the_loop(tmp_path: Path) -> None:
+    """Neither those of collation nor those of ``training_step``, such as dropout's."""
+    drawn: list[Any] = []
+
+    def draw() -> None:
+        if callback._run is not None:  # before, a few records are tried
+            drawn.append(draw_everywhere())
+
+    class Drawing(Module):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            draw()
+            return super().training_step(batch, batch_idx)
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            seed_everywhere(1)
+
+    def collate(records: list[Any]) -> Any:
+        draw()
+        return default_collate(records)
+
+    for number in range(2):
+        module, callback = Drawing(), a_callback(tmp_path / str(number))
+        seed_everywhere(0)
+        before = rng_states(torch.device("cpu"))
+        a_trainer(tmp_path, callback, max_steps=3).fit(module, a_loader(collate_fn=collate))
+        assert rng_states(torch.device("cpu")) == before
+    assert len(drawn) >= 2 * 2 * 3
+    assert all(len(set(numbers)) == len(drawn) for numbers in zip(*drawn, strict=True))
 
 
 @pytest.fixture(autouse=True)

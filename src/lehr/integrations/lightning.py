@@ -23,8 +23,17 @@ from torch.utils.data import DataLoader
 
 from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra, NotPrivate
+from lehr.gradients.execution import restore_rng, rng_states
 from lehr.gradients.refusals import refuse_what_cannot_be_private
-from lehr.integrations.external_loop import ExternalRun, PrivacyConfig, batch_size_of, check_sampler, loader_options
+from lehr.integrations.external_loop import (
+    ExternalRun,
+    PrivacyConfig,
+    batch_size_of,
+    check_sampler,
+    loader_options,
+    secretly_seeded,
+    seed_secretly,
+)
 from lehr.integrations.record_independence import RecordLoop
 
 try:
@@ -75,6 +84,7 @@ class LehrCallback(Callback):
         self._validation_is_public, self._logs_private_values = validation_is_public, logs_private_values
         self._run: ExternalRun | None = None
         self._restored: dict[str, Any] = {}
+        self._generators: tuple[Any, Any] | None = None  # their states before the run
         self._epsilon_spent = 0.0
         self._warned: set[str] = set()
 
@@ -122,6 +132,7 @@ class LehrCallback(Callback):
             clip_state=self._restored.get("clipping"),
             num_passes=self._num_passes,
         )
+        self._generators = rng_states(pl_module.device)
         trainer.fit_loop._data_source.instance = PrivateLoader(loader, self._run)
         trainer.fit_loop._combined_loader = None  # it exists if somebody asked for the number of steps
 
@@ -133,6 +144,7 @@ class LehrCallback(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Tell Lightning whether an optimizer step follows this physical batch."""
+        seed_secretly(pl_module.device)  # other hooks may have set a seed
         ready = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         # Lightning takes no step unless this number, a power of two, divides the number of batches so far.
         trainer.accumulate_grad_batches = 1 if self.run.is_last_batch else 2 * (ready & -ready) or 2
@@ -176,6 +188,9 @@ class LehrCallback(Callback):
         self._epsilon_spent = self._run.epsilon_spent
         self._run.close()
         self._run, self._restored = None, {}
+        if self._generators is not None:
+            restore_rng(self._generators)
+            self._generators = None
         trainer.accumulate_grad_batches = 1
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -273,7 +288,7 @@ class PrivateLoader:
         self.loader: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=run.sampler(), **loader_options(loader))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
+        return secretly_seeded(self.loader, next(self.run.model.parameters()).device)
 
 
 def _planned_steps(trainer: Trainer, config: PrivacyConfig) -> int:
