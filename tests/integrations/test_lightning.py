@@ -26,9 +26,12 @@ from tests.integrations.refusals import invalid, not_private
 pl = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import (  # noqa: E402
     BackboneFinetuning,
+    DeviceStatsMonitor,
     EarlyStopping,
     LearningRateFinder,
     ModelCheckpoint,
+    ProgressBar,
+    ThroughputMonitor,
 )
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR  # noqa: E402
 
@@ -296,6 +299,8 @@ def with_stray_parameter(module: nn.Module) -> Any:
         ("overfit_batches", Module(), {"overfit_batches": 1}),
         ("precision", Module(), {"precision": "bf16-mixed"}),
         ("callbacks", Module(), {"callbacks": [LearningRateFinder()]}),
+        ("callbacks", Module(), {"callbacks": [DeviceStatsMonitor()], "logger": True}),
+        ("callbacks", Module(), {"callbacks": [ThroughputMonitor(batch_size_fn=len)], "logger": True}),
         ("callbacks", OnBackbone(), {"callbacks": [BackboneFinetuning()]}),
         ("frequency", scheduled(lambda _, sgd: StepLR(sgd, 1), interval="step", frequency=2), {}),
         ("training_step", Iterating(), {}),
@@ -407,6 +412,20 @@ def test_a_known_seed_tells_no_random_number_of_the_loop(tmp_path: Path) -> None
         assert rng_states(torch.device("cpu")) == before
     assert len(drawn) >= 2 * 2 * 3
     assert all(len(set(numbers)) == len(drawn) for numbers in zip(*drawn, strict=True))
+
+
+def test_progress_bars_count_steps_and_not_physical_batches(tmp_path: Path) -> None:
+    shown: list[int] = []
+
+    class Bar(ProgressBar):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            shown.append(batch_idx + 1)
+
+    bar, callback = Bar(), a_callback(tmp_path, physical_batch=2)
+    a_trainer(tmp_path, bar, callback, enable_progress_bar=True, max_steps=8).fit(Module(), a_loader())
+    assert len(shown) > 8
+    assert list(dict.fromkeys(shown)) == [1, 2, 3, 4]  # in each of two epochs
+    assert "on_train_batch_end" not in vars(bar)
 
 
 @pytest.fixture(autouse=True)

@@ -426,6 +426,7 @@ class OwnBatches(LehrTrainer):
         ("losses", {"kind": OwnLosses}),
         ("label_smoothing_factor", {"arguments": {"label_smoothing_factor": 0.1}}),
         ("neftune_noise_alpha", {"arguments": {"neftune_noise_alpha": 1.0}}),
+        ("skip_memory_metrics", {"arguments": {"skip_memory_metrics": False}}),
         ("train_sampling_strategy", {"arguments": {"train_sampling_strategy": "group_by_length"}}),
         ("compute_loss", {"kind": OwnLoss}),
         ("get_train_dataloader", {"kind": OwnBatches}),

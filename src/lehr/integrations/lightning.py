@@ -45,11 +45,14 @@ except ImportError as error:  # pragma: no cover
 
 _PHYSICAL = "physical_batch bounds how many records are run at once"
 _COUNTED = "Lightning would count physical batches, whose number is private"
+_DRAWS_SHOWN = "it shows how many records are drawn, without noise"
 _UNSUPPORTED_CALLBACKS: dict[type[Callback], str] = {
     callbacks.BaseFinetuning: "the trainable parameters must be known from the beginning",
     callbacks.BatchSizeFinder: f"it trains without noise; {_PHYSICAL}",
+    callbacks.DeviceStatsMonitor: _DRAWS_SHOWN,
     callbacks.GradientAccumulationScheduler: _PHYSICAL,
     callbacks.LearningRateFinder: "it trains without noise, and no ε covers what it finds",
+    callbacks.ThroughputMonitor: _DRAWS_SHOWN,
 }
 
 
@@ -85,6 +88,7 @@ class LehrCallback(Callback):
         self._run: ExternalRun | None = None
         self._restored: dict[str, Any] = {}
         self._generators: tuple[Any, Any] | None = None  # their states before the run
+        self._first_of_epoch = 0  # the step that the epoch began with
         self._epsilon_spent = 0.0
         self._warned: set[str] = set()
 
@@ -134,6 +138,8 @@ class LehrCallback(Callback):
         )
         self._generators = rng_states(pl_module.device)
         trainer.fit_loop._data_source.instance = PrivateLoader(loader, self._run)
+        for shown in filter(_is_progress_bar, trainer.callbacks):
+            vars(shown)["on_train_batch_end"] = partial(self._show_steps, shown.on_train_batch_end)
         trainer.fit_loop._combined_loader = None  # it exists if somebody asked for the number of steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -141,6 +147,10 @@ class LehrCallback(Callback):
         loader: object = trainer.train_dataloader
         if not isinstance(loader, PrivateLoader) or loader.run is not self._run:
             raise InvalidValue("train_dataloaders", allowed="those of LehrCallback", given=type(loader).__name__)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note where the epoch begins."""
+        self._first_of_epoch = self.run.step
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Tell Lightning whether an optimizer step follows this physical batch."""
@@ -172,6 +182,13 @@ class LehrCallback(Callback):
         if self.run.is_over:
             trainer.should_stop = True
 
+    def _show_steps(
+        self, show: Any, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *others: Any
+    ) -> None:
+        """Let a progress bar count steps: the number of physical batches tells how many records were drawn."""
+        if steps := self.run.step - self._first_of_epoch:
+            show(trainer, pl_module, outputs, batch, steps - 1, *others)
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finish the run: weights, report and certificate."""
         self.certificate = self.run.finish(pl_module.state_dict())
@@ -185,6 +202,8 @@ class LehrCallback(Callback):
         vars(pl_module).pop("log", None)
         if self._run is None:
             return
+        for shown in filter(_is_progress_bar, trainer.callbacks):
+            vars(shown).pop("on_train_batch_end", None)
         self._epsilon_spent = self._run.epsilon_spent
         self._run.close()
         self._run, self._restored = None, {}
@@ -289,6 +308,10 @@ class PrivateLoader:
 
     def __iter__(self) -> Iterator[Any]:
         return secretly_seeded(self.loader, next(self.run.model.parameters()).device)
+
+
+def _is_progress_bar(callback: Callback) -> bool:
+    return isinstance(callback, callbacks.ProgressBar)
 
 
 def _planned_steps(trainer: Trainer, config: PrivacyConfig) -> int:

@@ -476,6 +476,9 @@ def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, e
         if given != unused and given:
             allowed = _WHOLE_WEIGHTS if name in ("fsdp", "deepspeed") else f"{unused!r} for private training"
             raise InvalidValue(name, allowed=allowed, given=given)
+    if not args.skip_memory_metrics:
+        allowed = "True: the memory in use tells how many records were drawn"
+        raise InvalidValue("skip_memory_metrics", allowed=allowed, given=False)
     if isinstance(others.get("model"), nn.Module):
         refuse_wrapped(others["model"])
     if args.n_gpu > 1:
