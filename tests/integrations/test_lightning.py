@@ -17,17 +17,21 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, def
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.run_reading import read_run
 from lehr.errors import InvalidValue
+from lehr.gradients.execution import rng_states
 from lehr.gradients.precision import margin
 from lehr.privacy.clipping import QuantileClip
-from tests.integrations.opacus.loops import clipped_mean
+from tests.integrations.opacus.loops import clipped_mean, draw_everywhere, seed_everywhere
 from tests.integrations.refusals import invalid, not_private
 
 pl = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import (  # noqa: E402
     BackboneFinetuning,
+    DeviceStatsMonitor,
     EarlyStopping,
     LearningRateFinder,
     ModelCheckpoint,
+    ProgressBar,
+    ThroughputMonitor,
 )
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR  # noqa: E402
 
@@ -354,6 +358,8 @@ def with_stray_parameter(module: nn.Module) -> Any:
         ("overfit_batches", Module(), {"overfit_batches": 1}),
         ("precision", Module(), {"precision": "bf16-mixed"}),
         ("callbacks", Module(), {"callbacks": [LearningRateFinder()]}),
+        ("callbacks", Module(), {"callbacks": [DeviceStatsMonitor()], "logger": True}),
+        ("callbacks", Module(), {"callbacks": [ThroughputMonitor(batch_size_fn=len)], "logger": True}),
         ("callbacks", OnBackbone(), {"callbacks": [BackboneFinetuning()]}),
         ("frequency", scheduled(lambda _, sgd: StepLR(sgd, 1), interval="step", frequency=2), {}),
         ("training_step", Iterating(), {}),
@@ -436,6 +442,50 @@ def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_pa
     trainer.fit(Module(), a_loader(), ckpt_path=tmp_path / "at3.ckpt", weights_only=False)
     assert started == [learnt]
     assert steps_charged(tmp_path) == 6
+
+
+def test_a_known_seed_tells_no_random_number_of_the_loop(tmp_path: Path) -> None:
+    """Neither those of collation nor those of ``training_step``, such as dropout's."""
+    drawn: list[Any] = []
+
+    def draw() -> None:
+        if callback._run is not None:  # before, a few records are tried
+            drawn.append(draw_everywhere())
+
+    class Drawing(Module):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            draw()
+            return super().training_step(batch, batch_idx)
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            seed_everywhere(1)
+
+    def collate(records: list[Any]) -> Any:
+        draw()
+        return default_collate(records)
+
+    for number in range(2):
+        module, callback = Drawing(), a_callback(tmp_path / str(number))
+        seed_everywhere(0)
+        before = rng_states(torch.device("cpu"))
+        a_trainer(tmp_path, callback, max_steps=3).fit(module, a_loader(collate_fn=collate))
+        assert rng_states(torch.device("cpu")) == before
+    assert len(drawn) >= 2 * 2 * 3
+    assert all(len(set(numbers)) == len(drawn) for numbers in zip(*drawn, strict=True))
+
+
+def test_progress_bars_count_steps_and_not_physical_batches(tmp_path: Path) -> None:
+    shown: list[int] = []
+
+    class Bar(ProgressBar):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            shown.append(batch_idx + 1)
+
+    bar, callback = Bar(), a_callback(tmp_path, physical_batch=2)
+    a_trainer(tmp_path, bar, callback, enable_progress_bar=True, max_steps=8).fit(Module(), a_loader())
+    assert len(shown) > 8
+    assert list(dict.fromkeys(shown)) == [1, 2, 3, 4]  # in each of two epochs
+    assert "on_train_batch_end" not in vars(bar)
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,13 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.run_reading import read_run
 from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients.execution import rng_states
 from lehr.gradients.precision import margin
 from lehr.integrations.external_loop import ExternalRun, PrivacyConfig
 from lehr.planning.budget import Budget
 from lehr.planning.plan import USER
 from lehr.privacy.clipping import QuantileClip
+from tests.integrations.opacus.loops import draw_everywhere
 from tests.integrations.ranks import alone
 from tests.integrations.refusals import invalid
 
@@ -412,21 +414,33 @@ def test_a_compiled_step_is_the_step_of_the_trainer(tmp_path: Path, monkeypatch:
 
 
 def test_checkpoints_do_not_say_how_many_random_numbers_the_records_took(tmp_path: Path) -> None:
-    """Dropout takes more of them the more records are drawn, and checkpoints hold the state of torch's generator."""
-    model, states = a_bert(), []
-    model.bert.embeddings.dropout.p = 0.5
-    trainer = a_trainer(tmp_path, model, arguments={"max_steps": 3})
-    step, before = trainer.training_step, {name: value.clone() for name, value in model.named_parameters()}
+    """Dropout and collation take more of them the more records are drawn, and checkpoints hold the generators' states.
+
+    Nor does the seed of the arguments, which is 42 by default, tell these numbers.
+    """
+    states: list[Any] = []
+    drawn: list[Any] = []
+
+    def collate(records: list[Any]) -> Any:
+        if trainer._private_run is not None:  # before, a few records are tried
+            drawn.extend(draw_everywhere() for _ in range(len(records)))
+        return default_collate(records)
 
     def noting(*args: Any, **kwargs: Any) -> Any:
-        states.append(torch.get_rng_state())
+        states.append(rng_states(torch.device("cpu")))
         return step(*args, **kwargs)
 
-    trainer.training_step = noting
-    trainer.train()
-    assert len(states) == 3
-    assert all(state.equal(states[0]) for state in states)
-    assert any(not value.equal(before[name]) for name, value in model.named_parameters())
+    for number in range(2):
+        model = a_bert()
+        model.bert.embeddings.dropout.p = 0.5
+        trainer = a_trainer(tmp_path / str(number), model, data_collator=collate, arguments={"max_steps": 3})
+        step, before = trainer.training_step, {name: value.clone() for name, value in model.named_parameters()}
+        trainer.training_step = noting
+        trainer.train()
+        assert any(not value.equal(before[name]) for name, value in model.named_parameters())
+        assert all(state == states[-3] for state in states[-3:])
+    assert len(states) == 6
+    assert all(len(set(numbers)) == len(drawn) > 6 for numbers in zip(*drawn, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -549,6 +563,7 @@ class OwnBatches(LehrTrainer):
         ("losses", {"kind": OwnLosses}),
         ("label_smoothing_factor", {"arguments": {"label_smoothing_factor": 0.1}}),
         ("neftune_noise_alpha", {"arguments": {"neftune_noise_alpha": 1.0}}),
+        ("skip_memory_metrics", {"arguments": {"skip_memory_metrics": False}}),
         ("train_sampling_strategy", {"arguments": {"train_sampling_strategy": "group_by_length"}}),
         ("compute_loss", {"kind": OwnLoss}),
         ("get_train_dataloader", {"kind": OwnBatches}),

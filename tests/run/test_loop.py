@@ -331,7 +331,7 @@ class Tossing(nn.Linear):
 
 def test_a_replayed_step_draws_the_same_numbers_from_every_generator(tmp_path: Path) -> None:
     """With the same noise and other numbers, the difference of both releases would be that of two sums."""
-    results = []
+    results: list[Tensor] = []
     for name in ("whole", "broken", "broken"):
         made = Tossing(3, 2, dtype=torch.float64)
         made.load_state_dict(model().state_dict())

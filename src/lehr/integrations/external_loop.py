@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -50,6 +50,7 @@ from lehr.errors import InvalidValue
 from lehr.files.append_only import check_name
 from lehr.gradients.batches import each, trainable
 from lehr.gradients.batches import num_records as batch_rows
+from lehr.gradients.execution import random_numbers_apart
 from lehr.gradients.hooked import HookedEngine
 from lehr.integrations.record_independence import RecordLoop, check_record_independence, sample_records
 from lehr.interfaces import Clipping, ComponentState, Inputs, ReleasedSum, StepOutcome, ViewTargets
@@ -63,7 +64,7 @@ from lehr.run.distributed import ALONE, Ranks, as_bytes, layout_of, refuse_wrapp
 from lehr.run.folder import default_directory
 from lehr.run.loop import Engine
 from lehr.run.mechanism import Mechanism, Method
-from lehr.run.private_run import PrivateRun, PrivateStep, RunSpec, epsilon_of_charges
+from lehr.run.private_run import PrivateRun, PrivateStep, RunSpec, epsilon_of_charges, seed_layers
 from lehr.run.replay import RunPlan
 from lehr.run.shape import FORMAT, FORMAT_VERSION
 from lehr.schedules import CONSTANT, Schedule
@@ -372,13 +373,13 @@ class ExternalRun:
         return self._step().num_added + 1 >= len(self.current_batches)
 
     @contextmanager
-    def seeded(self, device: torch.device) -> Iterator[None]:
-        """Dropout from the run's key, with other numbers on every rank. torch's generators are then restored.
+    def seeded(self, device: torch.device, purpose: str = "layers") -> Iterator[None]:
+        """Random numbers from the run's key, with others on every rank. All global generators are then restored.
 
-        Otherwise their state, which is part of the library's checkpoints, would say how many records were drawn.
+        Otherwise their states, which are part of the library's checkpoints, would say how many records were drawn.
         """
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self._step().seed_layers(device)
+        with random_numbers_apart(device):
+            self._step().seed_layers(device, purpose)
             yield
 
     def add(self, inputs: Inputs | None = None, targets: Any = None) -> None:
@@ -567,6 +568,23 @@ def loader_options(loader: DataLoader[Any]) -> dict[str, Any]:
     """The options that another loader over the same records takes over."""
     names = "collate_fn num_workers pin_memory timeout worker_init_fn multiprocessing_context prefetch_factor"
     return {name: getattr(loader, name) for name in (*names.split(), "persistent_workers")}
+
+
+def seed_secretly(device: torch.device) -> None:
+    """Seed all global generators from the system's entropy, for a loop that draws records and random numbers itself.
+
+    The numbers of dropout, augmentation and collation belong to places in a batch, and a record more moves those of
+    others. If a known seed told which, the clip would not bound what one record changes.
+    """
+    seed_layers(RunKey.fresh().at(step=0, attempt=0), device)
+
+
+def secretly_seeded(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    """The batches; workers, collation and the loop that gets them draw secret random numbers, whatever seed it sets."""
+    seed_secretly(device)
+    for batch in batches:
+        yield batch
+        seed_secretly(device)
 
 
 def write_gradients(model: nn.Module, released: ReleasedSum, *, divisor: float) -> None:

@@ -23,8 +23,17 @@ from torch.utils.data import DataLoader
 
 from lehr.certificates.certificate import Certificate
 from lehr.errors import InvalidValue, MissingExtra, NotPrivate
+from lehr.gradients.execution import restore_rng, rng_states
 from lehr.gradients.refusals import refuse_what_cannot_be_private
-from lehr.integrations.external_loop import ExternalRun, PrivacyConfig, batch_size_of, check_sampler, loader_options
+from lehr.integrations.external_loop import (
+    ExternalRun,
+    PrivacyConfig,
+    batch_size_of,
+    check_sampler,
+    loader_options,
+    secretly_seeded,
+    seed_secretly,
+)
 from lehr.integrations.record_independence import RecordLoop
 
 try:
@@ -36,11 +45,14 @@ except ImportError as error:  # pragma: no cover
 
 _PHYSICAL = "physical_batch bounds how many records are run at once"
 _COUNTED = "Lightning would count physical batches, whose number is private"
+_DRAWS_SHOWN = "it shows how many records are drawn, without noise"
 _UNSUPPORTED_CALLBACKS: dict[type[Callback], str] = {
     callbacks.BaseFinetuning: "the trainable parameters must be known from the beginning",
     callbacks.BatchSizeFinder: f"it trains without noise; {_PHYSICAL}",
+    callbacks.DeviceStatsMonitor: _DRAWS_SHOWN,
     callbacks.GradientAccumulationScheduler: _PHYSICAL,
     callbacks.LearningRateFinder: "it trains without noise, and no ε covers what it finds",
+    callbacks.ThroughputMonitor: _DRAWS_SHOWN,
 }
 
 
@@ -80,6 +92,8 @@ class LehrCallback(Callback):
         self._validation_is_public, self._logs_private_values = validation_is_public, logs_private_values
         self._run: ExternalRun | None = None
         self._restored: dict[str, Any] = {}
+        self._generators: tuple[Any, Any] | None = None  # their states before the run
+        self._first_of_epoch = 0  # the step that the epoch began with
         self._epsilon_spent = 0.0
         self._warned: set[str] = set()
 
@@ -128,7 +142,10 @@ class LehrCallback(Callback):
             clip_state=self._restored.get("clipping"),
             num_passes=self._num_passes,
         )
+        self._generators = rng_states(pl_module.device)
         trainer.fit_loop._data_source.instance = PrivateLoader(loader, self._run)
+        for shown in filter(_is_progress_bar, trainer.callbacks):
+            vars(shown)["on_train_batch_end"] = partial(self._show_steps, shown.on_train_batch_end)
         trainer.fit_loop._combined_loader = None  # it exists if somebody asked for the number of steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -137,8 +154,13 @@ class LehrCallback(Callback):
         if not isinstance(loader, PrivateLoader) or loader.run is not self._run:
             raise InvalidValue("train_dataloaders", allowed="those of LehrCallback", given=type(loader).__name__)
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note where the epoch begins."""
+        self._first_of_epoch = self.run.step
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Tell Lightning whether an optimizer step follows this physical batch."""
+        seed_secretly(pl_module.device)  # other hooks may have set a seed
         ready = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         # Lightning takes no step unless this number, a power of two, divides the number of batches so far.
         trainer.accumulate_grad_batches = 1 if self.run.is_last_batch else 2 * (ready & -ready) or 2
@@ -166,6 +188,13 @@ class LehrCallback(Callback):
         if self.run.is_over:
             trainer.should_stop = True
 
+    def _show_steps(
+        self, show: Any, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *others: Any
+    ) -> None:
+        """Let a progress bar count steps: the number of physical batches tells how many records were drawn."""
+        if steps := self.run.step - self._first_of_epoch:
+            show(trainer, pl_module, outputs, batch, steps - 1, *others)
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finish the run: weights, report and certificate."""
         self.certificate = self.run.finish(pl_module.state_dict())
@@ -179,9 +208,14 @@ class LehrCallback(Callback):
         vars(pl_module).pop("log", None)
         if self._run is None:
             return
+        for shown in filter(_is_progress_bar, trainer.callbacks):
+            vars(shown).pop("on_train_batch_end", None)
         self._epsilon_spent = self._run.epsilon_spent
         self._run.close()
         self._run, self._restored = None, {}
+        if self._generators is not None:
+            restore_rng(self._generators)
+            self._generators = None
         trainer.accumulate_grad_batches = 1
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -279,7 +313,11 @@ class PrivateLoader:
         self.loader: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=run.sampler(), **loader_options(loader))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
+        return secretly_seeded(self.loader, next(self.run.model.parameters()).device)
+
+
+def _is_progress_bar(callback: Callback) -> bool:
+    return isinstance(callback, callbacks.ProgressBar)
 
 
 def _planned_steps(trainer: Trainer, config: PrivacyConfig) -> int:

@@ -12,11 +12,12 @@ checkpoints, callbacks and evaluation remain the trainer's. Install with ``pip i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count, takewhile
@@ -39,6 +40,7 @@ from lehr.integrations.external_loop import ExternalRun, ExternalSampler, Privac
 from lehr.integrations.record_independence import RecordLoop, sample_records
 from lehr.interfaces import Inputs, moved
 from lehr.privacy.clipping import FlatClip
+from lehr.privacy.rng import RunKey
 from lehr.run.distributed import ALONE, Ranks, join_ranks, refuse_wrapped
 from lehr.run.loop import Engine
 from lehr.run.train_state import evaluating
@@ -201,8 +203,15 @@ class LehrTrainer(Trainer):
             batch_sampler=ExternalSampler(self._open_run, steps=self.privacy.steps_per_epoch, is_whole=True),
             collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
             num_workers=self.args.dataloader_num_workers,
+            generator=RunKey.fresh().at(step=0, attempt=0).generator("workers", "cpu"),  # seeds the workers
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
         )
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
+        """The next draw, collated with random numbers from the run's key: the seed of the arguments is known."""
+        run = self._open_run()
+        with contextlib.nullcontext() if run.is_over else run.seeded(self.args.device, "collation"):
+            return super().get_batch_samples(epoch_iterator, *args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One private step over all physical batches of a draw. The returned loss is zero: the true one is private."""
@@ -482,6 +491,9 @@ def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, e
         if given != unused and given:
             allowed = _WHOLE_WEIGHTS if name in ("fsdp", "deepspeed") else f"{unused!r} for private training"
             raise InvalidValue(name, allowed=allowed, given=given)
+    if not args.skip_memory_metrics:
+        allowed = "True: the memory in use tells how many records were drawn"
+        raise InvalidValue("skip_memory_metrics", allowed=allowed, given=False)
     if isinstance(others.get("model"), nn.Module):
         refuse_wrapped(others["model"])
     if args.n_gpu > 1:

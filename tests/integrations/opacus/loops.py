@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -60,6 +62,18 @@ def private(
         **{"max_grad_norm": 1.0, **usual, **options},
     )
     return Loop(engine, made[0], made[1], made[-1], *made[2:-1])
+
+
+def seed_everywhere(seed: int) -> None:
+    """Seed all global generators, as a program may do in its first lines."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def draw_everywhere() -> tuple[float, float, float]:
+    """A number from each kind of global generator."""
+    return random.random(), float(np.random.random()), float(torch.rand(()))
 
 
 def differentiate(loss: Tensor) -> None:

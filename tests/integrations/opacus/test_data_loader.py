@@ -37,7 +37,7 @@ from lehr.integrations.opacus.data_loader import (
 from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.private_run import PrivateRun, UnplannedRunSpec
-from tests.integrations.opacus.loops import Loop, private, records, take_step
+from tests.integrations.opacus.loops import Loop, draw_everywhere, private, records, seed_everywhere, take_step
 from tests.integrations.refusals import invalid
 
 RECORDS = TensorDataset(torch.arange(100.0).reshape(100, 1))
@@ -69,6 +69,23 @@ def test_a_batch_can_be_taken_once() -> None:
     assert begun == [1, 1]
     with invalid("loop"):
         sampler.tracker.take()
+
+
+def test_a_known_seed_tells_no_random_number_of_the_loop() -> None:
+    """Neither those of collation nor those between two batches, such as dropout's."""
+    drawn: list[Any] = []
+
+    def collating(given: list[Any]) -> Any:
+        drawn.append(draw_everywhere())
+        return collate(given)
+
+    for _ in range(2):
+        seed_everywhere(0)
+        for _ in PrivateLoader(TensorDataset(torch.arange(30)), batches(), collate_fn=collating):
+            drawn.append(draw_everywhere())
+            seed_everywhere(1)
+    assert len(drawn) == 2 * 2 * 6
+    assert all(len(set(numbers)) == len(drawn) for numbers in zip(*drawn, strict=True))
 
 
 def collate(given: list[Any]) -> Any:

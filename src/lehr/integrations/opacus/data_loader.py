@@ -25,7 +25,14 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from lehr import validate
 from lehr.errors import InvalidValue
-from lehr.integrations.external_loop import batch_size_of, check_sampler, count_records, loader_options
+from lehr.integrations.external_loop import (
+    batch_size_of,
+    check_sampler,
+    count_records,
+    loader_options,
+    secretly_seeded,
+    seed_secretly,
+)
 from lehr.privacy.sampling import PoissonSampling
 from lehr.run.private_run import PrivateRun, PrivateStep, UnplannedRunSpec
 
@@ -49,6 +56,7 @@ class BatchTracker:
 
     def __init__(self, run: PrivateRun) -> None:
         self.run = run
+        self.device = torch.device("cpu")  # whose random numbers the loop uses, besides those of the CPU
         self.on_begin: Callable[[], None] = lambda: None
         self._current: TrackedBatch | None = None
 
@@ -115,7 +123,11 @@ class PhysicalBatchSampler(Sampler[list[int]]):
 
 
 class PrivateLoader(DataLoader[Any]):
-    """A ``DataLoader`` that tells its tracker about every batch at the moment when the loop gets it."""
+    """A ``DataLoader`` that tells its tracker about every batch at the moment when the loop gets it.
+
+    It seeds the global random generators anew for every batch: dropout under a seed that the loop has set is not
+    private.
+    """
 
     batch_sampler: PhysicalBatchSampler
 
@@ -124,9 +136,10 @@ class PrivateLoader(DataLoader[Any]):
         self.tracker, self.sampling = batches.tracker, batches.sampling
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        seed_secretly(self.tracker.device)  # before workers get their seeds
         batches = super().__iter__()
         pending = self.batch_sampler.pending
-        for batch in batches:
+        for batch in secretly_seeded(batches, self.tracker.device):
             self.tracker.begin(pending.popleft())
             yield batch
 

@@ -396,6 +396,7 @@ class PrivacyEngine:
             planned = Repeated(event, steps) if steps else None
             # Last of all, so that no budget pays for a loop that cannot be made.
             loader.tracker.run = self._open_run(loader, options, planned)
+            loader.tracker.device = next(module.parameters()).device
         except BaseException:
             if model is not module:
                 hooks.remove_hooks()
