@@ -524,6 +524,9 @@ def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_pa
     assert started[0] == learnt
 
 
+BEST = {"load_best_model_at_end": True} | dict.fromkeys(("save_strategy", "eval_strategy"), "epoch")
+
+
 class OneIsLonger(Sentences):
     """With a record that is not among those that are tried."""
 
@@ -561,6 +564,7 @@ class UpToFour(Sentences):
         ("torch_compile", {"arguments": {"torch_compile": True}}),
         ("gradient_checkpointing", {"arguments": {"gradient_checkpointing": True}}),
         ("tiled_head", {"tiled_head": True}),
+        ("load_best_model_at_end", {"arguments": BEST, "eval_dataset": Sentences(), "eval_dataset_is_public": True}),
         ("model_init", {"model_init": a_bert}),
         ("optimizer", {"arguments": {"optim": "adafactor"}}),
         ("clipping", {"privacy": {"clipping": QuantileClip(1.0)}}),

@@ -384,9 +384,9 @@ class LehrTrainer(Trainer):
             device = torch.device("cpu") if self._is_sharded else self.args.device
             loop = RecordLoop(
                 model=model,
-                batch_of=lambda records: {
-                    name: moved(value, device) for name, value in self._prepare_inputs(collate(records)).items()
-                },
+                batch_of=lambda records: each(
+                    lambda leaf: moved(leaf, device), dict(self._prepare_inputs(collate(records)))
+                ),
                 loss_of=lambda batch: self.losses(model, batch).mean(),
             )
             engine, shard = self._engine(loop)
