@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -167,7 +168,10 @@ def met(total: int, meeting: Path, does: Callable[..., None], *given: Any) -> li
     for process, (_, writing) in zip(ranks, pipes, strict=True):
         process.start()
         writing.close()
-    said = [_all_of(reading) for reading, _ in pipes]
+    with ThreadPoolExecutor(
+        total
+    ) as readers:  # one after another, a rank with a full pipe would keep the others waiting
+        said = list(readers.map(_all_of, [reading for reading, _ in pipes]))
     for process in ranks:
         process.join()
     return said

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from lehr.errors import LehrError
@@ -30,19 +31,15 @@ def in_turn(
 
 def alone(folder: Path, loop: Loop, **job: Any) -> dict[str, Any]:
     """The same in this process, with the same key."""
-    fresh = RunKey.fresh
-    try:
-        _fix_key()
+    with pytest.MonkeyPatch.context() as patched:
+        _fix_key(patched)
         return loop(folder, 0, **job)
-    finally:
-        RunKey.fresh = fresh  # type: ignore[method-assign]
 
 
-def _fix_key() -> None:
-    def fixed(**settings: Any) -> RunKey:
-        return RunKey(bytes(range(32)), **settings)
-
-    RunKey.fresh = fixed  # type: ignore[method-assign]
+def _fix_key(patched: pytest.MonkeyPatch) -> None:
+    """One key everywhere, and one number for the attempts of resumed runs, so that two of them can be compared."""
+    patched.setattr(RunKey, "fresh", lambda **settings: RunKey(bytes(range(32)), **settings))
+    patched.setattr(RunKey, "fresh_attempt", lambda: 7)
 
 
 def _rank(rank: int, total: int, meeting: Path, pipe: Any, folder: Path, loop: Loop, jobs: list[Any]) -> None:
@@ -51,7 +48,7 @@ def _rank(rank: int, total: int, meeting: Path, pipe: Any, folder: Path, loop: L
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(total), "LOCAL_WORLD_SIZE": str(total)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # not used: the ranks have met when accelerate asks
     meet(rank, total, meeting, timeout=60)
-    _fix_key()
+    _fix_key(pytest.MonkeyPatch())
     for name, job in jobs:
         try:
             pipe.send((name, loop(folder / name, rank, **job)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +17,16 @@ from lehr.accounting.claims import IDEAL_ARITHMETIC
 from lehr.accounting.ledger import Ledger
 from lehr.certificates.release import release
 from lehr.certificates.run_reading import State, read_run
+from lehr.config import CLIP_NORM
 from lehr.errors import BudgetExceeded, InvalidValue, NotPrivate, StoreError
 from lehr.integrations.external_loop import ExternalRun, PrivacyConfig, check_optimizer, write_gradients
 from lehr.integrations.record_independence import RecordLoop
 from lehr.interfaces import PrivateSum, ReleasedSum
 from lehr.planning.budget import Budget
 from lehr.privacy.clipping import AutomaticClip, PerCoordinateClip, PerLayerClip
-from lehr.privacy.noise import DiscreteNoise
+from lehr.privacy.noise import DiscreteNoise, IsotropicNoise
+from lehr.privacy.rng import RunKey
+from lehr.run.sharded import Layout, ShardRandomness
 from tests.integrations.refusals import invalid
 
 HELD = 20
@@ -91,6 +95,54 @@ def test_noise_has_the_charged_scale_and_an_empty_draw_adds_nothing(tmp_path: Pa
     assert [batch.mask_P.tolist() for batch in run.current_batches] == [[False]]
     flat = torch.cat([value.flatten() for value in take(run, 1).values()])
     assert float(flat.std()) == pytest.approx(2.0 * 0.1, rel=0.1)
+    run.close()
+
+
+class NothingToSum:
+    """The engine of a rank that has two rows of each weight, whose gradients are zero."""
+
+    def private_sum(self, clip: Any, inputs: Any, targets: Any, mask_P: Tensor) -> PrivateSum:
+        return PrivateSum(values={"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}, sensitivity=clip.sensitivity)
+
+
+def test_sharded_weights_get_the_noise_of_their_rows(tmp_path: Path) -> None:
+    model, local = nn.Linear(3, 4), nn.Linear(3, 2)
+    shapes = {name: value.shape for name, value in model.named_parameters()}
+    layout = Layout(shapes=shapes, trained=tuple(shapes), number=1, total=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def shard() -> Any:
+        optimizer.param_groups[0]["params"] = list(local.parameters())
+
+        def at(key: RunKey, step: int, attempt: int) -> ShardRandomness:
+            return ShardRandomness(key=key, step=step, attempt=attempt, layout=layout)
+
+        return SimpleNamespace(local=local, at=at)
+
+    run = ExternalRun(
+        config(tmp_path, expected_batch_size=HELD, physical_batch=6, noise_multiplier=2.0),
+        model=model,
+        optimizer=optimizer,
+        dataset=TensorDataset(INPUTS, TARGETS),
+        loop=RecordLoop(
+            model=model, batch_of=default_collate, loss_of=lambda batch: cross_entropy(model(batch[0]), batch[1])
+        ),
+        library="a loop 1.0",
+        steps=1,
+        engine=NothingToSum(),
+        shard=shard,
+    )
+    for batch in run.current_batches:
+        run.add(INPUTS[batch.indices_P], TARGETS[batch.indices_P])
+    randomness = run._run.key.at(0, run._run.charger.attempt.number)
+    released = run.release()
+    zeros = PrivateSum(
+        values={name: torch.zeros(shape).double() for name, shape in shapes.items()}, sensitivity=CLIP_NORM
+    )
+    whole = IsotropicNoise().release(zeros, noise_multiplier=2.0, randomness=randomness)
+    for name, value in whole.values.items():
+        torch.testing.assert_close(released.values[name].double(), value[2:])
+        torch.testing.assert_close(local.get_parameter(name).grad, (value[2:] / HELD).float())
     run.close()
 
 

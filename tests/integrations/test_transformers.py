@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
@@ -535,6 +536,87 @@ def test_a_clip_norm_that_follows_a_quantile_is_resumed_from_a_checkpoint(tmp_pa
         patched.setattr(ExternalRun, "add", noting)
         trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
     assert started[0] == learnt
+
+
+BEST = {"load_best_model_at_end": True} | dict.fromkeys(("save_strategy", "eval_strategy"), "epoch")
+
+
+class OneIsLonger(Sentences):
+    """With a record that is not among those that are tried."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        record = super().__getitem__(index)
+        longer = ("input_ids", "attention_mask") if index == 1 else ()
+        return {
+            name: nn.functional.pad(value, (0, name in longer)) for name, value in record.items() if value.dim()
+        } | {"labels": record["labels"]}
+
+
+def padded(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {
+        name: pad_sequence([record[name] for record in records], batch_first=True)
+        if records[0][name].dim()
+        else torch.stack([record[name] for record in records])
+        for name in records[0]
+    }
+
+
+class UpToFour(Sentences):
+    """Padded to the length of its own."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        record = super().__getitem__(index)
+        return {name: value[: 3 + index % 4] if value.dim() else value for name, value in record.items()}
+
+
+@pytest.mark.usefixtures("met")
+@pytest.mark.parametrize(
+    "name, given",
+    [
+        ("model", {"model": a_gpt2(), "dataset": Sentences(is_causal=True)}),  # its head is tied
+        ("bf16", {"arguments": {"bf16": True}}),
+        ("torch_compile", {"arguments": {"torch_compile": True}}),
+        ("gradient_checkpointing", {"arguments": {"gradient_checkpointing": True}}),
+        ("tiled_head", {"tiled_head": True}),
+        ("load_best_model_at_end", {"arguments": BEST, "eval_dataset": Sentences(), "eval_dataset_is_public": True}),
+        ("model_init", {"model_init": a_bert}),
+        ("optimizer", {"arguments": {"optim": "adafactor"}}),
+        ("clipping", {"privacy": {"clipping": QuantileClip(1.0)}}),
+        ("train_dataset", {"dataset": UpToFour(), "data_collator": padded}),
+    ],
+)
+def test_what_needs_whole_weights_is_refused_with_sharded_ones(
+    tmp_path: Path, name: str, given: dict[str, Any]
+) -> None:
+    with invalid(name):
+        a_trainer(tmp_path, sharded=True, **given).train()
+    assert not (tmp_path / "out-privacy").exists()
+
+
+@pytest.mark.usefixtures("met")
+def test_a_record_of_another_length_stops_a_sharded_run_before_its_step_is_charged(tmp_path: Path) -> None:
+    given = {"arguments": {"max_steps": 1}, "privacy": {"expected_batch_size": RECORDS}}
+    with invalid("inputs"):
+        a_trainer(tmp_path, dataset=OneIsLonger(), data_collator=padded, sharded=True, **given).train()
+    assert not (tmp_path / "out-privacy").exists()
+
+
+@pytest.mark.usefixtures("met")
+def test_a_sharded_model_is_trained_once(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, sharded=True, arguments={"max_steps": 1})
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    released = load_file(tmp_path / "out-privacy" / "model.safetensors")
+    for name, value in load_file(tmp_path / "saved" / "model.safetensors").items():
+        torch.testing.assert_close(value, released[name], rtol=0, atol=0)
+    with invalid("train"):
+        trainer.train()
+
+
+def test_sharded_weights_need_processes(tmp_path: Path) -> None:
+    with invalid("sharded"):
+        a_trainer(tmp_path, sharded=True).train()
+    assert not (tmp_path / "out-privacy").exists()
 
 
 class OwnLoss(LehrTrainer):

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from tests.integrations.ranks import alone, in_turn
 
@@ -26,6 +28,7 @@ from tests.integrations.test_transformers import (
     adapted,
     steps_charged,
 )
+from tests.integrations.test_transformers import a_lora as a_llama_lora
 
 pytestmark = pytest.mark.slow
 STEPS = 4
@@ -38,7 +41,18 @@ EQUAL: dict[str, dict[str, Any]] = {
     "lora": {"model": "lora", "privacy": {"expected_batch_size": 1}},  # most shares are empty
     "users": {"owners": OWNERS, "privacy": USERS},
 }
+SHARDED: dict[str, dict[str, Any]] = {
+    "sharded bert": {**PUBLIC, "sharded": True},
+    "sharded lora": {
+        "model": "llama lora",
+        "sharded": True,
+        "privacy": {"expected_batch_size": 1, "physical_batch": 1},
+        "arguments": {"optim": "sgd", "learning_rate": 0.5},
+    },
+    "sharded users": {"owners": OWNERS, "privacy": USERS, "sharded": True},
+}
 STOPPED = {"stopped": {"stop": 3}, "stopped once": {"stop": 3}}
+SHARDED_STOPPED: dict[str, dict[str, Any]] = {name: {"stop": 3, "sharded": True} for name in ("cut", "cut once")}
 
 
 class Turned(Sentences):
@@ -51,7 +65,8 @@ class Turned(Sentences):
 REFUSED: dict[str, dict[str, Any]] = {
     "a record": {"dataset_of_rank": {1: Turned()}},
     "settings": {"clip_norm_of_rank": {1: 2.0}},
-    "model": {"is_sharded": True},
+    "model": {"is_wrapped": True},
+    "sharded": {"sharded_on_rank": 0},
     "owners": {"owners": OWNERS, "owners_of_rank": {1: OWNERS[::-1]}, "privacy": USERS},
 }
 
@@ -68,9 +83,10 @@ class StopAfter(TrainerCallback):
 def train(folder: Path, rank: int, **job: Any) -> dict[str, Any]:
     """One process's part of a training."""
     job = {**job}
-    make = {"bert": a_bert, "gpt2": a_gpt2, "lora": a_lora}[job.pop("model", "bert")]
+    makes = {"bert": a_bert, "gpt2": a_gpt2, "lora": a_lora, "llama lora": a_llama_lora}
+    make = makes[job.pop("model", "bert")]
     model = make()
-    if job.pop("is_sharded", False):
+    if job.pop("is_wrapped", False):
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     elif rank:
         with torch.no_grad():  # the first weights are those of rank 0, whatever the others have
@@ -78,6 +94,8 @@ def train(folder: Path, rank: int, **job: Any) -> dict[str, Any]:
                 value.add_(0.1)
     if (others := job.pop("owners_of_rank", {}).get(rank)) is not None:
         job["owners"] = others
+    if job.pop("sharded_on_rank", None) == rank:
+        job["sharded"] = True
     resume, stop, dataset = job.pop("resume", None), job.pop("stop", None), job.pop("dataset_of_rank", {}).get(rank)
     arguments = {
         "max_steps": STEPS,
@@ -106,17 +124,25 @@ def train(folder: Path, rank: int, **job: Any) -> dict[str, Any]:
     )
     output = trainer.train(resume_from_checkpoint=resume)
     history = trainer.state.log_history
+    held = trainer._shards.local if trainer._shards is not None else trainer.model
     return {
         "rank": rank,
-        "weights": torch.cat([value.detach().flatten() for value in trainer.model.parameters()]).tolist(),
+        "weights": torch.cat([whole(value).flatten() for value in trainer.model.parameters()]).tolist(),
+        "rows": sum(value.numel() for value in held.parameters()),
+        "grad_norms": [row["grad_norm"] for row in history if "grad_norm" in row],
         "steps": output.global_step,
         "epsilon": trainer.epsilon_spent,
         "certificate": trainer.certificate,
         "logged": sorted({name for row in history for name in row} | output.metrics.keys()),
         "evaluated": [row["eval_loss"] for row in history if "eval_loss" in row],
-        "wrapped": type(trainer.model_wrapped).__name__,
+        "wrapped": type(trainer.model_wrapped).__name__.removeprefix("FSDP"),
         "public": sorted(trainer.certificate.stated.treated_as_public) if trainer.certificate else [],
     }
+
+
+def whole(value: torch.Tensor) -> torch.Tensor:
+    """The whole of a parameter, on every rank."""
+    return value.full_tensor().detach() if isinstance(value, DTensor) else value.detach()
 
 
 def a_lora() -> Any:
@@ -135,20 +161,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def by_rank(folder: Path) -> list[dict[str, Any]]:
     """What both ranks say of every job. They are started once, because importing transformers takes seconds."""
-    resumed = {"stopped": {"resume": True}}
-    return in_turn(2, folder / "two", train, [*EQUAL.items(), *REFUSED.items(), *STOPPED.items(), *resumed.items()])
+    resumed = {"stopped": {"resume": True}, "cut": {"resume": True, "sharded": True}}
+    jobs = (EQUAL, SHARDED, REFUSED, STOPPED, SHARDED_STOPPED, resumed)
+    return in_turn(2, folder / "two", train, [job for some in jobs for job in some.items()])
 
 
-@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize("name", [*EQUAL, *SHARDED])
 def test_two_ranks_equal_one_process(name: str, folder: Path, by_rank: list[dict[str, Any]]) -> None:
     first, second = (said[name] for said in by_rank)
-    expected = alone(folder / "one" / name, train, **EQUAL[name])
+    job = {**EQUAL, **SHARDED}[name]
+    expected = alone(folder / "one" / name, train, **{**job, "sharded": False})
+    if name in SHARDED:
+        assert first["rows"] + second["rows"] == expected["rows"]
+        assert first["rows"] < 0.6 * expected["rows"]
     assert first["weights"] == second["weights"]
     assert close(first, expected)
     for what in ("steps", "epsilon", "certificate", "logged", "wrapped"):
         assert first[what] == second[what] == expected[what], what
     assert first["evaluated"] == pytest.approx(expected["evaluated"], rel=1e-4)
-    assert bool(first["evaluated"]) == ("eval_dataset" in EQUAL[name])
+    assert first["grad_norms"] == pytest.approx(expected["grad_norms"], rel=1e-4)
+    assert bool(first["evaluated"]) == ("eval_dataset" in job)
     assert not {"loss", "train_loss", "total_flos"} & {*first["logged"]}
     two, one = folder / "two" / name, folder / "one" / name
     assert steps_charged(two) == steps_charged(one) == STEPS
@@ -182,6 +214,31 @@ def test_one_process_resumes_the_run_of_two(folder: Path, by_rank: list[dict[str
     resumed = alone(folder / "two" / "stopped once", train, resume=True)
     assert steps_charged(folder / "two" / "stopped once") == STEPS
     assert resumed["steps"] == STEPS - 1
+
+
+def test_a_checkpoint_of_sharded_weights_is_that_of_one_process(folder: Path, by_rank: list[dict[str, Any]]) -> None:
+    assert "error" not in by_rank[0]["sharded bert"]
+    alone(folder / "one" / "checkpoint", train, **PUBLIC)
+    found, expected = (
+        path / "out" / "checkpoint-2" for path in (folder / "two" / "sharded bert", folder / "one" / "checkpoint")
+    )
+    weights = [load_file(path / "model.safetensors") for path in (found, expected)]
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
+    states = [torch.load(path / "optimizer.pt", weights_only=True) for path in (found, expected)]
+    assert len(states[0]["state"]) == len(weights[0])
+    torch.testing.assert_close(*(one["state"] for one in states), rtol=1e-4, atol=1e-5)
+    assert states[0]["param_groups"] == states[1]["param_groups"]
+    released = load_file(folder / "two" / "sharded bert" / "out-privacy" / "model.safetensors")
+    assert sum(value.numel() for value in released.values()) == len(by_rank[0]["sharded bert"]["weights"])
+
+
+def test_a_sharded_run_is_resumed_sharded_or_by_one_process(folder: Path, by_rank: list[dict[str, Any]]) -> None:
+    assert steps_charged(folder / "two" / "cut") == STEPS
+    assert [said["cut"]["steps"] for said in by_rank] == [STEPS - 1] * 2
+    assert by_rank[0]["cut once"]["error"] == "KeyboardInterrupt: "
+    resumed = alone(folder / "two" / "cut once", train, resume=True)
+    assert (resumed["steps"], steps_charged(folder / "two" / "cut once")) == (STEPS - 1, STEPS)
+    assert close(by_rank[0]["cut"], resumed)  # with one key, they draw the same
 
 
 def files(folder: Path) -> set[str]:

@@ -554,6 +554,13 @@ class ShardedEngine(HookedEngine):
             raise InvalidValue("inputs", allowed=allowed, given=str(way[1]))
         return way
 
+    def _is_checked(self, num_images: int, inputs: Arguments) -> bool:
+        is_checked = super()._is_checked(num_images, inputs)
+        if self._kept is not None and not is_checked:  # a check runs the model, and the other ranks would not
+            allowed = "of the shapes that were tried before the weights were spread out"
+            raise InvalidValue("inputs", allowed=allowed, given=[tuple(leaf.shape) for leaf in batches.leaves(inputs)])
+        return is_checked
+
 
 def _scaled(values: Tensor, weights_BK: Tensor) -> Tensor:
     """The gradients of all images, each times its weight."""

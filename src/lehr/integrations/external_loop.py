@@ -67,6 +67,7 @@ from lehr.run.mechanism import Mechanism, Method
 from lehr.run.private_run import PrivateRun, PrivateStep, RunSpec, epsilon_of_charges, seed_layers
 from lehr.run.replay import RunPlan
 from lehr.run.shape import FORMAT, FORMAT_VERSION
+from lehr.run.sharded import Shards
 from lehr.schedules import CONSTANT, Schedule
 from lehr.training import describing, ending
 from lehr.training.public_plan import plan_for, usual_batch_size
@@ -247,6 +248,9 @@ class ExternalRun:
     ``owners`` has the id of the user of each record, if users are the unit of privacy. A step then draws users, and its
     physical batches have ``records_per_user`` records of each of them, user by user.
 
+    ``shard`` leaves each rank with some rows of the weights, once the whole model was checked; the ``optimizer`` must
+    then train these. ``engine`` sums what the shards keep.
+
     With several ``ranks``, every rank makes the same run and takes its share of each draw; only rank 0 writes. The
     weights of rank 0 are sent to the others once, when the run is opened.
     """
@@ -266,6 +270,7 @@ class ExternalRun:
         clip_state: ComponentState | None = None,
         num_passes: int = 1,
         engine: Engine | None = None,
+        shard: Callable[[], Shards] | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         refuse_wrapped(model)
@@ -295,12 +300,18 @@ class ExternalRun:
         sampled = sample_records(dataset, num_records)
         check_record_independence(loop, sampled)
         described = self._describe(method, library, is_rank_0=ranks.is_rank_0)
+        physical_batch = config.physical_batch or max(1, math.ceil(config.batch_size))
         if ranks.total > 1:
             settings = {name: described[name] for name in described.keys() - {"budget", "claims", "created_on"}}
             key = ranks.comparison_key()
             found = identity(settings, model, loop, sampled, num_records=num_records, key=key)
             found["owners"] = key.fingerprint(self._owners())
+            # Ranks with another number of batches would wait for each other forever.
+            found["sharded"] = key.fingerprint(str(shard is not None and physical_batch).encode())
             ranks.check_equal(found, allowed="the same on every rank, in the same order")
+        self.shards = None if shard is None else shard()
+        if self.shards is not None:
+            self.model = self.shards.local
         spec = RunSpec(
             name=config.name,
             run_plan=self._plan,
@@ -309,23 +320,27 @@ class ExternalRun:
             config=described,
             # Of number and owners alone: a run that is resumed draws anew, whatever the records are.
             fingerprint=lambda key: key.fingerprint(str(num_records).encode(), self._owners()),
-            physical_batch=config.physical_batch or max(1, math.ceil(config.batch_size)),
+            physical_batch=physical_batch,
             epsilon_of=epsilon_of_charges(plan, self.proven_claim.epsilon),
             budget=Path(config.budget) if config.budget is not None and ranks.is_rank_0 else None,
             pads_batches=False,
             removes_untouched=True,
+            is_sharded=self.shards is not None,
             ranks=ranks,
         )
         self._run = PrivateRun.open(spec, resume=resumed_at is not None)
         try:
-            ranks.broadcast([*model.parameters(), *model.buffers()])
+            if self.shards is None:
+                ranks.broadcast([*model.parameters(), *model.buffers()])
+            else:
+                self._run.randomness_at = self.shards.at
             self._run.begin(num_records=num_units, first_step=self.step)
             if self._hooks is not None:
                 self._hooks.attach()
         except BaseException:
             self._run.close()
             raise
-        weights = {name: value.detach() for name, value in trainable(model).items()}
+        weights = {name: value.detach() for name, value in trainable(self.model).items()}
         self.clip_state: ComponentState = clip_state or self.mechanism.clipping.start(weights)
         self._noise = self.mechanism.noise.start(weights)
         self._current: PrivateStep | None = None
@@ -424,10 +439,13 @@ class ExternalRun:
         return released
 
     def finish(self, weights: Mapping[str, Tensor]) -> Certificate | None:
-        """End the run: settle the budget, and write weights, report, and a certificate if there are statements."""
+        """End the run: settle the budget, and write weights, report, and a certificate if there are statements.
+
+        Of sharded weights, these are the rows of this rank.
+        """
         self._detach()
         config, stated, run = self.config, self.config.statements(), self._run
-        run.finish(weights, accepted=self.step)
+        run.finish(weights if self.shards is None else self.shards.whole(weights), accepted=self.step)
 
         def write() -> dict[str, Any] | None:
             assert run.folder is not None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import json
 import logging
 import math
@@ -34,17 +35,21 @@ from lehr.data.records import take_column
 from lehr.errors import InvalidValue, MissingExtra
 from lehr.gradients.batches import LossFn, each, one_each, trainable, weighted
 from lehr.gradients.execution import is_out_of_memory
+from lehr.gradients.hooked import ShardedEngine
 from lehr.gradients.language_heads import IGNORED, losses_of_tiled, mean_over_tokens, with_tiled_head
 from lehr.gradients.precision import HALF, widen
 from lehr.integrations.external_loop import ExternalRun, ExternalSampler, PrivacyConfig, count_records, views_of_users
 from lehr.integrations.record_independence import RecordLoop, sample_records
 from lehr.interfaces import Inputs, moved
+from lehr.optim.optimizers import OPTIMIZERS
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.rng import RunKey
 from lehr.run.distributed import ALONE, Ranks, join_ranks, refuse_wrapped
 from lehr.run.loop import Engine
+from lehr.run.sharded import OPTIMIZER, Shards
 from lehr.run.train_state import evaluating
-from lehr.training.engines import engine_for
+from lehr.training.engines import check_processes, engine_for, is_shardable, sharded_engine_for
+from lehr.training.training_run import SHARDABLE_OPTIMIZERS
 
 try:
     from transformers import Trainer, TrainingArguments
@@ -61,7 +66,7 @@ LARGE_LOGITS = 2**31  # bytes of a physical batch's logits in float32, from whic
 PRIVATE_LOGS = ("loss", "train_loss", "total_flos")  # computed from private records without noise
 _FINE, _ROUGH = 1e-3, 2e-2  # differences between losses that are the same: in float32, in bfloat16
 _SAVED = "LehrTrainer"  # what trainer_state.json calls the run's folder
-_WHOLE_WEIGHTS = "omitted: torchrun, with the whole weights on every process; lehr.fit(sharded=True) shards them"
+_OWN_SHARDING = "omitted: with LehrTrainer(sharded=True) every process of torchrun holds some rows of the weights"
 # Training arguments that private training does not support, and their values when unused.
 _UNSUPPORTED: dict[str, object] = {
     "auto_find_batch_size": False,
@@ -99,7 +104,8 @@ class LehrTrainer(Trainer):
     ``tiled_head`` runs the head of a causal language model and its loss in tiles of the vocabulary, so that logits are
     never held whole; by default, where those of a physical batch take more than 2 GiB in float32.
 
-    Under ``torchrun`` every process has the whole weights and takes its share of each draw; rank 0 writes the files.
+    Under ``torchrun`` every process takes its share of each draw, and rank 0 writes the files. Every process has the
+    whole weights, or with ``sharded`` some rows of each (FSDP2); the model then stays sharded, and is trained once.
 
     After ``train``: ``epsilon_spent``, ``certificate`` if ``privacy`` says how the settings were chosen, and the run's
     folder, ``privacy.directory``. By default it is ``{output_dir}-privacy``; each further training gets a new folder,
@@ -116,9 +122,12 @@ class LehrTrainer(Trainer):
         owners: Any = None,
         eval_dataset_is_public: bool = False,
         tiled_head: bool | None = None,
+        sharded: bool = False,
         **others: Any,
     ) -> None:
         _refuse_unsupported(args, others, eval_dataset_is_public=eval_dataset_is_public)
+        if sharded:
+            _refuse_unshardable(args, {**others, "tiled_head": tiled_head})
         for name, kind in (("compute_loss", Trainer), ("get_train_dataloader", LehrTrainer), ("losses", LehrTrainer)):
             if getattr(type(self), name) is not getattr(kind, name) and (kind is LehrTrainer or record_losses is None):
                 allowed = "not overridden: records are sampled here, and record_losses returns one loss per record"
@@ -145,10 +154,12 @@ class LehrTrainer(Trainer):
         self.certificate: Certificate | None = None
         self.epsilon_spent = 0.0
         self._record_losses, self._owners = record_losses, owners
-        self._tiled_head = tiled_head
+        self._tiled_head, self._is_sharded = tiled_head, sharded
         self._drops_labels = True  # a model whose head is in tiles is given them
         self._private_run: ExternalRun | None = None
         self._ranks: Ranks = ALONE
+        self._shards: Shards | None = None
+        self._whole: dict[str, Tensor] | None = None  # the weights, while sharded ones are saved
         self._is_bf16, self._is_compiled = args.bf16, args.torch_compile
         # Accumulation, clipping, precision, compilation, and skipping batches after a resume are done here.
         args = copy.copy(args)
@@ -167,14 +178,21 @@ class LehrTrainer(Trainer):
         """Never wrap the model for several processes: gradients are already summed over them when they are written."""
         super().create_accelerator_and_postprocess()
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            raise InvalidValue("launcher", allowed=_WHOLE_WEIGHTS, given="accelerate's FSDP or DeepSpeed")
-        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
+            raise InvalidValue("launcher", allowed=_OWN_SHARDING, given="accelerate's FSDP or DeepSpeed")
+        placed = {"device_placement": False} if self._is_sharded else {}
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True, **placed)
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if not self._is_sharded:  # otherwise each rank's rows are moved, since the whole may not fit
+            super()._move_model_to_device(model, device)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train, and leave a folder with ledger, report, and a certificate if there is one.
 
         ``training_loss`` of the output is None: the loss of private records is not released.
         """
+        if self._shards is not None:
+            raise InvalidValue("train", allowed="called once with sharded=True", given="another training")
         self._ranks = join_ranks()
         with self._ranks.session():
             return self._train(resume_from_checkpoint, *args, **kwargs)
@@ -279,6 +297,83 @@ class LehrTrainer(Trainer):
         """Not supported: every trial costs privacy, and so does the selection."""
         raise InvalidValue("hyperparameter_search", allowed="replaced by lehr.search", given="a search")
 
+    # Sharded weights: the files of a checkpoint are those of one process.
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model as ``Trainer`` does. With sharded weights every process must call it."""
+        if self._shards is not None:
+            self._whole = self._shards.whole(self._shards.local.state_dict())
+        try:
+            super().save_model(output_dir, _internal_call)
+        finally:
+            self._whole = None
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, state_dict if self._whole is None else self._whole)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self._shards is None:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        optimizer: Any = self.optimizer
+        whole = self._map_optimizer(optimizer.state_dict(), self._shards.gathered)
+        vars(optimizer)["state_dict"] = lambda: whole
+        try:
+            super()._save_optimizer_and_scheduler(output_dir)
+        finally:
+            del vars(optimizer)["state_dict"]
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> float | None:
+        if self._shards is None:
+            found: float | None = super()._get_grad_norm(model, grad_norm)  # type: ignore[no-untyped-call]
+            return found
+        grads = [value.grad.double() for value in self._shards.local.parameters() if value.grad is not None]
+        return math.sqrt(sum(self._ranks.gather(sum(float(grad.square().sum()) for grad in grads))))
+
+    def _shard(self, engine: ShardedEngine, padding: tuple[Inputs, Any, Tensor]) -> Shards:
+        """Leave each rank with its rows: of the weights, and of the optimizer's state."""
+        model, device = cast(nn.Module, self.model), self.args.device
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
+        if type(optimizer) not in [OPTIMIZERS[name] for name in SHARDABLE_OPTIMIZERS]:
+            allowed = f"torch's {', '.join(SHARDABLE_OPTIMIZERS)} with sharded weights"
+            raise InvalidValue("optimizer", allowed=allowed, given=type(optimizer).__name__)
+        names = {id(value): name for name, value in model.named_parameters()}
+        self._trained = [names[id(value)] for group in optimizer.param_groups for value in group["params"]]
+        clipping = self.privacy.clipping or FlatClip(self.privacy.clip_norm)
+        clip = clipping.rule(clipping.start(trainable(model)), 0)
+        shards = Shards(model, engine, self._ranks, device)
+        gc.collect()  # the engine that was tried has reference cycles, which would keep the whole weights in memory
+        engine.private_sum(clip, *each(lambda leaf: moved(leaf, device), padding))
+        shards.bind()
+        state, local = optimizer.state_dict(), dict(shards.local.named_parameters())
+        for group in optimizer.param_groups:
+            group["params"] = [local[names[id(value)]] for value in group["params"]]
+        optimizer.load_state_dict(
+            self._map_optimizer(
+                state, lambda tensors: {name: shards.rows_of_tensor(name, value) for name, value in tensors.items()}
+            )
+        )
+        self._shards = shards
+        return shards
+
+    def _map_optimizer(
+        self, saved: dict[str, Any], change: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    ) -> dict[str, Any]:
+        """The state of an optimizer with other tensors, which ``change`` is given by their names in a checkpoint."""
+        indices = [index for group in saved["param_groups"] for index in group["params"]]
+        named = {
+            f"{OPTIMIZER}/{name}/{key}": (index, key)
+            for index, name in zip(indices, self._trained, strict=True)
+            for key, value in saved["state"].get(index, {}).items()
+            if isinstance(value, Tensor)
+        }
+        changed = change({name: saved["state"][index][key] for name, (index, key) in named.items()})
+        state = {index: dict(values) for index, values in saved["state"].items()}
+        for name, value in changed.items():
+            index, key = named[name]
+            state[index][key] = value
+        return {**saved, "state": state}
+
     def _open_run(self) -> ExternalRun:
         """The run, which is opened, or resumed, with the first step."""
         if self._private_run is None:
@@ -294,11 +389,16 @@ class LehrTrainer(Trainer):
                 "attributes": {},
             }
             self.privacy = replace(self.privacy, directory=Path(found))
+            # The whole weights of a model that will be sharded are on the CPU.
+            device = torch.device("cpu") if self._is_sharded else self.args.device
             loop = RecordLoop(
                 model=model,
-                batch_of=lambda records: self._prepare_inputs(collate(records)),
+                batch_of=lambda records: each(
+                    lambda leaf: moved(leaf, device), dict(self._prepare_inputs(collate(records)))
+                ),
                 loss_of=lambda batch: self.losses(model, batch).mean(),
             )
+            engine, shard = self._engine(loop)
             self._private_run = ExternalRun(
                 self.privacy,
                 model=model,
@@ -310,40 +410,56 @@ class LehrTrainer(Trainer):
                 owners=self._owners,
                 resumed_at=resumed_at,
                 clip_state=saved.get("attributes"),
-                engine=self._engine(loop),
+                engine=engine,
+                shard=shard,
                 ranks=self._ranks,
             )
         return self._private_run
 
-    def _engine(self, loop: RecordLoop) -> Engine:
-        """The engine, tried on a batch of zeros before anything is spent."""
+    def _engine(self, loop: RecordLoop) -> tuple[Engine, Callable[[], Shards] | None]:
+        """The engine, tried on a batch of zeros before anything is spent, and what shards the weights."""
         model, size, records_per_user = loop.model, self.privacy.physical_batch, self.privacy.records_per_user
         assert size is not None
+        clipping = self.privacy.clipping or FlatClip(self.privacy.clip_norm)
+        if self._is_sharded:
+            check_processes(self.args.device)
+            if not is_shardable(clipping):
+                allowed = "one that uses norms and has no state, with sharded weights"
+                raise InvalidValue("clipping", allowed=allowed, given=type(clipping).__name__)
+            size = max(2, size)  # that records are kept apart cannot be seen of one alone
         rows = size * (records_per_user or 1)
         _keep_trained_in_float32(model, is_bf16=self._is_bf16)
         records = sample_records(self.train_dataset, count_records(self.train_dataset))
         batches = [loop.batch_of([record]) for record in records]
         zeros = {name: value.new_zeros(rows, *value.shape[1:]) for name, value in batches[0].items()}
-        tiled = self._with_tiled_head(batches, rows)
+        tiled = None if self._is_sharded else self._with_tiled_head(batches, rows)
         self._drops_labels = tiled is None
         has_one_length = len({tuple(value.shape for value in batch.values()) for batch in batches}) == 1
         losses_of: LossFn = self._losses_of if tiled is None else losses_of_tiled
         padding: tuple[Inputs, Any] = self._model_inputs(zeros), zeros
         if records_per_user is not None:
-            padding = views_of_users(*padding, torch.ones(size, records_per_user))
+            losses_of, padding = weighted(losses_of), views_of_users(*padding, torch.ones(size, records_per_user))
+        mask, views = torch.zeros(size, dtype=torch.bool), records_per_user or 1
+        if self._is_sharded:
+            if not has_one_length:
+                allowed = "records of one length with sharded=True, for example padded with padding='max_length'"
+                raise InvalidValue("train_dataset", allowed=allowed, given="records of several lengths")
+            tried = (*padding, mask)
+            sharded, _ = sharded_engine_for(model, losses_of, views=views, clipping=clipping, padding=tried)
+            return sharded, partial(self._shard, sharded, tried)
         engine, how = engine_for(
             tiled or model,
-            losses_of if records_per_user is None else weighted(losses_of),
-            views=records_per_user or 1,
+            losses_of,
+            views=views,
             precision="bfloat16" if self._is_bf16 else "as_model",
             compiled=self._is_compiled or (self.args.device.type == "cuda" and has_one_length),
-            clipping=self.privacy.clipping or FlatClip(self.privacy.clip_norm),
-            padding=(*padding, torch.zeros(size, dtype=torch.bool)),
+            clipping=clipping,
+            padding=(*padding, mask),
         )
         if self.args.device.type == "cuda" and not has_one_length:
             how = f"{how}; records that are all padded to one length get a compiled step"
         LOG.info("gradients are computed %s", how)
-        return engine
+        return engine, None
 
     def _model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return _without_labels(batch) if self._drops_labels else dict(batch)
@@ -478,6 +594,15 @@ def _base_model(model: nn.Module) -> nn.Module:
     return base
 
 
+def _refuse_unshardable(args: TrainingArguments, others: Mapping[str, Any]) -> None:
+    """Refuse, with sharded weights, what needs them whole."""
+    names = ("bf16", "torch_compile", "gradient_checkpointing", "load_best_model_at_end")
+    given = {**{name: getattr(args, name) for name in names}, **others}
+    for name in (*names, "tiled_head", "model_init"):
+        if given.get(name):
+            raise InvalidValue(name, allowed="omitted with sharded=True", given=given[name])
+
+
 def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, eval_dataset_is_public: bool) -> None:
     """Refuse arguments that would break the guarantee, or would not do what they say."""
     count_records(others.get("train_dataset"))
@@ -489,7 +614,7 @@ def _refuse_unsupported(args: TrainingArguments, others: Mapping[str, Any], *, e
     for name, unused in _UNSUPPORTED.items():
         given = getattr(args, name, unused)
         if given != unused and given:
-            allowed = _WHOLE_WEIGHTS if name in ("fsdp", "deepspeed") else f"{unused!r} for private training"
+            allowed = _OWN_SHARDING if name in ("fsdp", "deepspeed") else f"{unused!r} for private training"
             raise InvalidValue(name, allowed=allowed, given=given)
     if not args.skip_memory_metrics:
         allowed = "True: the memory in use tells how many records were drawn"

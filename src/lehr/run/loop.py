@@ -34,7 +34,7 @@ from lehr.run.mechanism import Method
 from lehr.run.phases import set_trained, training_only
 from lehr.run.private_run import PrivateRun, PrivateStep
 from lehr.run.shape import COMPLETED, SPENT, Callback, End, Evaluation, Progress
-from lehr.run.sharded import Shards, checkpoint_of
+from lehr.run.sharded import Shards
 from lehr.run.train_state import TrainState, diverged, evaluating
 
 
@@ -332,10 +332,7 @@ class Loop:
     def weights(self) -> dict[str, Tensor]:
         """The weights to release, or their average. If sharded, only rank 0 gets the whole tensors."""
         weights, shards = self.state.weights(), self.training.shards
-        if shards is None:
-            return weights
-        whole = shards.gathered(checkpoint_of(weights))
-        return dict(zip(weights, whole.values(), strict=self.run.ranks.is_rank_0))  # other ranks get no tensors
+        return weights if shards is None else shards.whole(weights)
 
     def _report(self, progress: Progress) -> None:
         for callback in self.callbacks:

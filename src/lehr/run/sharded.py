@@ -34,8 +34,8 @@ from lehr.run.distributed import Ranks
 from lehr.run.train_state import TrainState, evaluating
 
 MODEL = "model/"
-_OPTIMIZER = "optimizer"  # its tensors are named optimizer/PARAMETER/NAME
-_OF_A_PARAMETER = ("model", "average", _OPTIMIZER)  # prefixes of tensors in a checkpoint
+OPTIMIZER = "optimizer"  # its tensors are named optimizer/PARAMETER/NAME
+_OF_A_PARAMETER = ("model", "average", OPTIMIZER)  # prefixes of tensors in a checkpoint
 
 
 def rows_of(length: int, total: int) -> list[range]:
@@ -84,7 +84,7 @@ class Layout:
     def owner(self, name: str, value: Tensor) -> str | None:
         """The parameter that a tensor in a checkpoint belongs to; None for counters and buffers."""
         first, _, rest = name.partition("/")
-        owner = rest.rpartition("/")[0] if first == _OPTIMIZER else rest if first in _OF_A_PARAMETER else ""
+        owner = rest.rpartition("/")[0] if first == OPTIMIZER else rest if first in _OF_A_PARAMETER else ""
         return owner if owner in self.shapes and value.dim() else None
 
 
@@ -160,6 +160,10 @@ class Shards:
         """The whole tensors, on the CPU of rank 0; nothing on the other ranks."""
         whole = {name: self._whole(name, value) for name, value in tensors.items()}
         return {name: value for name, value in whole.items() if value is not None}
+
+    def whole(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The whole weights of these rows, on the CPU of rank 0; nothing on the other ranks."""
+        return {name.removeprefix(MODEL): value for name, value in self.gathered(checkpoint_of(weights)).items()}
 
     def rows_of_tensor(self, name: str, value: Tensor) -> Tensor:
         """This rank's rows of a tensor in a checkpoint."""

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from scipy.stats import poisson
 from torch import Tensor, nn
 
@@ -172,6 +173,20 @@ def sharded_engine_for(
     clip = clipping.rule(clipping.start(batches.trainable(model)), 0)
     _try_engine(GhostEngine(model, loss_fn, views=views, compiled=False), clip, padding)
     return _try_engine(ShardedEngine(model, loss_fn, views=views), clip, padding), "sharded, not compiled"
+
+
+def check_processes(device: torch.device) -> None:
+    """Raise an error unless there are processes that can share the weights of a model."""
+    if not dist.is_available() or not dist.is_initialized():
+        allowed = "omitted in one process: torchrun starts the processes that share the weights"
+        raise InvalidValue("sharded", allowed=allowed, given=True)
+    if device.type == "cuda" and "nccl" not in dist.get_backend_config():
+        raise InvalidValue("sharded", allowed="omitted on GPUs without NCCL", given=dist.get_backend_config())
+
+
+def is_shardable(clipping: Clipping) -> bool:
+    """Whether a clip rule needs neither whole gradients nor whole sums."""
+    return not clipping.needs_coordinates and clipping.unproven is None and not has_state(clipping)
 
 
 def check_clip_schedule(clipping: Clipping, steps: int) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import lehr
@@ -656,10 +655,7 @@ SHARDABLE_OPTIMIZERS = tuple(name for name in OPTIMIZERS if name not in _WHOLE_W
 
 def check_shardable(method: Method, config: RunConfig, device: torch.device, *, trial_of: object = None) -> None:
     """Raise an error, before anything is spent, for settings that need whole weights or all records on one rank."""
-    if not dist.is_available() or not dist.is_initialized():
-        _refuse("sharded", "omitted in one process: torchrun starts the processes that share the weights", True)
-    if device.type == "cuda" and "nccl" not in dist.get_backend_config():
-        _refuse("sharded", "omitted on GPUs without NCCL", dist.get_backend_config())
+    engines.check_processes(device)
     _refuse_unshardable(method)
     unsupported = {
         "precision": config.training.precision != "as_model" and config.training.precision,
@@ -678,7 +674,7 @@ def _refuse_unshardable(method: Method) -> None:
     clipping, update = method.clipping, method.update
     if not isinstance(method.acceptance, Always):
         _refuse("method", "one that accepts every step: with sharded weights no rank can undo one alone", method.name)
-    if clipping.needs_coordinates or clipping.unproven is not None or engines.has_state(clipping):
+    if not engines.is_shardable(clipping):
         _refuse("method", "one whose clip rule uses norms and has no state, with sharded weights", method.name)
     if type(method.noise) not in (IsotropicNoise, NoNoise):
         _refuse("method", "one with isotropic noise, with sharded weights", method.name)
