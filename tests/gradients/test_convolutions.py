@@ -58,6 +58,34 @@ def test_norms_gradients_and_sums_are_those_of_a_loop(shape: Convolution) -> Non
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 * max(1, float(expected.abs().max())))
 
 
+@pytest.mark.parametrize("records", [1, 64, 65, 200])
+@pytest.mark.parametrize("channels", [3, 96])
+def test_a_gradient_that_is_formed_for_a_sum_is_that_of_its_norm(channels: int, records: int) -> None:
+    """Small products are made by one kernel, large ones by another one, and both in rounds of some records."""
+    shape = Convolution(channels=channels, outputs=2 * channels, sizes=(12, 12), kernel=3, padding=1, records=records)
+    batch = shape.batch(torch.float32)
+    grads, squares = convolutions.form(*batch, shape.geometry.flat(), records, is_kept=True)
+    _, squares_alone = convolutions.form(*batch, shape.geometry.flat(), records, is_kept=False)
+    assert torch.equal(squares, squares_alone)
+    for at in {0, records // 2, records - 1}:
+        one = torch.zeros(records).index_fill(0, torch.tensor(at), 1)
+        summed = convolutions.sum_of_formed(*batch, shape.geometry.flat(), one)
+        assert summed.dtype is torch.float64
+        assert torch.equal(summed.float(), grads[at])
+    expected = in_order_of_columns(shape.grads_by_loop(*batch)[:1]).flatten(1)
+    torch.testing.assert_close(grads[:1].double(), expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+
+
+def test_a_record_that_is_not_counted_adds_nothing_to_a_sum_of_formed_gradients() -> None:
+    shape = Convolution(channels=4, outputs=64, sizes=(6, 6), kernel=5, padding=2, records=3)
+    inputs, output_grads = shape.batch(torch.float32)
+    inputs[1] = torch.inf
+    part, weights_B, counted_B = shape.part(inputs, output_grads), torch.ones(3), torch.tensor([True, False, True])
+    assert part.sum_is_formed()
+    others = shape.grads_by_loop(inputs, output_grads)[[0, 2]].sum(0)
+    torch.testing.assert_close(part.weighted_sum(weights_B, counted_B), others, rtol=0, atol=1e-4)
+
+
 def test_both_norms_are_chosen_by_some_shape_and_small_gradients_are_kept() -> None:
     few_positions = Convolution(channels=64, outputs=64, sizes=(2, 2), kernel=1)
     small = Convolution(channels=2, outputs=2, sizes=(16, 16), kernel=3)
@@ -148,6 +176,8 @@ def test_forming_is_a_sound_operator(is_kept: bool) -> None:
     shape = SHAPES["image, views, groups"]
     arguments = (*shape.batch(), shape.geometry.flat(), shape.records, is_kept)
     torch.library.opcheck(torch.ops.lehr.form_convolution.default, arguments, test_utils=CHECKS)
+    arguments = (*arguments[:3], torch.ones(shape.records))
+    torch.library.opcheck(torch.ops.lehr.sum_of_formed_convolutions.default, arguments, test_utils=CHECKS)
 
 
 def on_a_made_up_gpu(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

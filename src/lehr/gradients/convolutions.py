@@ -11,6 +11,7 @@ positions before and after, F filter positions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lehr.gradients.precision import (
+    RECORDS_AT_ONCE,
     batched_product,
     everybody_counts,
     keep,
@@ -42,7 +44,7 @@ from lehr.interfaces import at_least_float32
 _LITTLE_BYTES = 32 * 2**20
 _MANY_POSITIONS = 512
 _CACHED_BYTES = 2 * 2**20
-_FEW_POSITIONS = 8  # with fewer of them, a sum over records and positions at once takes less than one gradient each
+_FEW_POSITIONS = 8
 _FEWEST = 6  # records at once: each round costs a fifth of a millisecond, whatever it forms
 _DEVICE_BYTES = 256 * 2**20
 # torch multiplies matrices of float32 on a CPU by MKL, which is half as fast as oneDNN on some processors. oneDNN takes
@@ -120,6 +122,8 @@ class Convolved:
             squares_B = self.squares_by_gram()
         else:
             squares_B = _operator(form, form_operator)(*self._arguments(), is_kept=False)[1]
+            if self.sum_is_formed():  # of the very same numbers
+                return squares_B
         return squares_B + self._lost()
 
     def weighted_sum(self, weights_B: Tensor, counted_B: Tensor) -> Tensor:
@@ -128,18 +132,17 @@ class Convolved:
             return self._zeros(*self.shape)
         if self.keeping_pays():
             return self._channels_first(weighted_rows_of(self.formed()[0], weights_B, counted_B))
+        if self.sum_is_formed():
+            marked_B = weights_B if everybody_counts(counted_B) else torch.where(counted_B, weights_B, torch.nan)
+            factors = (self.inputs_NCS, self.output_grads_NOP, self.geometry.flat(), marked_B)
+            summed: Tensor = _operator(sum_of_formed, sum_operator)(*factors)
+            return self._channels_first(summed.reshape(self.shape[0], prod(self.geometry.kernel), -1))
         positions = self.views * prod(self.output_grads_NOP.shape[2:])
         is_whole = self.inputs_NCS.is_cuda and self.inputs_NCS.dtype is not torch.float64
         at_once = self.records if is_whole else records_at_once(self.inputs_NCS.dtype, positions=positions)
 
-        marked_B = weights_B if everybody_counts(counted_B) else torch.where(counted_B, weights_B, torch.nan)
-
         def sum_of(some: slice) -> Tensor:
             part = self.taken(some.start, min(some.stop, self.records))
-            if not part.inputs_NCS.is_cuda and positions >= _FEW_POSITIONS:
-                factors = part.inputs_NCS, part.output_grads_NOP, self.geometry.flat()
-                summed: Tensor = _operator(sum_of_formed, sum_operator)(*factors, marked_B[some])
-                return part._channels_first(summed.reshape(self.shape[0], prod(self.geometry.kernel), -1))
             return part.sum_at_once(*(values[some].repeat_interleave(self.views) for values in (weights_B, counted_B)))
 
         return sum_over_records(self.records, sum_of, at_once=at_once)
@@ -172,6 +175,15 @@ class Convolved:
             return kept <= 2 * held and not self.gram_is_cheaper()
         many_positions = self.views * prod(grads.shape[2:]) >= _MANY_POSITIONS
         return kept * self.records <= _LITTLE_BYTES or (many_positions and 4 * kept <= 5 * held)
+
+    def sum_is_formed(self) -> bool:
+        """Whether each record's gradient is formed before it is added to the sum, although its norm is known.
+
+        On a CPU, where a sum over positions of all records would be taken in float64. With few positions, one product
+        for all records takes less than one gradient each.
+        """
+        positions = self.views * prod(self.output_grads_NOP.shape[2:])
+        return not self.inputs_NCS.is_cuda and positions >= _FEW_POSITIONS
 
     def gram_is_cheaper(self) -> bool:
         """Whether the products of positions take fewer multiplications than forming the gradient."""
@@ -242,7 +254,11 @@ class Convolved:
         before_B, after_B = self._squares(self.inputs_NCS), self._squares(self.output_grads_NOP)
         tiny = torch.finfo(before_B.dtype).tiny
         before, after = (tiny * values[0].numel() * self.views for values in (self.inputs_NCS, self.output_grads_NOP))
-        rounding_B = rounding_of_sum(before_B.sqrt() * after_B.sqrt(), self.output_grads_NOP.dtype, before_B.device)
+        lengths_B, dtype = before_B.sqrt() * after_B.sqrt(), self.output_grads_NOP.dtype
+        # A gradient that is formed for the sum alone is longer than its norm by what forming it rounds.
+        terms = self.views * prod(self.output_grads_NOP.shape[2:]) if self.sum_is_formed() else 0
+        longer = terms * math.sqrt(prod(self.geometry.kernel))
+        rounding_B = rounding_of_sum(lengths_B, dtype, before_B.device, terms=longer)
         return rounding_B.add(before_B, alpha=after).add(after_B, alpha=before)
 
     def _squares(self, values_NCS: Tensor) -> Tensor:
@@ -298,7 +314,7 @@ def _plain_sum(inputs: Tensor, output_grads: Tensor, geometry: list[int]) -> Ten
 def form(
     inputs: Tensor, output_grads: Tensor, geometry: list[int], records: int, is_kept: bool
 ) -> tuple[Tensor, Tensor]:
-    """Each record's gradient as a row, with axes ``OFC`` of all groups, and its squared norm; or the norm alone."""
+    """Every record's gradient, one row for each, axes ``OFC`` of all groups, and its squared norm; or that alone."""
     grads, squares = _form_result(inputs, output_grads, geometry, records, is_kept)
     channels = inputs.shape[1] // geometry[0]
     for some, own in _formed(inputs, output_grads, geometry, records, into=grads if is_kept else None):
@@ -314,20 +330,25 @@ def _form_result(
 
 
 def sum_of_formed(inputs: Tensor, output_grads: Tensor, geometry: list[int], weights: Tensor) -> Tensor:
-    """The sum of every record's gradient, formed by itself, times its weight, axes ``OFC``.
+    """The sum of every record's gradient, formed by itself, times its weight, axes ``OFC``, in float64.
 
-    A weight that is not a number marks a record that is not counted.
+    A weight that is not a number marks a record that is not counted. In float32 at most ``RECORDS_AT_ONCE`` are added.
     """
     total = _sum_result(inputs, output_grads, geometry, weights).zero_()
-    exact, counted = weights.to(total.dtype), ~weights.isnan()
+    part, added = torch.zeros_like(total, dtype=at_least_float32(inputs.dtype)), 0
+    exact, counted = weights.to(part.dtype), ~weights.isnan()
     for some, own in _formed(inputs, output_grads, geometry, len(weights)):
-        total.addmv_(keep(own, counted[some]).T, keep(exact[some], counted[some]))
-    return total
+        if added + len(own) > RECORDS_AT_ONCE:
+            total += part
+            part, added = part.zero_(), 0
+        part.addmv_(keep(own, counted[some]).T, keep(exact[some], counted[some]))
+        added += len(own)
+    return total + part
 
 
 def _sum_result(inputs: Tensor, output_grads: Tensor, geometry: list[int], weights: Tensor) -> Tensor:
     numbers = prod(Geometry.of(geometry).weight_shape(inputs, output_grads))
-    return inputs.new_empty(numbers, dtype=at_least_float32(inputs.dtype))
+    return inputs.new_empty(numbers, dtype=torch.float64)
 
 
 form_operator = torch.library.custom_op("lehr::form_convolution", form, mutates_args=())
@@ -352,7 +373,8 @@ def _formed(
     # As many records as have their unfolded inputs in the cache at once.
     record_bytes = views * prod(places) * groups * columns * dtype.itemsize
     fitting = max(1, _DEVICE_BYTES // record_bytes) if inputs.is_cuda else max(_FEWEST, _CACHED_BYTES // record_bytes)
-    together = min(fitting, records)
+    # Whatever the gradients are formed for, they are formed in the same rounds, and so rounded in the same way.
+    together = min(fitting, records if inputs.is_cuda else min(records, RECORDS_AT_ONCE))
     # The margin of zeros is written once; the images are written over one another within it.
     sizes = [size + 2 * more for size, more in zip(inputs.shape[2:], of.padding, strict=True)]
     padded = inputs.new_zeros(together * views, *sizes, inputs.shape[1], dtype=dtype)
