@@ -579,6 +579,7 @@ class UpToFour(Sentences):
         ("gradient_checkpointing", {"arguments": {"gradient_checkpointing": True}}),
         ("tiled_head", {"tiled_head": True}),
         ("load_best_model_at_end", {"arguments": BEST, "eval_dataset": Sentences(), "eval_dataset_is_public": True}),
+        ("eval_on_start", {"arguments": {"eval_on_start": True}}),
         ("model_init", {"model_init": a_bert}),
         ("optimizer", {"arguments": {"optim": "adafactor"}}),
         ("clipping", {"privacy": {"clipping": QuantileClip(1.0)}}),
@@ -599,6 +600,16 @@ def test_a_record_of_another_length_stops_a_sharded_run_before_its_step_is_charg
     with invalid("inputs"):
         a_trainer(tmp_path, dataset=OneIsLonger(), data_collator=padded, sharded=True, **given).train()
     assert not (tmp_path / "out-privacy").exists()
+
+
+@pytest.mark.usefixtures("met")
+def test_whole_weights_are_not_moved_before_they_are_sharded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device stands for a GPU that is too small. Weights that are moved there are lost."""
+    trainer = a_trainer(tmp_path, sharded=True, arguments={"max_steps": 1})
+    monkeypatch.setattr(type(trainer.accelerator), "device", torch.device("meta"))
+    trainer._move_model_to_device(trainer.model, torch.device("meta"))
+    trainer.train()
+    assert trainer.state.global_step == 1
 
 
 @pytest.mark.usefixtures("met")

@@ -179,8 +179,12 @@ class LehrTrainer(Trainer):
         super().create_accelerator_and_postprocess()
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise InvalidValue("launcher", allowed=_OWN_SHARDING, given="accelerate's FSDP or DeepSpeed")
-        placed = {"device_placement": False} if self._is_sharded else {}
-        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True, **placed)
+        prepare = partial(self.accelerator.prepare_model, evaluation_mode=True)
+
+        def unplaced(model: nn.Module, device_placement: bool | None = None, **_: Any) -> Any:
+            return prepare(model, device_placement=False)  # accelerate itself would ask for True
+
+        self.accelerator.prepare_model = unplaced if self._is_sharded else prepare
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         if not self._is_sharded:  # otherwise each rank's rows are moved, since the whole may not fit
@@ -596,7 +600,7 @@ def _base_model(model: nn.Module) -> nn.Module:
 
 def _refuse_unshardable(args: TrainingArguments, others: Mapping[str, Any]) -> None:
     """Refuse, with sharded weights, what needs them whole."""
-    names = ("bf16", "torch_compile", "gradient_checkpointing", "load_best_model_at_end")
+    names = ("bf16", "torch_compile", "gradient_checkpointing", "load_best_model_at_end", "eval_on_start")
     given = {**{name: getattr(args, name) for name in names}, **others}
     for name in (*names, "tiled_head", "model_init"):
         if given.get(name):
