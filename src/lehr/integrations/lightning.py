@@ -138,7 +138,7 @@ class LehrCallback(Callback):
         )
         self._generators = rng_states(pl_module.device)
         trainer.fit_loop._data_source.instance = PrivateLoader(loader, self._run)
-        for shown in filter(_is_progress_bar, trainer.callbacks):
+        for shown in _progress_bars(trainer):
             vars(shown)["on_train_batch_end"] = partial(self._show_steps, shown.on_train_batch_end)
         trainer.fit_loop._combined_loader = None  # it exists if somebody asked for the number of steps
 
@@ -202,7 +202,7 @@ class LehrCallback(Callback):
         vars(pl_module).pop("log", None)
         if self._run is None:
             return
-        for shown in filter(_is_progress_bar, trainer.callbacks):
+        for shown in _progress_bars(trainer):
             vars(shown).pop("on_train_batch_end", None)
         self._epsilon_spent = self._run.epsilon_spent
         self._run.close()
@@ -310,8 +310,8 @@ class PrivateLoader:
         return secretly_seeded(self.loader, next(self.run.model.parameters()).device)
 
 
-def _is_progress_bar(callback: Callback) -> bool:
-    return isinstance(callback, callbacks.ProgressBar)
+def _progress_bars(trainer: Any) -> list[Any]:
+    return [callback for callback in trainer.callbacks if isinstance(callback, callbacks.ProgressBar)]
 
 
 def _planned_steps(trainer: Trainer, config: PrivacyConfig) -> int:
