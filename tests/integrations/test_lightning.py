@@ -477,7 +477,7 @@ def test_a_known_seed_tells_no_random_number_of_the_loop(tmp_path: Path) -> None
 def test_progress_bars_count_steps_and_not_physical_batches(tmp_path: Path) -> None:
     shown: list[int] = []
 
-    class Bar(ProgressBar):  # type: ignore[misc]
+    class Bar(ProgressBar):
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             shown.append(batch_idx + 1)
 

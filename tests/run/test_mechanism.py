@@ -8,13 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from lehr.accounting.events import Adjacency, Event, Gaussian, PoissonSampled, SampledWithoutReplacement
+from lehr.accounting.events import (
+    Adjacency,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    RoundedGaussian,
+    SampledWithoutReplacement,
+)
 from lehr.errors import InvalidValue
 from lehr.interfaces import ComponentState, PrivateSum, ReleasedSum
 from lehr.optim.optimizers import sgd
 from lehr.planning.plan import Plan
 from lehr.privacy.clipping import FlatClip, Unclipped
-from lehr.privacy.noise import IsotropicNoise, NoNoise, ProportionalNoise
+from lehr.privacy.noise import IsotropicNoise, NoNoise, ProportionalNoise, isotropic_noise
 from lehr.privacy.rng import RunKey
 from lehr.run.mechanism import Mechanism, Method, sum_parts
 from lehr.schedules import LinearDecay
@@ -22,6 +29,7 @@ from lehr.schedules import LinearDecay
 METHOD = Method(name="dpsgd", clipping=FlatClip(0.5), noise=IsotropicNoise(), update=sgd(0.1))
 PLAN = Plan(noise_multiplier=1.5, expected_batch_size=100, records=1000, steps=10, delta=1e-5)
 REPLACE = replace(PLAN, adjacency=Adjacency.REPLACE_ONE)
+DISCRETE = replace(REPLACE, noise="discrete")
 KEY = RunKey(bytes(range(32)))
 
 
@@ -29,21 +37,30 @@ def a_sum(value: float = 0.0, size: int = 100_000) -> PrivateSum:
     return PrivateSum(values={"weight": torch.full((size,), value)}, sensitivity=0.5)
 
 
+def method_of(plan: Plan) -> Method:
+    return replace(METHOD, noise=isotropic_noise(plan.noise))
+
+
 def step_of(plan: Plan) -> Event:
-    mechanism = Mechanism.of(METHOD, plan)
+    mechanism = Mechanism.of(method_of(plan), plan)
     return mechanism.event(mechanism.noise_multiplier(0, 1.0))
 
 
 def released(plan: Plan, private: PrivateSum, *, planned_step: int = 0) -> ReleasedSum:
-    return Mechanism.of(METHOD, plan).release(private, {}, planned_step=planned_step, randomness=KEY.at(0, 0))
+    return Mechanism.of(method_of(plan), plan).release(private, {}, planned_step=planned_step, randomness=KEY.at(0, 0))
 
 
 def test_event_of_a_step_is_the_plans() -> None:
     assert step_of(PLAN) == PoissonSampled(0.1, Gaussian(1.5)) == PLAN.step_event
     assert step_of(REPLACE) == SampledWithoutReplacement(1000, 100, Gaussian(1.5)) == REPLACE.step_event
+    assert step_of(DISCRETE) == SampledWithoutReplacement(1000, 100, RoundedGaussian(1.5)) == DISCRETE.step_event
 
 
-@pytest.mark.parametrize("plan, sensitivity", [(PLAN, 0.5), (REPLACE, 1.0)], ids=["add or remove", "replace"])
+@pytest.mark.parametrize(
+    "plan, sensitivity",
+    [(PLAN, 0.5), (REPLACE, 1.0), (DISCRETE, 1.0)],
+    ids=["add or remove", "replace", "replace, discrete"],
+)
 def test_noise_matches_the_event(plan: Plan, sensitivity: float) -> None:
     std = float(released(plan, a_sum()).values["weight"].std())
     assert std == pytest.approx(1.5 * sensitivity, rel=0.01)

@@ -218,7 +218,7 @@ class WithoutReplacement:
         """
         own = released
         if self.sensitivity_factor != 1:
-            own = Gaussian(noise_multiplier=released.noise_multiplier / self.sensitivity_factor)
+            own = replace(released, noise_multiplier=released.noise_multiplier / self.sensitivity_factor)
         return SampledWithoutReplacement(records=self.records, sample_size=self.sample_size, event=own)
 
     def draw(self, num_records: int, randomness: StepRandomness, *, purpose: str = "sampling") -> Tensor:
