@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from lehr.methods.dpsgd import dpsgd
 from lehr.optim.optimizers import Update, adam, custom
 from lehr.planning.plan import Plan
 from lehr.planning.search_cost import RepeatedSelection, SearchTrial
+from lehr.privacy.correlated import CorrelatedNoise
 from lehr.privacy.rng import RunKey
 from lehr.run.distributed import Ranks
 from lehr.run.mechanism import Method
@@ -350,6 +352,19 @@ def test_ranks_are_alike_only_with_the_same_settings_and_records(monkeypatch: py
     held = records(0, 60)
     swapped = type(held)(held.inputs[torch.arange(59, -1, -1)], held.targets[torch.arange(59, -1, -1)])
     assert made(data=swapped)["records"] != one["records"]
+
+
+def test_ranks_need_the_same_coefficients_of_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank optimises them itself: another machine may end at others, and all add noise to one sum."""
+    run = decided(monkeypatch, fit_ranked, compiled=False, bands=2)
+    found = identity(run, KEY)
+    assert identity(run, KEY) == found
+    mechanism = run.mechanism
+    assert isinstance(mechanism.noise, CorrelatedNoise)
+    first, second = mechanism.noise.coefficients
+    noise = replace(mechanism.noise, coefficients=(first, second - 1e-6))
+    object.__setattr__(run, "mechanism", replace(mechanism, noise=noise))
+    assert identity(run, KEY)["settings"] != found["settings"]
 
 
 def branches(names: str, *, is_training: bool = True) -> nn.Module:

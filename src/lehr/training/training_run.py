@@ -698,7 +698,9 @@ def identity(run: TrainingRun, key: RunKey) -> dict[str, str]:
     """Keyed hashes of everything that must be the same on every rank."""
     # Rank 0 alone has the budget, claims follow from the rest, and the date follows each rank's clock.
     settings = {name: value for name, value in run.recorded.items() if name not in ("budget", "claims", "created_on")}
-    compared: dict[str, object] = {"settings": [settings, run.is_sharded], "model": layout_of(run.model)}
+    # Bands are not only settings: each rank optimises their coefficients itself.
+    noise = repr(run.mechanism.noise) if run.plan.bands > 1 else ""
+    compared: dict[str, object] = {"settings": [settings, run.is_sharded, noise], "model": layout_of(run.model)}
     if run.is_sharded:  # ranks with another number of batches would wait for each other forever
         compared["physical_batch"] = run.physical_batch
     hashed = {name: key.fingerprint(json.dumps(value, sort_keys=True).encode()) for name, value in compared.items()}
