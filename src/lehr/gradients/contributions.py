@@ -594,7 +594,9 @@ class ContributedGradients:
             if self._small and groups is None:
                 shapes = [self._contributions[name].materialised().shape[1:] for name in self._small]
                 whole = self._joined.weighted_sum(weight_of[self._small[0]], self._counted_B).double()
-                parts = zip(self._small, whole.split([shape.numel() for shape in shapes]), shapes, strict=True)
+                parts = zip(
+                    self._small, whole.split_with_sizes([shape.numel() for shape in shapes]), shapes, strict=True
+                )
                 sums = {name: self._kept(name, part.view(shape)) for name, part, shape in parts}
             for name, part in self._contributions.items():
                 if name not in sums:

@@ -50,7 +50,7 @@ _DEVICE_BYTES = 256 * 2**20
 # torch multiplies matrices of float32 on a CPU by MKL, which is half as fast as oneDNN on some processors. oneDNN takes
 # one product at a time, and so long to begin one that only these many multiplications are worth it.
 _MANY = 2 * 10**6
-_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+_LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None  # type: ignore[no-untyped-call]
 HAS_TRITON = find_spec("triton") is not None
 
 

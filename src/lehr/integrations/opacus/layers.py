@@ -91,7 +91,7 @@ def _gru_cell(from_input: Tensor, from_hidden: Tensor, state: State) -> State:
 
 def _lstm_cell(from_input: Tensor, from_hidden: Tensor, state: State) -> State:
     size = state[0].shape[1]
-    enter_and_keep, new, show = (from_input + from_hidden).split([2 * size, size, size], dim=1)
+    enter_and_keep, new, show = (from_input + from_hidden).split_with_sizes([2 * size, size, size], dim=1)
     enter, keep = torch.sigmoid(enter_and_keep).chunk(2, dim=1)
     cells = torch.addcmul(keep * state[1], enter, torch.tanh(new))
     return torch.sigmoid(show) * torch.tanh(cells), cells
