@@ -138,7 +138,10 @@ def test_a_norm_is_never_reported_too_small_however_much_cancels(positions: int,
     before, after = (values.transpose(1, 2).contiguous() for values in (inputs, output_grads))
     convolved = Convolved(before, after, Geometry((1,), (1,), (0,), (1,)), 16)
     for part in (Outer(output_grads, inputs), convolved):
-        assert (part.squared_norms().double().sqrt() >= true * (1 - 1e-5)).all()
+        norms = part.squared_norms().double().sqrt()
+        assert (norms >= true * (1 - 1e-5)).all()
+        summed = [part.weighted_sum(one, torch.ones(16, dtype=torch.bool)).norm() for one in torch.eye(16)]
+        assert (torch.stack(summed) <= norms * (1 + margin(torch.float32) / 4)).all()
 
 
 def test_where_nothing_cancels_the_norm_is_hardly_larger_than_it_is() -> None:

@@ -176,8 +176,8 @@ def test_forming_is_a_sound_operator(is_kept: bool) -> None:
     shape = SHAPES["image, views, groups"]
     arguments = (*shape.batch(), shape.geometry.flat(), shape.records, is_kept)
     torch.library.opcheck(torch.ops.lehr.form_convolution.default, arguments, test_utils=CHECKS)
-    arguments = (*arguments[:3], torch.ones(shape.records))
-    torch.library.opcheck(torch.ops.lehr.sum_of_formed_convolutions.default, arguments, test_utils=CHECKS)
+    others = (*arguments[:3], torch.ones(shape.records))
+    torch.library.opcheck(torch.ops.lehr.sum_of_formed_convolutions.default, others, test_utils=CHECKS)
 
 
 def on_a_made_up_gpu(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

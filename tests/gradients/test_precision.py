@@ -190,5 +190,7 @@ def test_how_much_rounding_is_allowed_for() -> None:
     assert {rounding_of_sum(ones, dtype, CPU).item() for dtype in [*HALF, torch.float32]} == {2**-38}
     assert rounding_of_sum(ones.double(), torch.float64, CPU).item() == 2**-102
     assert rounding_of_sum(ones, torch.float32, GPU).item() == 2**-18
+    assert rounding_of_sum(ones, torch.float32, CPU, terms=16) == rounding_of_sum(ones, torch.float32, CPU)
+    assert rounding_of_sum(ones, torch.float32, CPU, terms=1024).item() == 2**-26
     for dtype in (*HALF, torch.float64):
         assert rounding_of_sum(ones, dtype, GPU) == rounding_of_sum(ones, dtype, CPU)

@@ -39,8 +39,8 @@ from lehr.gradients.precision import (
 )
 from lehr.interfaces import at_least_float32
 
-# On a GPU, gradients that take fewer bytes than this are kept whatever else; with more positions than this they are
-# kept where they take about as many bytes as the images, or fewer.
+# On a GPU, gradients that take fewer bytes than this are kept whatever else; a cache holds as many on a CPU. With more
+# positions than this they are kept where they take about as many bytes as the images, or fewer.
 _LITTLE_BYTES = 32 * 2**20
 _MANY_POSITIONS = 512
 _CACHED_BYTES = 2 * 2**20
@@ -166,13 +166,15 @@ class Convolved:
         """Whether reading every record's gradient again costs less than forming their sum.
 
         On a GPU that is so where many positions make one small gradient, and where the gradients are no larger than the
-        images that need not be kept then; on a CPU wherever they had to be formed for their norms anyway.
+        images that need not be kept then; on a CPU wherever they had to be formed for their norms anyway and are no
+        larger than twice the images, or in a cache four times.
         """
         inputs, grads = self.inputs_NCS, self.output_grads_NOP
         kept = at_least_float32(inputs.dtype).itemsize * prod(self.shape)
         held = inputs.element_size() * self.views * (inputs[0].numel() + grads[0].numel())
         if not inputs.is_cuda:
-            return kept <= 2 * held and not self.gram_is_cheaper()
+            is_small = kept <= 2 * held or (kept <= 4 * held and kept * self.records <= _LITTLE_BYTES)
+            return is_small and not self.gram_is_cheaper()
         many_positions = self.views * prod(grads.shape[2:]) >= _MANY_POSITIONS
         return kept * self.records <= _LITTLE_BYTES or (many_positions and 4 * kept <= 5 * held)
 
