@@ -50,13 +50,17 @@ def kill_at_a_random_moment(
 
 @pytest.mark.slow
 def test_kills_detect_a_run_that_uses_a_value_before_it_is_recorded(tmp_path: Path, script: Spenders) -> None:
-    path, chance, used = tmp_path / "ledger", random.Random(4), 0
+    """A kill that falls into the write to the disk shows nothing, and on a busy machine most of them do."""
+    path, chance, used, charged = tmp_path / "ledger", random.Random(4), 0, 0
     new_ledger(path, steps=10**6).close()
-    for kill in range(KILLS_PER_FILE):
+    for kill in range(KILLS):
         lines = kill_at_a_random_moment(script, use_first_until_killed, path, str(kill), chance)
         used += sum(line["recorded"] for line in lines)
-    with Ledger.open(path) as ledger:
-        assert steps(ledger.charged()) < used
+        with Ledger.open(path) as ledger:
+            charged = steps(ledger.charged())
+        if charged < used:
+            break
+    assert charged < used
 
 
 def steps(event: Event) -> int:
