@@ -43,7 +43,7 @@ from lehr.errors import BadRecord, InvalidValue
 from lehr.gradients.batches import each, leaves
 from lehr.interfaces import Inputs, moved
 from lehr.networks.scattering import Scattering
-from lehr.planning.plan import DECLARED, PRIVATE
+from lehr.planning.plan import DECLARED, PRIVATE, RECORD, USER
 from lehr.privacy.rng import RunKey
 from lehr.privacy.users import user_indices
 
@@ -66,7 +66,8 @@ class RunRecords:
     public: RecordSet | None = None  # declared public, used for acceptance
     held_out: RecordSet | None = None  # private, used for evaluation with noise
     declared: str = PRIVATE  # whether the training records need protection
-    owners: Tensor | None = None  # the user of each private record, from zero; ``records`` is then that of users
+    owners: Tensor | None = None  # the user of each private record, from zero; ``records`` is then that of users,
+    max_records_per_user: int | None = None  # unless this is given: at most so many of each are in the run
     front_end: Scattering | None = None  # turns inputs into features, once, as the first layer of the model would
 
     def fingerprint(self, key: RunKey) -> str:
@@ -78,8 +79,17 @@ class RunRecords:
 
     @property
     def num_held(self) -> int:
-        """The true number of records, or of users where they are the unit; private."""
-        return len(self.private) if self.owners is None else int(self.owners.max()) + 1
+        """The true number of records in the run, or of users where steps draw them; private."""
+        if self.owners is None:
+            return len(self.private)
+        if self.max_records_per_user is not None:
+            return int(torch.bincount(self.owners).clamp(max=self.max_records_per_user).sum())
+        return int(self.owners.max()) + 1
+
+    @property
+    def drawn(self) -> str:
+        """What ``records`` counts: "record" or "user"."""
+        return RECORD if self.owners is None or self.max_records_per_user is not None else USER
 
     @property
     def like(self) -> tuple[Inputs, Tensor]:
@@ -333,6 +343,7 @@ def load_records(
         records=section.records,
         owners=parts.owners if owners is None else owners,
         users=section.users,
+        max_records_per_user=config.privacy.max_records_per_user,
         test=parts.test if test is None else test,
         public=parts.public if public is None else public,
         num_classes=section.num_classes,
@@ -368,12 +379,14 @@ def check_records(
     target: str | None = None,
     owners: object = None,
     users: int | None = None,
+    max_records_per_user: int | None = None,
 ) -> RunRecords:
     """Check every record, so that a bad one is reported before the run and not during it.
 
     ``dtype`` is the model's; floating-point inputs of other types are converted. Without ``task``, the dtype of the
     targets decides, which is public, and whether ``num_classes`` is given. ``target`` is the column of a table.
     ``owners`` has the id of each record's user; ``users`` is their stated number, which is public.
+    With ``max_records_per_user`` it is the number of records that is stated, counting at most so many of each user.
     """
     known = load(data) if isinstance(data, str) else data
     if isinstance(known, DataSet):
@@ -383,7 +396,13 @@ def check_records(
         data, test = known.train, known.test if test is None else test
     if owners is None and users is not None:
         raise InvalidValue("users", allowed="omitted without owners", given=users)
-    stated = _stated(records) if owners is None else _stated_users(users)
+    if max_records_per_user is not None:
+        validate.count(max_records_per_user=max_records_per_user)
+        if owners is None:
+            raise InvalidValue("max_records_per_user", allowed="omitted without owners", given=max_records_per_user)
+        if users is not None:
+            raise InvalidValue("users", allowed="omitted with max_records_per_user: state records", given=users)
+    stated = _stated(records) if owners is None or max_records_per_user is not None else _stated_users(users)
     given = {"data": data, "test": test, "public": public}
     parts = {part: _read(value, part, target) for part, value in given.items() if value is not None}
     task, num_classes = _task_of(parts["data"], task, num_classes)
@@ -392,6 +411,7 @@ def check_records(
         name=name or "unnamed",
         private=check(parts["data"], "data"),
         owners=None if owners is None else user_indices(owners, num_records=len(parts["data"])),
+        max_records_per_user=max_records_per_user,
         records=stated,
         num_classes=num_classes,
         task=task,
