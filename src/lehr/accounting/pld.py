@@ -124,6 +124,8 @@ class PldAccountant:
             ]
             for direction in Direction
         )
+        if any(part.largest > LARGEST_LOSS for part, _ in removing if isinstance(part, GroupLoss)):
+            return lambda repeats: math.inf  # a bound, though a poor one: ε is in the hundreds
         if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
         tolerance = self.tolerance if len(fewer) == len(others) else max(self.tolerance, ROUGH)

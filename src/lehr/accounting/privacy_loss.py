@@ -257,7 +257,8 @@ class GroupLoss(PrivacyLoss):
         self._drawn, self._log_weights = drawn[:kept], log_weights[:kept]
         self._weights = np.exp(self._log_weights)
         self._dropped = float(np.exp(log_beyond[kept - 1]))
-        self._any = -math.expm1(group_size * math.log1p(-sampling_probability))
+        self._log_none = group_size * math.log1p(-sampling_probability)
+        self._any, self._none = -math.expm1(self._log_none), math.exp(self._log_none)
         reach = -special.ndtri_exp(log_tail) * noise_multiplier
         last = reach if direction is Direction.ADD else self._last_outcome(log_tail, reach)
         outcomes = np.linspace(-reach, last, _QUADRATURE_POINTS + 16 * math.ceil((last + reach) / noise_multiplier))
@@ -280,9 +281,8 @@ class GroupLoss(PrivacyLoss):
         lowest, highest = (float(outcomes[i]) for i in (0, -1))
         if removing:
             upper, excess = mixture, more - np.expm1(points[:-1]) * absent
-            none = 1 - self._any
-            below = none * special.ndtr(lowest / sigma) + self._weights @ special.ndtr((lowest - self._drawn) / sigma)
-            beyond = none * special.ndtr(-highest / sigma)
+            below = self._none * special.ndtr(lowest / sigma) + self._weights @ special.ndtr((lowest - self._drawn) / sigma)
+            beyond = self._none * special.ndtr(-highest / sigma)
             beyond += self._weights @ special.ndtr((self._drawn - highest) / sigma) + self._dropped
         else:
             upper, excess = absent, -more - np.expm1(points[:-1]) * mixture
@@ -317,12 +317,12 @@ class GroupLoss(PrivacyLoss):
         """log of mixture over N(0, σ²) at each outcome."""
         rest = self._log_any(outcomes)[0]
         with np.errstate(divide="ignore"):
-            near_one, log_none = np.log1p(np.exp(np.minimum(rest, 0.0)) - self._any), np.log1p(-self._any)
-        return np.where(rest < 0, near_one, np.logaddexp(log_none, rest))
+            near_one = np.log1p(np.exp(np.minimum(rest, 1.0)) - self._any)
+        return np.where(np.abs(near_one) < _NEAR_ONE, near_one, np.logaddexp(self._log_none, rest))
 
     def _outcome_of(self, log_ratios: Floats) -> Floats:
         """The inverse of ``_log_ratio``, by Newton's method; −∞ for ratios that no outcome reaches."""
-        wanted = _log_of_rest(log_ratios, self._any) + math.log(self._any)
+        wanted = _log_of_rest(log_ratios, self._any, self._none) + math.log(self._any)
         outcomes = np.full_like(wanted, -np.inf)
         reached = wanted > -np.inf
         target, sigma = wanted[reached], self.noise_multiplier
@@ -363,16 +363,16 @@ def _outcome_of_log_ratio(log_ratios: Floats, q: float, sigma: float) -> Floats:
     """The inverse of ``_log_ratio``; −∞ for ratios at or below 1 − q, which no outcome reaches."""
     if q == 1:
         return sigma**2 * log_ratios + 0.5
-    return np.asarray(sigma**2 * _log_of_rest(log_ratios, q) + 0.5)
+    return np.asarray(sigma**2 * _log_of_rest(log_ratios, q, 1 - q) + 0.5)
 
 
-def _log_of_rest(log_ratios: Floats, q: float) -> Floats:
-    """log r where (1 − q) + q·r is each ratio; −∞ for ratios at or below 1 − q."""
+def _log_of_rest(log_ratios: Floats, q: float, none: float) -> Floats:
+    """log r where (1 − q) + q·r is each ratio; −∞ for ratios at or below ``none``, which is 1 − q."""
     near_one = np.expm1(np.minimum(log_ratios, _OVERFLOW_GUARD)) + q
-    below_one = np.exp(np.minimum(log_ratios, 0.0)) - (1 - q)
+    below_one = np.exp(np.minimum(log_ratios, 0.0)) - none
     with np.errstate(divide="ignore"):
         small = np.log(np.maximum(np.where(log_ratios < -_NEAR_ONE, below_one, near_one), 0.0) / q)
-        large = log_ratios - math.log(q) + np.log1p(-(1 - q) * np.exp(-np.maximum(log_ratios, _OVERFLOW_GUARD)))
+        large = log_ratios - math.log(q) + np.log1p(-none * np.exp(-np.maximum(log_ratios, _OVERFLOW_GUARD)))
     return np.where(log_ratios < _OVERFLOW_GUARD, small, large)
 
 

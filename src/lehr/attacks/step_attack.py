@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -240,7 +241,7 @@ class Adversary:
         weights = {name: size / torch.as_tensor(released.std_of(name)).cpu() ** 2 for name, size in sizes.items()}
         precision = sum(float((sizes[name] * weights[name]).sum()) for name in sizes)
         seen = self._along(released, sizes, weights, precision, clips_coordinates=private.bounds is not None)
-        law = {"precision": precision, "probability": self._plan.sampling_probability, "records": self._most}
+        law: dict[str, Any] = {"precision": precision, "probability": self._plan.sampling_probability, "records": self._most}
         if self._epoch is None:
             self.likelihoods += log_likelihood_ratio(seen, **law)
         else:
