@@ -24,7 +24,7 @@ from lehr.auditing import Verdict
 from lehr.certificates.certificate import certificate_text
 from lehr.data import InMemory
 from lehr.data.private_pca import PrivatePCA
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, UnsupportedEvent
 from lehr.gradients.batches import LossFn, weighted
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.hooked import ShardedEngine
@@ -313,6 +313,15 @@ def test_with_one_record_each_records_of_users_are_records() -> None:
     assert torch.allclose(users, records, atol=1e-6)
 
 
+def test_every_start_of_a_run_chooses_the_same_records_of_a_user() -> None:
+    """The sums of a run whose users have more records than are in it, made twice with the run's key."""
+    owners, plan = torch.arange(40) % 5, replace(GROUP_PLAN, records=15, expected_batch_size=15)
+    [first], [again] = sum_of(owners, plan=plan), sum_of(owners, plan=plan)
+    assert torch.equal(first, again)
+    [all_of_them] = sum_of(owners, plan=replace(plan, max_records_per_user=8))
+    assert not torch.allclose(first, all_of_them, atol=1e-3)
+
+
 def test_a_plan_of_groups_is_calibrated_and_counted_as_groups() -> None:
     plan = AUDITED_GROUPS
     assert plan.event == Repeated(GroupPoissonSampled(0.5, 3, Gaussian(plan.noise_multiplier)), 100)
@@ -354,11 +363,13 @@ def test_a_run_of_groups_states_its_unit_and_its_event(tmp_path: Path) -> None:
         fit_tiny(tmp_path / "run", resume=True, **GROUPS | others)
 
 
-def test_a_run_of_groups_is_paid_for_by_a_budget_of_users(tmp_path: Path) -> None:
+def test_a_shared_budget_refuses_groups_by_unit_or_because_it_cannot_count_them(tmp_path: Path) -> None:
     for unit in ("record", USER):
         Budget.create(tmp_path / unit, dataset="tiny", epsilon=200.0, delta=1e-3, unit=unit).close()
     with pytest.raises(InvalidValue, match=r"^unit must be"):
         fit_tiny(tmp_path / "other", budget=tmp_path / "record", **GROUPS)
+    with pytest.raises(UnsupportedEvent, match="groups of records"):
+        fit_tiny(tmp_path / "run", budget=tmp_path / USER, **GROUPS)
 
 
 @pytest.mark.parametrize(

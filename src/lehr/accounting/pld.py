@@ -85,7 +85,10 @@ class PldAccountant:
         counts = _without_groups_of_one(counted_by_cycles(event))
         pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
         cut = _steps_of_limited_size(counts, adjacency, self.name)
-        mixtures = {**_epochs(counts, adjacency, self.name), **_group_steps(counts, adjacency, self.name)}
+        mixtures: dict[Epoch | GroupStep, int] = {
+            **_epochs(counts, adjacency, self.name),
+            **_group_steps(counts, adjacency, self.name),
+        }
         others: dict[Atom, int] = {
             atom: count
             for atom, count in counts.items()
@@ -100,7 +103,10 @@ class PldAccountant:
         if not pure and not cut and not mixtures and all(step.sampling_probability == 1 for step in steps):
             squared_mu = _squared_mu(steps)
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
-        if most * (_total_variation(pure, steps) + _total_variation_of_cut(cut) + _total_variation_of(mixtures)) <= delta:
+        if (
+            most * (_total_variation(pure, steps) + _total_variation_of_cut(cut) + _total_variation_of(mixtures))
+            <= delta
+        ):
             return lambda repeats: 0.0
         fewer = with_fewer_levels(others)
         steps = _with_one_unsampled(gaussian_steps(composed(fewer), adjacency=adjacency, accountant=self.name))

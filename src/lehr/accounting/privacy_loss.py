@@ -281,7 +281,9 @@ class GroupLoss(PrivacyLoss):
         lowest, highest = (float(outcomes[i]) for i in (0, -1))
         if removing:
             upper, excess = mixture, more - np.expm1(points[:-1]) * absent
-            below = self._none * special.ndtr(lowest / sigma) + self._weights @ special.ndtr((lowest - self._drawn) / sigma)
+            below = self._none * special.ndtr(lowest / sigma) + self._weights @ special.ndtr(
+                (lowest - self._drawn) / sigma
+            )
             beyond = self._none * special.ndtr(-highest / sigma)
             beyond += self._weights @ special.ndtr((self._drawn - highest) / sigma) + self._dropped
         else:
@@ -327,7 +329,7 @@ class GroupLoss(PrivacyLoss):
         reached = wanted > -np.inf
         target, sigma = wanted[reached], self.noise_multiplier
         if len(target):
-            # A lower bound on the slope is 1/σ², and the logarithm is convex: from the right, steps never pass the root.
+            # The logarithm is convex, with a slope of at least 1/σ²: from the right, steps never pass the root.
             guesses = np.linspace(-60 * sigma, float(self._drawn[-1]) + 60 * sigma, 4 * _QUADRATURE_POINTS)
             found = np.interp(target, self._log_any(guesses)[0], guesses)
             for _ in range(_NEWTON_STEPS):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import optimize, special, stats
 from torch import Tensor, nn
 
 from lehr import validate
@@ -148,8 +148,8 @@ def log_likelihood_ratio(along: Tensor, *, precision: float, probability: float,
         return if_drawn
     if records > 1:
         drawn = torch.arange(records + 1, dtype=along.dtype)
-        weights = torch.distributions.Binomial(records, torch.tensor(probability, dtype=along.dtype)).log_prob(drawn)
-        return (weights + drawn * along.unsqueeze(-1) - drawn**2 * precision / 2).logsumexp(-1)
+        weights = torch.from_numpy(stats.binom.logpmf(drawn.numpy(), records, probability)).to(along.dtype)
+        return torch.logsumexp(weights + drawn * along.unsqueeze(-1) - drawn**2 * precision / 2, dim=-1)
     if_not_drawn = torch.full_like(if_drawn, math.log1p(-probability))
     return torch.logaddexp(if_not_drawn, math.log(probability) + if_drawn)
 

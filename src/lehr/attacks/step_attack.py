@@ -186,7 +186,9 @@ def _mu_share(plan: Plan, num_canaries: int) -> float:
         return 1.0
     steps = public_plan.expected_steps(plan)
     poisson = PoissonSampled(plan.sampling_probability, Gaussian(plan.noise_multiplier))
-    released = Repeated(poisson, steps) if plan.bins is None and plan.max_records_per_user is None else plan.events(0, steps)
+    released = (
+        Repeated(poisson, steps) if plan.bins is None and plan.max_records_per_user is None else plan.events(0, steps)
+    )
     rates = (plan.delta, *np.geomspace(least_rate, _LARGEST_RATE, 6).tolist())
     at_delta, *elsewhere = (mu_from_epsilon(bound(released, delta=rate).epsilon, delta=rate) for rate in rates)
     return at_delta / max(at_delta, *elsewhere) if at_delta > 0 else 0.0
@@ -241,7 +243,11 @@ class Adversary:
         weights = {name: size / torch.as_tensor(released.std_of(name)).cpu() ** 2 for name, size in sizes.items()}
         precision = sum(float((sizes[name] * weights[name]).sum()) for name in sizes)
         seen = self._along(released, sizes, weights, precision, clips_coordinates=private.bounds is not None)
-        law: dict[str, Any] = {"precision": precision, "probability": self._plan.sampling_probability, "records": self._most}
+        law: dict[str, Any] = {
+            "precision": precision,
+            "probability": self._plan.sampling_probability,
+            "records": self._most,
+        }
         if self._epoch is None:
             self.likelihoods += log_likelihood_ratio(seen, **law)
         else:

@@ -79,8 +79,15 @@ def refuse_other_adjacency(adjacency: Adjacency, *, expected: Adjacency) -> None
 
 
 @common.config_options(
-    "epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user", "max_records_per_user", "bands",
-    "correlation"
+    "epsilon",
+    "noise_multiplier",
+    "steps",
+    "epochs",
+    "expected_batch_size",
+    "records_per_user",
+    "max_records_per_user",
+    "bands",
+    "correlation",
 )
 def plan(
     records: Annotated[int, Option(help=f"{_RECORDS} Of users, with --records-per-user.")],

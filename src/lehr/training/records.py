@@ -394,15 +394,7 @@ def check_records(
         num_classes = known.num_classes if num_classes is None else num_classes
         name, preparation = name or known.name, preparation or known.preparation
         data, test = known.train, known.test if test is None else test
-    if owners is None and users is not None:
-        raise InvalidValue("users", allowed="omitted without owners", given=users)
-    if max_records_per_user is not None:
-        validate.count(max_records_per_user=max_records_per_user)
-        if owners is None:
-            raise InvalidValue("max_records_per_user", allowed="omitted without owners", given=max_records_per_user)
-        if users is not None:
-            raise InvalidValue("users", allowed="omitted with max_records_per_user: state records", given=users)
-    stated = _stated(records) if owners is None or max_records_per_user is not None else _stated_users(users)
+    stated = _stated_number(records, users, has_owners=owners is not None, most=max_records_per_user)
     given = {"data": data, "test": test, "public": public}
     parts = {part: _read(value, part, target) for part, value in given.items() if value is not None}
     task, num_classes = _task_of(parts["data"], task, num_classes)
@@ -437,6 +429,19 @@ def check_records(
         allowed = "other records than those used for acceptance"
         raise InvalidValue("test", allowed=allowed, given="records that are also in public")
     return checked
+
+
+def _stated_number(records: int | None, users: int | None, *, has_owners: bool, most: int | None) -> int:
+    """The stated number of what steps draw: records, or users."""
+    if most is not None:
+        validate.count(max_records_per_user=most)
+    if not has_owners and users is not None:
+        raise InvalidValue("users", allowed="omitted without owners", given=users)
+    if not has_owners and most is not None:
+        raise InvalidValue("max_records_per_user", allowed="omitted without owners", given=most)
+    if users is not None and most is not None:
+        raise InvalidValue("users", allowed="omitted with max_records_per_user: state records", given=users)
+    return _stated_users(users) if has_owners and most is None else _stated(records)
 
 
 def _stated(records: int | None) -> int:
