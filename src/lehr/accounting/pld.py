@@ -234,9 +234,9 @@ class Epoch(NamedTuple):
     noise_multiplier: float
 
 
-def _epochs(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[Epoch, int]:
+def _epochs(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[Epoch | GroupStep, int]:
     """Each distinct epoch of balls-in-bins sampling, and how often it happened."""
-    found: dict[Epoch, int] = {}
+    found: dict[Epoch | GroupStep, int] = {}
     for atom, count in counts.items():
         if not isinstance(atom, BallsInBins):
             continue
@@ -267,9 +267,9 @@ def _without_groups_of_one(counts: Mapping[Atom, int]) -> dict[Atom, int]:
     return found
 
 
-def _group_steps(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[GroupStep, int]:
+def _group_steps(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[Epoch | GroupStep, int]:
     """Each distinct step with groups, and how often it happened. Out of range, one that loses no less."""
-    found: dict[GroupStep, int] = {}
+    found: dict[Epoch | GroupStep, int] = {}
     for atom, count in counts.items():
         if not isinstance(atom, GroupPoissonSampled):
             continue
