@@ -255,7 +255,8 @@ def read_data(config: RunConfig) -> DataParts:
     if own is None:
         _owners_in_file(section)
         return DataParts(load(known_name(section), section.data_dir), *rest)
-    for key in ("records" if section.owners is None else "users", "num_classes"):
+    draws_users = section.owners is not None and config.privacy.max_records_per_user is None
+    for key in ("users" if draws_users else "records", "num_classes"):
         if getattr(section, key) is None:
             raise InvalidValue(key, allowed=STATED_BY_YOU, given=None)
     if own.classes is not None and len(own.classes) != section.num_classes:
