@@ -52,7 +52,14 @@ from lehr.training import public_plan
 from lehr.training.engines import try_model
 from lehr.training.evaluation_plan import EvaluationPlan
 from lehr.training.prior import Prior
-from lehr.training.records import STATED_BY_YOU, InputPipeline, RunRecords, known_name, load_records
+from lehr.training.records import (
+    STATED_BY_YOU,
+    InputPipeline,
+    RunRecords,
+    known_name,
+    load_records,
+    max_records_per_user,
+)
 
 
 def config_of_run(directory: Path, *, has_own_network: bool = False) -> RunConfig:
@@ -391,7 +398,7 @@ def _given_plan(config: RunConfig) -> Plan:
 def _public_evaluation(config: RunConfig, method: Method) -> EvaluationPlan:
     section = config.data
     is_own = any(form in section for form in DATA_FORMS)
-    most = config.privacy.max_records_per_user
+    most = max_records_per_user(config)
     has_owners = most is not None or section.owners is not None or section.users is not None
     has_users = has_owners and most is None
     records = section.records or (None if is_own else CATALOGUE[known_name(section)].records)

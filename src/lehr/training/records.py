@@ -43,7 +43,7 @@ from lehr.errors import BadRecord, InvalidValue
 from lehr.gradients.batches import each, leaves
 from lehr.interfaces import Inputs, moved
 from lehr.networks.scattering import Scattering
-from lehr.planning.plan import DECLARED, PRIVATE, RECORD, USER
+from lehr.planning.plan import DECLARED, PRIVATE, RECORD, USER, Plan
 from lehr.privacy.rng import RunKey
 from lehr.privacy.users import user_indices
 
@@ -255,7 +255,7 @@ def read_data(config: RunConfig) -> DataParts:
     if own is None:
         _owners_in_file(section)
         return DataParts(load(known_name(section), section.data_dir), *rest)
-    draws_users = section.owners is not None and config.privacy.max_records_per_user is None
+    draws_users = section.owners is not None and max_records_per_user(config) is None
     for key in ("users" if draws_users else "records", "num_classes"):
         if getattr(section, key) is None:
             raise InvalidValue(key, allowed=STATED_BY_YOU, given=None)
@@ -321,6 +321,14 @@ def _read_part(section: DataConfig, prefix: str, decoders: DecoderPool | None) -
 # Checking.
 
 
+def max_records_per_user(config: RunConfig) -> int | None:
+    """The most records of a user in a run that draws records of users, by its privacy settings or its finished plan."""
+    given = config.privacy.plan
+    if given is None:
+        return config.privacy.max_records_per_user
+    return (given if isinstance(given, Plan) else Plan.from_json(given)).max_records_per_user
+
+
 def load_records(
     config: RunConfig,
     data: object = None,
@@ -344,7 +352,7 @@ def load_records(
         records=section.records,
         owners=parts.owners if owners is None else owners,
         users=section.users,
-        max_records_per_user=config.privacy.max_records_per_user,
+        max_records_per_user=max_records_per_user(config),
         test=parts.test if test is None else test,
         public=parts.public if public is None else public,
         num_classes=section.num_classes,
