@@ -104,6 +104,7 @@ PLAN_FIELDS = (
     "bands",
     "correlation",
     "records_per_user",
+    "max_records_per_user",
     "noise_schedule",
     "simulated_batch_size",
 )
@@ -336,6 +337,9 @@ class PrivacyConfig(Section):
     )
     records_per_user: int | None = option(
         "With owners: records of a drawn user in a step, chosen at random and averaged before clipping; 1 by default."
+    )
+    max_records_per_user: int | None = option(
+        "With owners: draw records, not users, with at most so many of each user in the whole run. State records then."
     )
     noise_schedule: Any = option("Multiplies the noise step by step, and is counted.", in_cli=False)
     simulated_batch_size: float | None = option(

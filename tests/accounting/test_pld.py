@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation, pld
-from scipy import stats
+from dp_accounting import NeighboringRelation, dp_event, pld
+from scipy import optimize, special, stats
 
 from lehr.accounting.closed_forms import GDP, TAN, GaussianStep, cut_probability, gaussian_epsilon, gaussian_steps
 from lehr.accounting.events import (
@@ -18,6 +18,7 @@ from lehr.accounting.events import (
     Composed,
     Event,
     Gaussian,
+    GroupPoissonSampled,
     Laplace,
     NonPrivate,
     PoissonSampled,
@@ -28,7 +29,7 @@ from lehr.accounting.events import (
     SampledWithoutReplacement,
     TruncatedPoissonSampled,
 )
-from lehr.accounting.pld import LARGEST_STEPS, MOST_DIFFERENT_STEPS, PLD
+from lehr.accounting.pld import LARGEST_GROUP, LARGEST_STEPS, MOST_DIFFERENT_STEPS, PLD
 from lehr.accounting.privacy_loss import Direction
 from lehr.accounting.rdp import RDP_BALLE20
 from lehr.errors import AccountantFailed, UnsupportedEvent
@@ -475,3 +476,104 @@ def test_what_is_not_proven_under_zero_out_is_refused() -> None:
     with pytest.raises(UnsupportedEvent):
         PLD.epsilon(fixed_size(0.1, 1.0), delta=DELTA, adjacency=ADD_OR_REMOVE)
     assert zero_out_epsilon(fixed_size(0.1, 0.0)) == math.inf
+
+
+# Groups of records.
+
+
+def group_step(q: float, size: int, sigma: float) -> GroupPoissonSampled:
+    return GroupPoissonSampled(q, size, Gaussian(sigma))
+
+
+def group_profile(q: float, size: int, sigma: float, epsilon: float) -> float:
+    """The δ at ε of one step, in the worse direction: the loss is monotone in the outcome."""
+    drawn = np.arange(size + 1)
+    law = stats.binom(size, q)
+
+    def log_ratio(outcome: float) -> float:
+        return float(special.logsumexp(law.logpmf(drawn) + (2 * outcome - drawn) * drawn / (2 * sigma**2)))
+
+    def outcome_of(loss: float) -> float:
+        far = 100 * sigma + size
+        return float(optimize.brentq(lambda outcome: log_ratio(outcome) - loss, -far, far, xtol=1e-14 * sigma))
+
+    above = outcome_of(epsilon)
+    removing = law.pmf(drawn) @ special.ndtr((drawn - above) / sigma) - math.exp(epsilon) * special.ndtr(-above / sigma)
+    adding = 0.0
+    if -epsilon > law.logpmf(0):
+        below = outcome_of(-epsilon)
+        mixture = law.pmf(drawn) @ special.ndtr((below - drawn) / sigma)
+        adding = special.ndtr(below / sigma) - math.exp(epsilon) * mixture
+    return max(float(removing), float(adding))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_one_step_with_groups_has_the_divergence_of_the_mixture(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size, q = int(rng.integers(2, 60)), float(np.exp(rng.uniform(math.log(1e-4), math.log(0.95))))
+    sigma = float(math.sqrt(size) * np.exp(rng.uniform(-0.8, 2.0)))
+    delta = float(10 ** rng.uniform(-9, -2))
+    epsilon = epsilon_of(group_step(q, size, sigma), delta=delta)
+    assert group_profile(q, size, sigma, epsilon) <= delta * (1 + 1e-6)
+    if epsilon > 0.01:
+        assert group_profile(q, size, sigma, epsilon * (1 - 5e-3)) > delta
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_steps_with_groups_are_counted_as_by_dp_accounting(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size, q = int(rng.integers(2, 15)), float(np.exp(rng.uniform(math.log(1e-3), math.log(0.5))))
+    steps = int(rng.integers(2, 200))
+    sigma = (1 + size * q) * math.sqrt(steps) * float(rng.uniform(0.3, 2))
+    drawn = list(range(size + 1))
+    theirs = dp_event.MixtureOfGaussiansDpEvent(sigma, drawn, [float(stats.binom.pmf(each, size, q)) for each in drawn])
+    expected = pld.PLDAccountant(value_discretization_interval=1e-3).compose(theirs, steps).get_epsilon(DELTA)
+    assert epsilon_of(Repeated(group_step(q, size, sigma), steps)) == pytest.approx(expected, rel=3e-3, abs=2e-3)
+
+
+def test_a_group_of_one_and_a_group_drawn_whole_are_the_steps_that_they_are() -> None:
+    assert epsilon_of(Repeated(group_step(0.02, 1, 1.1), 300)) == epsilon_of(RUN)
+    assert epsilon_of(Repeated(group_step(1.0, 4, 8.0), 30)) == epsilon_of(Repeated(Gaussian(2.0), 30))
+
+
+def test_epsilon_rises_with_the_group_and_stays_below_that_of_group_privacy() -> None:
+    found = [epsilon_of(Repeated(group_step(0.02, size, 5.0), 300)) for size in (1, 2, 4, 8, 16)]
+    assert found == sorted(found)
+    # All records of the group drawn together, whenever one of them is, lose more.
+    together = epsilon_of(Repeated(PoissonSampled(1 - 0.98**4, Gaussian(5.0 / 4)), 300))
+    assert found[1] < found[2] < together
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_vectors_in_any_directions_lose_no_more_than_parallel_ones(seed: int) -> None:
+    """What the records of a group add is any vectors in the plane, of norm at most one each, with noise around them."""
+    rng = np.random.default_rng(seed)
+    size, q, sigma = int(rng.integers(2, 5)), float(rng.uniform(0.05, 0.9)), float(rng.uniform(0.5, 2))
+    lengths, angles = rng.uniform(0, 1, size), rng.uniform(0, 2 * math.pi, size)
+    vectors = np.stack([lengths * np.cos(angles), lengths * np.sin(angles)], axis=1)
+    axis = np.linspace(-size - 6 * sigma, size + 6 * sigma, 400)
+    x, y = np.meshgrid(axis, axis)
+    without = np.exp(-(x**2 + y**2) / (2 * sigma**2)) * (axis[1] - axis[0]) ** 2 / (2 * math.pi * sigma**2)
+    with_them = np.zeros_like(without)
+    for subset in range(2**size):
+        is_drawn = np.array([bool(subset >> row & 1) for row in range(size)])
+        mean = vectors[is_drawn].sum(axis=0)
+        chance = q ** is_drawn.sum() * (1 - q) ** (~is_drawn).sum()
+        with_them += chance * without * np.exp((2 * (x * mean[0] + y * mean[1]) - mean @ mean) / (2 * sigma**2))
+    for epsilon in (0.0, 0.3, 1.0, 3.0):
+        rise = math.exp(epsilon)
+        found = max(np.maximum(with_them - rise * without, 0).sum(), np.maximum(without - rise * with_them, 0).sum())
+        assert found <= group_profile(q, size, sigma, epsilon) + 1e-6
+
+
+def test_what_cannot_be_counted_with_groups_is_refused() -> None:
+    step = group_step(0.02, 3, 2.0)
+    for adjacency in (Adjacency.REPLACE_ONE, ZERO_OUT):
+        with pytest.raises(UnsupportedEvent):
+            PLD.epsilon(step, delta=DELTA, adjacency=adjacency)
+    with pytest.raises(UnsupportedEvent, match="pld counts them"):
+        RDP_BALLE20.epsilon(step, delta=DELTA, adjacency=ADD_OR_REMOVE)
+    with pytest.raises(AccountantFailed):
+        epsilon_of(group_step(0.02, LARGEST_GROUP + 1, 2.0))
+    assert epsilon_of(group_step(0.02, 3, 0.0)) == epsilon_of(group_step(0.5, 200, 1.0)) == math.inf
+    assert epsilon_of(group_step(1e-7, 3, 2.0)) == 0.0

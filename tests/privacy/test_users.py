@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lehr import make_plan
+from lehr.accounting.events import Adjacency, Gaussian, GroupPoissonSampled, PoissonSampled, Repeated
 from lehr.accounting.pld import PLD
 from lehr.attacks.harness import observed, plan_run, train_in_temporary_folder
 from lehr.attacks.step_attack import attack
 from lehr.auditing import Verdict
+from lehr.certificates.certificate import certificate_text
 from lehr.data import InMemory
 from lehr.data.private_pca import PrivatePCA
-from lehr.errors import InvalidValue
+from lehr.errors import InvalidValue, UnsupportedEvent
 from lehr.gradients.batches import LossFn, weighted
 from lehr.gradients.ghost import GhostEngine
 from lehr.gradients.hooked import ShardedEngine
@@ -35,7 +37,7 @@ from lehr.planning.plan import USER, Plan
 from lehr.privacy.clipping import FlatClip
 from lehr.privacy.rng import RunKey
 from lehr.privacy.sampling import PoissonSampling
-from lehr.privacy.users import UserRecords, user_indices
+from lehr.privacy.users import UserRecords, records_of_run, user_indices
 from tests.attacks.sabotage import keys_of, scale_noise
 from tests.training.tiny import HELD, PRIVATE, fit_tiny, linear
 
@@ -200,9 +202,16 @@ PLAN = make_plan(noise_multiplier=1.0, delta=1e-3, records=10, expected_batch_si
 USER_PLAN = replace(PLAN, records_per_user=3)
 
 
-def sum_of(owners: Tensor, *, plan: Plan = USER_PLAN, steps: int = 1, **changed: Any) -> list[Tensor]:
+def sum_of(
+    owners: Tensor,
+    *,
+    plan: Plan = USER_PLAN,
+    steps: int = 1,
+    records: tuple[Tensor, ...] = PRIVATE,
+    **changed: Any,
+) -> list[Tensor]:
     """The sums before noise of a run in which everybody is drawn."""
-    pictures, labels = PRIVATE
+    pictures, labels = records
     sums: list[Tensor] = []
     method = observed(dpsgd(clip_norm=0.05), lambda private, released: sums.append(flat(private)))
     run = plan_run(
@@ -259,6 +268,135 @@ def test_users_as_canaries_show_most_of_the_claim() -> None:
 def test_half_the_noise_is_refuted_by_users_as_canaries(monkeypatch: pytest.MonkeyPatch) -> None:
     scale_noise(monkeypatch, 0.5)
     assert attack(dpsgd(), AUDITED, num_canaries=1024, keys=keys_of("a")).verdict is Verdict.REFUTED
+
+
+# Records of users, drawn and clipped one by one.
+
+GROUP_PLAN = replace(PLAN, records=30, expected_batch_size=30, max_records_per_user=3)
+AUDITED_GROUPS = make_plan(
+    epsilon=3.0, delta=1e-5, records=60_000, expected_batch_size=30_000, steps=100, max_records_per_user=3
+)
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_at_most_so_many_records_of_each_user_are_in_the_run_and_no_others(most: int) -> None:
+    found = records_of_run(OWNERS, most=most, key=KEY)
+    assert found.tolist() == sorted(set(found.tolist()))
+    assert torch.bincount(OWNERS[found]).tolist() == [min(count, most) for count in COUNTS]
+
+
+def test_the_records_of_a_run_are_chosen_at_random_by_its_key_alone() -> None:
+    keys = [RunKey(bytes([number % 256, number // 256, *range(30)])) for number in range(800)]
+    counts = sum(torch.bincount(records_of_run(OWNERS, most=3, key=key), minlength=len(OWNERS)) for key in keys)
+    expected = len(keys) * 3 / COUNTS[3]
+    of_biggest = counts[OWNERS == 3].double()  # type: ignore[index]
+    assert float(((of_biggest - expected).abs() / (expected * (1 - 3 / 8)) ** 0.5).max()) < 5
+    assert torch.equal(records_of_run(OWNERS, most=3, key=KEY), records_of_run(OWNERS, most=3, key=KEY))
+
+
+def test_one_user_moves_a_sum_by_at_most_so_many_clip_norms_however_many_records_they_have() -> None:
+    """All of them alike, far above the clip norm, and drawn: more of them would show."""
+    pictures, labels = PRIVATE
+    alike = {"data": (torch.cat([pictures[:9], pictures[:1].repeat(20, 1, 1, 1)]), labels[[*range(9), *[0] * 20]])}
+    owners = torch.cat([torch.arange(9), torch.full((20,), 9)])
+    [one], [other] = (
+        sum_of(owners[:number], plan=GROUP_PLAN, records=tuple(part[:number] for part in alike["data"]))
+        for number in (len(owners), 9)
+    )
+    assert 0.14 < float((one - other).norm()) <= 3 * 0.05 * (1 + 1e-6)
+
+
+def test_with_one_record_each_records_of_users_are_records() -> None:
+    owners = torch.arange(9)
+    [users] = sum_of(owners, plan=GROUP_PLAN)
+    [records] = sum_of(owners, plan=replace(PLAN, records_per_user=1))
+    assert torch.allclose(users, records, atol=1e-6)
+
+
+def test_every_start_of_a_run_chooses_the_same_records_of_a_user() -> None:
+    """The sums of a run whose users have more records than are in it, made twice with the run's key."""
+    owners, plan = torch.arange(40) % 5, replace(GROUP_PLAN, records=15, expected_batch_size=15)
+    [first], [again] = sum_of(owners, plan=plan), sum_of(owners, plan=plan)
+    assert torch.equal(first, again)
+    [all_of_them] = sum_of(owners, plan=replace(plan, max_records_per_user=8))
+    assert not torch.allclose(first, all_of_them, atol=1e-3)
+
+
+def test_a_plan_of_groups_is_calibrated_and_counted_as_groups() -> None:
+    plan = AUDITED_GROUPS
+    assert plan.event == Repeated(GroupPoissonSampled(0.5, 3, Gaussian(plan.noise_multiplier)), 100)
+    assert 2.99 < plan.bound().epsilon <= 3.0
+    assert Plan.from_json(plan.to_json()) == plan
+    assert (plan.unit, plan.drawn) == (USER, "record")
+    of_one = Repeated(PoissonSampled(0.5, Gaussian(plan.noise_multiplier)), 100)
+    assert PLD.epsilon(of_one, delta=1e-5, adjacency=Adjacency.ADD_OR_REMOVE_ONE) < 1.0
+
+
+def test_users_with_several_records_as_canaries_show_most_of_the_claim() -> None:
+    audit = attack(dpsgd(), AUDITED_GROUPS, num_canaries=4096, keys=keys_of("a"))
+    assert audit.verdict is Verdict.NOT_REFUTED
+    assert audit.decisive.epsilon >= 0.7 * audit.claimed_epsilon
+
+
+def test_half_the_noise_is_refuted_by_users_with_several_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_noise(monkeypatch, 0.5)
+    assert attack(dpsgd(), AUDITED_GROUPS, num_canaries=1024, keys=keys_of("a")).verdict is Verdict.REFUTED
+
+
+GROUPS: dict[str, Any] = {"owners": torch.arange(HELD) % 12, "records": HELD, "max_records_per_user": 3}
+
+
+def test_a_run_of_groups_states_its_unit_and_its_event(tmp_path: Path) -> None:
+    run = fit_tiny(tmp_path / "run", **GROUPS | {"settings_chosen_on": "fixed"})
+    assert run.certificate is not None
+    assert run.certificate.stated.unit_of_privacy == (
+        "one user with all their records, at most 3 of them in the whole run"
+    )
+    assert run.certificate.stated.treated_as_public[0] == "the number of records"
+    assert isinstance(run.plan.gradient_event(0), GroupPoissonSampled)
+    text = " ".join(certificate_text(run.certificate).split())
+    for stated in ("at most 3 of them in the whole run", f"Number of records, stated as public: {HELD}"):
+        assert stated in text
+    fit_tiny(tmp_path / "run", resume=True, **GROUPS | {"settings_chosen_on": "fixed"})
+    others = {"owners": torch.arange(HELD) % 11, "settings_chosen_on": "fixed"}
+    with pytest.raises(InvalidValue, match=r"^data must be"):
+        fit_tiny(tmp_path / "run", resume=True, **GROUPS | others)
+
+
+def test_a_shared_budget_refuses_groups_by_unit_or_because_it_cannot_count_them(tmp_path: Path) -> None:
+    for unit in ("record", USER):
+        Budget.create(tmp_path / unit, dataset="tiny", epsilon=200.0, delta=1e-3, unit=unit).close()
+    with pytest.raises(InvalidValue, match=r"^unit must be"):
+        fit_tiny(tmp_path / "other", budget=tmp_path / "record", **GROUPS)
+    with pytest.raises(UnsupportedEvent, match="groups of records"):
+        fit_tiny(tmp_path / "run", budget=tmp_path / USER, **GROUPS)
+
+
+@pytest.mark.parametrize(
+    "changed, name",
+    [
+        ({"owners": None}, "max_records_per_user"),
+        ({"users": 10}, "users"),
+        ({"records": None}, "records"),
+        ({"records": 4}, "records"),  # a third of those in the run are more
+        ({"max_records_per_user": 0}, "max_records_per_user"),
+        ({"records_per_user": 2}, "max_records_per_user"),
+        ({"sampling": "truncated-poisson"}, "max_records_per_user"),
+        ({"sampling": "balls-in-bins"}, "max_records_per_user"),
+        ({"sampling": "without-replacement"}, "max_records_per_user"),
+        ({"bands": 2}, "bands"),
+        ({"noise": "discrete"}, "max_records_per_user"),
+        ({"method": named("dpsur", test_batch_size=4)}, "max_records_per_user"),
+        ({"private_pca": PrivatePCA(dimensions=4, noise_multiplier=5.0)}, "private_pca"),
+        ({"test": None, "held_out_fraction": 0.2, "delta": 1e-2}, "held_out_fraction"),
+    ],
+    ids=str,
+)
+def test_what_a_run_of_groups_refuses(tmp_path: Path, changed: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidValue) as error:
+        fit_tiny(tmp_path / "run", **GROUPS | changed)
+    assert error.value.name == name
+    assert not (tmp_path / "run").exists()
 
 
 # What a run of users refuses.

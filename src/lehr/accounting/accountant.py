@@ -47,6 +47,7 @@ from lehr.accounting.events import (
     BallsInBins,
     CorrelatedSteps,
     Event,
+    GroupPoissonSampled,
     InverseCorrelatedSteps,
     PoissonSampled,
     RenyiLimit,
@@ -172,11 +173,15 @@ def claim(event: Event, *, delta: float, adjacency: Adjacency = Adjacency.ADD_OR
     else:
         premises += [IDEAL_ARITHMETIC, IDEAL_RANDOMNESS]
     theorem = accountant.theorem
-    if kinds & {PoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement, CorrelatedSteps, RenyiLimit}:
+    sampled = {PoissonSampled, GroupPoissonSampled, TruncatedPoissonSampled, SampledWithoutReplacement}
+    if kinds & {*sampled, CorrelatedSteps, RenyiLimit}:
         premises.append(TRUE_RECORD_COUNT)
     if TruncatedPoissonSampled in kinds:
         premises.append(Premise("there are at most as many records as stated", Standing.ASSUMED))
         theorem += "; batches that are cut at random, as a mixture (accounting/pld.proof.md)"
+    if GroupPoissonSampled in kinds:
+        premises.append(Premise("no group has more records in the run than stated", Standing.MET))
+        theorem += "; groups of records (Charles et al. 2024; accounting/pld.proof.md)"
     if BallsInBins in kinds:
         premises.append(WHOLE_EPOCHS)
         theorem += "; epochs of balls-in-bins sampling (Chua et al. 2024; accounting/balls_in_bins.proof.md)"

@@ -102,6 +102,23 @@ class PoissonSampled(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPoissonSampled(_Checked):
+    """Each record entered with ``sampling_probability``, independently; then ``event`` was applied.
+
+    Neighbours differ in a whole group of at most ``group_size`` records, such as those of a user. The noise multiplier
+    of ``event`` is relative to one record.
+    """
+
+    sampling_probability: float
+    group_size: int
+    event: Gaussian
+
+    def __str__(self) -> str:
+        rate = f"sampling_probability={self.sampling_probability:g}"
+        return f"GroupPoissonSampled({rate}, groups of {self.group_size}, {self.event})"
+
+
+@dataclass(frozen=True, slots=True)
 class TruncatedPoissonSampled(_Checked):
     """A Poisson sample of at most ``records`` records, cut at random to ``largest_batch`` where it is larger.
 
@@ -258,6 +275,7 @@ Atom = (
     | Laplace
     | PureDP
     | PoissonSampled
+    | GroupPoissonSampled
     | TruncatedPoissonSampled
     | SampledWithoutReplacement
     | BallsInBins
@@ -306,6 +324,7 @@ _CHECKS: dict[str, Callable[..., object]] = {
     "epsilon": validate.non_negative,
     "event": check_event,
     "events": _check_events,
+    "group_size": validate.count,
     "groups": validate.count,
     "largest_batch": validate.count,
     "mean": partial(validate.at_least, 1),
@@ -382,6 +401,7 @@ _TYPE_OF: Mapping[str, Any] = {
     "pure-dp": PureDP,
     "renyi-limit": RenyiLimit,
     "poisson-sampled": PoissonSampled,
+    "group-poisson-sampled": GroupPoissonSampled,
     "truncated-poisson-sampled": TruncatedPoissonSampled,
     "sampled-without-replacement": SampledWithoutReplacement,
     "balls-in-bins": BallsInBins,

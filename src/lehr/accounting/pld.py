@@ -24,6 +24,8 @@ from lehr.accounting.events import (
     Atom,
     BallsInBins,
     Event,
+    Gaussian,
+    GroupPoissonSampled,
     PoissonSampled,
     PureDP,
     SampledWithoutReplacement,
@@ -35,6 +37,7 @@ from lehr.accounting.levels import MOST_LEVELS, with_fewer_levels
 from lehr.accounting.privacy_loss import (
     Direction,
     FixedSizeLoss,
+    GroupLoss,
     MixedLoss,
     PrivacyLoss,
     RandomisedResponseLoss,
@@ -52,6 +55,7 @@ SMALLEST_PROBABILITY = 1e-12  # of a transform, whose rounding would hide a smal
 LARGEST_NOISE_PER_PROBABILITY = 1e11  # the same
 MOST_PAIRED_STEPS = 8  # different ones that are composed pair by pair
 PRECISE_BY_PAIRS = 0.1  # ε that they give to within 0.3 %; for a larger one a transform is more precise
+LARGEST_GROUP = 1000  # of records; larger ones take long
 TOO_RARE = 1e-9  # a sampling probability at which a transform is slow, and its rounding exceeds what decides
 RARELY = 0.1  # expected uses of a record in all steps up to which they are composed pair by pair
 LARGEST_LOSS = 500.0  # of one step; beyond it e^loss leaves the range of a double
@@ -78,34 +82,40 @@ class PldAccountant:
         self, event: Event, *, delta: float, adjacency: Adjacency, fewest: int, most: int
     ) -> Callable[[int], float]:
         """ε of the event repeated so many times, from ``fewest`` to ``most``; cheap to ask for many counts."""
-        counts = counted_by_cycles(event)
+        counts = _without_groups_of_one(counted_by_cycles(event))
         pure = {atom.epsilon: count for atom, count in counts.items() if isinstance(atom, PureDP) and atom.epsilon > 0}
         cut = _steps_of_limited_size(counts, adjacency, self.name)
-        epochs = _epochs(counts, adjacency, self.name)
+        mixtures: dict[Epoch | GroupStep, int] = {
+            **_epochs(counts, adjacency, self.name),
+            **_group_steps(counts, adjacency, self.name),
+        }
         others: dict[Atom, int] = {
             atom: count
             for atom, count in counts.items()
-            if not isinstance(atom, PureDP | TruncatedPoissonSampled | BallsInBins)
+            if not isinstance(atom, PureDP | TruncatedPoissonSampled | BallsInBins | GroupPoissonSampled)
             and not (adjacency is Adjacency.ZERO_OUT and isinstance(atom, SampledWithoutReplacement))
         }
         steps = gaussian_steps(composed(others), adjacency=adjacency, accountant=self.name)
         delta = min(delta, LARGEST_DELTA)
         noise = [step.noise_multiplier for step in (*steps, *(each.step for each in cut))]
-        if 0 in (*noise, *(epoch.noise_multiplier for epoch in epochs)):
+        if 0 in (*noise, *(each.noise_multiplier for each in mixtures)):
             return lambda repeats: math.inf
-        if not pure and not cut and not epochs and all(step.sampling_probability == 1 for step in steps):
+        if not pure and not cut and not mixtures and all(step.sampling_probability == 1 for step in steps):
             squared_mu = _squared_mu(steps)
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
-        if most * (_total_variation(pure, steps) + _total_variation_of_cut(cut) + _total_variation_of(epochs)) <= delta:
+        if (
+            most * (_total_variation(pure, steps) + _total_variation_of_cut(cut) + _total_variation_of(mixtures))
+            <= delta
+        ):
             return lambda repeats: 0.0
         fewer = with_fewer_levels(others)
         steps = _with_one_unsampled(gaussian_steps(composed(fewer), adjacency=adjacency, accountant=self.name))
-        self._refuse_out_of_reach(pure, steps, cut, epochs, delta, most)
+        self._refuse_out_of_reach(pure, steps, cut, mixtures, delta, most)
         by_pairs = None
         if (
             not pure
             and not cut
-            and not epochs
+            and not mixtures
             and most * sum(count * step.sampling_probability for step, count in steps.items()) <= RARELY
         ):
             few = composed(with_fewer_levels(others, most=MOST_PAIRED_STEPS))
@@ -116,16 +126,18 @@ class PldAccountant:
             [
                 *_losses(pure, steps, direction, delta),
                 *_losses_of_cut(cut, direction, delta),
-                *((_epoch_loss(epoch, direction, delta), count) for epoch, count in epochs.items()),
+                *((_mixture_loss(each, direction, delta), count) for each, count in mixtures.items()),
             ]
             for direction in Direction
         )
+        if any(part.largest > LARGEST_LOSS for part, _ in removing if isinstance(part, GroupLoss)):
+            return lambda repeats: math.inf  # a bound, though a poor one: ε is in the hundreds
         if max(part.largest for part, _ in (*removing, *adding)) > LARGEST_LOSS:
             raise AccountantFailed(accountant=self.name, reason=f"one step can lose more than {LARGEST_LOSS:g}")
         tolerance = self.tolerance if len(fewer) == len(others) else max(self.tolerance, ROUGH)
         compose = partial(composition.compose_by_transform, delta=delta, tolerance=tolerance, fewest=fewest, most=most)
         on_removing = compose(removing)
-        is_pure = not (steps or cut or epochs)
+        is_pure = not (steps or cut or mixtures)
         on_adding = on_removing if is_pure else compose(adding, larger=on_removing)
         simple_sum = math.fsum(count * epsilon for epsilon, count in pure.items()) if is_pure else math.inf
 
@@ -143,18 +155,21 @@ class PldAccountant:
         pure: Mapping[float, int],
         steps: Mapping[GaussianStep, int],
         cut: Mapping[TruncatedStep, int],
-        epochs: Mapping[Epoch, int],
+        mixtures: Mapping[Epoch | GroupStep, int],
         delta: float,
         most: int,
     ) -> None:
         reason = None
-        if len(pure) + len(steps) + len(cut) + len(epochs) > MOST_DIFFERENT_STEPS:
+        epochs = [each for each in mixtures if isinstance(each, Epoch)]
+        if len(pure) + len(steps) + len(cut) + len(mixtures) > MOST_DIFFERENT_STEPS:
             reason = f"more than {MOST_DIFFERENT_STEPS} different steps"
         elif delta < SMALLEST_DELTA:
             reason = f"delta is below {SMALLEST_DELTA:g}"
         elif any(epoch.bins > LARGEST_BINS or epoch.noise_multiplier < SMALLEST_NOISE for epoch in epochs):
             reason = f"balls in more than {LARGEST_BINS} bins, or with a noise multiplier below {SMALLEST_NOISE:g}"
-        elif most * sum(sum(each.values()) for each in (pure, steps, cut, epochs)) > LARGEST_STEPS:
+        elif any(isinstance(each, GroupStep) and each.group_size > LARGEST_GROUP for each in mixtures):
+            reason = f"groups of more than {LARGEST_GROUP} records"
+        elif most * sum(sum(each.values()) for each in (pure, steps, cut, mixtures)) > LARGEST_STEPS:
             reason = f"there are more than {LARGEST_STEPS} steps"
         if reason:
             raise AccountantFailed(accountant=self.name, reason=reason)
@@ -219,9 +234,9 @@ class Epoch(NamedTuple):
     noise_multiplier: float
 
 
-def _epochs(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[Epoch, int]:
+def _epochs(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[Epoch | GroupStep, int]:
     """Each distinct epoch of balls-in-bins sampling, and how often it happened."""
-    found: dict[Epoch, int] = {}
+    found: dict[Epoch | GroupStep, int] = {}
     for atom, count in counts.items():
         if not isinstance(atom, BallsInBins):
             continue
@@ -233,16 +248,60 @@ def _epochs(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -
     return found
 
 
-def _total_variation_of(epochs: Mapping[Epoch, int]) -> float:
-    """At most that of one Gaussian release an epoch: whichever bin the record has, only that one differs."""
-    return sum(
-        count * _total_variation({}, {GaussianStep(1.0, epoch.noise_multiplier): 1}) for epoch, count in epochs.items()
-    )
+class GroupStep(NamedTuple):
+    """A Poisson-sampled step where neighbours differ in at most ``group_size`` records."""
+
+    sampling_probability: float
+    group_size: int
+    noise_multiplier: float
+
+
+def _without_groups_of_one(counts: Mapping[Atom, int]) -> dict[Atom, int]:
+    """The same counts; groups of one, and groups that are drawn whole, as the steps that they are."""
+    found: dict[Atom, int] = {}
+    for atom, count in counts.items():
+        if isinstance(atom, GroupPoissonSampled) and 1 in (atom.sampling_probability, atom.group_size):
+            noise = Gaussian(atom.event.noise_multiplier / atom.group_size)
+            atom = PoissonSampled(atom.sampling_probability, noise)
+        found[atom] = found.get(atom, 0) + count
+    return found
+
+
+def _group_steps(counts: Mapping[Atom, int], adjacency: Adjacency, accountant: str) -> dict[Epoch | GroupStep, int]:
+    """Each distinct step with groups, and how often it happened. Out of range, one that loses no less."""
+    found: dict[Epoch | GroupStep, int] = {}
+    for atom, count in counts.items():
+        if not isinstance(atom, GroupPoissonSampled):
+            continue
+        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+            reason = "groups of records are counted under add-or-remove-one only"
+            raise UnsupportedEvent(accountant=accountant, event=atom, reason=reason)
+        plain = PoissonSampled(max(atom.sampling_probability, TOO_RARE), atom.event)  # more sampling
+        [step] = gaussian_steps(plain, adjacency=adjacency, accountant=accountant)
+        sigma = min(step.noise_multiplier, step.sampling_probability * LARGEST_NOISE_PER_PROBABILITY)  # less noise
+        key = GroupStep(step.sampling_probability, atom.group_size, sigma)
+        found[key] = found.get(key, 0) + count
+    return found
+
+
+def _total_variation_of(mixtures: Mapping[Epoch | GroupStep, int]) -> float:
+    """At most that of one Gaussian release an epoch: whichever bin the record has, only that one differs.
+
+    Of a step with groups, at most that of one that moves as far as the whole group, wherever one of it is drawn.
+    """
+    total = 0.0
+    for each, count in mixtures.items():
+        size = each.group_size if isinstance(each, GroupStep) else 1
+        any_drawn = -math.expm1(size * math.log1p(-each.sampling_probability)) if isinstance(each, GroupStep) else 1.0
+        total += count * _total_variation({}, {GaussianStep(any_drawn, each.noise_multiplier / size): 1})
+    return total
 
 
 @lru_cache(maxsize=16)
-def _epoch_loss(epoch: Epoch, direction: Direction, delta: float) -> BallsInBinsLoss:
-    return BallsInBinsLoss(**epoch._asdict(), direction=direction, delta=delta)
+def _mixture_loss(each: Epoch | GroupStep, direction: Direction, delta: float) -> PrivacyLoss:
+    if isinstance(each, GroupStep):
+        return GroupLoss(**each._asdict(), direction=direction, delta=delta)
+    return BallsInBinsLoss(**each._asdict(), direction=direction, delta=delta)
 
 
 def _halved(step: GaussianStep) -> GaussianStep:

@@ -23,7 +23,7 @@ from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import special, stats
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +34,7 @@ _NEAR_ONE = 0.7  # of a logarithm: within it, differences from one are computed 
 _LARGEST_EXPONENT = 700.0  # of a double, nearly
 _OVERFLOW_GUARD = 30.0  # beyond this exponent e^x − 1 and e^x are the same double
 _SMALLEST_VARIANCE = 1e-200  # it only steers; zero could not be divided by
+_NEWTON_STEPS, _CLOSE_ENOUGH = 60, 1e-13  # the latter relative to σ
 _SMALLEST_EPSILON = 1e-140  # of randomised response: its square is still a double
 
 
@@ -231,6 +232,116 @@ class FixedSizeLoss(PrivacyLoss):
         return (1 - q) * other + q * absent, excess, float(tails[0][0]), 0.0
 
 
+class GroupLoss(PrivacyLoss):
+    """The loss of one Poisson-sampled Gaussian step where neighbours differ in a group of records.
+
+    The worst neighbours release Σ_j b_j·N(j, σ²) and N(0, σ²), where j is binomial: ``pld.proof.md``. Numbers j that
+    are too unlikely to matter count as infinitely lossy.
+    """
+
+    def __init__(
+        self,
+        *,
+        sampling_probability: float,
+        group_size: int,
+        noise_multiplier: float,
+        direction: Direction,
+        delta: float,
+    ) -> None:
+        self.direction, self.noise_multiplier = direction, noise_multiplier
+        log_tail = math.log(delta) + _LOG_TAIL_PER_DELTA
+        drawn = np.arange(1, group_size + 1, dtype=np.float64)
+        log_weights = stats.binom.logpmf(drawn, group_size, sampling_probability)
+        log_beyond = stats.binom.logsf(drawn, group_size, sampling_probability)  # precise where it is small
+        kept = 1 + int(np.argmax(log_beyond <= log_tail))  # at the last of them it is minus infinity
+        self._drawn, self._log_weights = drawn[:kept], log_weights[:kept]
+        self._weights = np.exp(self._log_weights)
+        self._dropped = float(np.exp(log_beyond[kept - 1]))
+        self._log_none = group_size * math.log1p(-sampling_probability)
+        self._any, self._none = -math.expm1(self._log_none), math.exp(self._log_none)
+        reach = -special.ndtri_exp(log_tail) * noise_multiplier
+        last = reach if direction is Direction.ADD else self._last_outcome(log_tail, reach)
+        outcomes = np.linspace(-reach, last, _QUADRATURE_POINTS + 16 * math.ceil((last + reach) / noise_multiplier))
+        log_ratio = self._log_ratio(outcomes)
+        width = (outcomes[1] - outcomes[0]) / (noise_multiplier * math.sqrt(2 * math.pi))
+        log_lower = -0.5 * (outcomes / noise_multiplier) ** 2 + math.log(width)
+        if direction is Direction.REMOVE:
+            super().__init__(log_ratio, log_lower + log_ratio)
+        else:
+            super().__init__(-log_ratio, log_lower)
+
+    def on_points(self, points: Floats) -> tuple[Floats, float]:
+        removing, sigma = self.direction is Direction.REMOVE, self.noise_multiplier
+        outcomes = self._outcome_of(points if removing else -points)
+        absent = normal_masses(outcomes / sigma)
+        more = -self._dropped * absent  # the mixture less N(0, σ²)
+        for weight, mean in zip(self._weights, self._drawn, strict=True):
+            more += weight * (normal_masses((outcomes - mean) / sigma) - absent)
+        mixture = np.maximum(absent + more, 0.0)
+        lowest, highest = (float(outcomes[i]) for i in (0, -1))
+        if removing:
+            upper, excess = mixture, more - np.expm1(points[:-1]) * absent
+            below = self._none * special.ndtr(lowest / sigma) + self._weights @ special.ndtr(
+                (lowest - self._drawn) / sigma
+            )
+            beyond = self._none * special.ndtr(-highest / sigma)
+            beyond += self._weights @ special.ndtr((self._drawn - highest) / sigma) + self._dropped
+        else:
+            upper, excess = absent, -more - np.expm1(points[:-1]) * mixture
+            below, beyond = special.ndtr(-lowest / sigma), special.ndtr(highest / sigma)
+        masses = _connected(points, upper, excess)
+        masses[0] += float(below)
+        return masses, float(beyond)
+
+    def _last_outcome(self, log_tail: float, reach: float) -> float:
+        """An outcome beyond which the mixture has less than the tail that counts as infinitely lossy."""
+        low, high = 0.0, float(self._drawn[-1]) + reach
+        while high - low > 0.01 * self.noise_multiplier:
+            middle = (low + high) / 2
+            log_tails = self._log_weights + special.log_ndtr((self._drawn - middle) / self.noise_multiplier)
+            low, high = (low, middle) if special.logsumexp(log_tails) <= log_tail else (middle, high)
+        return max(high, reach)
+
+    def _log_any(self, outcomes: Floats) -> tuple[Floats, Floats]:
+        """log of the part of the mixture with j >= 1 over N(0, σ²), and its derivative by the outcome."""
+        variance = self.noise_multiplier**2
+        largest = np.full_like(outcomes, -np.inf)
+        total, slope = np.zeros_like(outcomes), np.zeros_like(outcomes)
+        for log_weight, mean in zip(self._log_weights, self._drawn, strict=True):
+            largest = np.maximum(largest, log_weight + (2 * outcomes - mean) * mean / (2 * variance))
+        for log_weight, mean in zip(self._log_weights, self._drawn, strict=True):
+            share = np.exp(log_weight + (2 * outcomes - mean) * mean / (2 * variance) - largest)
+            total += share
+            slope += mean * share
+        return largest + np.log(total), slope / total / variance
+
+    def _log_ratio(self, outcomes: Floats) -> Floats:
+        """log of mixture over N(0, σ²) at each outcome."""
+        rest = self._log_any(outcomes)[0]
+        with np.errstate(divide="ignore"):
+            near_one = np.log1p(np.exp(np.minimum(rest, 1.0)) - self._any)
+        return np.where(np.abs(near_one) < _NEAR_ONE, near_one, np.logaddexp(self._log_none, rest))
+
+    def _outcome_of(self, log_ratios: Floats) -> Floats:
+        """The inverse of ``_log_ratio``, by Newton's method; −∞ for ratios that no outcome reaches."""
+        wanted = _log_of_rest(log_ratios, self._any, self._none) + math.log(self._any)
+        outcomes = np.full_like(wanted, -np.inf)
+        reached = wanted > -np.inf
+        target, sigma = wanted[reached], self.noise_multiplier
+        if len(target):
+            # The logarithm is convex, with a slope of at least 1/σ²: from the right, steps never pass the root.
+            guesses = np.linspace(-60 * sigma, float(self._drawn[-1]) + 60 * sigma, 4 * _QUADRATURE_POINTS)
+            found = np.interp(target, self._log_any(guesses)[0], guesses)
+            for _ in range(_NEWTON_STEPS):
+                value, slope = self._log_any(found)
+                step = (value - target) / slope
+                found -= step
+                if float(np.abs(step).max()) <= _CLOSE_ENOUGH * sigma:
+                    break
+            outcomes[reached] = found
+        return outcomes
+
+
 def split(losses: Floats, masses: Floats, points: Floats) -> Floats:
     """Each mass shared by the two points next to its loss, so that neither its sum nor that of e^(−loss) changes."""
     left = np.clip(np.searchsorted(points, losses, side="right") - 1, 0, len(points) - 2)
@@ -254,12 +365,17 @@ def _outcome_of_log_ratio(log_ratios: Floats, q: float, sigma: float) -> Floats:
     """The inverse of ``_log_ratio``; −∞ for ratios at or below 1 − q, which no outcome reaches."""
     if q == 1:
         return sigma**2 * log_ratios + 0.5
+    return np.asarray(sigma**2 * _log_of_rest(log_ratios, q, 1 - q) + 0.5)
+
+
+def _log_of_rest(log_ratios: Floats, q: float, none: float) -> Floats:
+    """log r where (1 − q) + q·r is each ratio; −∞ for ratios at or below ``none``, which is 1 − q."""
     near_one = np.expm1(np.minimum(log_ratios, _OVERFLOW_GUARD)) + q
-    below_one = np.exp(np.minimum(log_ratios, 0.0)) - (1 - q)
+    below_one = np.exp(np.minimum(log_ratios, 0.0)) - none
     with np.errstate(divide="ignore"):
         small = np.log(np.maximum(np.where(log_ratios < -_NEAR_ONE, below_one, near_one), 0.0) / q)
-        large = log_ratios - math.log(q) + np.log1p(-(1 - q) * np.exp(-np.maximum(log_ratios, _OVERFLOW_GUARD)))
-    return np.asarray(sigma**2 * np.where(log_ratios < _OVERFLOW_GUARD, small, large) + 0.5)
+        large = log_ratios - math.log(q) + np.log1p(-none * np.exp(-np.maximum(log_ratios, _OVERFLOW_GUARD)))
+    return np.where(log_ratios < _OVERFLOW_GUARD, small, large)
 
 
 def _outcome_beside_opposite(losses: Floats, q: float, sigma: float) -> Floats:

@@ -27,6 +27,7 @@ from lehr.accounting.events import (
     BallsInBins,
     Event,
     Gaussian,
+    GroupPoissonSampled,
     Laplace,
     NonPrivate,
     PoissonSampled,
@@ -305,6 +306,8 @@ def _refuse_uncountable(atom: Atom, adjacency: Adjacency, accountant: str) -> No
             reason = "truncated batches have no Rényi bound here under zero-out; the accountant pld counts them"
         case BallsInBins():
             reason = "epochs of balls-in-bins sampling have no Rényi bound here; the accountant pld counts them"
+        case GroupPoissonSampled():
+            reason = "groups of records have no Rényi bound here; the accountant pld counts them"
         case RepeatAndSelect() if any(isinstance(part, RenyiLimit) for part in counted(atom.event)):
             reason = "selection among runs is counted for runs whose events were fixed beforehand"
         case RepeatAndSelect():

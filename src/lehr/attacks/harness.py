@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import optimize, special, stats
 from torch import Tensor, nn
 
 from lehr import validate
@@ -26,7 +26,7 @@ from lehr.data import InMemory
 from lehr.errors import InvalidValue
 from lehr.gradients.batches import LossFn
 from lehr.interfaces import PrivateSum, ReleasedSum
-from lehr.planning.plan import Plan
+from lehr.planning.plan import USER, Plan
 from lehr.privacy.rng import RunKey
 from lehr.run.mechanism import Method, Noise
 from lehr.run.shape import Callback
@@ -84,13 +84,14 @@ def plan_run(
     records = check_records(
         private,
         records=plan.records,
+        max_records_per_user=plan.max_records_per_user,
         test=None,
         public=public,
         num_classes=num_classes,
         preparation=None,
         name="canaries",
         owners=owners,
-        users=None if owners is None else plan.records,
+        users=plan.records if plan.drawn == USER else None,
     )
     config = RunConfig.of(run={"physical_batch": physical_batch, "compiled": False, "checkpoint_seconds": 600})
     run = TrainingRun(
@@ -133,18 +134,22 @@ def observed(method: Method, observe: Callable[[PrivateSum, ReleasedSum], None])
     return replace(method, noise=ObservedNoise(method.noise, observe))
 
 
-def log_likelihood_ratio(along: Tensor, *, precision: float, probability: float) -> Tensor:
+def log_likelihood_ratio(along: Tensor, *, precision: float, probability: float, records: int = 1) -> Tensor:
     """The log likelihood ratio, element by element, of a sampled record plus Gaussian noise to noise alone.
 
     ``along`` is the released sum along the record, weighted by the inverse variance of the noise. A sum that the record
-    is in has ``precision`` more of it on average, which is also its variance.
+    is in has ``precision`` more of it on average, which is also its variance. There may be several such ``records``.
 
     >>> log_likelihood_ratio(torch.tensor([2.0, 0.0]), precision=4.0, probability=1.0)
     tensor([ 0., -2.])
     """
-    if_drawn = along - precision / 2
+    if_drawn = records * along - records**2 * precision / 2
     if probability == 1:
         return if_drawn
+    if records > 1:
+        drawn = torch.arange(records + 1, dtype=along.dtype)
+        weights = torch.from_numpy(stats.binom.logpmf(drawn.numpy(), records, probability)).to(along.dtype)
+        return torch.logsumexp(weights + drawn * along.unsqueeze(-1) - drawn**2 * precision / 2, dim=-1)
     if_not_drawn = torch.full_like(if_drawn, math.log1p(-probability))
     return torch.logaddexp(if_not_drawn, math.log(probability) + if_drawn)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -149,6 +150,9 @@ def attack_once(
     if plan.records_per_user is not None:  # a canary is a user, who has more such records than enter a step
         owners = torch.arange(len(records)).repeat_interleave(plan.records_per_user + 1)
         records = records.at(owners)
+    if plan.max_records_per_user is not None:  # more of them than are to be in the run
+        owners = torch.arange(len(records)).repeat_interleave(plan.max_records_per_user + 2)
+        records = records.at(owners)
     decided = plan_run(
         canaries.network().to(device),
         records,
@@ -182,7 +186,9 @@ def _mu_share(plan: Plan, num_canaries: int) -> float:
         return 1.0
     steps = public_plan.expected_steps(plan)
     poisson = PoissonSampled(plan.sampling_probability, Gaussian(plan.noise_multiplier))
-    released = Repeated(poisson, steps) if plan.bins is None else plan.events(0, steps)
+    released = (
+        Repeated(poisson, steps) if plan.bins is None and plan.max_records_per_user is None else plan.events(0, steps)
+    )
     rates = (plan.delta, *np.geomspace(least_rate, _LARGEST_RATE, 6).tolist())
     at_delta, *elsewhere = (mu_from_epsilon(bound(released, delta=rate).epsilon, delta=rate) for rate in rates)
     return at_delta / max(at_delta, *elsewhere) if at_delta > 0 else 0.0
@@ -213,6 +219,7 @@ class Adversary:
 
     def __init__(self, canaries: Canaries, clipped_alone: PrivateSum, plan: Plan, signs_R: Tensor) -> None:
         self._canaries, self._plan, self._signs_R = canaries, plan, signs_R
+        self._most = plan.max_records_per_user or 1  # records of a canary that may be drawn, each by a coin of its own
         # What a clip leaves of a canary; at other steps it may be another multiple of the same.
         # A noisy count, which all canaries move, is left out.
         of_parameters = {name: value for name, value in clipped_alone.values.items() if name != UNCLIPPED_COUNT}
@@ -236,7 +243,11 @@ class Adversary:
         weights = {name: size / torch.as_tensor(released.std_of(name)).cpu() ** 2 for name, size in sizes.items()}
         precision = sum(float((sizes[name] * weights[name]).sum()) for name in sizes)
         seen = self._along(released, sizes, weights, precision, clips_coordinates=private.bounds is not None)
-        law = {"precision": precision, "probability": self._plan.sampling_probability}
+        law: dict[str, Any] = {
+            "precision": precision,
+            "probability": self._plan.sampling_probability,
+            "records": self._most,
+        }
         if self._epoch is None:
             self.likelihoods += log_likelihood_ratio(seen, **law)
         else:
@@ -252,7 +263,7 @@ class Adversary:
         self, released: ReleasedSum, sizes: Tensors, weights: Tensors, precision: float, *, clips_coordinates: bool
     ) -> Tensor:
         """What was released, less what the others add on average, along each canary, by the precision of the noise."""
-        q = self._plan.sampling_probability
+        q = self._plan.sampling_probability * self._most
         expected = self._expected[clips_coordinates]
         rest = {name: released.values[name].double().cpu() for name in weights}
         if expected:
@@ -266,7 +277,7 @@ class Adversary:
 
     def member_mean(self) -> float:
         """What those of a canary that is there are on average."""
-        return self._plan.sampling_probability * math.sqrt(self._precision)
+        return self._most * self._plan.sampling_probability * math.sqrt(self._precision)
 
     def member_std(self) -> float:
         """Their standard deviation: noise, and whether it was drawn."""
@@ -274,7 +285,7 @@ class Adversary:
         if self._plan.bins is not None:  # in a whole epoch it is drawn once; in a part of one, by a coin
             share = self.steps_seen % self._plan.bins / self._plan.bins
             return math.sqrt(1 + share * (1 - share) * self._precision / self.steps_seen**2)
-        return math.sqrt(1 + q * (1 - q) * self._squared_precision / self._precision)
+        return math.sqrt(1 + self._most * q * (1 - q) * self._squared_precision / self._precision)
 
 
 class _EpochLikelihood:

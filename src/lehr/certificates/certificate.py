@@ -51,6 +51,7 @@ SETTINGS_CHOSEN_ON = {
     "private": "They were chosen on the private data; the guarantee above includes the cost of that.",
 }
 _OF_USERS = "one user with all their records"  # as ``Plan.unit_text`` begins
+_IN_THE_RUN = "of them in the whole run"  # as it ends where the records of users are drawn one by one
 BUDGET_MODES = (FILTER, SINGLE_PLAN)
 MOST_EVENTS, MOST_ORDERS = 100, 20  # a stranger's file must not keep its checker busy for hours
 FORMAT, FORMAT_VERSION = "lehr-certificate", 3
@@ -316,6 +317,7 @@ def certificate_text(certificate: Certificate, *, mismatches: Sequence[str] = ()
         caution=None if stated.records is None else delta_warning(certificate.delta, records=stated.records),
         is_limit=certificate.accountant == FILTER,
         is_of_users=_OF_USERS in stated.unit_of_privacy,
+        counts_records=_IN_THE_RUN in stated.unit_of_privacy or _OF_USERS not in stated.unit_of_privacy,
         settings=[SETTINGS_CHOSEN_ON[stated.settings_chosen_on], *how_chosen(certificate)],
     )
     return "\n".join(map(_wrap, text.splitlines())) + "\n"

@@ -218,7 +218,7 @@ def _statements(record: RunRecord, plan: Plan, settings_chosen_on: str | None) -
 def _treated_as_public(record: RunRecord, plan: Plan) -> tuple[str, ...]:
     data, is_held_out = record.config["data"], record.config["training"].get("held_out_fraction")
     named = (data.get("public_records"), None if is_held_out else data.get("evaluated_on"))
-    return (f"the number of {plan.unit}s", *(str(name) for name in named if name))
+    return (f"the number of {plan.drawn}s", *(str(name) for name in named if name))
 
 
 def _shared_budget(record: RunRecord, path: str | os.PathLike[str] | None) -> SharedBudget | None:

@@ -79,7 +79,15 @@ def refuse_other_adjacency(adjacency: Adjacency, *, expected: Adjacency) -> None
 
 
 @common.config_options(
-    "epsilon", "noise_multiplier", "steps", "epochs", "expected_batch_size", "records_per_user", "bands", "correlation"
+    "epsilon",
+    "noise_multiplier",
+    "steps",
+    "epochs",
+    "expected_batch_size",
+    "records_per_user",
+    "max_records_per_user",
+    "bands",
+    "correlation",
 )
 def plan(
     records: Annotated[int, Option(help=f"{_RECORDS} Of users, with --records-per-user.")],
@@ -162,6 +170,7 @@ def _make(
     """The plan of these numbers, and the recommendation if more than one of them is missing."""
     epochs = numbers.pop("epochs")
     bands, correlation = numbers.pop("bands"), numbers.pop("correlation") or BANDED
+    max_records_per_user = numbers.pop("max_records_per_user")
     bands = 1 if bands is None else bands
     if bins is not None:
         common.refuse("bins", expected_batch_size=numbers["expected_batch_size"], largest_batch=largest_batch)
@@ -173,7 +182,7 @@ def _make(
     rest: dict[str, Any] = {"records": records, "delta": delta, "adjacency": adjacency, **numbers}
     num_given = sum(value is not None for value in numbers.values())
     if bins is not None:
-        return make_plan(**rest, bins=bins), None
+        return make_plan(**rest, bins=bins, max_records_per_user=max_records_per_user), None
     if num_given < 3 and numbers["epsilon"] is None:
         allowed = "given: the rest is then recommended; or give noise_multiplier, steps and expected_batch_size"
         raise InvalidValue("epsilon", allowed=allowed, given=None)
@@ -184,9 +193,13 @@ def _make(
         if largest_batch is not None:
             allowed = "omitted for a recommended plan; or give three of epsilon, noise_multiplier, steps and batch size"
             raise InvalidValue("largest_batch", allowed=allowed, given=largest_batch)
+        if max_records_per_user is not None:
+            allowed = "omitted for a recommended plan; or give three of epsilon, noise_multiplier, steps and batch size"
+            raise InvalidValue("max_records_per_user", allowed=allowed, given=max_records_per_user)
         recommended = recommend_plan(**rest)
         return recommended.plan, recommended
-    return make_plan(bands=bands, correlation=correlation, largest_batch=largest_batch, **rest), None
+    others: dict[str, Any] = {"largest_batch": largest_batch, "max_records_per_user": max_records_per_user}
+    return make_plan(bands=bands, correlation=correlation, **others, **rest), None
 
 
 def _print_recommendation(recommended: Recommendation) -> None:

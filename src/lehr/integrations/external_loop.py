@@ -81,6 +81,7 @@ _ONLY_FIT = {
     **dict.fromkeys(
         ("bands", "correlation"), "this loop does not repeat a step bit by bit, as correlated noise needs after a crash"
     ),
+    "max_records_per_user": "this loop draws users; records of users are drawn one by one by lehr.fit",
     **dict.fromkeys(("clip", "target_quantile"), "give clipping an object, such as QuantileClip of lehr.extend"),
 }
 

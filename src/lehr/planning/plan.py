@@ -34,6 +34,7 @@ from lehr.accounting.events import (
     CorrelatedSteps,
     Event,
     Gaussian,
+    GroupPoissonSampled,
     InverseCorrelatedSteps,
     NonPrivate,
     PoissonSampled,
@@ -75,6 +76,9 @@ class Plan:
     With ``records_per_user`` the unit of privacy is a user: ``records`` and batches count users, and each drawn user
     enters a step with at most so many records, averaged before the clip.
 
+    With ``max_records_per_user`` the unit of privacy is a user, too, but ``records`` and batches count records, which
+    are drawn and clipped one by one. Of each user at most so many records are in the whole run.
+
     ``noise`` is "float", Gaussian noise in floating point, or "discrete", exactly rounded Gaussian noise on
     integers.
 
@@ -104,6 +108,7 @@ class Plan:
     limit: RenyiLimit | None = None
     simulates: Plan | None = None
     records_per_user: int | None = None
+    max_records_per_user: int | None = None
     largest_batch: int | None = None
     bins: int | None = None
     noise: str = FLOAT
@@ -128,6 +133,7 @@ class Plan:
         ):
             object.__setattr__(self, name, checked)  # Python's own numbers: a narrower type would round in q = B/N
         self._check_bands()
+        self._check_groups()
         self.gradient_event(0, at=self.noise_multiplier)
         self._check_plain_steps()
         if self.noise_schedule != CONSTANT and self.noise_multiplier:
@@ -150,6 +156,26 @@ class Plan:
             allowed = "omitted for steps that differ in noise, ask the records for more or follow a limit"
             raise InvalidValue("bins", allowed=allowed, given=self.bins)
 
+    def _check_groups(self) -> None:
+        """Steps that draw the records of users one by one are proven for Poisson samples alone (users.proof.md)."""
+        if self.max_records_per_user is None:
+            return
+        validate.count(max_records_per_user=self.max_records_per_user)
+        others = {
+            f"under {self.adjacency.value}": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
+            "with records_per_user, which draws users": self.records_per_user is not None,
+            "with truncated batches": self.largest_batch is not None,
+            "with balls-in-bins sampling": self.bins is not None,
+            "with discrete noise": self.noise != FLOAT,
+            "with a noise schedule": self.noise_schedule != CONSTANT,
+            "for a method with queries on private records": self.asked != NOTHING,
+            "for a method whose costs depend on its releases": self.limit is not None,
+            "for a simulation": self.simulates is not None,
+        }
+        for when, is_so in others.items():
+            if is_so:
+                raise InvalidValue("max_records_per_user", allowed=f"omitted {when}", given=self.max_records_per_user)
+
     def _check_bands(self) -> None:
         """Correlated noise is proven for equal steps that do nothing else to the records (correlated.proof.md)."""
         is_inverse = validate.one_of(CORRELATIONS, correlation=self.correlation) == BANDED_INVERSE
@@ -167,7 +193,7 @@ class Plan:
             "for a method that stops at accepted steps": self.stops_at_accepted is not None,
             "for a method whose costs depend on its releases": self.limit is not None,
             "for a simulation": self.simulates is not None,
-            "with users": self.records_per_user is not None,
+            "with users": self.unit == USER,
         }
         for when, is_so in others.items():
             if is_so:
@@ -195,12 +221,17 @@ class Plan:
     @property
     def unit(self) -> str:
         """The unit of privacy: "record" or "user"."""
+        return USER if self.max_records_per_user is not None else self.drawn
+
+    @property
+    def drawn(self) -> str:
+        """What steps draw, and ``records`` and batches count: "record" or "user"."""
         return RECORD if self.records_per_user is None else USER
 
     @property
     def unit_text(self) -> str:
         """The unit of privacy with its bound, in words."""
-        return unit_text(self.records_per_user)
+        return unit_text(self.records_per_user, self.max_records_per_user)
 
     @property
     def step_event(self) -> Event:
@@ -244,7 +275,10 @@ class Plan:
         noise = NOISES[self.noise](sigma)
         if self.bands > 1:
             return self._correlated(self.steps, sigma)
-        return _step(self.adjacency, self.records, self.expected_batch_size, noise, self.largest_batch, self.bins)
+        event = _step(self.adjacency, self.records, self.expected_batch_size, noise, self.largest_batch, self.bins)
+        if self.max_records_per_user is not None and isinstance(event, PoissonSampled):
+            return GroupPoissonSampled(event.sampling_probability, self.max_records_per_user, noise)
+        return event
 
     def events(self, first: int, last: int) -> Event:
         """What the steps from the first to before the last do to the records: of epochs, those that begin there."""
@@ -307,7 +341,7 @@ class Plan:
         """The plan of a JSON form. Missing or surplus fields and bad values are refused."""
         if isinstance(shape, dict):
             # Plans of earlier versions have none of these.
-            later = dict.fromkeys(("records_per_user", "largest_batch", "bins"))
+            later = dict.fromkeys(("records_per_user", "max_records_per_user", "largest_batch", "bins"))
             shape = {**later, "noise": FLOAT, "bands": 1, "correlation": BANDED, **shape}
         given: dict[str, Any] = strict_json.fields("plan", shape, [field.name for field in fields(cls)])
         words = {member.value: member for member in Adjacency}
@@ -339,6 +373,7 @@ def make_plan(
     noise: str = FLOAT,
     bands: int = 1,
     correlation: str = BANDED,
+    max_records_per_user: int | None = None,
 ) -> Plan:
     """The plan of which exactly three of ε, noise, steps and batch are given.
 
@@ -378,6 +413,7 @@ def make_plan(
         noise=noise,
         bands=bands,
         correlation=correlation,
+        max_records_per_user=max_records_per_user,
     )
     if epsilon is None:
         return plan
@@ -402,8 +438,10 @@ def make_plan(
     return replace(plan, expected_batch_size=batch)
 
 
-def unit_text(records_per_user: int | None) -> str:
+def unit_text(records_per_user: int | None, max_records_per_user: int | None = None) -> str:
     """The unit of privacy with its bound, in words; of a run of records there is no bound."""
+    if max_records_per_user is not None:
+        return f"one user with all their records, at most {max_records_per_user:,} of them in the whole run"
     if records_per_user is None:
         return "one record"
     return f"one user with all their records, at most {records_per_user:,} of them in a step"

@@ -26,6 +26,7 @@ from lehr.accounting.events import (
     Adjacency,
     BallsInBins,
     Gaussian,
+    GroupPoissonSampled,
     PoissonSampled,
     SampledWithoutReplacement,
     TruncatedPoissonSampled,
@@ -83,6 +84,21 @@ class PoissonSampling:
             if end >= num_records:
                 return indices[: int(torch.searchsorted(indices, num_records))]
             count *= 2  # the same numbers, and more of them after their end
+
+
+@dataclass(frozen=True)
+class GroupPoissonSampling(PoissonSampling):
+    """The same draws, counted for a user with at most ``max_records_per_user`` records in the whole run."""
+
+    max_records_per_user: int
+
+    def __post_init__(self) -> None:
+        PoissonSampling.__post_init__(self)
+        validate.count(max_records_per_user=self.max_records_per_user)
+
+    def event(self, released: Gaussian) -> GroupPoissonSampled:  # type: ignore[override]
+        """Return the event of a step."""
+        return GroupPoissonSampled(self.sampling_probability, self.max_records_per_user, released)
 
 
 CUT = "cut"  # the purpose, after that of the draw, of the numbers that cut a batch
@@ -342,11 +358,20 @@ def counted_under(
     records: int,
     largest_batch: int | None = None,
     bins: int | None = None,
+    max_records_per_user: int | None = None,
 ) -> Sampling:
     """Return the sampler that is counted under an adjacency.
 
-    With ``largest_batch``, it is that of truncated batches; with ``bins``, that of epochs of so many steps.
+    With ``largest_batch``, it is that of truncated batches; with ``bins``, that of epochs of so many steps; with
+    ``max_records_per_user``, that of users whose records are drawn one by one.
     """
+    if max_records_per_user is not None:
+        if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or largest_batch is not None or bins is not None:
+            allowed = "given under add-or-remove-one, without largest_batch and bins"
+            raise InvalidValue("max_records_per_user", allowed=allowed, given=max_records_per_user)
+        return GroupPoissonSampling(
+            expected_batch_size=expected_batch_size, records=records, max_records_per_user=max_records_per_user
+        )
     if bins is not None:
         if adjacency is not Adjacency.ADD_OR_REMOVE_ONE or largest_batch is not None:
             raise InvalidValue("bins", allowed="given under add-or-remove-one, without largest_batch", given=bins)

@@ -3,7 +3,11 @@
 ``UserRecords`` is a set of records by their owners. Of every drawn user, at most ``records_per_user`` records are
 chosen at random, anew at each step; ``ViewTargets`` give each of them its weight, so that their gradients are averaged
 before the clip, as those of augmented views are. To the sampler, the clip, the noise and the accountant, a user is one
-record. Why that is enough: ``privacy/users.proof.md``.
+record.
+
+The alternative is to draw and clip records one by one: ``records_of_run`` chooses at most so many records of each user
+for the whole run, and the accountant counts users by ``GroupPoissonSampled``. The proof of both:
+``privacy/users.proof.md``.
 
 Axes: B users of a batch, K records of a user, M chosen records of all drawn users.
 """
@@ -23,9 +27,10 @@ from torch.utils import _pytree as pytree
 from lehr import validate
 from lehr.errors import InvalidValue
 from lehr.interfaces import Inputs, Records, ViewTargets
-from lehr.privacy.rng import StepRandomness
+from lehr.privacy.rng import RunKey, StepRandomness
 
 CHOICE = "records of users"  # the purpose of the numbers that choose the records of a drawn user
+SELECTION = "records of the run"  # the purpose of the numbers that choose the records of every user for the whole run
 
 
 def user_indices(ids: Any, *, num_records: int) -> Tensor:
@@ -45,6 +50,15 @@ def user_indices(ids: Any, *, num_records: int) -> Tensor:
             raise
         raise InvalidValue("owners", allowed=allowed, given=type(ids).__name__) from None
     return torch.from_numpy(users.astype(np.int64).reshape(-1))
+
+
+def records_of_run(owners: Tensor, *, most: int, key: RunKey) -> Tensor:
+    """Return the indices of at most ``most`` records of each user, in order: chosen at random, once for all steps."""
+    validate.count(most=most)
+    mixed = key.at(0, 0).uniforms(SELECTION, len(owners)).argsort()
+    by_user, counts = mixed[owners[mixed].argsort(stable=True)], torch.bincount(owners)
+    places = torch.arange(len(owners)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return by_user[places < most].sort().values
 
 
 @dataclass(frozen=True, eq=False)

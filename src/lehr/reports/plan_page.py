@@ -94,7 +94,7 @@ def plan_facts(plan: Plan, bound: Bound) -> dict[str, str]:
     return {
         "ε": f"{at_most(bound.epsilon)}  at δ = {exactly(plan.delta)}, {plan.adjacency.value}",
         "noise multiplier": exactly(plan.noise_multiplier),
-        "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} {plan.unit}s",
+        "expected batch size": f"{plan.expected_batch_size:,.10g} of {plan.records:,} {plan.drawn}s",
         **({} if plan.unit == RECORD else {"unit of privacy": plan.unit_text}),
         **_sampling_facts(plan),
         "sampling probability": f"{plan.sampling_probability:.6g}",

@@ -216,7 +216,7 @@ def _progress_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     if plan is not None:
         expected = record.steps_charged * plan.expected_batch_size
         passes = record.steps_charged * plan.sampling_probability
-        yield f"{plan.unit}s used", f"{expected:,.0f} expected, {passes:.4g} passes over the data"
+        yield f"{plan.drawn}s used", f"{expected:,.0f} expected, {passes:.4g} passes over the data"
     if record.minutes is not None:
         yield "time", f"{record.minutes:,} minutes, pauses included"
     if certificate is not None and (budget := certificate.budget) is not None:
@@ -263,7 +263,7 @@ def _configuration(record: RunRecord) -> Section:
         },
         "Training": config["training"],
         "Network": {"network": {"name": network, **(model.pop("arguments", None) or {})}, **model},
-        "Data": {"records": None if plan is None or plan.unit == USER else f"{plan.records:,}", **config["data"]},
+        "Data": {"records": None if plan is None or plan.drawn == USER else f"{plan.records:,}", **config["data"]},
         "Statements": config["stated"],
     }
     parts = [Facts(title=title, rows=[*_setting_rows(settings)]) for title, settings in groups.items()]
@@ -274,8 +274,9 @@ def _plan_words(plan: Plan) -> dict[str, object]:
     passes = plan.steps * plan.sampling_probability
     return {
         "noise multiplier": plan.noise_multiplier,
-        "batch size": f"{plan.expected_batch_size:,.10g} expected, of {plan.records:,} {plan.unit}s",
+        "batch size": f"{plan.expected_batch_size:,.10g} expected, of {plan.records:,} {plan.drawn}s",
         "records per user": plan.records_per_user,
+        "most records of a user": plan.max_records_per_user,
         "steps": f"{plan.steps:,} ({passes:.4g} epochs)",
         "δ": exactly(plan.delta),
         "adjacency": plan.adjacency.value,

@@ -131,6 +131,7 @@ class Mechanism:
                 records=plan.records,
                 largest_batch=plan.largest_batch,
                 bins=plan.bins,
+                max_records_per_user=plan.max_records_per_user,
             )
             mechanism = cls(sampling=sampling, clipping=method.clipping, noise=method.noise, plan=plan)
         if method.noise.needs_limit and plan.limit is None:

@@ -707,7 +707,7 @@ def _reserve(account: Budget, folder: RunFolder) -> None:
         )
     _check_same_adjacency(account, ledger.adjacency)
     plan = folder.config.get("plan") or {}
-    unit = RECORD if plan.get("records_per_user") is None else USER
+    unit = USER if any(plan.get(name) for name in ("records_per_user", "max_records_per_user")) else RECORD
     account.reserve(ledger.plan_event, run=ledger.run, run_id=folder.run_id, unit=unit)
 
 

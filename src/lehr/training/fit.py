@@ -90,7 +90,9 @@ def fit(
 
     With ``owners``, an id for each record or the name of a column, the unit of privacy is a user and not a record:
     steps draw users, each with at most ``records_per_user`` records, whose gradients are averaged before the clip.
-    State the number of ``users``, which is public; ``batch_size`` and ``delta`` are then about users.
+    State the number of ``users``, which is public; ``batch_size`` and ``delta`` are then about users. With
+    ``max_records_per_user``, steps draw records instead, of which each user has at most so many in the whole run; state
+    the number of ``records``, counting at most so many of each user.
 
     ``task`` is classification, regression or multilabel. By default it is a regression, with squared error, if targets
     are floating point and ``num_classes`` is omitted. ``metrics`` maps names to functions of all outputs and targets
@@ -148,7 +150,7 @@ def fit(
         dtype=torch.float32 if model is None or isinstance(model, str) else _dtype(model),
     )
     if not run.resume:  # a resumed run compares the records themselves
-        check_count(stated=given.records, held=given.num_held, of="records" if given.owners is None else "users")
+        check_count(stated=given.records, held=given.num_held, of=f"{given.drawn}s")
     progress = TrainingProgress(quiet=run.quiet)
     prior = None if chosen.data.prior is None else Prior.load(chosen.data.prior)
     chosen = _with_network_of(prior, chosen) if model is None else chosen

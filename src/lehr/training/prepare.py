@@ -38,7 +38,7 @@ from lehr.gradients.batches import LossFn
 from lehr.methods import by_name
 from lehr.networks.registry import default_for
 from lehr.optim import averaging
-from lehr.planning.plan import Plan, delta_for
+from lehr.planning.plan import USER, Plan, delta_for
 from lehr.planning.simulation import simulate
 from lehr.privacy.sampling import BALLS_IN_BINS, TRUNCATED_POISSON, adjacency_of, usual_largest_batch
 from lehr.recipes import RECIPES, with_recipe
@@ -52,7 +52,14 @@ from lehr.training import public_plan
 from lehr.training.engines import try_model
 from lehr.training.evaluation_plan import EvaluationPlan
 from lehr.training.prior import Prior
-from lehr.training.records import STATED_BY_YOU, InputPipeline, RunRecords, known_name, load_records
+from lehr.training.records import (
+    STATED_BY_YOU,
+    InputPipeline,
+    RunRecords,
+    known_name,
+    load_records,
+    max_records_per_user,
+)
 
 
 def config_of_run(directory: Path, *, has_own_network: bool = False) -> RunConfig:
@@ -238,7 +245,7 @@ def build_statements(
     recipe = config.training.recipe
     used = [] if recipe is None else [f"the recipe {recipe}: {RECIPES[recipe].public}"]
     used += [] if prior is None else [f"the weights at the start, trained on {prior}"]
-    public = (f"the number of {plan.unit}s", *evaluation.declared_public, *used)
+    public = (f"the number of {plan.drawn}s", *evaluation.declared_public, *used)
     made = Statements(settings_chosen_on=chosen_on, records=evaluation.records.records, treated_as_public=public)
     return made.of_unit(plan.unit_text)
 
@@ -282,7 +289,7 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
             raise InvalidValue("plan", allowed="given without " + ", ".join(PLAN_FIELDS), given=numbers)
         plan = _given_plan(config)
         if plan.records != records:
-            raise InvalidValue("plan", allowed=f"one of {records} {plan.unit}s", given=plan.records)
+            raise InvalidValue("plan", allowed=f"one of {records} {plan.drawn}s", given=plan.records)
         return plan
     if privacy.records_per_user is not None and evaluation.records.owners is None:
         raise InvalidValue("records_per_user", allowed="omitted without owners", given=privacy.records_per_user)
@@ -313,8 +320,10 @@ def build_plan(config: RunConfig, evaluation: EvaluationPlan) -> Plan:
         bins=bins,
         bands=privacy.bands,
         correlation=privacy.correlation,
+        max_records_per_user=privacy.max_records_per_user,
     )
-    return plan if evaluation.records.owners is None else replace(plan, records_per_user=privacy.records_per_user or 1)
+    per_user = privacy.records_per_user or (1 if evaluation.records.drawn == USER else None)
+    return plan if per_user is None else replace(plan, records_per_user=per_user)
 
 
 def _largest_batch(config: RunConfig, evaluation: EvaluationPlan) -> int | None:
@@ -389,7 +398,9 @@ def _given_plan(config: RunConfig) -> Plan:
 def _public_evaluation(config: RunConfig, method: Method) -> EvaluationPlan:
     section = config.data
     is_own = any(form in section for form in DATA_FORMS)
-    has_users = section.owners is not None or section.users is not None
+    most = max_records_per_user(config)
+    has_owners = most is not None or section.owners is not None or section.users is not None
+    has_users = has_owners and most is None
     records = section.records or (None if is_own else CATALOGUE[known_name(section)].records)
     if has_users:
         records = section.users
@@ -405,6 +416,7 @@ def _public_evaluation(config: RunConfig, method: Method) -> EvaluationPlan:
         preparation=Preparation(),
         test=placeholder if has["test"] or not is_own else None,
         public=placeholder if has["public"] else None,
-        owners=torch.zeros(1, dtype=torch.int64) if has_users else None,
+        owners=torch.zeros(1, dtype=torch.int64) if has_owners else None,
+        max_records_per_user=most,
     )
     return build_evaluation(config, public_facts, method)

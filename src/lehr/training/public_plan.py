@@ -44,6 +44,7 @@ def plan_for(
     bins: int | None = None,
     bands: int = 1,
     correlation: str = BANDED,
+    max_records_per_user: int | None = None,
 ) -> Plan:
     """The plan. The default batch size is 4·√records; without steps and noise, there are 40 passes.
 
@@ -85,6 +86,7 @@ def plan_for(
             noise=FLOAT if method is None else method.noise.kind,
             bands=bands,
             correlation=correlation,
+            max_records_per_user=max_records_per_user,
         )
     if method is not None and method.noise.needs_limit:
         return _with_limit(plan, epsilon, beside)

@@ -43,7 +43,7 @@ from lehr.errors import BadRecord, InvalidValue
 from lehr.gradients.batches import each, leaves
 from lehr.interfaces import Inputs, moved
 from lehr.networks.scattering import Scattering
-from lehr.planning.plan import DECLARED, PRIVATE
+from lehr.planning.plan import DECLARED, PRIVATE, RECORD, USER, Plan
 from lehr.privacy.rng import RunKey
 from lehr.privacy.users import user_indices
 
@@ -66,7 +66,8 @@ class RunRecords:
     public: RecordSet | None = None  # declared public, used for acceptance
     held_out: RecordSet | None = None  # private, used for evaluation with noise
     declared: str = PRIVATE  # whether the training records need protection
-    owners: Tensor | None = None  # the user of each private record, from zero; ``records`` is then that of users
+    owners: Tensor | None = None  # the user of each private record, from zero; ``records`` is then that of users,
+    max_records_per_user: int | None = None  # unless this is given: at most so many of each are in the run
     front_end: Scattering | None = None  # turns inputs into features, once, as the first layer of the model would
 
     def fingerprint(self, key: RunKey) -> str:
@@ -78,8 +79,17 @@ class RunRecords:
 
     @property
     def num_held(self) -> int:
-        """The true number of records, or of users where they are the unit; private."""
-        return len(self.private) if self.owners is None else int(self.owners.max()) + 1
+        """The true number of records in the run, or of users where steps draw them; private."""
+        if self.owners is None:
+            return len(self.private)
+        if self.max_records_per_user is not None:
+            return int(torch.bincount(self.owners).clamp(max=self.max_records_per_user).sum())
+        return int(self.owners.max()) + 1
+
+    @property
+    def drawn(self) -> str:
+        """What ``records`` counts: "record" or "user"."""
+        return RECORD if self.owners is None or self.max_records_per_user is not None else USER
 
     @property
     def like(self) -> tuple[Inputs, Tensor]:
@@ -245,7 +255,8 @@ def read_data(config: RunConfig) -> DataParts:
     if own is None:
         _owners_in_file(section)
         return DataParts(load(known_name(section), section.data_dir), *rest)
-    for key in ("records" if section.owners is None else "users", "num_classes"):
+    draws_users = section.owners is not None and max_records_per_user(config) is None
+    for key in ("users" if draws_users else "records", "num_classes"):
         if getattr(section, key) is None:
             raise InvalidValue(key, allowed=STATED_BY_YOU, given=None)
     if own.classes is not None and len(own.classes) != section.num_classes:
@@ -310,6 +321,14 @@ def _read_part(section: DataConfig, prefix: str, decoders: DecoderPool | None) -
 # Checking.
 
 
+def max_records_per_user(config: RunConfig) -> int | None:
+    """The most records of a user in a run that draws records of users, by its privacy settings or its finished plan."""
+    given = config.privacy.plan
+    if given is None:
+        return config.privacy.max_records_per_user
+    return (given if isinstance(given, Plan) else Plan.from_json(given)).max_records_per_user
+
+
 def load_records(
     config: RunConfig,
     data: object = None,
@@ -333,6 +352,7 @@ def load_records(
         records=section.records,
         owners=parts.owners if owners is None else owners,
         users=section.users,
+        max_records_per_user=max_records_per_user(config),
         test=parts.test if test is None else test,
         public=parts.public if public is None else public,
         num_classes=section.num_classes,
@@ -368,12 +388,14 @@ def check_records(
     target: str | None = None,
     owners: object = None,
     users: int | None = None,
+    max_records_per_user: int | None = None,
 ) -> RunRecords:
     """Check every record, so that a bad one is reported before the run and not during it.
 
     ``dtype`` is the model's; floating-point inputs of other types are converted. Without ``task``, the dtype of the
     targets decides, which is public, and whether ``num_classes`` is given. ``target`` is the column of a table.
     ``owners`` has the id of each record's user; ``users`` is their stated number, which is public.
+    With ``max_records_per_user`` it is the number of records that is stated, counting at most so many of each user.
     """
     known = load(data) if isinstance(data, str) else data
     if isinstance(known, DataSet):
@@ -381,9 +403,7 @@ def check_records(
         num_classes = known.num_classes if num_classes is None else num_classes
         name, preparation = name or known.name, preparation or known.preparation
         data, test = known.train, known.test if test is None else test
-    if owners is None and users is not None:
-        raise InvalidValue("users", allowed="omitted without owners", given=users)
-    stated = _stated(records) if owners is None else _stated_users(users)
+    stated = _stated_number(records, users, has_owners=owners is not None, most=max_records_per_user)
     given = {"data": data, "test": test, "public": public}
     parts = {part: _read(value, part, target) for part, value in given.items() if value is not None}
     task, num_classes = _task_of(parts["data"], task, num_classes)
@@ -392,6 +412,7 @@ def check_records(
         name=name or "unnamed",
         private=check(parts["data"], "data"),
         owners=None if owners is None else user_indices(owners, num_records=len(parts["data"])),
+        max_records_per_user=max_records_per_user,
         records=stated,
         num_classes=num_classes,
         task=task,
@@ -417,6 +438,19 @@ def check_records(
         allowed = "other records than those used for acceptance"
         raise InvalidValue("test", allowed=allowed, given="records that are also in public")
     return checked
+
+
+def _stated_number(records: int | None, users: int | None, *, has_owners: bool, most: int | None) -> int:
+    """The stated number of what steps draw: records, or users."""
+    if most is not None:
+        validate.count(max_records_per_user=most)
+    if not has_owners and users is not None:
+        raise InvalidValue("users", allowed="omitted without owners", given=users)
+    if not has_owners and most is not None:
+        raise InvalidValue("max_records_per_user", allowed="omitted without owners", given=most)
+    if users is not None and most is not None:
+        raise InvalidValue("users", allowed="omitted with max_records_per_user: state records", given=users)
+    return _stated_users(users) if has_owners and most is None else _stated(records)
 
 
 def _stated(records: int | None) -> int:

@@ -54,7 +54,7 @@ from lehr.planning.plan import PRIVATE, RECORD, Plan, published_claim
 from lehr.planning.search_cost import SearchPrice, SearchTrial, check_searchable
 from lehr.privacy.noise import IsotropicNoise, NoNoise
 from lehr.privacy.rng import RunKey, StepRandomness
-from lehr.privacy.users import UserRecords
+from lehr.privacy.users import UserRecords, records_of_run
 from lehr.run import replay
 from lehr.run.distributed import ALONE, Ranks, layout_of
 from lehr.run.loop import Engine, Loop, Training, TrainingPhase
@@ -147,6 +147,9 @@ class TrainingRun:
             return
         if records.owners is None:
             _refuse("owners", "given, because the plan is one of users", None)
+        if plan.max_records_per_user != records.max_records_per_user:
+            allowed = f"{records.max_records_per_user}, as the plan has"
+            _refuse("max_records_per_user", f"that of the plan, {plan.max_records_per_user}", allowed)
         if isinstance(records.private, StreamedFolder):
             _refuse("owners", "omitted for a streamed folder", "owners")
         energy = evaluation.method.acceptance.energy
@@ -377,8 +380,8 @@ class TrainingRun:
                 "name": records.name,
                 "is_known": records.name in CATALOGUE,
                 "declared": records.declared,
-                "records": records.records if records.owners is None else settings["data"]["records"],
-                "users": None if records.owners is None else records.records,
+                "records": records.records if records.drawn == RECORD else settings["data"]["records"],
+                "users": None if records.drawn == RECORD else records.records,
                 "num_classes": records.num_classes,
                 "task": records.task,
                 "shape": list(records.shape),
@@ -494,7 +497,7 @@ class TrainingRun:
             model=self.model,
             phases=self._training_phases(),
             method=evaluation.method,
-            private_records=self._units(parts),
+            private_records=self._units(parts, run.key),
             setup=self._setup(parts),
             averaging=self.averaging,
             scorer=evaluation.scorer(parts, self.loss_fn, pipeline.seen),
@@ -506,10 +509,13 @@ class TrainingRun:
             shards=self.shards,
         )
 
-    def _units(self, parts: RunRecords) -> Records | UserRecords:
-        """What the steps draw from: records, or users with theirs."""
-        if parts.owners is None or self.plan.records_per_user is None:
+    def _units(self, parts: RunRecords, key: RunKey) -> Records | UserRecords:
+        """What the steps draw from: records, of each user at most so many, or users with theirs."""
+        if parts.owners is None:
             return parts.private
+        if self.plan.max_records_per_user is not None:
+            return parts.private.at(records_of_run(parts.owners, most=self.plan.max_records_per_user, key=key))
+        assert self.plan.records_per_user is not None
         return UserRecords(parts.private, parts.owners, self.plan.records_per_user)
 
     def _training_phases(self) -> list[TrainingPhase]:
