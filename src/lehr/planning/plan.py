@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -161,9 +162,13 @@ class Plan:
         if self.max_records_per_user is None:
             return
         validate.count(max_records_per_user=self.max_records_per_user)
+        users = {"with records_per_user, which draws users": self.records_per_user is not None}
+        self._refuse_other_steps("max_records_per_user", "omitted", users)
+
+    def _refuse_other_steps(self, name: str, unless: str, more: Mapping[str, bool]) -> None:
+        """Refuse a setting that is proven for equal steps that do nothing else to the records, and ``more``."""
         others = {
             f"under {self.adjacency.value}": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
-            "with records_per_user, which draws users": self.records_per_user is not None,
             "with truncated batches": self.largest_batch is not None,
             "with balls-in-bins sampling": self.bins is not None,
             "with discrete noise": self.noise != FLOAT,
@@ -171,10 +176,11 @@ class Plan:
             "for a method with queries on private records": self.asked != NOTHING,
             "for a method whose costs depend on its releases": self.limit is not None,
             "for a simulation": self.simulates is not None,
+            **more,
         }
         for when, is_so in others.items():
             if is_so:
-                raise InvalidValue("max_records_per_user", allowed=f"omitted {when}", given=self.max_records_per_user)
+                raise InvalidValue(name, allowed=f"{unless} {when}", given=getattr(self, name))
 
     def _check_bands(self) -> None:
         """Correlated noise is proven for equal steps that do nothing else to the records (correlated.proof.md)."""
@@ -184,20 +190,10 @@ class Plan:
                 raise InvalidValue("bands", allowed=f"at least 2 with correlation {BANDED_INVERSE}", given=1)
             return
         others = {
-            f"under {self.adjacency.value}": self.adjacency is not Adjacency.ADD_OR_REMOVE_ONE,
-            "with truncated batches": self.largest_batch is not None,
-            "with balls-in-bins sampling": self.bins is not None,
-            "with discrete noise": self.noise != FLOAT,
-            "with a noise schedule": self.noise_schedule != CONSTANT,
-            "for a method with queries on private records": self.asked != NOTHING,
             "for a method that stops at accepted steps": self.stops_at_accepted is not None,
-            "for a method whose costs depend on its releases": self.limit is not None,
-            "for a simulation": self.simulates is not None,
             "with users": self.unit == USER,
         }
-        for when, is_so in others.items():
-            if is_so:
-                raise InvalidValue("bands", allowed=f"1 {when}", given=self.bands)
+        self._refuse_other_steps("bands", "1", others)
         if not (1 if is_inverse else self.bands) * self.expected_batch_size <= self.records:
             allowed = f"at most {self.records / self.expected_batch_size:g}, the records over the batch size"
             raise InvalidValue("bands", allowed=allowed, given=self.bands)
