@@ -103,10 +103,8 @@ class PldAccountant:
         if not pure and not cut and not mixtures and all(step.sampling_probability == 1 for step in steps):
             squared_mu = _squared_mu(steps)
             return lambda repeats: gaussian_epsilon(repeats * squared_mu, delta=delta)
-        if (
-            most * (_total_variation(pure, steps) + _total_variation_of_cut(cut) + _total_variation_of(mixtures))
-            <= delta
-        ):
+        variation = _total_variation(pure, steps) + _total_variation_of_cut(cut) + _total_variation_of(mixtures)
+        if most * variation <= delta:
             return lambda repeats: 0.0
         fewer = with_fewer_levels(others)
         steps = _with_one_unsampled(gaussian_steps(composed(fewer), adjacency=adjacency, accountant=self.name))
