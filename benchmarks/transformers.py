@@ -4,6 +4,9 @@ Models are built from configurations with random weights, so that nothing is dow
 
     GPT-2 124M   all weights trained, embeddings tied, 32 records of 256 tokens
     Llama 1B     LoRA of rank 16 in all linear layers of its blocks, frozen weights in bfloat16, 8 records of 512 tokens
+    Llama 1B     all weights trained with gradient checkpointing, 32 records of 512 tokens; nothing is compiled
+
+``--batch`` sets other numbers of records; one that does not fit into memory is listed with its error.
 
 Three sides take turns, a few steps each, in one process. *plain* is a step of SGD, compiled. *engine* is the same step
 in private: norms, flat clip, noise, update. *integration* is ``LehrTrainer`` from end to end: draw, collation,
@@ -16,6 +19,7 @@ with its error.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import tempfile
@@ -25,7 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +55,6 @@ LEARNING_RATE = 0.01
 NOISE_MULTIPLIER = 1.0
 CLIP_NORM = 1.0
 RANK = 16
-WARM_UP = 3
-AT_ONCE = 4  # steps of a turn; a GPU is waited for at their end
 SIDES = ("plain", "engine", "integration")
 Step = Callable[[], object]
 
@@ -68,6 +70,23 @@ class Case:
     is_tiny: bool = False
 
     @property
+    def is_checkpointed(self) -> bool:
+        return self.model == "Llama 1B"
+
+    @property
+    def is_compiled(self) -> bool:
+        return not (self.is_tiny or self.is_checkpointed)
+
+    @property
+    def warm_up(self) -> int:
+        return 1 if self.is_checkpointed else 3
+
+    @property
+    def at_once(self) -> int:
+        """Steps of a turn; a GPU is waited for at their end."""
+        return 1 if self.is_checkpointed else 4
+
+    @property
     def label(self) -> str:
         return f"{self.model}, {self.batch} x {self.length}, {self.device}"
 
@@ -75,6 +94,7 @@ class Case:
 CASES = [
     Case(model="GPT-2 124M", batch=32, length=256, device="cuda"),
     Case(model="Llama 1B LoRA", batch=8, length=512, device="cuda"),
+    Case(model="Llama 1B", batch=32, length=512, device="cuda"),
 ]
 
 
@@ -100,7 +120,7 @@ def model_for(case: Case) -> nn.Module:
     """The same weights for every side."""
     torch.manual_seed(0)
     with torch.device(case.device):
-        return (gpt2 if case.model.startswith("GPT-2") else llama_lora)(case).train()
+        return (gpt2 if case.model.startswith("GPT-2") else llama)(case).train()
 
 
 def gpt2(case: Case) -> nn.Module:
@@ -111,7 +131,7 @@ def gpt2(case: Case) -> nn.Module:
     return GPT2LMHeadModel(GPT2Config(use_cache=False, **dropouts, **sizes))  # type: ignore[no-untyped-call]
 
 
-def llama_lora(case: Case) -> nn.Module:
+def llama(case: Case) -> nn.Module:
     """The shape of Llama 3.2 1B."""
     sizes: dict[str, Any] = {
         "hidden_size": 2048,
@@ -124,13 +144,16 @@ def llama_lora(case: Case) -> nn.Module:
         sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
         sizes |= {"num_key_value_heads": 2, "vocab_size": 211}
     config = LlamaConfig(tie_word_embeddings=True, use_cache=False, max_position_embeddings=case.length, **sizes)
-    model: nn.Module = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    if case.is_checkpointed:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        return cast(nn.Module, model)
     model.to(torch.bfloat16).requires_grad_(False)
     for block in list(model.modules()):
         for name, layer in list(block.named_children()):
             if isinstance(layer, nn.Linear) and name != "lm_head":
                 setattr(block, name, Lora(layer))
-    return model
+    return cast(nn.Module, model)
 
 
 def tokens(case: Case) -> Tensor:
@@ -147,18 +170,22 @@ def record_losses(outputs: Any, ids: Tensor) -> Tensor:
 
 
 def plain_step(case: Case) -> Step:
-    """Forward and backward pass compiled, in bfloat16, with weights kept in float32."""
+    """Forward and backward pass in bfloat16, with weights kept in float32."""
     model = model_for(case)
     names = [name for name, value in model.named_parameters() if value.requires_grad]
     weights: list[Tensor] = [value for value in model.parameters() if value.requires_grad]
     ids = tokens(case).to(case.device)
 
     def loss(weights: list[Tensor], ids: Tensor) -> Tensor:
-        values = narrow(dict(zip(names, weights, strict=True)), torch.bfloat16)
-        logits = functional_call(model, values, (), {"input_ids": ids}).logits[:, :-1]
+        if case.is_checkpointed:  # computed again in the backward pass, when the model has its own weights
+            with torch.autocast(case.device, torch.bfloat16):
+                logits = model(input_ids=ids).logits[:, :-1]
+        else:
+            values = narrow(dict(zip(names, weights, strict=True)), torch.bfloat16)
+            logits = functional_call(model, values, (), {"input_ids": ids}).logits[:, :-1]
         return functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
-    compiled = loss if case.is_tiny else torch.compile(loss, dynamic=False)
+    compiled = torch.compile(loss, dynamic=False) if case.is_compiled else loss
 
     def step() -> None:
         gradients = torch.autograd.grad(compiled(weights, ids), weights)
@@ -171,7 +198,7 @@ def plain_step(case: Case) -> Step:
 def engine_step(case: Case) -> Step:
     """The private step of the engine that ``lehr.fit`` uses."""
     model = model_for(case)
-    engine = GhostEngine(model, record_losses, precision="bfloat16", compiled=not case.is_tiny)
+    engine = GhostEngine(model, record_losses, precision="bfloat16", compiled=case.is_compiled)
     clip = FlatClip(CLIP_NORM)
     ids = tokens(case).to(case.device)
     mask = torch.ones(case.batch, dtype=torch.bool, device=case.device)
@@ -206,15 +233,15 @@ class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):
 class Turns(TrainerCallback):
     """After a few steps of the trainer, the other sides have their turn. Time between steps is the trainer's."""
 
-    def __init__(self, after_turn: Callable[[float], None], device: str) -> None:
-        self._after_turn, self._device = after_turn, device
+    def __init__(self, after_turn: Callable[[float], None], case: Case) -> None:
+        self._after_turn, self._device, self._at_once = after_turn, case.device, case.at_once
         self._began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step % AT_ONCE:
+        if state.global_step % self._at_once:
             return
         _synchronize(self._device)
-        self._after_turn((time.perf_counter() - self._began) / AT_ONCE)
+        self._after_turn((time.perf_counter() - self._began) / self._at_once)
         _synchronize(self._device)
         self._began = time.perf_counter()
 
@@ -233,6 +260,7 @@ def trainer_for(case: Case, folder: Path, *, steps: int) -> LehrTrainer:
             logging_steps=10**6,
             use_cpu=case.device == "cpu",
             bf16=True,
+            gradient_checkpointing=case.is_checkpointed,
             **arguments,
         ),
         privacy=PrivacyConfig(
@@ -257,7 +285,7 @@ def run(case: Case, *, rounds: int, sides: tuple[str, ...] = SIDES) -> Iterator[
 
     def take_turns() -> None:
         for who, step in steps.items():
-            measured[who].times.append(_milliseconds(step, case.device))
+            measured[who].times.append(_milliseconds(step, case))
 
     if "integration" in sides:
         _train(case, measured["integration"], take_turns, rounds=rounds)
@@ -287,7 +315,7 @@ def _build(case: Case, who: str, make: Callable[[Case], Step], own: Measured, st
     before = _reset_memory(case.device)
     try:
         step = make(case)
-        for _ in range(WARM_UP):
+        for _ in range(case.warm_up):
             step()
     except Exception as error:
         own.error = _first_line(error)
@@ -302,30 +330,30 @@ def _train(case: Case, own: Measured, take_turns: Step, *, rounds: int) -> None:
 
     def after_turn(seconds: float) -> None:
         times.append(1e3 * seconds)
-        if len(times) == WARM_UP:
+        if len(times) == case.warm_up:
             own.gib = _peak(case.device, before)
-        if len(times) > WARM_UP:
+        if len(times) > case.warm_up:
             take_turns()
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            trainer = trainer_for(case, Path(folder), steps=AT_ONCE * (WARM_UP + rounds))
-            trainer.add_callback(Turns(after_turn, case.device))
+            trainer = trainer_for(case, Path(folder), steps=case.at_once * (case.warm_up + rounds))
+            trainer.add_callback(Turns(after_turn, case))
             trainer.train()
         except Exception as error:
             own.error = _first_line(error)
         else:
-            own.times = times[WARM_UP:]
+            own.times = times[case.warm_up :]
     print(f"  integration: {own.error or 'measured'}", file=sys.stderr, flush=True)
 
 
-def _milliseconds(step: Step, device: str) -> float:
-    _synchronize(device)
+def _milliseconds(step: Step, case: Case) -> float:
+    _synchronize(case.device)
     began = time.perf_counter()
-    for _ in range(AT_ONCE):
+    for _ in range(case.at_once):
         step()
-    _synchronize(device)
-    return 1e3 * (time.perf_counter() - began) / AT_ONCE
+    _synchronize(case.device)
+    return 1e3 * (time.perf_counter() - began) / case.at_once
 
 
 def _synchronize(device: str) -> None:
@@ -337,6 +365,7 @@ def _reset_memory(device: str) -> float:
     if device != "cuda":
         return 0.0
     torch.cuda.synchronize()
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
@@ -376,6 +405,7 @@ def main() -> None:
         __doc__,
         only={"metavar": "TEXT", "default": "", "help": "only cases whose name holds this, such as 'GPT-2'"},
         sides={"metavar": "NAME", "nargs": "+", "choices": SIDES, "default": list(SIDES), "help": "only these sides"},
+        batch={"type": int, "nargs": "+", "metavar": "N", "help": "other numbers of records"},
         rounds={"type": int, "default": 15, "metavar": "N", "help": "how often each side has its turn"},
         quick={"action": "store_true", "help": "tiny models"},
     )
@@ -384,6 +414,8 @@ def main() -> None:
     cases = [case for case in cases_of(given.device, quick=given.quick) if given.only in case.label]
     if not cases:
         raise SystemExit(f"--only {given.only!r} fits none of {[case.label for case in CASES]}")
+    if given.batch:
+        cases = [replace(case, batch=batch) for case in cases for batch in given.batch]
     warnings.filterwarnings("ignore")
     torch.set_float32_matmul_precision("high")
     rows: list[dict[str, Any]] = []
