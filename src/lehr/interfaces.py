@@ -220,11 +220,13 @@ class LayerRule:
     hands ``tap(site, inputs, output)`` every place where parameters act, going on with what ``tap`` returns; where it
     is not given, the layer has the one place ``"output"``, from its first argument to its result. ``refuses(layer)``
     says why a layer of this kind cannot be private as it is set up, or nothing. A rule that ``covers_children`` answers
-    for the parameters of the layer's children as well.
+    for the parameters of the layer's children as well. ``hooked_forward`` is used in the place of ``forward`` in a
+    user's own loop, where nothing is compiled and few operations matter most.
     """
 
     contributions: Callable[[Any, Mapping[str, Site]], Contributions]
     forward: Callable[..., Any] | None = None
+    hooked_forward: Callable[..., Any] | None = None
     refuses: Callable[[Any], str | None] | None = None
     covers_children: bool = False
 

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from lehr.errors import InvalidValue, NotPrivate
+from lehr.gradients import contributions
 from lehr.gradients.hooked import HookedEngine
 from tests.gradients.one_by_one import OneByOneEngine
 from tests.gradients.small_models import (
@@ -69,9 +70,12 @@ def four() -> tuple[Tensor, Tensor]:
 @every_case
 @pytest.mark.parametrize("views, reduction", [(1, "mean"), (2, "sum")])
 @pytest.mark.parametrize("records", [0, 1, 5])
+@pytest.mark.parametrize("is_on_gpu", [False, True], ids=["", "stored as on a GPU"])
 def test_a_loop_over_records_agrees_and_the_model_is_left_as_it_was(
-    case: Any, views: int, records: int, reduction: str
+    case: Any, views: int, records: int, reduction: str, is_on_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stored = contributions._stored
+    monkeypatch.setattr(contributions, "_stored", lambda parts, **_: stored(parts, is_on_gpu=is_on_gpu))
     model = case.model()
     before = untouched(model)
     inputs, targets = case.batch(records, views=views)

@@ -65,6 +65,7 @@ FORMED_BYTES = 64 * 2**20
 MOST_COMPILED_CHUNKS = 16
 KEPT_BYTES = 64 * 2**20
 SMALL = 4096  # numbers of one record's gradient
+JOINED_BYTES = 256 * 2**20  # of gradients that are stored on a GPU
 TILE_ROWS = 8192  # of a head over a large vocabulary
 
 
@@ -565,17 +566,19 @@ class ContributedGradients:
         scale: float = 1.0,
         squared: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self._contributions, self._scale = contributions, scale
+        self._contributions, self._scale = dict(contributions), scale
         self._kept = kept or (lambda _, whole: whole)
         self._squared, self._margin = dict(squared or {}), margin
-        self._small = _small(contributions)
+        shapes = _stored(contributions, is_on_gpu=mask_B.is_cuda)
         with uncast(mask_B.device):
-            self._squared |= {n: part.squared_norms() for n, part in contributions.items() if n not in self._small}
+            self._squared |= {n: part.squared_norms() for n, part in contributions.items() if n not in shapes}
             squares = list(self._squared.values())
-            if self._small:
-                stored = [rows(contributions[name].materialised()) for name in self._small]
-                self._joined = Materialised(torch.cat(stored, dim=1))
-                squares.append(self._joined.squared_norms())
+            if shapes:
+                self._joined = torch.cat([rows(contributions[name].materialised()) for name in shapes], dim=1)
+                squares.append(sum_of_squares(self._joined))
+                for name, part in _parts(self._joined, shapes).items():
+                    self._contributions[name] = Materialised(part)
+        self._stored = shapes
         self._whole_B = torch.stack(squares).sum(0)
         # A record with a gradient that is not finite, in whatever parameter, counts as zero in all of them.
         self._counted_B = mask_B & (self._whole_B < torch.inf)  # no NaN is
@@ -603,11 +606,9 @@ class ContributedGradients:
         )
         sums: dict[str, Tensor] = {}
         with uncast(self._counted_B.device):
-            if self._small and groups is None:
-                shapes = [self._contributions[name].materialised().shape[1:] for name in self._small]
-                whole = self._joined.weighted_sum(weight_of[self._small[0]], self._counted_B).double()
-                parts = zip(self._small, torch.split(whole, [shape.numel() for shape in shapes]), shapes, strict=True)
-                sums = {name: self._kept(name, part.view(shape)) for name, part, shape in parts}
+            if self._stored and groups is None:
+                whole = weighted_rows_of(self._joined, weight_of[next(iter(self._stored))], self._counted_B).double()
+                sums = {name: self._kept(name, part) for name, part in _parts(whole, self._stored).items()}
             for name, part in self._contributions.items():
                 if name not in sums:
                     # In the parameter's own memory order, so that noise and update can go through all of it at once.
@@ -622,14 +623,28 @@ class ContributedGradients:
         return [torch.stack([self._squared[name] for name in group]).sum(0) for group in groups]
 
 
-def _small(contributions: Mapping[str, Contribution]) -> list[str]:
-    """Biases, gains and other small gradients that are stored: one after another in memory, they take few operations.
+def _stored(contributions: Mapping[str, Contribution], *, is_on_gpu: bool) -> dict[str, Size]:
+    """The shapes of small gradients, which are stored one after another in memory, so that they take few operations.
 
-    Compiled, they do so anyway.
+    On a CPU these are biases and gains. A GPU computes faster than it is told what to do, and stores more. Compiled,
+    small gradients take few operations anyway.
     """
     if torch.compiler.is_compiling():
-        return []
-    stored = {name: part for name, part in contributions.items() if isinstance(part, Materialised)}
-    names = [name for name, part in stored.items() if prod(part.shape) <= SMALL]
-    is_one = len(names) > 1 and len({stored[name].grads.dtype for name in names}) == 1
-    return names if is_one else []
+        return {}
+    kinds = (Materialised, Outer, Convolved, Lookup) if is_on_gpu else (Materialised,)
+    numbers = {name: prod(part.shape) for name, part in contributions.items() if isinstance(part, kinds)}
+    found: dict[str, Size] = {}
+    room = JOINED_BYTES
+    for name in sorted(numbers, key=numbers.__getitem__):
+        part: Any = contributions[name]
+        taken = 4 * part.records * numbers[name]
+        if taken <= min(room, KEPT_BYTES) if is_on_gpu else numbers[name] <= SMALL:
+            found[name], room = Size(part.shape), room - taken
+    return found if len(found) > 1 else {}
+
+
+def _parts(joined: Tensor, shapes: Mapping[str, Size]) -> dict[str, Tensor]:
+    """The gradients of each parameter, or their sums, from where they are stored one after another."""
+    parts = torch.split(joined, [shape.numel() for shape in shapes.values()], dim=-1)
+    each = zip(shapes.items(), parts, strict=True)
+    return {name: part.view((*joined.shape[:-1], *shape)) for (name, shape), part in each}

@@ -150,7 +150,13 @@ class Convolved:
     def materialised(self) -> Tensor:
         if not self.output_grads_NOP.numel():
             return self._zeros(self.records, *self.shape)
-        return self._channels_first(self.formed()[0])
+        if self._kept is not None or self.is_for_triton() or torch.compiler.is_compiling():
+            return self._channels_first(self.formed()[0])
+        grads, _ = _form_result(*self._arguments(), is_kept=True)
+        for _ in _formed(*self._arguments(), into=grads):
+            pass
+        outputs = self.output_grads_NOP.shape[1]
+        return self._channels_first(grads.view(self.records, outputs, prod(self.geometry.kernel), -1))
 
     def taken(self, first: int, last: int) -> Convolved:
         images = slice(first * self.views, last * self.views)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MethodType
 from typing import Any, TypeVar
@@ -135,6 +135,7 @@ class HookedForward:
 
 def forward_by_rule(name: str, layer: nn.Module, rule: LayerRule) -> Callable[..., Any]:
     """Run a layer with constant weights and capture every site."""
+    rule = replace(rule, forward=rule.hooked_forward or rule.forward)
 
     def run(captured: CapturedBatch, *args: Any, **kwargs: Any) -> Any:
         call = captured.calls[name] = captured.calls.get(name, -1) + 1

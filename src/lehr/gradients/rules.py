@@ -9,11 +9,11 @@
 Importing this module registers them.
 
 Normalisations take their statistics in float32 or better and keep the memory format of the input. Most tap the
-normalised input, so that the gradients of gain and shift are plain sums. LayerNorm, and GroupNorm on a CPU, let torch's
-own layer compute the output in one pass, and compute the tapped input once more without gain and shift. GroupNorm on a
-GPU gives each image its own copy of gain and shift and taps those. Its statistics are taken channel by channel first
-and combined for each group afterwards, so that a backward pass reads the images once for sums over space and once more
-for the gradient that it passes on.
+normalised input, so that the gradients of gain and shift are plain sums. LayerNorm, and GroupNorm on a CPU or in a
+user's own loop, let torch's own layer compute the output in one pass, and compute the tapped input once more without
+gain and shift. Otherwise GroupNorm on a GPU gives each image its own copy of gain and shift and taps those. Its
+statistics are taken channel by channel first and combined for each group afterwards, so that a backward pass reads the
+images once for sums over space and once more for the gradient that it passes on.
 """
 
 from __future__ import annotations
@@ -173,19 +173,20 @@ def _find_rms_norm(layer: nn.Module) -> LayerRule | None:
 
 
 def _group_norm(layer: nn.GroupNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002
+    if input.device.type == "cpu":
+        return _by_torch(layer, tap, input)
+    return _by_copies(layer, tap, _exact(input)).to(input.dtype)
+
+
+def _by_torch(layer: nn.GroupNorm, tap: Tap, input: Tensor) -> Tensor:  # noqa: A002
     exact = _exact(input)
-    run = _by_torch if exact.device.type == "cpu" else _by_copies
-    return run(layer, tap, exact).to(input.dtype)
-
-
-def _by_torch(layer: nn.GroupNorm, tap: Tap, exact: Tensor) -> Tensor:
     if not layer.affine:
-        return torch.group_norm(exact, layer.num_groups, eps=layer.eps)
+        return torch.group_norm(exact, layer.num_groups, eps=layer.eps).to(input.dtype)
     gain, shift = layer.weight.to(exact.dtype), layer.bias.to(exact.dtype)
     output = torch.group_norm(exact, layer.num_groups, gain, shift, layer.eps)
     with torch.no_grad():
         normalised = torch.group_norm(exact, layer.num_groups, eps=layer.eps)
-    return tap("output", normalised, output)
+    return tap("output", normalised, output.to(input.dtype))
 
 
 def _by_copies(layer: nn.GroupNorm, tap: Tap, exact: Tensor) -> Tensor:
@@ -517,7 +518,10 @@ _kinds: tuple[type[nn.Module], ...]
 for _kinds, _rule in (
     ((nn.LayerNorm,), LayerRule(contributions=_layer_norm_grads, forward=_layer_norm)),
     ((nn.RMSNorm,), LayerRule(contributions=_layer_norm_grads, forward=_rms_norm)),
-    ((nn.GroupNorm,), LayerRule(contributions=_group_norm_grads, forward=_group_norm)),
+    (
+        (nn.GroupNorm,),
+        LayerRule(contributions=_group_norm_grads, forward=_group_norm, hooked_forward=_by_torch),
+    ),
     (
         (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
         LayerRule(contributions=_per_channel_grads, forward=_instance_norm),
