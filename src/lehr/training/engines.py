@@ -53,6 +53,7 @@ LARGEST_ON_GPU = 16 * LARGEST_PHYSICAL_BATCH  # of networks whose records take l
 MEMORY_SHARE = 1 / 16  # of a GPU's memory, for the outputs of layers in a batch of more than LARGEST_PHYSICAL_BATCH
 MOST_COMPILED_RULES = 4
 BATCH_OVERHEAD = (90.0, 512.0)  # cost of a physical batch itself, in records: on a CPU, on a GPU
+LEAST_OVERHEAD, SMALL_RECORD = 32.0, 100_000  # on a GPU a record of more bytes takes as much more time
 
 
 def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1, record_bytes: int | None = None) -> int:
@@ -70,8 +71,9 @@ def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1, reco
     2176
     """
     is_gpu = device.type == "cuda"
-    largest = LARGEST_PHYSICAL_BATCH
+    largest, overhead = LARGEST_PHYSICAL_BATCH, BATCH_OVERHEAD[is_gpu]
     if is_gpu and record_bytes is not None:
+        overhead = max(LEAST_OVERHEAD, overhead * min(1.0, SMALL_RECORD / max(1, record_bytes)))
         total = torch.cuda.get_device_properties(device).total_memory if torch.cuda.is_available() else 16 * 2**30
         fitting = int(MEMORY_SHARE * total / max(1, record_bytes))
         largest = max(largest, min(LARGEST_ON_GPU, fitting))
@@ -82,7 +84,7 @@ def physical_batch_for(plan: Plan, device: torch.device, *, ranks: int = 1, reco
     # On a GPU sums are taken over 64 records at a time.
     unit = 64 if is_gpu and share > 256 else 8
     sizes = range(unit, min(largest, unit * math.ceil(most / unit)) + unit, unit)
-    return min(sizes, key=lambda size: _work(share, size, overhead=BATCH_OVERHEAD[is_gpu]))
+    return min(sizes, key=lambda size: _work(share, size, overhead=overhead))
 
 
 def record_bytes(model: nn.Module, records: RunRecords, pipeline: InputPipeline) -> int:
