@@ -72,12 +72,20 @@ def _of_sequence(sizes: tuple[int, int, int, int], dtype: torch.dtype, device: s
     part = Outer(grads, values, rows=outputs - 3)
     weighted = part._sum_by_triton(weights_B.to(device), counted_B.to(device))
     whole = torch.tensordot((weights_B * counted_B).double(), formed, dims=1)
+    marked_B = weights_B.where(counted_B, torch.nan).to(device)
+    by_few = {
+        f"weighted sum by {few} programs": _distance(
+            triton_kernels.weighted_outer(values, grads, marked_B, programs=few).float(), whole
+        )
+        for few in (1, 3, 5)  # tiles that are taken whole, and tiles that are shared
+    }
     images = (convolutions.as_images(factor[1:]) for factor in (values, grads))
     norms = convolutions.triton_norms(*images, convolutions.ONE_PLACE.flat(), records - 1)
     return {
         **{f"sum {at}": _distance(*pair) for at, pair in enumerate(zip(sums, expected, strict=True))},
         "norms of what is formed": _distance(norms, expected[0, 1:]),
         "weighted sum": _distance(weighted.float(), whole),
+        **by_few,
     }
 
 

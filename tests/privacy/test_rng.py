@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import math
 import os
 import pickle
@@ -279,23 +280,94 @@ def test_the_reference_is_chacha20() -> None:
     assert found.hex() == OF_ZEROS.replace("\n", "")
 
 
-def test_the_kernel_is_chacha20() -> None:
-    """On a GPU itself, elsewhere in Triton's interpreter, which has to be chosen before Triton is loaded."""
+def by_kernel(program: str, *arguments: str) -> bytes:
+    """What a program prints in hex: on a GPU, elsewhere in Triton's interpreter, chosen before Triton is loaded."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, device, *arguments],
+        env={**os.environ, **({} if device == "cuda" else {"TRITON_INTERPRET": "1"})},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return bytes.fromhex(finished.stdout)
+
+
+def test_the_kernel_is_chacha20() -> None:
     program = (
         "import sys, torch; from lehr.privacy.chacha import keystream; "
-        "key, words, device = bytes.fromhex(sys.argv[1]), int(sys.argv[2]), torch.device(sys.argv[3]); "
+        "device, key, words = torch.device(sys.argv[1]), bytes.fromhex(sys.argv[2]), int(sys.argv[3]); "
         "print(keystream(key, words=words, device=device).cpu().numpy().tobytes().hex())"
     )
     for key, words in ((bytes(32), 16), (SECRET, 1100), (SECRET[::-1], 0)):
-        finished = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program, key.hex(), str(words), device],
-            env={**os.environ, **({} if device == "cuda" else {"TRITON_INTERPRET": "1"})},
-            capture_output=True,
-            text=True,
-            check=True,
+        found = by_kernel(program, key.hex(), str(words))
+        assert found == reference_keystream(key, words=words, device=CPU).numpy().tobytes()
+
+
+def reference_normals(key: bytes, count: int) -> Tensor:
+    """The numbers of a key on a GPU: of each 128 blocks the first number, then of each the second, and so on."""
+    tiles = -(-count // 1024)
+    pairs = rng._uniforms(reference_keystream(key, words=1024 * tiles, device=CPU)).view(-1, 2)
+    numbers = rng._box_muller(pairs.T.contiguous().flatten()).view(2, -1)
+    return numbers.T.reshape(tiles, 128, 8).transpose(1, 2).flatten()[:count]
+
+
+NORMALS = """
+import json, sys, torch
+from lehr.privacy.chacha import add_normals
+device, key, std = torch.device(sys.argv[1]), bytes.fromhex(sys.argv[2]), float(sys.argv[3])
+for first, count, kind in json.loads(sys.argv[4]):
+    values = torch.arange(count, dtype=getattr(torch, kind), device=device) if kind else None
+    out = torch.empty(count, dtype=torch.float64, device=device)
+    add_normals(key, values, first=first, noise_std=std, out=out)
+    print(out.cpu().numpy().tobytes().hex())
+"""
+
+
+def test_the_kernel_makes_normals_of_the_stream_and_adds_them_with_the_whole_standard_deviation() -> None:
+    whole, std = reference_normals(SECRET, 3000), 1 + 2.0**-40  # float32 does not have it
+    assert stats.kstest(whole.numpy(), stats.norm.cdf).pvalue > 1e-3
+    after_32_bits = 8 * 2**32
+    asked = [(0, 3000, ""), (1020, 1100, ""), (7, 1025, "float32"), (5, 0, ""), (after_32_bits, 3, "")]
+    made = by_kernel(NORMALS, SECRET.hex(), repr(std), json.dumps(asked))
+    parts = torch.from_numpy(np.frombuffer(made).copy()).split_with_sizes([count for _, count, _ in asked])
+    for found, (first, count, kind) in zip(parts[:-1], asked[:-1], strict=True):
+        values = torch.arange(count) if kind else torch.zeros(count)
+        assert found.numpy() == pytest.approx(
+            (values + std * whole[first : first + count]).numpy(), rel=1e-14, abs=2e-15
         )
-        assert finished.stdout.strip() == reference_keystream(key, words=words, device=CPU).numpy().tobytes().hex()
+    assert not parts[-1].allclose(whole[:3], rtol=1e-3)  # the counter has more than 32 bits
+
+
+def test_tensors_that_lie_one_after_another_are_one_piece() -> None:
+    whole = torch.arange(10.0)
+    parts = [
+        part.view(shape) for part, shape in zip(whole.split_with_sizes([6, 1, 3]), [(2, 3), (), (3,)], strict=True)
+    ]
+    found = rng.one_piece(parts)
+    assert found is not None
+    assert found.equal(whole)
+    assert found.data_ptr() == whole.data_ptr()
+    others = {
+        "a gap": [parts[0], parts[2]],
+        "another order": parts[::-1],
+        "turned": [parts[0].T, *parts[1:]],
+        "other memory": [parts[0], parts[1].clone(), parts[2]],
+        "nothing": [],
+    }
+    assert {name: rng.one_piece(other) for name, other in others.items()} == dict.fromkeys(others)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("is_one", [True, False])
+def test_noise_on_a_gpu_is_that_of_the_normals(is_one: bool) -> None:
+    whole = torch.arange(40_000, dtype=torch.float64, device="cuda")
+    values = {"one": whole[:30_000].view(3, -1), "two": whole[30_000:] if is_one else whole[30_000:].clone()}
+    noise, found = STEP.normals("noise", values), STEP.noisy("noise", values, 2.5)
+    for name, value in values.items():
+        assert found[name].cpu().numpy() == pytest.approx((value + 2.5 * noise[name]).cpu().numpy(), rel=1e-14)
+    narrow = STEP.noisy("noise", {name: value.bfloat16() for name, value in values.items()}, 2.5)
+    assert {value.dtype for value in narrow.values()} == {torch.float32}
 
 
 def test_every_stream_of_a_gpu_has_its_own_key() -> None:
@@ -350,8 +422,8 @@ def test_normals_on_a_gpu() -> None:
     assert found.dtype == torch.float64
     assert stats.kstest(found.cpu().numpy(), stats.norm.cdf).pvalue > 1e-3
     assert found.equal(STEP.normals("noise", like)["weight"])
-    bits = bits_of_a_gpu(STEP, "noise", 0, count=MANY)
-    assert found.cpu().numpy() == pytest.approx(rng._box_muller(rng._uniforms(bits)).numpy(), rel=1e-12, abs=1e-12)
+    expected = reference_normals(STEP._derived("normals, key", "noise", 0).digest(rng.KEY_BYTES), MANY)
+    assert found.cpu().numpy() == pytest.approx(expected.numpy(), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("step, attempt", [(-1, 0), (0, -1), (1.5, 0), (math.nan, 0), (True, 0), (0, 10**19)])

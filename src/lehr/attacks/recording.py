@@ -336,6 +336,15 @@ class TracingRandomness(StepRandomness):
         self._note("normals", purpose, sum(tensor.numel() for tensor in like.values()))
         return super().normals(purpose, like)
 
+    def noisy(
+        self, purpose: str, values: Mapping[str, Tensor], noise_std: float | Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        noted = len(self.key.trace.notes[self.step, DRAWS])
+        released = super().noisy(purpose, values, noise_std)
+        if len(self.key.trace.notes[self.step, DRAWS]) == noted:  # on a GPU, without ``normals``
+            self._note("normals", purpose, sum(value.numel() for value in values.values()))
+        return released
+
     def rounded_normals(self, purpose: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         self._note("rounded normals", purpose, sum(tensor.numel() for tensor in like.values()))
         return super().rounded_normals(purpose, like)

@@ -216,8 +216,8 @@ class Outer:
         marked_B = torch.where(counted_B, weights_B.float(), torch.nan)
 
         def sum_of(some: slice) -> Tensor:
-            parts: Tensor = weighted_outer(self.inputs_BTI[some], self.output_grads_BTO[some], marked_B[some])
-            return parts.sum(0, dtype=torch.float64)
+            found: Tensor = weighted_outer(self.inputs_BTI[some], self.output_grads_BTO[some], marked_B[some])
+            return found
 
         at_once = records_at_once(torch.bfloat16, positions=self.inputs_BTI.shape[1])
         return sum_over_records(self.records, sum_of, at_once=at_once)

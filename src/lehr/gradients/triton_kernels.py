@@ -4,7 +4,8 @@
 ``_gram_norms`` does the same from the products of places, where a record has few of them.
 ``_gram_sums`` is for a linear layer: all products between two tiles of positions, without storing one.
 ``_weighted_parts`` adds up the gradients of many images, each scaled by its weight, in float32; ``_weighted_outer``
-does it for a linear layer. Forming the gradients of one works as for a convolution with one filter place.
+does it for a linear layer, and ``_add_parts`` where several programs shared a tile. Forming the gradients of one works
+as for a convolution with one filter place.
 
 ``geometry`` is a ``convolutions.Geometry``. Axes of a tile: O output channels, W columns (filter position times
 input channel), P positions of the output.
@@ -22,6 +23,9 @@ import triton.language as tl
 from torch import Tensor
 
 from lehr.gradients.precision import ROUNDINGS
+
+MULTIPROCESSORS = 132  # of a large GPU
+LEAST_POSITIONS = 512  # that a program adds up, so that its sum is worth being stored
 
 
 @triton.jit
@@ -202,40 +206,75 @@ def _weighted_parts(
 
 @triton.jit
 def _weighted_outer(
-    x_ptr, dy_ptr, weight_ptr, out_ptr, records, positions, inputs, outputs, together,
+    x_ptr, dy_ptr, weight_ptr, out_ptr, part_ptr, records, positions, inputs, outputs, rounds, rest, together,
     x_b, x_t, x_i, dy_b, dy_t, dy_o, has_even_tiles: tl.constexpr,
     tile_o: tl.constexpr, tile_w: tl.constexpr, tile_p: tl.constexpr,
 ):  # fmt: skip
-    tile, part = tl.program_id(0), tl.program_id(1)
-    across = tl.cdiv(inputs, tile_w)
-    output, column = (tile // across) * tile_o + tl.arange(0, tile_o), (tile % across) * tile_w + tl.arange(0, tile_w)
-    # What lies beyond the edge is computed from other columns, and not stored.
-    dy_ptr += (output % outputs)[None, :] * dy_o
-    x_ptr += (column % inputs)[None, :] * x_i
-    blocks = tl.cdiv(positions, tile_p)
-    first = part * together
-    total = tl.zeros([tile_o, tile_w], dtype=tl.float32)
-    of_record = tl.zeros([tile_o, tile_w], dtype=tl.float32)
-    for block in range(tl.minimum(together, records - first) * blocks):
-        record = (first + block // blocks).to(tl.int64)
-        place = (block % blocks) * tile_p + tl.arange(0, tile_p)
-        if has_even_tiles:
-            dy = tl.load(dy_ptr + record * dy_b + place[:, None] * dy_t)
-            x = tl.load(x_ptr + record * x_b + place[:, None] * x_t)
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    across, blocks = tl.cdiv(inputs, tile_w), tl.cdiv(positions, tile_p)
+    # This program's part of the records of the tiles that are left after the rounds, taken one after the other.
+    first = program * together
+    last = tl.minimum(first + together, rest * records)
+    visits = rounds + tl.where(first < last, (last - 1) // records - first // records + 1, 0)
+    for visit in range(visits):
+        number = first // records + visit - rounds
+        is_in_round = visit < rounds
+        tile = tl.where(is_in_round, visit * programs + program, rounds * programs + number)
+        begin = tl.where(is_in_round, 0, tl.maximum(first - number * records, 0))
+        end = tl.where(is_in_round, records, tl.minimum(last - number * records, records))
+        rows, columns = tl.arange(0, tile_o), tl.arange(0, tile_w)
+        output, column = (tile // across) * tile_o + rows, (tile % across) * tile_w + columns
+        # What lies beyond the edge is computed from other columns, and not stored.
+        dy_columns, x_columns = (output % outputs)[None, :] * dy_o, (column % inputs)[None, :] * x_i
+        total = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+        of_record = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+        for block in range((end - begin) * blocks):
+            record = (begin + block // blocks).to(tl.int64)
+            place = (block % blocks) * tile_p + tl.arange(0, tile_p)
+            dy_place, x_place = record * dy_b + place[:, None] * dy_t, record * x_b + place[:, None] * x_t
+            if has_even_tiles:
+                dy = tl.load(dy_ptr + dy_place + dy_columns)
+                x = tl.load(x_ptr + x_place + x_columns)
+            else:
+                inside = (place < positions)[:, None]
+                dy = tl.load(dy_ptr + dy_place + dy_columns, mask=inside, other=0.0)
+                x = tl.load(x_ptr + x_place + x_columns, mask=inside, other=0.0)
+            of_record = tl.dot(tl.trans(dy), x, of_record)
+            if block % blocks == blocks - 1:
+                # Weighed after the product, in float32: what is summed is then exactly what the norm was taken of. A
+                # weight that is not a number marks a record that is not counted, whatever it holds.
+                weight = tl.load(weight_ptr + record)
+                total = tl.where(weight == weight, total + weight * of_record, total)
+                of_record = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+        if (begin == 0) & (end == records):
+            inside = (output < outputs)[:, None] & (column < inputs)[None, :]
+            address = output.to(tl.int64)[:, None] * inputs + column[None, :]
+            tl.store(out_ptr + address, total.to(tl.float64), mask=inside)
         else:
-            inside = (place < positions)[:, None]
-            dy = tl.load(dy_ptr + record * dy_b + place[:, None] * dy_t, mask=inside, other=0.0)
-            x = tl.load(x_ptr + record * x_b + place[:, None] * x_t, mask=inside, other=0.0)
-        of_record = tl.dot(tl.trans(dy), x, of_record)
-        if block % blocks == blocks - 1:
-            # Weighed after the product, in float32: what is summed is then exactly what the norm was taken of. A weight
-            # that is not a number marks a record that is not counted, whatever it holds.
-            weight = tl.load(weight_ptr + record)
-            total += tl.where(weight == weight, weight * of_record, 0.0)
-            of_record = tl.zeros([tile_o, tile_w], dtype=tl.float32)
+            slot = 2 * program + (begin == 0).to(tl.int32)
+            tl.store(part_ptr + (slot * tile_o + rows)[:, None] * tile_w + columns[None, :], total)
+
+
+@triton.jit
+def _add_parts(
+    part_ptr, out_ptr, records, inputs, outputs, before, together,
+    tile_o: tl.constexpr, tile_w: tl.constexpr, rows_at_once: tl.constexpr,
+):  # fmt: skip
+    """Add up, in order, what several programs have left of one tile."""
+    number, across = tl.program_id(0), tl.cdiv(inputs, tile_w)
+    first, last = number * records // together, ((number + 1) * records - 1) // together
+    if first == last:
+        return
+    tile = before + number
+    rows, columns = tl.program_id(1) * rows_at_once + tl.arange(0, rows_at_once), tl.arange(0, tile_w)
+    total = tl.zeros([rows_at_once, tile_w], dtype=tl.float64)
+    for program in range(first, last + 1):
+        slot = 2 * program + (program == first).to(tl.int32)
+        part = tl.load(part_ptr + (slot * tile_o + rows)[:, None] * tile_w + columns[None, :])
+        total += part.to(tl.float64)
+    output, column = (tile // across) * tile_o + rows, (tile % across) * tile_w + columns
     inside = (output < outputs)[:, None] & (column < inputs)[None, :]
-    address = (part * outputs + output).to(tl.int64)[:, None] * inputs + column[None, :]
-    tl.store(out_ptr + address, total, mask=inside)
+    tl.store(out_ptr + output.to(tl.int64)[:, None] * inputs + column[None, :], total, mask=inside)
 
 
 @dataclass(frozen=True)
@@ -353,29 +392,35 @@ def outer_tiling(inputs: int, outputs: int, positions: int) -> Tiling:
     return Tiling(tile_o, tile_w, tile_p, 8 if tile_o * tile_w > 64 * 128 else 4, 4)
 
 
-def outer_splits(records: int, inputs: int, outputs: int, positions: int) -> int:
-    """How many partial sums fill a large GPU's 132 multiprocessors with the fewest rounds, and few sums to add up."""
-    tiles = _tiles(outer_tiling(inputs, outputs, positions), outputs, inputs)
+def weighted_outer(
+    inputs_BTI: Tensor, output_grads_BTO: Tensor, weights_B: Tensor, *, programs: int = MULTIPROCESSORS
+) -> Tensor:
+    """``[outputs, inputs]``, in float64: the sum over records of their gradients, each scaled by its weight.
 
-    def work(parts: int) -> float:
-        rounds = ceil(tiles * parts / 132) * ceil(records / parts)
-        return rounds + 0.05 * parts * tiles / 132
-
-    return ceil(records / ceil(records / min(range(1, min(records, 32) + 1), key=work)))
-
-
-def weighted_outer(inputs_BTI: Tensor, output_grads_BTO: Tensor, weights_B: Tensor) -> Tensor:
-    """``[parts, outputs, inputs]``: partial sums over records of their gradients, each scaled by its weight."""
+    The programs take whole tiles in turn, as long as there is one for each. Of the tiles that are left, each takes as
+    many records as the others.
+    """
     (records, positions, inputs), outputs = inputs_BTI.shape, output_grads_BTO.shape[2]
-    tiling, parts = outer_tiling(inputs, outputs, positions), outer_splits(records, inputs, outputs, positions)
-    sums = inputs_BTI.new_empty(parts, outputs, inputs, dtype=torch.float32)
-    _weighted_outer[(_tiles(tiling, outputs, inputs), parts)](
-        inputs_BTI, output_grads_BTO, weights_B, sums, records, positions, inputs, outputs, ceil(records / parts),
-        *inputs_BTI.stride(), *output_grads_BTO.stride(), has_even_tiles=positions % tiling.tile_p == 0,
+    tiling = outer_tiling(inputs, outputs, positions)
+    tiles = _tiles(tiling, outputs, inputs)
+    rounds, rest = divmod(tiles, programs)
+    together = max(ceil(rest * records / programs), ceil(LEAST_POSITIONS / positions))
+    total = inputs_BTI.new_empty(outputs, inputs, dtype=torch.float64)
+    parts = inputs_BTI.new_empty(programs, 2, tiling.tile_o, tiling.tile_w, dtype=torch.float32)
+    _weighted_outer[(programs,)](
+        inputs_BTI, output_grads_BTO, weights_B, total, parts, records, positions, inputs, outputs,
+        rounds, rest, together, *inputs_BTI.stride(), *output_grads_BTO.stride(),
+        has_even_tiles=positions % tiling.tile_p == 0,
         tile_o=tiling.tile_o, tile_w=tiling.tile_w, tile_p=tiling.tile_p,
         num_warps=tiling.num_warps, num_stages=tiling.num_stages,
     )  # fmt: skip
-    return sums
+    if rest:
+        rows = min(tiling.tile_o, 16)
+        _add_parts[(rest, tiling.tile_o // rows)](
+            parts, total, records, inputs, outputs, rounds * programs, together,
+            tile_o=tiling.tile_o, tile_w=tiling.tile_w, rows_at_once=rows,
+        )  # fmt: skip
+    return total
 
 
 def position_tiling(positions: int) -> Tiling:

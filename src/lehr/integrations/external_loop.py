@@ -609,9 +609,10 @@ def secretly_seeded(batches: Iterable[Any], device: torch.device) -> Iterator[An
 def write_gradients(model: nn.Module, released: ReleasedSum, *, divisor: float) -> None:
     """Write the released sum over a public divisor into ``parameter.grad``."""
     parameters = trainable(model)
-    means = torch._foreach_div([released.values[name] for name in parameters], validate.positive(divisor=divisor))
     gradients = [torch.empty_like(parameter) for parameter in parameters.values()]
-    torch._foreach_copy_(gradients, [mean.view_as(one) for mean, one in zip(means, gradients, strict=True)])
+    sums = [released.values[name].view_as(parameter) for name, parameter in parameters.items()]
+    torch._foreach_copy_(gradients, sums)  # first, since the sums are in float64
+    torch._foreach_div_(gradients, validate.positive(divisor=divisor))
     for parameter, gradient in zip(parameters.values(), gradients, strict=True):
         parameter.grad = gradient
 

@@ -327,10 +327,10 @@ class LehrTrainer(Trainer):
         finally:
             del vars(optimizer)["state_dict"]
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> float | None:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> Tensor | float:
+        """The norm of the released mean. ``Trainer`` would also multiply all gradients by one."""
         if self._shards is None:
-            found: float | None = super()._get_grad_norm(model, grad_norm)  # type: ignore[no-untyped-call]
-            return found
+            return torch.nn.utils.get_total_norm([value.grad for value in model.parameters() if value.grad is not None])
         grads = [value.grad.double() for value in self._shards.local.parameters() if value.grad is not None]
         return math.sqrt(sum(self._ranks.gather(sum(float(grad.square().sum()) for grad in grads))))
 

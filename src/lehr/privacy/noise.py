@@ -84,13 +84,8 @@ class IsotropicNoise(FixedNoise):
         Two sums of one step need two purposes: each must have its own noise.
         """
         noise_std = self.noise_std(private, noise_multiplier, state or {})
-        released = randomness.normals(purpose, private.values)
-        stds = [noise_std[name] for name in released] if isinstance(noise_std, dict) else noise_std
-        # In float64, where the noise is, and then rounded once.
-        torch._foreach_mul_(list(released.values()), stds)
-        torch._foreach_add_(list(released.values()), [private.values[name] for name in released])
         return ReleasedSum(
-            values={name: value.to(at_least_float32(private.values[name].dtype)) for name, value in released.items()},
+            values=randomness.noisy(purpose, private.values, noise_std),
             noise_std=noise_std,
             noise_multiplier=noise_multiplier,
         )

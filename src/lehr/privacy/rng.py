@@ -22,7 +22,7 @@ import hashlib
 import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -38,6 +38,7 @@ from torch import Tensor
 from lehr import validate
 from lehr.errors import InvalidValue, StoreError
 from lehr.files import atomic
+from lehr.interfaces import at_least_float32
 from lehr.privacy.rounded_normal import WORDS, candidates, cells_and_places, first_bits, settle
 
 KEY_BYTES = 32
@@ -179,6 +180,34 @@ class StepRandomness:
         """
         return self._cut(purpose, like, rounded=True)
 
+    def noisy(
+        self, purpose: str, values: Mapping[str, Tensor], noise_std: float | Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the values plus ``noise_std`` times ``normals``, added in float64 and then rounded once.
+
+        On a GPU the numbers are never stored.
+        """
+        wide = {name: at_least_float32(value.dtype) for name, value in values.items()}
+        if isinstance(noise_std, Mapping) or not all(value.is_cuda for value in values.values()):
+            found = self.normals(purpose, values)
+            stds = [noise_std[name] for name in found] if isinstance(noise_std, Mapping) else noise_std
+            torch._foreach_mul_(list(found.values()), stds)
+            torch._foreach_add_(list(found.values()), [values[name] for name in found])
+            return {name: value.to(wide[name]) for name, value in found.items()}
+        spans, _ = self.spans(values)
+        given, begins = list(values.values()), [first for first, _ in spans]
+        whole = one_piece(given) if all(last == first for (_, last), (first, _) in pairwise(spans)) else None
+        if whole is not None:
+            out = torch.empty_like(whole, dtype=wide[next(iter(values))])
+            self._add_on_gpu(purpose, whole, first=begins[0], noise_std=noise_std, out=out)
+            parts = out.split_with_sizes([value.numel() for value in given])
+            return {name: part.view(values[name].shape) for name, part in zip(values, parts, strict=True)}
+        released = {}
+        for first, (name, value) in zip(begins, values.items(), strict=True):
+            released[name] = torch.empty(value.shape, dtype=wide[name], device=value.device)
+            self._add_on_gpu(purpose, value.contiguous(), first=first, noise_std=noise_std, out=released[name])
+        return released
+
     def normals_between(
         self,
         purpose: str,
@@ -198,7 +227,8 @@ class StepRandomness:
         >>> found.equal(whole[4:7])
         True
         """
-        size = _PART_WORDS_ON_GPU if device.type == "cuda" else _PART_WORDS
+        is_gpu = device.type == "cuda"
+        size = _PART_WORDS_ON_GPU if is_gpu else _PART_WORDS
         make, dtype = (self._rounded_normals, torch.int64) if rounded else (self._normals, torch.float64)
 
         @lru_cache(maxsize=1)
@@ -208,6 +238,10 @@ class StepRandomness:
         def between(first: int, last: int) -> Tensor:
             if not 0 <= first <= last <= count:
                 raise InvalidValue("first, last", allowed=f"0 <= first <= last <= {count}", given=(first, last))
+            if is_gpu and not rounded:
+                out = torch.empty(last - first, dtype=dtype, device=device)
+                self._add_on_gpu(purpose, None, first=first, noise_std=1.0, out=out)
+                return out
             parts = range(first // size, math.ceil(last / size))
             pieces = [made(part)[max(0, first - size * part) : last - size * part] for part in parts]
             return pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0, dtype=dtype, device=device), *pieces])
@@ -248,6 +282,12 @@ class StepRandomness:
     def _normals(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
         words = self._bits("normals", purpose, part, count=length + length % 2, device=device)
         return _box_muller(_uniforms(words))[:length].to(device)
+
+    def _add_on_gpu(self, purpose: str, values: Tensor | None, *, first: int, noise_std: float, out: Tensor) -> None:
+        from lehr.privacy.chacha import add_normals  # Triton is not needed elsewhere
+
+        key = self._derived("normals, key", purpose, 0).digest(KEY_BYTES)
+        add_normals(key, values, first=first, noise_std=noise_std, out=out)
 
     def _rounded_normals(self, purpose: str, part: int, length: int, device: torch.device) -> Tensor:
         """Draw candidates, and again for those that are rejected, about one in 5,000."""
@@ -312,6 +352,17 @@ def _box_muller(uniforms: Tensor) -> Tensor:
     radii.log_().mul_(-2).sqrt_()
     angles.mul_(2 * math.pi)
     return torch.cat([torch.cos(angles).mul_(radii), torch.sin(angles).mul_(radii)])
+
+
+def one_piece(values: Sequence[Tensor]) -> Tensor | None:
+    """Return the tensors as one vector without a copy; None unless they lie one after another in memory."""
+    places = [(value.untyped_storage().data_ptr(), value.storage_offset()) for value in values]
+    ends = accumulate((value.numel() for value in values), initial=places[0][1] if places else 0)
+    is_one = len({(value.dtype, value.device) for value in values}) == 1 and all(
+        value.is_contiguous() and place == (places[0][0], begin)
+        for value, place, begin in zip(values, places, ends, strict=False)
+    )
+    return values[0].as_strided((sum(value.numel() for value in values),), (1,)) if is_one else None
 
 
 def _field(value: str | int) -> bytes:
