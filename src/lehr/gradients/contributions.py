@@ -640,7 +640,8 @@ def _stored(contributions: Mapping[str, Contribution], *, is_on_gpu: bool) -> di
         taken = 4 * part.records * numbers[name]
         if taken <= min(room, KEPT_BYTES) if is_on_gpu else numbers[name] <= SMALL:
             found[name], room = Size(part.shape), room - taken
-    return found if len(found) > 1 else {}
+    # In the parameters' own order, in which their noise is one stream.
+    return {name: found[name] for name in numbers if name in found} if len(found) > 1 else {}
 
 
 def _parts(joined: Tensor, shapes: Mapping[str, Size]) -> dict[str, Tensor]:

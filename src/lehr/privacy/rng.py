@@ -46,6 +46,7 @@ _DOMAIN = b"lehr.rng/1"
 # Words of one call of the hash: small enough to stay in the processor's cache, and even, as pairs are made of them.
 _PART_WORDS = 2**16
 _PART_WORDS_ON_GPU = 2**22  # of one key: few, so that a rank can make its share without most of the others
+MOST_JOINED = 2**26  # numbers that are copied into one piece, so that their noise is made by one kernel
 _FRACTION = 2**52 - 1  # the bits of a float64 below its exponent
 _ONES_EXPONENT = 0x3FF0_0000_0000_0000  # the bits of 1.0
 _BELOW_ONE = 1 - 2.0**-53
@@ -196,7 +197,11 @@ class StepRandomness:
             return {name: value.to(wide[name]) for name, value in found.items()}
         spans, _ = self.spans(values)
         given, begins = list(values.values()), [first for first, _ in spans]
-        whole = one_piece(given) if all(last == first for (_, last), (first, _) in pairwise(spans)) else None
+        is_row = all(last == first for (_, last), (first, _) in pairwise(spans))
+        whole = one_piece(given) if is_row else None
+        is_small = len({value.dtype for value in given}) == 1 and sum(value.numel() for value in given) <= MOST_JOINED
+        if whole is None and is_row and is_small:  # starting many small kernels takes longer than a copy
+            whole = torch.cat([value.flatten() for value in given])
         if whole is not None:
             out = torch.empty_like(whole, dtype=wide[next(iter(values))])
             self._add_on_gpu(purpose, whole, first=begins[0], noise_std=noise_std, out=out)
