@@ -724,6 +724,20 @@ def test_each_record_has_the_mean_loss_over_its_own_tokens() -> None:
     torch.testing.assert_close(found, torch.stack(alone))
 
 
+def test_the_tokens_of_a_draw_are_not_counted(tmp_path: Path) -> None:
+    """transformers counts those of every batch for a model that takes their number, and waits for the GPU."""
+    counted: list[Any] = []
+
+    class Noting(LehrTrainer):
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            counted.append(num_items_in_batch)
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    a_trainer(tmp_path, a_gpt2(), Sentences(is_causal=True), kind=Noting).train()
+    assert counted
+    assert set(counted) == {None}
+
+
 @pytest.mark.parametrize(
     "logits, labels",
     [

@@ -170,6 +170,7 @@ class LehrTrainer(Trainer):
             args.max_steps = max(1, math.ceil(args.num_train_epochs * self.privacy.steps_per_epoch))
         args.average_tokens_across_devices = False  # would exchange the number of tokens in each draw, to no use
         super().__init__(args=args, **others)
+        self.model_accepts_loss_kwargs = False  # tokens would be counted in every step, and the GPU waited for
         if self.accelerator.mixed_precision != "no":
             given = self.accelerator.mixed_precision
             raise InvalidValue("mixed_precision", allowed="set by bf16=True of the training arguments", given=given)
