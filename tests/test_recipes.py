@@ -69,8 +69,9 @@ def test_auto_on_photographs(facts: dict[str, Any], name: str) -> None:
 
 def test_a_prior_trains_the_head_first() -> None:
     facts = {**SUITED["resnet9"], "has_prior": True}
-    phases = made_for(facts, recipe="resnet9", epsilon=3).training.phases
-    assert [phase.get("trained") for phase in phases] == [["head"], None]
+    made = made_for(facts, recipe="resnet9", epsilon=3)
+    assert [phase.get("trained") for phase in made.training.phases] == [["head"], None]
+    assert made.model["shift"] == 1
 
 
 def test_given_values_stay() -> None:

@@ -145,7 +145,8 @@ def _is_residual_best(task: Task) -> str | None:
 def _residual(task: Task) -> Tables:
     steps = 250 if task.signal < 0.5 else 500 if task.signal < 1.5 else 1000
     travel = PRIOR_TRAVEL * task.signal**0.375 if task.has_prior else RESIDUAL_TRAVEL
-    tables = _tables(task, steps=steps, travel=travel, network="resnet9", in_channels=task.shape[0], mirrored=True)
+    network = {"network": "resnet9", "in_channels": task.shape[0], "mirrored": True}
+    tables = _tables(task, steps=steps, travel=travel, **network, **({"shift": 1} if task.has_prior else {}))
     batch = 4096 if steps < 1000 else 8192  # of 50,000 records
     tables["privacy"]["expected_batch_size"] = max(1.0, round(batch / 50_000 * task.records))
     tables["training"] |= {"augmentation": "flip_crop", "views": 8, "precision": "bfloat16"}

@@ -46,7 +46,10 @@ TINY: dict[str, list[tuple[dict[str, Any], tuple[int, ...]]]] = {
     "paper_cnn": [({}, (1, 28, 28))],
     "pooled_cnn": [({}, (3, 32, 32))],
     "projected_mlp": [({"inputs": 36, "dimensions": 5, "hidden": 7}, (1, 6, 6))],
-    "resnet9": [({"widths": [8, 8, 8]}, (3, 16, 16)), ({"widths": [8, 8, 8], "mirrored": True}, (3, 16, 16))],
+    "resnet9": [
+        ({"widths": [8, 8, 8]}, (3, 16, 16)),
+        ({"widths": [8, 8, 8], "mirrored": True, "shift": 1}, (3, 16, 16)),
+    ],
     "scattering_cnn": [({"image_side": 8, "width": 16}, (1, 8, 8))],
     "scattering_linear": [({"image_side": 8, "in_channels": 3}, (3, 8, 8))],
     "small_cnn": [({}, (1, 8, 8))],

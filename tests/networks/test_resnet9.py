@@ -1,4 +1,4 @@
-"""ResNet-9: its fixed whitening, its residual parts, and the mirrored evaluation."""
+"""ResNet-9: its fixed whitening, its residual parts, and the views that it averages in evaluation."""
 
 from __future__ import annotations
 
@@ -47,8 +47,19 @@ def test_mirrored_evaluation_does_not_tell_left_from_right() -> None:
     network = resnet9(widths=SMALL, mirrored=True).eval()
     images = torch.rand(2, 3, 16, 16)
     torch.testing.assert_close(network(images), network(images.flip(-1)))
-    both = network.train()(torch.cat([images, images.flip(-1)])).softmax(1).chunk(2)
-    torch.testing.assert_close(functional.softmax(network.eval()(images), 1), (both[0] + both[1]) / 2)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("shift", [0, 2])
+def test_evaluation_averages_the_probabilities_of_all_views(mirrored: bool, shift: int) -> None:
+    network = resnet9(widths=SMALL, mirrored=mirrored, shift=shift)
+    images, side = torch.rand(2, 3, 16, 16), 16
+    padded = functional.pad(images, [shift] * 4, mode="reflect")
+    starts = (shift, 0, 2 * shift) if shift else (0,)
+    views = [padded[..., start : start + side, start : start + side] for start in starts]
+    views += [view.flip(-1) for view in views] if mirrored else []
+    expected = torch.stack([network.train()(view).softmax(1) for view in views]).mean(0)
+    torch.testing.assert_close(network.eval()(images).softmax(1), expected)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from lehr import validate
@@ -66,6 +68,37 @@ class Projection(nn.Module):
 
     def extra_repr(self) -> str:
         return f"inputs={self.components.shape[0]}, dimensions={self.components.shape[1]}"
+
+
+class AveragedViews(nn.Sequential):
+    """In evaluation, the log of the mean probabilities over views of an image; in training, as is.
+
+    The views are the image itself, with ``shift`` also the image moved by so many pixels along its diagonal, both ways,
+    and, if ``mirrored``, the mirror images of all. A released model is evaluated, so this costs no privacy.
+    """
+
+    def __init__(self, *layers: Any, mirrored: bool = False, shift: int = 0) -> None:
+        super().__init__(*layers)
+        self.mirrored = validate.true_or_false(mirrored=mirrored)
+        self.shift = validate.count(minimum=0, shift=shift)
+
+    def forward(self, images: Tensor) -> Tensor:
+        views = [images] if self.training else self._views(images)
+        for layer in self:
+            views = [layer(view) for view in views]
+        if len(views) == 1:
+            return views[0]
+        return torch.stack(views).log_softmax(2).logsumexp(0) - math.log(len(views))
+
+    def _views(self, images: Tensor) -> list[Tensor]:
+        views, (height, width) = [images], images.shape[-2:]
+        if self.shift:
+            padded = functional.pad(images, [self.shift] * 4, mode="reflect")
+            views += [padded[..., at : at + height, at : at + width] for at in (0, 2 * self.shift)]
+        return [*views, *(view.flip(-1) for view in views)] if self.mirrored else views
+
+    def extra_repr(self) -> str:
+        return f"mirrored={self.mirrored}, shift={self.shift}"
 
 
 class Gain(nn.Module):

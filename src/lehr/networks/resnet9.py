@@ -23,7 +23,7 @@ from lehr import validate
 from lehr.data.random_images import draw
 from lehr.errors import InvalidValue
 from lehr.networks.activations import Activation
-from lehr.networks.layers import check_divides
+from lehr.networks.layers import AveragedViews, check_divides
 
 PATCH = 3  # pixels on each side
 SMALLEST_VARIANCE = 0.02  # of patches, over the mean variance of all directions
@@ -92,20 +92,6 @@ class Quarters(nn.Module):
         return functional.avg_pool2d(images, (height // 2, width // 2))
 
 
-class Mirrored(nn.Sequential):
-    """In evaluation, the log of the mean probabilities for an image and for its mirror image; in training, as is."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        if self.training:
-            return self._scores(images)
-        return torch.logaddexp(*(self._scores(each).log_softmax(1) for each in (images, images.flip(-1))))
-
-    def _scores(self, images: Tensor) -> Tensor:
-        for layer in self:
-            images = layer(images)
-        return images
-
-
 def resnet9(
     *,
     in_channels: int = 3,
@@ -114,10 +100,12 @@ def resnet9(
     num_groups: int = 8,
     activation: Activation = nn.ReLU,
     mirrored: bool = False,
+    shift: int = 0,
 ) -> nn.Sequential:
     """Eight convolutions in two plain and two residual parts, and one linear layer; for sides of at least 16 pixels.
 
-    ``mirrored`` averages the predictions for an image and its mirror image, for records that may be mirrored.
+    ``mirrored`` averages the predictions for an image and its mirror image, for records that may be mirrored; ``shift``
+    those for an image and for it moved by so many pixels.
     """
     if not isinstance(widths, list | tuple) or len(widths) != 3:
         raise InvalidValue("widths", allowed="the channels of three stages, as (32, 64, 128)", given=widths)
@@ -137,8 +125,7 @@ def resnet9(
         return Residual(block(width, width), block(width, width), norm=norm(width))
 
     whitening = PatchWhitening(in_channels)
-    kind = Mirrored if validate.true_or_false(mirrored=mirrored) else nn.Sequential
-    return kind(
+    return AveragedViews(
         OrderedDict(
             whitening=whitening,
             first=block(len(whitening.weight), first),
@@ -150,5 +137,7 @@ def resnet9(
             pool=Quarters(),
             flatten=nn.Flatten(),
             head=nn.Linear(4 * third, num_classes),
-        )
+        ),
+        mirrored=mirrored,
+        shift=shift,
     )
