@@ -236,9 +236,6 @@ class LehrTrainer(Trainer):
         with contextlib.nullcontext() if run.is_over else run.seeded(self.args.device, "collation"):
             return super().get_batch_samples(epoch_iterator, *args, **kwargs)
 
-    def _get_num_items_in_batch(self, *_: object) -> None:
-        """Not used here: to count the tokens of a draw, ``Trainer`` would wait for the GPU in every step."""
-
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One private step over all physical batches of a draw. The returned loss is zero: the true one is private."""
         run = self._open_run()

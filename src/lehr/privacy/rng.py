@@ -43,6 +43,7 @@ from lehr.privacy.rounded_normal import WORDS, candidates, cells_and_places, fir
 
 KEY_BYTES = 32
 _DOMAIN = b"lehr.rng/1"
+NUMBERS = "2"  # counts the changes of what numbers follow from a key; a run is not replayed with others
 # Words of one call of the hash: small enough to stay in the processor's cache, and even, as pairs are made of them.
 _PART_WORDS = 2**16
 _PART_WORDS_ON_GPU = 2**22  # of one key: few, so that a rank can make its share without most of the others

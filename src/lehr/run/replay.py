@@ -38,7 +38,7 @@ from lehr.accounting.ledger import Ledger
 from lehr.errors import BudgetExceeded, DamagedFile, InvalidValue
 from lehr.files import strict_json
 from lehr.planning.plan import Plan
-from lehr.privacy.rng import RunKey
+from lehr.privacy.rng import NUMBERS, RunKey
 
 MOST_CHARGES = 40  # ledger entries of a run: steps are charged in blocks, to write to the disk less often
 OPEN_END = 10**9
@@ -322,6 +322,7 @@ def environment(device: torch.device, **settings: object) -> dict[str, str] | No
         return None
     return {
         "lehr": lehr.__version__,
+        "random numbers": NUMBERS,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": f"{platform.machine()} {_processor()}",
