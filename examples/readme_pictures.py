@@ -82,8 +82,11 @@ def draw_accuracies(outcomes: Outcomes) -> Figure:
             recipe += " from a prior" if setting.prior else ""
             panel.plot(list(found), list(found.values()), style, color="#1f6f8b", label=f"Lehr, {recipe}")
             for epsilon, accuracy in found.items():
-                highest = max(each[epsilon] for each in (reported, *(own for _, own in lines)) if epsilon in each)
-                place: dict[str, Any] = {"xytext": (0, -15 if accuracy < highest else 6), "ha": "center"}
+                ours = sorted(own[epsilon] for _, own in lines if epsilon in own)
+                is_highest = accuracy == max(*ours, reported.get(epsilon, 0.0), 0.0)
+                is_between = not is_highest and ours[0] < accuracy < ours[-1]
+                place: dict[str, Any] = {"xytext": (0, 6 if is_highest else -15), "ha": "center"}
+                place |= {"xytext": (7, -4), "ha": "left"} if is_between else {}
                 panel.annotate(f"{accuracy:.1f}", (epsilon, accuracy), textcoords="offset points", **place)
         if reported:
             panel.plot(list(reported), list(reported.values()), "x", color="#8a8a8a", label="best reported elsewhere")
