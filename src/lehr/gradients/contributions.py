@@ -12,7 +12,7 @@
     ContributedGradients   all parameters: the norms and weighted sums that a clip rule asks for
 
 Gradients that have to be formed for a norm are formed a few records at a time, so that memory stays bounded. Which
-form is taken, and how many records are formed at once, follows from public shapes alone.
+form is taken, and how many records are formed at once, follows from shapes alone.
 
 Axes: B records, T positions (views and sequence together), O outputs, I inputs, D columns of a table, N images
 (records times views), C input channels, S and P positions before and after a convolution, G groups of parameters.
@@ -626,8 +626,8 @@ class ContributedGradients:
 def _stored(contributions: Mapping[str, Contribution], *, is_on_gpu: bool) -> dict[str, Size]:
     """The shapes of small gradients, which are stored one after another in memory, so that they take few operations.
 
-    On a CPU these are biases and gains. A GPU computes faster than it is told what to do, and stores more. Compiled,
-    small gradients take few operations anyway.
+    On a CPU these are biases and gains. On a GPU it takes longer to start a small operation than to compute it, so more
+    is stored. Compiled, small gradients take few operations anyway.
     """
     if torch.compiler.is_compiling():
         return {}

@@ -74,7 +74,7 @@ class AveragedViews(nn.Sequential):
     """In evaluation, the log of the mean probabilities over views of an image; in training, as is.
 
     The views are the image itself, with ``shift`` also the image moved by so many pixels along its diagonal, both ways,
-    and, if ``mirrored``, the mirror images of all. A released model is evaluated, so this costs no privacy.
+    and, if ``mirrored``, the mirror images of all. This costs no privacy, since training does not see these views.
     """
 
     def __init__(self, *layers: Any, mirrored: bool = False, shift: int = 0) -> None:
